@@ -1,0 +1,1 @@
+"""Experiments: questions asked of the simulator and the planners, and the command line."""

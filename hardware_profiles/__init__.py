@@ -1,0 +1,1 @@
+"""Hardware profiles: accelerators and clusters, and how long they take."""

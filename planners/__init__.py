@@ -1,0 +1,1 @@
+"""Planners: search for a good plan of a problem."""

@@ -1,0 +1,1 @@
+"""Simulator: workloads, schedules, engines and timelines."""

@@ -1,0 +1,126 @@
+"""Program: a schedule lowered to timed tasks on lanes, which both engines replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.ops import LETTERS
+
+Route = tuple[int, ...]
+"""Channels that a transfer passes, in order; empty for a link of its own."""
+
+
+class LaneKind(IntEnum):
+    """What runs on a lane."""
+
+    COMPUTE = 0
+    COLLECTIVE = 1
+    LINK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One direction of a physical link: effective bytes a second, latency in seconds."""
+
+    name: str
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Timed tasks, lane by lane in the order in which each lane runs them.
+
+    A task starts when its lane is free and each of its dependencies has ended, plus the lag of that dependency's transfer.
+
+    lane_offsets: int64 [lanes + 1]; the tasks of a lane are rows lane_offsets[l]:lane_offsets[l+1]
+    lane_device, lane_kind: int32, int8 [lanes]
+    lane_sharing: int32 [lanes]; lanes of one number >= 0 share their device's resources (processor sharing), -1 for a lane alone
+    kind, stage, microbatch, replica: int8, int32, int32, int32 [tasks]
+    first_sample, samples: int32 [tasks]; the range of samples that the task covers
+    seconds: float64 [tasks]; duration alone on its lane
+    dependency_offsets: int64 [tasks + 1]; the dependencies of a task are rows of `dependency` in that range
+    dependency: int32 [dependencies]; the task that must have ended
+    transfer: int32 [dependencies]; class of the transfer in between, 0 for none
+    transfer_seconds, transfer_bytes: float64 [classes]; class 0 is nothing
+    transfer_route: channels of each class
+    lane_route: channels that each task of a collective lane occupies
+    channels: what the routes refer to
+    """
+
+    lane_offsets: NDArray[np.int64]
+    lane_device: NDArray[np.int32]
+    lane_kind: NDArray[np.int8]
+    lane_sharing: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    stage: NDArray[np.int32]
+    microbatch: NDArray[np.int32]
+    replica: NDArray[np.int32]
+    first_sample: NDArray[np.int32]
+    samples: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    dependency_offsets: NDArray[np.int64]
+    dependency: NDArray[np.int32]
+    transfer: NDArray[np.int32]
+    transfer_seconds: NDArray[np.float64]
+    transfer_bytes: NDArray[np.float64]
+    transfer_route: tuple[Route, ...]
+    lane_route: tuple[Route, ...]
+    channels: tuple[Channel, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes."""
+        return len(self.lane_offsets) - 1
+
+    def lane_of_task(self) -> NDArray[np.int32]:
+        """int32 [tasks]: the lane of each task."""
+        return np.repeat(np.arange(self.lanes, dtype=np.int32), np.diff(self.lane_offsets))
+
+    def name_of(self, task: int) -> str:
+        """The op of a task as text, as in `2F0`."""
+        return f"{self.stage[task]}{LETTERS[self.kind[task]]}{self.microbatch[task]}"
+
+    def with_seconds(self, seconds: NDArray[np.float64]) -> Program:
+        """The same program with other durations, float64 [tasks], at least 0."""
+        if seconds.shape != self.seconds.shape:
+            raise ValueError(f"durations must have shape {self.seconds.shape}, got {seconds.shape}")
+        if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
+            raise ValueError("durations must be finite and at least 0")
+        return replace(self, seconds=np.ascontiguousarray(seconds, dtype=np.float64))
+
+    def with_noise(self, spread: float, rng: np.random.Generator) -> Program:
+        """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm."""
+        if not 0 <= spread < 2:
+            raise ValueError(f"noise must be at least 0 and below 2 (standard deviation of the logarithm), got {spread}")
+        factor = rng.lognormal(-0.5 * spread * spread, spread, len(self))
+        return self.with_seconds(self.seconds * factor)
+
+
+class DeadlockError(ValueError):
+    """A program whose lanes wait for each other; names the lanes, positions and ops."""
+
+
+def describe_deadlock(program: Program, position: NDArray[np.int64], done: NDArray[np.bool_]) -> str:
+    """One line for the first lanes that are stuck: device, position, op, and what it waits for."""
+    lane_of_task = program.lane_of_task()
+    parts = []
+    stuck = np.flatnonzero(position < program.lane_offsets[1:])
+    for lane in stuck[:3]:
+        task = int(position[lane])
+        needs = program.dependency[program.dependency_offsets[task] : program.dependency_offsets[task + 1]]
+        need = int(next(need for need in needs if not done[need]))
+        parts.append(
+            f"device {program.lane_device[lane]}, position {task - program.lane_offsets[lane]}: op {program.name_of(task)} waits "
+            f"for {program.name_of(need)} (device {program.lane_device[lane_of_task[need]]}, "
+            f"position {need - program.lane_offsets[lane_of_task[need]]})"
+        )
+    more = f"; and {len(stuck) - 3} devices more" if len(stuck) > 3 else ""
+    return "deadlock: " + "; ".join(parts) + more

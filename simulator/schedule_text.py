@@ -1,0 +1,80 @@
+"""Text forms of a schedule: one line a device, and the CSV of `torch.distributed.pipelining`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+from simulator.ops import COMPUTE_KINDS, Op
+from simulator.schedule import Schedule, ScheduleError, from_lists
+
+_COMMUNICATION = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+_OVERLAPPED = re.compile(r"\(.*\)OVERLAP_F_B")
+
+
+def to_text(schedule: Schedule) -> str:
+    """One line a device, ops apart by spaces, as in `0F0 0F1 0B0 0B1`."""
+    return "\n".join(" ".join(map(str, ops)) for ops in schedule.lists()) + "\n"
+
+
+def from_text(text: str, name: str = "text") -> Schedule:
+    """Read what `to_text` writes; ScheduleError names the line and the op."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return _parse(lines, name)
+
+
+def to_torch_csv(schedule: Schedule) -> str:
+    """Compute-only CSV that `torch.distributed.pipelining` loads: one row a rank; updates are left to the optimizer."""
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    for ops in schedule.lists():
+        writer.writerow([str(op) for op in ops if op.kind in COMPUTE_KINDS])
+    return target.getvalue()
+
+
+def from_torch_csv(text: str, name: str = "csv") -> Schedule:
+    """Read a compute-only or a full CSV of torch; blank cells are idle.
+
+    Transfers and sharding actions are passed over: the simulator adds transfers itself, from the plan.
+    """
+    return _parse([[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row], name)
+
+
+def read_schedule(path: str | Path) -> Schedule:
+    """Read a schedule file (CSV of torch, or text lines); ScheduleError names the file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScheduleError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ScheduleError(f"{path}: is not a text file (UTF-8)") from None
+    if not text.strip():
+        raise ScheduleError(f"{path}: the file is empty, expected one row of ops for each device")
+    try:
+        return from_torch_csv(text, path.stem) if "," in text else from_text(text, path.stem)
+    except ScheduleError as error:
+        raise ScheduleError(f"{path}: {error}") from None
+
+
+def _parse(rows: list[list[str]], name: str) -> Schedule:
+    lists = []
+    for row_number, row in enumerate(rows, 1):
+        ops = []
+        for column, cell in enumerate(row, 1):
+            if not cell or _COMMUNICATION.fullmatch(cell):
+                continue
+            if _OVERLAPPED.fullmatch(cell):
+                raise ScheduleError(
+                    f"row {row_number}, column {column}: overlapped pairs such as {cell!r} are not supported; "
+                    "write the two ops in separate cells"
+                )
+            try:
+                ops.append(Op.parse(cell))
+            except ValueError as error:
+                raise ScheduleError(f"row {row_number}, column {column}: {error}") from None
+        if ops:
+            lists.append(ops)
+    return from_lists(name, lists)

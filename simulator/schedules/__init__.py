@@ -1,0 +1,80 @@
+"""Schedules: one family a file; `SCHEDULES` names them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from simulator.schedule import Schedule
+from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
+from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
+from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
+
+ENTRY_POINT_GROUP = "pipeplan.schedules"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFamily:
+    """A family of schedules.
+
+    build: (stages, microbatches, **options) -> Schedule
+    summary: one line for `pipeplan list`
+    options: names of the keyword options that `build` takes: `chunks` (stages a device), `replicas` (devices of each stage)
+    flush: every mini-batch ends with a flush and one update
+    """
+
+    build: Callable[..., Schedule]
+    summary: str
+    options: tuple[str, ...] = ()
+    flush: bool = True
+
+
+SCHEDULES: dict[str, ScheduleFamily] = {
+    "gpipe": ScheduleFamily(gpipe, "all forwards, then all backwards (GPipe)"),
+    "1f1b": ScheduleFamily(one_forward_one_backward, "one forward, one backward, flushed (PipeDream-Flush, Megatron-LM)"),
+    "eager-1f1b": ScheduleFamily(
+        eager_one_forward_one_backward, "1F1B with about twice the warm-up, hides transfers (1F1B-SO)"
+    ),
+    "interleaved-1f1b": ScheduleFamily(
+        interleaved_one_forward_one_backward, "1F1B with several stages a device (Megatron-LM)", ("chunks",)
+    ),
+    "looped-bfs": ScheduleFamily(
+        looped_breadth_first, "several stages a device, breadth first (looped BFS)", ("chunks",)
+    ),
+    "pipedream": ScheduleFamily(pipedream, "1F1B without flush, an update after every backward", (), flush=False),
+    "1f1b-rr": ScheduleFamily(
+        one_forward_one_backward_round_robin,
+        "PipeDream with replicated stages: mini-batches go round robin over the replicas",
+        ("replicas",),
+        flush=False,
+    ),
+}
+
+
+def schedule_families() -> dict[str, ScheduleFamily]:
+    """The families of this package and those of installed plug-ins (entry-point group `pipeplan.schedules`)."""
+    families = dict(SCHEDULES)
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        families.setdefault(entry.name, entry.load())
+    return families
+
+
+def build_schedule(name: str, stages: int, microbatches: int, **options: object) -> Schedule:
+    """Build the schedule called `name`; ValueError for an unknown name, option, or count below 1."""
+    families = schedule_families()
+    if name not in families:
+        raise ValueError(f"schedule {name!r} is unknown; choices: {', '.join(sorted(families))}")
+    if stages < 1:
+        raise ValueError(f"stages must be at least 1, got {stages}")
+    if microbatches < 1:
+        raise ValueError(f"micro-batches must be at least 1, got {microbatches}")
+    family = families[name]
+    unknown = set(options) - set(family.options)
+    if unknown:
+        takes = ", ".join(family.options) if family.options else "no options"
+        raise ValueError(f"schedule {name!r} does not take {', '.join(sorted(unknown))}; it takes {takes}")
+    return family.build(stages, microbatches, **options)
+
+
+__all__ = ["ENTRY_POINT_GROUP", "SCHEDULES", "ScheduleFamily", "build_schedule", "schedule_families"]

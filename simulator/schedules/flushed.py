@@ -1,0 +1,64 @@
+"""Flushed schedules of one stage a device: GPipe, 1F1B, eager 1F1B.
+
+4 stages, 4 micro-batches, B = F; digits are forwards, letters are backwards (a = backward of micro-batch 0):
+
+    GPipe    stage 0: 0123...abcd        1F1B   stage 0: 0123...a.b.c.d
+             stage 1:  0123.abcd.               stage 1:  012..a3b.c.d.
+             stage 2:   0123abcd                stage 2:   01.a2b3c.d
+             stage 3:    0123abcd ...           stage 3:    0a1b2c3d
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.ops import OpKind
+from simulator.schedule import Columns, Schedule, from_columns
+
+
+def gpipe(stages: int, microbatches: int) -> Schedule:
+    """All forwards in order, then all backwards in order (Huang et al. 2019; the order of torch's ScheduleGPipe)."""
+    return from_columns(
+        "gpipe", stages, microbatches, [warm_up_then_alternate(s, microbatches, microbatches) for s in range(stages)]
+    )
+
+
+def one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
+    """Stage s runs stages-1-s forwards, then alternates forward and backward (Narayanan et al. 2021)."""
+    return from_columns(
+        "1f1b", stages, microbatches, [warm_up_then_alternate(s, microbatches, stages - 1 - s) for s in range(stages)]
+    )
+
+
+def eager_one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
+    """Stage s runs 2(stages-1-s) forwards, then alternates: transfers up to F/2 hide behind computation."""
+    return from_columns(
+        "eager-1f1b",
+        stages,
+        microbatches,
+        [warm_up_then_alternate(s, microbatches, 2 * (stages - 1 - s)) for s in range(stages)],
+    )
+
+
+def warm_up_then_alternate(stage: int, microbatches: int, warm_up: int) -> Columns:
+    """Columns of one stage: `warm_up` forwards (clamped to the micro-batches), then F B F B …, then the last backwards."""
+    kind, microbatch = alternation(microbatches, warm_up)
+    return np.full(len(kind), stage, dtype=np.int32), kind, microbatch
+
+
+def alternation(count: int, warm_up: int) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+    """Kinds and positions of `count` forwards and backwards with `warm_up` forwards ahead: F..F (F B)* B..B."""
+    warm = min(warm_up, count)
+    steady = count - warm
+    kind = np.empty(2 * count, dtype=np.int8)
+    position = np.empty(2 * count, dtype=np.int32)
+    kind[:warm] = OpKind.FORWARD
+    position[:warm] = np.arange(warm)
+    kind[warm : warm + 2 * steady : 2] = OpKind.FORWARD
+    position[warm : warm + 2 * steady : 2] = np.arange(warm, count)
+    kind[warm + 1 : warm + 2 * steady : 2] = OpKind.BACKWARD
+    position[warm + 1 : warm + 2 * steady : 2] = np.arange(steady)
+    kind[warm + 2 * steady :] = OpKind.BACKWARD
+    position[warm + 2 * steady :] = np.arange(steady, count)
+    return kind, position
