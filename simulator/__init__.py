@@ -1,1 +1,159 @@
-"""Simulator: workloads, schedules, engines and timelines."""
+"""Simulator: workloads, schedules, engines and timelines.
+
+The modules `engine` (SimPy) and `recurrence` (compiled) replay programs; each has a `replay` of its own.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulator.costs import Bucket, Costs, GivenCosts, Transfer, given_costs
+    from simulator.layer_costs import LayerCosts
+    from simulator.layers import LAYER_KINDS, Layer, Workload
+    from simulator.lowering import COMMUNICATIONS, Communication, lower
+    from simulator.memory import CATEGORIES, DeviceMemory, memory_over_time
+    from simulator.ops import COMPUTE_KINDS, LETTERS, Op, OpKind
+    from simulator.plan import (
+        OPTIMIZER_STATES,
+        InfeasiblePlanError,
+        Plan,
+        Problem,
+        Stage,
+        check_plan,
+        equal_microbatches,
+        stages_from_cuts,
+    )
+    from simulator.plan_costs import PlanCosts
+    from simulator.program import DeadlockError, LaneKind, Program
+    from simulator.schedule import Schedule, ScheduleError
+    from simulator.schedule_checks import check_schedule
+    from simulator.schedule_text import from_text, from_torch_csv, read_schedule, to_text, to_torch_csv
+    from simulator.schedules import SCHEDULES, ScheduleFamily, build_schedule, schedule_families
+    from simulator.simulate import ENGINES, Engine, Outcome, build_program, simulate
+    from simulator.timeline import Bubble, Timeline, Transfers
+    from simulator.workloads import WORKLOADS, load_workload, workload_from_spec
+
+_HOME = {
+    "COMPUTE_KINDS": "ops",
+    "LETTERS": "ops",
+    "Op": "ops",
+    "OpKind": "ops",
+    "LAYER_KINDS": "layers",
+    "Layer": "layers",
+    "Workload": "layers",
+    "WORKLOADS": "workloads",
+    "load_workload": "workloads",
+    "workload_from_spec": "workloads",
+    "Schedule": "schedule",
+    "ScheduleError": "schedule",
+    "check_schedule": "schedule_checks",
+    "from_text": "schedule_text",
+    "from_torch_csv": "schedule_text",
+    "read_schedule": "schedule_text",
+    "to_text": "schedule_text",
+    "to_torch_csv": "schedule_text",
+    "SCHEDULES": "schedules",
+    "ScheduleFamily": "schedules",
+    "build_schedule": "schedules",
+    "schedule_families": "schedules",
+    "Bucket": "costs",
+    "Costs": "costs",
+    "GivenCosts": "costs",
+    "Transfer": "costs",
+    "given_costs": "costs",
+    "COMMUNICATIONS": "lowering",
+    "Communication": "lowering",
+    "lower": "lowering",
+    "DeadlockError": "program",
+    "LaneKind": "program",
+    "Program": "program",
+    "Bubble": "timeline",
+    "Timeline": "timeline",
+    "Transfers": "timeline",
+    "OPTIMIZER_STATES": "plan",
+    "InfeasiblePlanError": "plan",
+    "Plan": "plan",
+    "Problem": "plan",
+    "Stage": "plan",
+    "check_plan": "plan",
+    "equal_microbatches": "plan",
+    "stages_from_cuts": "plan",
+    "LayerCosts": "layer_costs",
+    "PlanCosts": "plan_costs",
+    "CATEGORIES": "memory",
+    "DeviceMemory": "memory",
+    "memory_over_time": "memory",
+    "ENGINES": "simulate",
+    "Engine": "simulate",
+    "Outcome": "simulate",
+    "build_program": "simulate",
+    "simulate": "simulate",
+}
+
+__all__ = [
+    "CATEGORIES",
+    "COMMUNICATIONS",
+    "COMPUTE_KINDS",
+    "ENGINES",
+    "LAYER_KINDS",
+    "LETTERS",
+    "OPTIMIZER_STATES",
+    "SCHEDULES",
+    "WORKLOADS",
+    "Bubble",
+    "Bucket",
+    "Communication",
+    "Costs",
+    "DeadlockError",
+    "DeviceMemory",
+    "Engine",
+    "GivenCosts",
+    "InfeasiblePlanError",
+    "LaneKind",
+    "Layer",
+    "LayerCosts",
+    "Op",
+    "OpKind",
+    "Outcome",
+    "Plan",
+    "PlanCosts",
+    "Problem",
+    "Program",
+    "Schedule",
+    "ScheduleError",
+    "ScheduleFamily",
+    "Stage",
+    "Timeline",
+    "Transfer",
+    "Transfers",
+    "Workload",
+    "build_program",
+    "build_schedule",
+    "check_plan",
+    "check_schedule",
+    "equal_microbatches",
+    "from_text",
+    "from_torch_csv",
+    "given_costs",
+    "load_workload",
+    "lower",
+    "memory_over_time",
+    "read_schedule",
+    "schedule_families",
+    "simulate",
+    "stages_from_cuts",
+    "to_text",
+    "to_torch_csv",
+    "workload_from_spec",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module when it is first asked for: `--help` stays quick."""
+    if name in ("engine", "recurrence"):
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

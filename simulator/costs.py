@@ -10,8 +10,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Channel
 from simulator.ops import OpKind
-from simulator.program import Channel, Route
+from simulator.program import Route
+from simulator.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class GivenCosts:
 
     forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
     transfer_seconds: one way between neighbouring stages on different devices
+    devices: device of each replica of each stage
     per_sample: the numbers are per sample of the op, else per op whatever it covers
     """
 
@@ -76,13 +79,13 @@ class GivenCosts:
     update: tuple[float, ...]
     transfer_seconds: float = 0.0
     per_sample: bool = False
-    device_of_stage: tuple[int, ...] = ()
+    devices: tuple[tuple[int, ...], ...] = ()
 
     channels: tuple[Channel, ...] = ()
 
     def device(self, stage: int, replica: int) -> int:
-        """Stage s runs on device `device_of_stage[s]`."""
-        return self.device_of_stage[stage]
+        """Replica r of stage s runs on device `devices[s][r]`."""
+        return self.devices[stage][replica]
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """The given number, times the samples where numbers are per sample."""
@@ -94,7 +97,7 @@ class GivenCosts:
             OpKind.UPDATE: self.update,
         }
         value = numbers[kind][stage]
-        return value * samples if self.per_sample else np.full(len(samples), value, dtype=np.float64)
+        return value * samples.astype(np.float64) if self.per_sample else np.full(len(samples), value, dtype=np.float64)
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """The given transfer seconds, on a link of its own."""
@@ -115,12 +118,13 @@ def given_costs(
     update: Numbers = 0.0,
     transfer: float = 0.0,
     per_sample: bool = False,
-    device_of_stage: Sequence[int] | None = None,
+    devices: Schedule | None = None,
 ) -> GivenCosts:
     """Costs from one number, or one number a stage.
 
     backward: seconds of the full backward where `weight` is 0; otherwise of the input gradient, and the full backward takes
     `backward + weight`
+    devices: schedule whose ranks are the devices; default stage s on device s
     Raises ValueError for a wrong number of values, or one that is negative or not finite.
     """
 
@@ -147,5 +151,13 @@ def given_costs(
         update=per_stage("update", update),
         transfer_seconds=float(transfer),
         per_sample=per_sample,
-        device_of_stage=tuple(range(stages)) if device_of_stage is None else tuple(device_of_stage),
+        devices=_ranks_of_stages(devices) if devices is not None else tuple((stage,) for stage in range(stages)),
     )
+
+
+def _ranks_of_stages(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    held: list[list[int]] = [[] for _ in range(schedule.stages)]
+    for rank in range(schedule.ranks):
+        for stage in np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]):
+            held[int(stage)].append(rank)
+    return tuple(map(tuple, held))

@@ -261,9 +261,7 @@ def _followers(program: Program) -> tuple[list[Any], list[Any] | None]:
     delay = program.transfer_seconds[program.transfer]
     followers: list[Any] = [None] * tasks
     immediate = np.flatnonzero(delay == 0.0)
-    for producer, task in zip(
-        program.dependency[immediate].tolist(), consumer[immediate].tolist(), strict=True
-    ):
+    for producer, task in zip(program.dependency[immediate].tolist(), consumer[immediate].tolist(), strict=True):
         if followers[producer] is None:
             followers[producer] = (task,)
         else:

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Channel
 from simulator.ops import LETTERS
 
 Route = tuple[int, ...]
@@ -20,15 +21,6 @@ class LaneKind(IntEnum):
     COMPUTE = 0
     COLLECTIVE = 1
     LINK = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """One direction of a physical link: effective bytes a second, latency in seconds."""
-
-    name: str
-    bandwidth: float
-    latency: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +91,9 @@ class Program:
     def with_noise(self, spread: float, rng: np.random.Generator) -> Program:
         """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm."""
         if not 0 <= spread < 2:
-            raise ValueError(f"noise must be at least 0 and below 2 (standard deviation of the logarithm), got {spread}")
+            raise ValueError(
+                f"noise must be at least 0 and below 2 (standard deviation of the logarithm), got {spread}"
+            )
         factor = rng.lognormal(-0.5 * spread * spread, spread, len(self))
         return self.with_seconds(self.seconds * factor)
 

@@ -88,9 +88,7 @@ def ends(prepared: Prepared, out: NDArray[np.float64] | None = None) -> NDArray[
     if prepared.single:
         _replay_single(prepared.previous, prepared.dependency, prepared.lag, prepared.seconds, end)
     else:
-        _replay_many(
-            prepared.previous, prepared.offsets, prepared.dependency, prepared.lag, prepared.seconds, end
-        )
+        _replay_many(prepared.previous, prepared.offsets, prepared.dependency, prepared.lag, prepared.seconds, end)
     return end
 
 
@@ -168,7 +166,7 @@ def _join(
     )
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _order(
     lane_offsets: NDArray[np.int64], dependency_offsets: NDArray[np.int64], dependency: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -222,7 +220,7 @@ def _order(
     return order[:count], position
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _replay_single(
     previous: NDArray[np.int32],
     dependency: NDArray[np.int32],
@@ -238,7 +236,7 @@ def _replay_single(
         end[task] = (ready if ready > free else free) + seconds[task]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _replay_many(
     previous: NDArray[np.int32],
     offsets: NDArray[np.int64],
@@ -257,7 +255,7 @@ def _replay_many(
         end[task] = start + seconds[task]
 
 
-@njit(cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, parallel=True)
 def _replay_batch(
     previous: NDArray[np.int32],
     offsets: NDArray[np.int64],
@@ -286,7 +284,7 @@ def _replay_batch(
     return result
 
 
-@njit(cache=True, parallel=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, parallel=True)
 def _replay_rows(
     previous: NDArray[np.int32],
     offsets: NDArray[np.int64],

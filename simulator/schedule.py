@@ -49,9 +49,7 @@ class Schedule:
     def ops(self, rank: int) -> tuple[Op, ...]:
         """The ops of one rank, as a person reads them."""
         rows = range(int(self.offsets[rank]), int(self.offsets[rank + 1]))
-        return tuple(
-            Op(int(self.stage[row]), OpKind(int(self.kind[row])), int(self.microbatch[row])) for row in rows
-        )
+        return tuple(Op(int(self.stage[row]), OpKind(int(self.kind[row])), int(self.microbatch[row])) for row in rows)
 
     def lists(self) -> Iterator[tuple[Op, ...]]:
         """The ops of every rank in turn."""

@@ -47,12 +47,13 @@ def _check_complete(schedule: Schedule, where: dict[Op, Place]) -> None:
         holders[op.stage].add(rank)
     for stage in range(schedule.stages):
         if stage not in holders:
-            raise ScheduleError(f"stage {stage} has no op on any device, but stages are numbered to {schedule.stages - 1}")
+            raise ScheduleError(
+                f"stage {stage} has no op on any device, but stages are numbered to {schedule.stages - 1}"
+            )
         for microbatch in range(schedule.microbatches):
             forward = Op(stage, OpKind.FORWARD, microbatch)
             full, split_input, split_weight = (
-                Op(stage, kind, microbatch)
-                for kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
+                Op(stage, kind, microbatch) for kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
             )
             device = min(holders[stage])
             if forward not in where:
@@ -130,5 +131,3 @@ def _deadlock(
         )
     more = f"; and {len(stuck) - 3} devices more" if len(stuck) > 3 else ""
     return "deadlock: " + "; ".join(parts) + more
-
-

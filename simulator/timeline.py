@@ -78,7 +78,8 @@ class Timeline:
         """Compute seconds of each device of `devices()`."""
         rows = self.compute()
         devices, index = np.unique(self.device[rows], return_inverse=True)
-        return np.bincount(index, weights=(self.end - self.start)[rows], minlength=len(devices))
+        busy = np.bincount(index, weights=(self.end - self.start)[rows], minlength=len(devices))
+        return busy.astype(np.float64)
 
     def bubble(self) -> Bubble:
         """The three bubble measures (updates, transfers and all-reduces count as idle)."""
@@ -128,7 +129,18 @@ class Timeline:
         """The columns as a pandas DataFrame, one row a task."""
         import pandas as pd
 
-        names = ("lane", "device", "stage", "kind", "microbatch", "replica", "first_sample", "samples", "start", "end")
+        names = (
+            "lane",
+            "device",
+            "stage",
+            "kind",
+            "microbatch",
+            "replica",
+            "first_sample",
+            "samples",
+            "start",
+            "end",
+        )
         return pd.DataFrame({name: getattr(self, name) for name in names})
 
 

@@ -32,7 +32,9 @@ class ScheduleFamily:
 
 SCHEDULES: dict[str, ScheduleFamily] = {
     "gpipe": ScheduleFamily(gpipe, "all forwards, then all backwards (GPipe)"),
-    "1f1b": ScheduleFamily(one_forward_one_backward, "one forward, one backward, flushed (PipeDream-Flush, Megatron-LM)"),
+    "1f1b": ScheduleFamily(
+        one_forward_one_backward, "one forward, one backward, flushed (PipeDream-Flush, Megatron-LM)"
+    ),
     "eager-1f1b": ScheduleFamily(
         eager_one_forward_one_backward, "1F1B with about twice the warm-up, hides transfers (1F1B-SO)"
     ),

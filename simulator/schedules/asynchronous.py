@@ -24,7 +24,9 @@ def one_forward_one_backward_round_robin(stages: int, microbatches: int, replica
     """
     counts = tuple(int(count) for count in replicas)
     if len(counts) != stages or min(counts) < 1:
-        raise ValueError(f"1f1b-rr needs one replica count of at least 1 for each of {stages} stages, got {list(counts)}")
+        raise ValueError(
+            f"1f1b-rr needs one replica count of at least 1 for each of {stages} stages, got {list(counts)}"
+        )
     return _round_robin("1f1b-rr", stages, microbatches, counts)
 
 
@@ -48,4 +50,8 @@ def _with_updates(stage: int, kind: NDArray[np.int8], microbatch: NDArray[np.int
     """Put the update of a mini-batch right after its backward."""
     after = np.flatnonzero(kind == OpKind.BACKWARD) + 1
     kinds = np.insert(kind, after, OpKind.UPDATE)
-    return np.full(len(kinds), stage, dtype=np.int32), kinds, np.insert(microbatch, after, microbatch[after - 1])
+    return (
+        np.full(len(kinds), stage, dtype=np.int32),
+        kinds,
+        np.insert(microbatch, after, microbatch[after - 1]),
+    )

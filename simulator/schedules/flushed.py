@@ -20,14 +20,20 @@ from simulator.schedule import Columns, Schedule, from_columns
 def gpipe(stages: int, microbatches: int) -> Schedule:
     """All forwards in order, then all backwards in order (Huang et al. 2019; the order of torch's ScheduleGPipe)."""
     return from_columns(
-        "gpipe", stages, microbatches, [warm_up_then_alternate(s, microbatches, microbatches) for s in range(stages)]
+        "gpipe",
+        stages,
+        microbatches,
+        [warm_up_then_alternate(s, microbatches, microbatches) for s in range(stages)],
     )
 
 
 def one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
     """Stage s runs stages-1-s forwards, then alternates forward and backward (Narayanan et al. 2021)."""
     return from_columns(
-        "1f1b", stages, microbatches, [warm_up_then_alternate(s, microbatches, stages - 1 - s) for s in range(stages)]
+        "1f1b",
+        stages,
+        microbatches,
+        [warm_up_then_alternate(s, microbatches, stages - 1 - s) for s in range(stages)],
     )
 
 

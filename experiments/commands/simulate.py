@@ -1,0 +1,190 @@
+"""`pipeplan simulate`: replay one schedule from numbers."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator import Schedule, Timeline
+
+
+def numbers(text: str) -> list[float]:
+    """One number, or a comma list."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number or a comma list of numbers") from None
+
+
+def counts(text: str) -> list[int]:
+    """A comma list of whole numbers of at least 1."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a comma list of whole numbers") from None
+    if min(values) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must hold numbers of at least 1")
+    return values
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    values = counts(text)
+    if len(values) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be one whole number")
+    return values[0]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `pipeplan simulate`."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--schedule", metavar="NAME", help="schedule family (see pipeplan list schedules)")
+    source.add_argument("--schedule-csv", metavar="FILE", help="schedule file: torch CSV, or text lines of ops")
+    parser.add_argument("--stages", type=count, metavar="P", help="stages of the pipeline (all chunks counted)")
+    parser.add_argument("--microbatches", type=count, metavar="M", help="micro-batches")
+    parser.add_argument(
+        "--chunks", type=count, metavar="V", help="stages a device (interleaved-1f1b, looped-bfs; default 2)"
+    )
+    parser.add_argument("--replicas", type=counts, metavar="R,…", help="replicas of each stage (1f1b-rr)")
+    parser.add_argument(
+        "--forward", type=numbers, required=True, metavar="F", help="seconds of a forward: one number, or one a stage"
+    )
+    parser.add_argument(
+        "--backward",
+        type=numbers,
+        required=True,
+        metavar="B",
+        help="seconds of a full backward; of the input gradient if --weight is given",
+    )
+    parser.add_argument(
+        "--weight", type=numbers, default=[0.0], metavar="W", help="seconds of a weight gradient (default 0)"
+    )
+    parser.add_argument("--update", type=numbers, default=[0.0], metavar="U", help="seconds of an update (default 0)")
+    parser.add_argument("--transfer", type=float, default=0.0, metavar="C", help="one-way transfer seconds (default 0)")
+    parser.add_argument(
+        "--sizes", type=counts, metavar="S,…", help="samples of each micro-batch; all numbers are then seconds a sample"
+    )
+    parser.add_argument(
+        "--communication",
+        default="overlapped",
+        metavar="MODE",
+        help="overlapped (default), send-blocking or both-blocking",
+    )
+    parser.add_argument("--engine", default="simpy", metavar="ENGINE", help="simpy (default) or recurrence")
+    parser.add_argument("--noise", type=float, default=0.0, help="spread of log-normal noise on durations (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default 0)")
+    parser.add_argument("--gantt", metavar="FILE", help="draw the timeline to FILE.png and FILE.svg")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay and print."""
+    from experiments.output import UsageError, print_json, print_table
+    from simulator import ENGINES
+
+    if arguments.engine not in ENGINES:
+        raise UsageError(f"--engine {arguments.engine!r} is unknown; choices: {', '.join(ENGINES)}")
+    if arguments.seed < 0:
+        raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
+    schedule = _schedule(arguments)
+    timeline = _replay(arguments, schedule)
+    bubble = timeline.bubble()
+    result = {
+        "schedule": schedule.name,
+        "stages": schedule.stages,
+        "devices": len(timeline.devices()),
+        "microbatches": schedule.microbatches,
+        "makespan_seconds": timeline.makespan_seconds,
+        "bubble": {
+            "idle_over_makespan": bubble.idle_over_makespan,
+            "over_ideal": bubble.over_ideal,
+            "longest_stage": bubble.longest_stage,
+        },
+        "peak_in_flight": timeline.peak_in_flight().tolist(),
+        "ops": timeline.ops,
+        "engine": arguments.engine,
+    }
+    if arguments.gantt:
+        _draw(arguments.gantt, timeline, schedule.name)
+    if arguments.json:
+        print_json(result)
+        return 0
+    rows = [
+        ("makespan, s", f"{timeline.makespan_seconds:.6g}"),
+        ("bubble: idle / makespan", f"{bubble.idle_over_makespan:.4f}"),
+        ("bubble: over ideal", f"{bubble.over_ideal:.4f}"),
+        ("bubble: longest stage", f"{bubble.longest_stage:.4f}"),
+        ("micro-batches in flight, by device", " ".join(map(str, timeline.peak_in_flight().tolist()))),
+        ("ops", str(timeline.ops)),
+    ]
+    title = f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} micro-batches ({arguments.engine})"
+    print_table(title, ("measure", "value"), rows)
+    return 0
+
+
+def _schedule(arguments: argparse.Namespace) -> Schedule:
+    from experiments.output import InputError, UsageError
+    from simulator import ScheduleError, build_schedule, check_schedule, read_schedule, schedule_families
+
+    if arguments.schedule_csv:
+        if arguments.stages or arguments.microbatches or arguments.chunks or arguments.replicas:
+            raise UsageError("--stages, --microbatches, --chunks and --replicas come from the file with --schedule-csv")
+        try:
+            schedule = read_schedule(arguments.schedule_csv)
+        except ScheduleError as error:
+            raise InputError(str(error)) from None
+        try:
+            check_schedule(schedule)
+        except ScheduleError as error:
+            raise InputError(f"{arguments.schedule_csv}: {error}") from None
+        return schedule
+    if arguments.stages is None or arguments.microbatches is None:
+        raise UsageError("--schedule needs --stages and --microbatches")
+    options = {name: getattr(arguments, name) for name in ("chunks", "replicas") if getattr(arguments, name)}
+    family = schedule_families().get(arguments.schedule)
+    if family is not None and "replicas" in family.options and not arguments.replicas:
+        raise UsageError(f"--schedule {arguments.schedule} needs --replicas, one count a stage")
+    return build_schedule(arguments.schedule, arguments.stages, arguments.microbatches, **options)
+
+
+def _replay(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
+    import numpy as np
+
+    from simulator import given_costs, lower
+
+    costs = given_costs(
+        schedule.stages,
+        arguments.forward,
+        arguments.backward,
+        weight=arguments.weight,
+        update=arguments.update,
+        transfer=arguments.transfer,
+        per_sample=bool(arguments.sizes),
+        devices=schedule,
+    )
+    program = lower(
+        schedule,
+        costs,
+        forward_sizes=arguments.sizes,
+        communication=arguments.communication,
+        updates=any(arguments.update),
+    )
+    if arguments.noise:
+        program = program.with_noise(arguments.noise, np.random.default_rng(arguments.seed))
+    if arguments.engine == "simpy":
+        from simulator import engine
+
+        return engine.replay(program)
+    from simulator import recurrence
+
+    return recurrence.replay(program)
+
+
+def _draw(path: str, timeline: Timeline, title: str) -> None:
+    from matplotlib.figure import Figure
+    from simulator.plots import gantt, save
+
+    figure = Figure(layout="constrained")
+    gantt(timeline, figure.add_subplot(), title=title)
+    save(figure, path.removesuffix(".png").removesuffix(".svg"))

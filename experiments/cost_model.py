@@ -1,0 +1,369 @@
+"""Cost model: how well the analytic seconds of a V100 match PipeDream's measured profiles.
+
+    python -m experiments.cost_model [--profiles DIR] [--out DIR] [--json]
+
+For each bundled profile, the analytic workload at the profile's mini-batch on accelerator `v100-sxm2` in fp32, beside
+the measured seconds: totals (forward + backward of all layers) and shares by group of layers. A group is a layer with
+parameters and the layers without that follow it, so that both graphs have the same groups in the same order. Left out
+on both sides: Input nodes (they measure data loading) and the loss (the profiles have none).
+
+Sentences. The profiles of GNMT record the tensor shapes of ONE batch (48 tokens in `gnmt`, 25 in `gnmt_large`), but seconds
+that are means over a thousand batches of changing length. The classifier shows that the two do not belong together: its
+forward in `gnmt` would run at 17.7 TFLOP/s, beyond the 15.7 of the card, and in `gnmt_large` at 8.5. Both networks read the
+same corpus, so that both are predicted at one mean length, MEAN_TOKENS, which is fitted; the errors at the recorded
+lengths are printed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hardware_profiles import Accelerator, Precision, ProfileError, Work, load_accelerator
+from simulator import Workload, alexnet, gnmt, read_profile, resnet50, vgg16
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ACCELERATOR = "v100-sxm2"
+GNMT_WIDTH = 1024
+"""Features of a token in the bundled GNMT profiles, as their layers say: Embedding(32320, 1024)."""
+
+TARGET = 0.15
+"""Largest relative error of a total that counts as a match."""
+
+MEAN_TOKENS = 30
+"""Tokens of a sentence, source and target, in both GNMT profiles: fitted, see the module's text."""
+
+EXIT_OK, EXIT_FAILURE, EXIT_BAD_FILE = 0, 1, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One profile (`<name>.txt`) and its analytic twin; `tokens` in, for a network that reads sentences."""
+
+    name: str
+    make: Callable[[], Workload]
+    make_of_length: Callable[[int], Workload] | None = None
+
+
+def _gnmt_of_length(layers: int, tokens: int) -> Workload:
+    return gnmt(layers, source_tokens=tokens)
+
+
+CASES = (
+    Case("vgg16", vgg16),
+    Case("alexnet", alexnet),
+    Case("resnet50", resnet50),
+    Case("gnmt", partial(_gnmt_of_length, 8, MEAN_TOKENS), partial(_gnmt_of_length, 8)),
+    Case("gnmt_large", partial(_gnmt_of_length, 16, MEAN_TOKENS), partial(_gnmt_of_length, 16)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSeconds:
+    """Seconds of one layer, and whether it has parameters."""
+
+    name: str
+    parametric: bool
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A layer with parameters and the layers without that follow it, in seconds of forward plus backward."""
+
+    name: str
+    measured: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One profile against its analytic twin; seconds, and relative errors (predicted / measured - 1).
+
+    share_distance: half the sum over groups of |predicted share - measured share|: the part of the time that
+        the model puts in the wrong group, 0 to 1
+    recorded_tokens, recorded_error: the sentence length of the recorded tensors and the total's error at it
+    """
+
+    name: str
+    minibatch: int
+    measured_forward: float
+    measured_backward: float
+    predicted_forward: float
+    predicted_backward: float
+    share_distance: float
+    groups: tuple[Group, ...]
+    recorded_tokens: int | None = None
+    recorded_error: float | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative error of the total."""
+        measured = self.measured_forward + self.measured_backward
+        return (self.predicted_forward + self.predicted_backward) / measured - 1.0
+
+    @property
+    def worst_group(self) -> Group:
+        """The group whose share is furthest off."""
+        measured = sum(group.measured for group in self.groups)
+        predicted = sum(group.predicted for group in self.groups)
+        return max(self.groups, key=lambda g: abs(g.predicted / predicted - g.measured / measured))
+
+
+# ------------------------------------------------------------------------------------------------- numbers
+
+
+def predicted_seconds(
+    workload: Workload, accelerator: Accelerator, samples: int, precision: Precision = "fp32"
+) -> list[LayerSeconds]:
+    """Seconds of each layer by the accelerator's model; the loss is left out."""
+    rows = []
+    for layer, read in zip(workload.layers, workload.all_input_elements(), strict=True):
+        if layer.kind == "loss":
+            continue
+        work = Work(
+            layer.kind, layer.flop, float(read), layer.output_elements, layer.parameters, layer.sequential_steps
+        )
+        forward = accelerator.seconds(work, samples, "forward", precision)
+        backward = accelerator.seconds(work, samples, "backward", precision)
+        rows.append(LayerSeconds(layer.name, layer.parameters > 0, forward, backward))
+    return rows
+
+
+def measured_seconds(profile: Workload) -> list[LayerSeconds]:
+    """Seconds of each layer as profiled, at the profiled mini-batch."""
+    return [
+        LayerSeconds(layer.name, layer.parameters > 0, layer.measured[0][1], layer.measured[0][2])
+        for layer in profile.layers
+    ]
+
+
+def grouped(rows: Sequence[LayerSeconds]) -> list[tuple[str, float]]:
+    """(name, seconds) of each layer with parameters plus what follows it; layers before the first join it."""
+    groups: list[tuple[str, float]] = []
+    pending = 0.0
+    for row in rows:
+        seconds = row.forward + row.backward
+        if row.parametric:
+            groups.append((row.name, seconds + pending))
+            pending = 0.0
+        elif groups:
+            name, total = groups[-1]
+            groups[-1] = (name, total + seconds)
+        else:
+            pending += seconds
+    return groups
+
+
+def compared(
+    name: str, minibatch: int, measured: Sequence[LayerSeconds], predicted: Sequence[LayerSeconds]
+) -> Comparison:
+    """The comparison of two lists of layers. Raises ValueError unless they hold equally many with parameters."""
+    ours, theirs = grouped(predicted), grouped(measured)
+    if len(ours) != len(theirs):
+        raise ValueError(
+            f"{name}: profile and workload must have equally many layers with parameters: {len(theirs)} and {len(ours)}"
+        )
+    groups = tuple(Group(our[0], their[1], our[1]) for our, their in zip(ours, theirs, strict=True))
+    whole_measured = sum(group.measured for group in groups)
+    whole_predicted = sum(group.predicted for group in groups)
+    distance = 0.5 * sum(abs(g.predicted / whole_predicted - g.measured / whole_measured) for g in groups)
+    return Comparison(
+        name,
+        minibatch,
+        sum(row.forward for row in measured),
+        sum(row.backward for row in measured),
+        sum(row.forward for row in predicted),
+        sum(row.backward for row in predicted),
+        distance,
+        groups,
+    )
+
+
+def recorded_tokens(profile: Workload) -> int:
+    """Tokens a sentence of the recorded tensors: the first embedding's output over its width."""
+    embedding = next(layer for layer in profile.layers if layer.kind == "embedding")
+    return round(embedding.output_elements / GNMT_WIDTH)
+
+
+def compare_case(case: Case, folder: Path, accelerator: Accelerator) -> Comparison:
+    """Read one profile and compare. Raises ValueError for a file that cannot be read."""
+    profile = read_profile(folder / f"{case.name}.txt")
+    measured = measured_seconds(profile)
+    samples = profile.minibatch
+    result = compared(case.name, samples, measured, predicted_seconds(case.make(), accelerator, samples))
+    if case.make_of_length is None:
+        return result
+    tokens = recorded_tokens(profile)
+    at_recorded = predicted_seconds(case.make_of_length(tokens), accelerator, samples)
+    error = compared(case.name, samples, measured, at_recorded).error
+    return replace(result, recorded_tokens=tokens, recorded_error=error)
+
+
+def compare_all(folder: Path, accelerator: Accelerator) -> list[Comparison]:
+    """All bundled profiles, in the order of CASES."""
+    return [compare_case(case, folder, accelerator) for case in CASES]
+
+
+# ------------------------------------------------------------------------------------------------- drawing
+
+
+def draw(comparisons: Sequence[Comparison]) -> Figure:
+    """Totals in the first panel; in each further panel the groups of one profile, measured over predicted."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13.0, 7.2), layout="constrained")
+    axes = figure.subplots(2, 3).ravel()
+    _draw_totals(axes[0], comparisons)
+    for axis, comparison in zip(axes[1:], comparisons, strict=True):
+        _draw_groups(axis, comparison)
+    figure.suptitle(f"Analytic seconds of {ACCELERATOR} (fp32) beside PipeDream's measured V100 profiles")
+    return figure
+
+
+MEASURED_COLOUR, PREDICTED_COLOUR = "#4d4d4d", "#e07b00"
+
+
+def _draw_totals(axis: Axes, comparisons: Sequence[Comparison]) -> None:
+    for position, comparison in enumerate(comparisons):
+        measured = 1e3 * (comparison.measured_forward + comparison.measured_backward)
+        predicted = 1e3 * (comparison.predicted_forward + comparison.predicted_backward)
+        first = position == 0
+        axis.bar(position - 0.2, measured, 0.38, color=MEASURED_COLOUR, label="measured" if first else None)
+        axis.bar(position + 0.2, predicted, 0.38, color=PREDICTED_COLOUR, label="model" if first else None)
+        axis.annotate(
+            f"{comparison.error:+.1%}", (position, max(measured, predicted)), xytext=(0, 3),
+            textcoords="offset points", ha="center", fontsize=9,
+        )  # fmt: skip
+    axis.set_xticks(range(len(comparisons)), [f"{c.name}\n({c.minibatch})" for c in comparisons], fontsize=8)
+    axis.margins(y=0.15)
+    axis.set_ylabel("forward + backward, ms")
+    axis.set_title("Totals (mini-batch below the name)", fontsize=10)
+    axis.legend(frameon=False, fontsize=9)
+
+
+def _draw_groups(axis: Axes, comparison: Comparison) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    positions = range(1, len(comparison.groups) + 1)
+    measured = [1e3 * group.measured for group in comparison.groups]
+    predicted = [1e3 * group.predicted for group in comparison.groups]
+    many = len(positions) > 40
+    axis.bar(positions, measured, 0.9, color=MEASURED_COLOUR, alpha=0.45)
+    axis.plot(
+        positions,
+        predicted,
+        linestyle="none",
+        marker="_",
+        markersize=3.5 if many else 11,
+        markeredgewidth=1.4 if many else 2.2,
+        color=PREDICTED_COLOUR,
+    )
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlabel("layer with parameters, in order", fontsize=9)
+    axis.set_ylabel("ms", fontsize=9)
+    axis.set_title(f"{comparison.name}: {comparison.share_distance:.0%} of the time in the wrong group", fontsize=10)
+
+
+# ------------------------------------------------------------------------------------------------- command
+
+
+def print_table(comparisons: Sequence[Comparison]) -> None:
+    """The comparison as a table on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{ACCELERATOR}, fp32: model against measured profiles, ms of a mini-batch")
+    table.add_column("profile")
+    for heading in ("mini-batch", "measured F", "model F", "measured B", "model B", "error", "misplaced"):
+        table.add_column(heading, justify="right")
+    table.add_column("worst group (measured / model ms)")
+    for row in comparisons:
+        worst = row.worst_group
+        table.add_row(
+            row.name,
+            str(row.minibatch),
+            f"{1e3 * row.measured_forward:.1f}",
+            f"{1e3 * row.predicted_forward:.1f}",
+            f"{1e3 * row.measured_backward:.1f}",
+            f"{1e3 * row.predicted_backward:.1f}",
+            f"{row.error:+.1%}" + ("" if abs(row.error) <= TARGET else " (over)"),
+            f"{row.share_distance:.0%}",
+            f"{worst.name} ({1e3 * worst.measured:.1f} / {1e3 * worst.predicted:.1f})",
+        )
+    console = Console()
+    console.print(table)
+    for row in comparisons:
+        if row.recorded_error is not None:
+            console.print(
+                f"{row.name}: at {MEAN_TOKENS} tokens; at the {row.recorded_tokens} of the recorded tensors the error "
+                f"would be {row.recorded_error:+.1%}",
+                soft_wrap=True,
+            )
+
+
+def as_json(comparisons: Sequence[Comparison]) -> dict[str, object]:
+    """The comparison as plain values."""
+    return {
+        "accelerator": ACCELERATOR,
+        "target": TARGET,
+        "mean_tokens": MEAN_TOKENS,
+        "within_target": all(abs(row.error) <= TARGET for row in comparisons),
+        "profiles": [{**asdict(row), "error": row.error, "worst_group": row.worst_group.name} for row in comparisons],
+    }
+
+
+def default_profiles() -> Path | None:
+    """`shared/data/pipedream_profiles` beside this checkout or above it, if there is one."""
+    for parent in Path(__file__).resolve().parents:
+        folder = parent / "shared" / "data" / "pipedream_profiles"
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.cost_model", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--profiles", type=Path, help="folder of graph.txt files (default: shared/data/pipedream_profiles)"
+    )
+    parser.add_argument("--out", type=Path, help="write cost_model.png and cost_model.svg into this folder")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    options = parser.parse_args(arguments)
+    folder = options.profiles or default_profiles()
+    if folder is None:
+        print(
+            "cost_model: shared/data/pipedream_profiles is not beside this checkout; give --profiles DIR",
+            file=sys.stderr,
+        )
+        return EXIT_BAD_FILE
+    try:
+        comparisons = compare_all(folder, load_accelerator(ACCELERATOR))
+    except (ProfileError, ValueError) as error:
+        print(f"cost_model: {error}", file=sys.stderr)
+        return EXIT_BAD_FILE
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        figure = draw(comparisons)
+        for ending in ("png", "svg"):
+            figure.savefig(options.out / f"cost_model.{ending}", dpi=150)
+    if options.json:
+        print(json.dumps(as_json(comparisons), indent=2))
+    else:
+        print_table(comparisons)
+    return EXIT_OK if all(abs(row.error) <= TARGET for row in comparisons) else EXIT_FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

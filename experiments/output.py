@@ -1,0 +1,116 @@
+"""Output: results to stdout, progress to stderr, files written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class UsageError(ValueError):
+    """A request that makes no sense; ends the command with exit code 2."""
+
+
+class InputError(ValueError):
+    """A file that cannot be used; ends the command with exit code 4."""
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON knows it: numpy scalars and arrays become numbers and lists, what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, bool):
+        return value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, Iterable):
+        return [plain(one) for one in value]
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """One JSON document, floats with all their digits."""
+    return json.dumps(plain(document), indent=2, allow_nan=False)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print exactly one JSON document to stdout."""
+    sys.stdout.write(to_json(document) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table to stdout, as wide as the terminal, or as its content where stdout is no terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for number, column in enumerate(columns):
+        numeric = all(row[number][:1] in "0123456789-–+" for row in rows if row[number])
+        table.add_column(column, justify="right" if number and numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else 400
+    Console(width=width, soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file under another name in its folder, then rename it: a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def output_folder(path: str) -> Path:
+    """The folder to write to, made if it is not there; UsageError if that cannot be."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {path}: {error.strerror or error}") from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"--out {path}: the folder cannot be written to")
+    return folder
+
+
+@contextmanager
+def progress(description: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Any]:
+    """A progress bar on stderr; yields a function `(done, text)`. Quiet where stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, text="": None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+
+        def report(done: int, text: str = "") -> None:
+            bar.update(task, completed=done, description=f"{description} {text}".strip())
+
+        yield report

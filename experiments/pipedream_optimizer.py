@@ -1,0 +1,360 @@
+"""PipeDream optimizer: does the search find what the official program found, and how much sooner?
+
+`python -m experiments.pipedream_optimizer --runs FILE --profiles DIR --json` re-plans every row of a file of recorded
+runs in the script's form. A row is matched if the slowest stage's seconds agree within 1e-6 and the plan is equal,
+or equally good: the recorded plan, costed by this package's own functions, is as fast as the plan found.
+
+The official program numbers the states of a branching graph in an order that depends on Python's hash seed, so a
+recorded "states 13 to 70" may be other states here. Each recorded stage also has its compute seconds, to four
+decimals. A recorded plan whose numbers do not fit is looked for under any numbering ("renumbered"): nested states with
+the recorded compute seconds and workers, whose slowest stage is as fast as the plan found.
+
+The speedup compares the recorded wall-clock of the whole program with reading the profile, forming its states and
+the search, once compiled.
+
+Exit codes: 0 all matched, 1 a row failed, 2 usage, 4 bad input file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from planners import (
+    HierarchicalPartition,
+    InfeasiblePartition,
+    LevelStage,
+    StateTable,
+    measured_table,
+    partition,
+    plan_seconds,
+    stage_cost,
+)
+from simulator import Layer, Workload, read_profile
+
+TOLERANCE = 1e-6
+_ROUNDING = 0.5e-4 * (1 + 1e-6)  # of the recorded compute seconds
+_KEYS = {
+    "profile": str,
+    "states": int,
+    "workers_per_level": list,
+    "bandwidth_bytes_per_s": list,
+    "straight": bool,
+    "slowest_stage_seconds": float,
+    "dp_speedup_over_one": float,
+    "levels_top_first": list,
+    "script_wall_seconds": float,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStage:
+    """A stage as the official program printed it: states [start, stop), compute seconds rounded to 1e-4, workers."""
+
+    start: int
+    stop: int
+    compute_seconds: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """One run of the official program: its inputs, and what it found; levels lowest first."""
+
+    profile: str
+    states: int
+    workers_per_level: tuple[int, ...]
+    bandwidths: tuple[float, ...]
+    activation_ratio: float | None
+    straight: bool
+    memory_bytes: float | None
+    slowest_stage_seconds: float
+    dp_speedup_over_one: float
+    levels: tuple[tuple[RecordedStage, ...], ...]
+    script_wall_seconds: float
+
+
+def read_runs(path: Path) -> list[RecordedRun]:
+    """The runs of a file of JSON lines. Raises ValueError (`file:line: ...`) if it cannot be read as such."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: must be a readable text file: {error}") from error
+    runs = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            runs.append(_run(json.loads(line)))
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError(f"{path}:{number}: must be a recorded run as a JSON object: {error}") from error
+    if not runs:
+        raise ValueError(f"{path}: must hold at least one recorded run, got none")
+    return runs
+
+
+def _run(row: object) -> RecordedRun:
+    if not isinstance(row, dict):
+        raise ValueError(f"expected an object, got {type(row).__name__}")
+    for key, kind in _KEYS.items():
+        if key not in row:
+            raise ValueError(f"key {key!r} is missing")
+        if not isinstance(row[key], (int, float) if kind is float else kind):
+            raise ValueError(f"{key} must be a {kind.__name__}, got {row[key]!r}")
+    if row["slowest_stage_seconds"] <= 0 or row["dp_speedup_over_one"] <= 0:
+        raise ValueError("slowest_stage_seconds and dp_speedup_over_one must be > 0")
+    levels = tuple(
+        tuple(
+            RecordedStage(
+                int(stage["states"][0]),
+                int(stage["states"][1]),
+                float(stage["compute_seconds"]),
+                int(stage["workers"]),
+            )
+            for stage in level["stages"]
+        )
+        for level in reversed(row["levels_top_first"])
+    )
+    if len(levels) != len(row["workers_per_level"]):
+        raise ValueError(f"levels_top_first must have {len(row['workers_per_level'])} levels, got {len(levels)}")
+    return RecordedRun(
+        profile=row["profile"],
+        states=row["states"],
+        workers_per_level=tuple(int(count) for count in row["workers_per_level"]),
+        bandwidths=tuple(float(bandwidth) for bandwidth in row["bandwidth_bytes_per_s"]),
+        activation_ratio=row.get("activation_ratio"),
+        straight=row["straight"],
+        memory_bytes=row.get("memory_constraint_bytes"),
+        slowest_stage_seconds=float(row["slowest_stage_seconds"]),
+        dp_speedup_over_one=float(row["dp_speedup_over_one"]),
+        levels=levels,
+        script_wall_seconds=float(row["script_wall_seconds"]),
+    )
+
+
+def replan(run: RecordedRun, table: StateTable, table_seconds: float) -> dict[str, object]:
+    """One run planned again and compared: a flat record, ready for JSON.
+
+    table_seconds: what reading the profile and forming its states took
+    """
+    record: dict[str, object] = {
+        "profile": run.profile,
+        "states": len(table),
+        "workers_per_level": list(run.workers_per_level),
+        "bandwidth_bytes_per_s": list(run.bandwidths),
+        "activation_ratio": run.activation_ratio,
+        "straight": run.straight,
+        "memory_constraint_bytes": run.memory_bytes,
+        "recorded_slowest_stage_seconds": run.slowest_stage_seconds,
+        "script_wall_seconds": run.script_wall_seconds,
+        "table_seconds": table_seconds,
+    }
+    if run.activation_ratio is not None and run.activation_ratio != 1:
+        table = replace(table, augmented_output_bytes=table.augmented_output_bytes / run.activation_ratio)
+    began_wall, began_cpu = time.perf_counter(), time.process_time()
+    try:
+        found = partition(
+            table,
+            run.workers_per_level,
+            run.bandwidths,
+            variant="script",
+            straight=run.straight,
+            memory_bytes=run.memory_bytes,
+            activation_transfers=run.activation_ratio is not None,
+        )
+    except InfeasiblePartition as infeasible:
+        return record | {"plan": f"none: {infeasible}", "matched": False}
+    wall, cpu = time.perf_counter() - began_wall, time.process_time() - began_cpu
+    error = found.slowest_stage_seconds / run.slowest_stage_seconds - 1
+    plan = _compare(run, table, found)
+    return record | {
+        "slowest_stage_seconds": found.slowest_stage_seconds,
+        "relative_error": error,
+        "data_parallel_relative_error": found.data_parallel_speedup_over_one / run.dp_speedup_over_one - 1,
+        "plan": plan,
+        "matched": len(table) == run.states and abs(error) <= TOLERANCE and plan != "worse",
+        "planning_seconds": wall,
+        "planning_cpu_seconds": cpu,
+        "speedup_over_script": run.script_wall_seconds / (wall + table_seconds),
+    }
+
+
+def _compare(run: RecordedRun, table: StateTable, found: HierarchicalPartition) -> str:
+    """How the recorded plan relates to the one found: equal, equally good, renumbered (equally good), or worse."""
+    recorded = [[LevelStage(stage.start, stage.stop, stage.workers) for stage in level] for level in run.levels]
+    if recorded == [list(level) for level in found.levels]:
+        return "equal"
+    goal = found.slowest_stage_seconds * (1 + TOLERANCE)
+    if _numbered_alike(run, table):
+        cost = plan_seconds(
+            table,
+            recorded,
+            run.workers_per_level,
+            run.bandwidths,
+            variant="script",
+            activation_transfers=run.activation_ratio is not None,
+        )
+        if cost <= goal:
+            return "equally good"
+    if any(end == len(table) - 1 for end in _Relabelling(run, table, goal).ends(len(run.levels) - 1, 0, None)):
+        return "renumbered"
+    return "worse"
+
+
+def _numbered_alike(run: RecordedRun, table: StateTable) -> bool:
+    return all(
+        stage.stop <= len(table)
+        and (stage.start == 0 or table.states.contains(stage.stop - 1, stage.start - 1))
+        and abs(_seconds(table, stage.start - 1, stage.stop - 1) - stage.compute_seconds) <= _ROUNDING
+        for level in run.levels
+        for stage in level
+    )
+
+
+def _seconds(table: StateTable, before: int, end: int) -> float:
+    return float(table.seconds[end] - (table.seconds[before] if before >= 0 else 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Relabelling:
+    """Search for a recorded plan under any numbering of the states."""
+
+    run: RecordedRun
+    table: StateTable
+    goal: float
+
+    def ends(self, level: int, first: int, holder: RecordedStage | None, before: int = -1) -> dict[int, float]:
+        """States where the pipeline of `level` inside `holder` can end, and its least slowest stage, at most `goal`.
+
+        first: position, among the level's stages, of the pipeline's first stage
+        before: the state it starts behind, -1 for none
+        """
+        reached = {before: 0.0}
+        for position, stage in self._inside(level, first, holder):
+            following: dict[int, float] = {}
+            for start, slowest in reached.items():
+                for end, inner in self._slices(level, stage, start):
+                    cost = stage_cost(
+                        self.table,
+                        LevelStage(start + 1, end + 1, stage.workers),
+                        inner,
+                        self.run.bandwidths[level],
+                        self.run.bandwidths[level],
+                        self.run.workers_per_level[level - 1] if level > 0 else 1,
+                        first=position == first,
+                        variant="script",
+                        activation_transfers=self.run.activation_ratio is not None,
+                    )
+                    cost = max(cost, slowest)
+                    # A component's time is shared by its replicas on the levels above.
+                    if cost < following.get(end, np.inf) and (holder is not None or cost <= self.goal):
+                        following[end] = cost
+            reached = following
+        return reached
+
+    def _inside(self, level: int, first: int, holder: RecordedStage | None) -> Iterator[tuple[int, RecordedStage]]:
+        for position, stage in enumerate(self.run.levels[level]):
+            if position >= first and (holder is None or holder.start <= stage.start < holder.stop):
+                yield position, stage
+
+    def _slices(self, level: int, stage: RecordedStage, before: int) -> list[tuple[int, float]]:
+        """Where a recorded stage that starts behind state `before` can end, and its seconds on one component."""
+        if level > 0:
+            lower = self.run.levels[level - 1]
+            first = next(p for p, inner in enumerate(lower) if stage.start <= inner.start < stage.stop)
+            return list(self.ends(level - 1, first, stage, before).items())
+        seconds = self.table.seconds - (self.table.seconds[before] if before >= 0 else 0.0)
+        near = np.flatnonzero(np.abs(seconds - stage.compute_seconds) <= _ROUNDING)
+        states = self.table.states
+        return [(int(end), float(seconds[end])) for end in near if before < 0 or states.contains(int(end), before)]
+
+
+def replan_all(runs: Sequence[RecordedRun], profiles: Path) -> dict[str, object]:
+    """Every run planned again: counts, rows and the speedups over the official program's recorded wall-clock.
+
+    Raises ValueError if a profile is missing or malformed.
+    """
+    _compile()
+    tables = {}
+    for name in sorted({run.profile for run in runs}):
+        began = time.perf_counter()
+        table = measured_table(read_profile(profiles / f"{name}.txt"))
+        tables[name] = table, time.perf_counter() - began
+    rows = [replan(run, *tables[run.profile]) for run in runs]
+    speedups = [float(str(row.get("speedup_over_script", 0.0))) for row in rows]
+    matched = sum(bool(row["matched"]) for row in rows)
+    return {
+        "matched": matched,
+        "failed": len(rows) - matched,
+        "speedup_over_script": {"least": min(speedups), "median": median(speedups), "greatest": max(speedups)},
+        "script_wall_seconds": sum(run.script_wall_seconds for run in runs),
+        "planning_seconds": sum(float(str(row.get("planning_seconds", 0.0))) for row in rows),
+        "rows": rows,
+    }
+
+
+def _compile() -> None:
+    """One tiny search, so that no row's seconds contain the compiler's."""
+    layers = tuple(Layer(f"layer{i}", "linear", 1.0, 1, 1.0, 1.0, 1, ((1, 1.0, 1.0),)) for i in range(2))
+    table = measured_table(Workload("two layers", layers, ((0, 1),), minibatch=1, bytes_per_element=4))
+    partition(table, (2, 2), (1.0, 1.0), variant="script", memory_bytes=1e9)
+
+
+def _print_table(result: dict[str, object]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="PipeDream's optimizer: recorded runs planned again", box=SIMPLE)
+    for name in ("profile", "workers", "slowest ms", "error", "plan", "search ms", "script s", "speedup"):
+        table.add_column(name, justify="left" if name in ("profile", "plan") else "right", no_wrap=True)
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    for row in rows:
+        found = "slowest_stage_seconds" in row
+        table.add_row(
+            row["profile"],
+            "×".join(map(str, row["workers_per_level"])),
+            f"{row['slowest_stage_seconds'] * 1e3:.3f}" if found else "–",
+            f"{row['relative_error']:.0e}" if found else "–",
+            row["plan"].replace("equally good", "as good") if row["matched"] else f"[red]{row['plan']}[/red]",
+            f"{row['planning_seconds'] * 1e3:.1f}" if found else "–",
+            f"{row['script_wall_seconds']:.2f}",
+            f"{row['speedup_over_script']:,.0f}" if found else "–",
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"matched {result['matched']}, failed {result['failed']}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.pipedream_optimizer", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--runs", type=Path, required=True, help="recorded runs, a JSON object a line")
+    parser.add_argument("--profiles", type=Path, required=True, help="folder of the graph.txt profiles, NAME.txt")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(arguments)
+    try:
+        result = replan_all(read_runs(options.runs), options.profiles)
+    except ValueError as error:
+        print(str(error), file=sys.stderr)
+        return 4
+    if options.json:
+        print(json.dumps(result, indent=1))
+    else:
+        _print_table(result)
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Schedule cases: replay recorded schedules on both engines and compare with their expected times.
+
+    python -m experiments.schedule_cases --cases FILE [--json]
+
+A case file is a JSON list; each entry names a schedule, its devices, micro-batches and seconds, and what an independent
+replay found. Entries of torch classes that have no family here are counted as unknown. Exit code 1 if any entry fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli import OK, Parser, guarded
+from experiments.output import InputError, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from simulator import Timeline
+
+TOLERANCE = 1e-9
+"""Relative; figures that the file gives in six decimals are compared to half of the last one."""
+
+TORCH_CLASSES = {"LoopedBFS": "looped-bfs", "GPipe": "gpipe", "1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b"}
+
+
+def main() -> int:
+    """Run the experiment."""
+    parser = Parser(prog="python -m experiments.schedule_cases", description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", required=True, metavar="FILE", help="JSON list of cases")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    arguments = parser.parse_args()
+    return guarded(parser.prog, lambda: run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay every case, print, and return the exit code."""
+    cases = read_cases(arguments.cases)
+    rows: list[dict[str, Any]] = []
+    with progress("replaying", len(cases)) as report:
+        for number, case in enumerate(cases):
+            rows.append(check_case(case, f"{arguments.cases}: case {number}"))
+            report(number + 1, str(case.get("name", "")))
+    verdicts = [row["verdict"] for row in rows]
+    errors = [row["relative_error"] for row in rows if row["relative_error"] is not None]
+    document = {
+        "matched": verdicts.count("matched"),
+        "failed": verdicts.count("failed"),
+        "unknown": verdicts.count("unknown"),
+        "worst_relative_error": max(errors, default=0.0),
+        "failures": [row for row in rows if row["verdict"] == "failed"],
+    }
+    if arguments.json:
+        print_json(document)
+    else:
+        text = [
+            (
+                row["name"],
+                row["schedule"],
+                "" if row["expected"] is None else f"{row['expected']:.6g}",
+                "" if row["simpy"] is None else f"{row['simpy']:.6g}",
+                "" if row["recurrence"] is None else f"{row['recurrence']:.6g}",
+                row["verdict"] + (f": {row['why']}" if row["why"] else ""),
+            )
+            for row in rows
+        ]
+        print_table("Schedule cases", ("case", "schedule", "expected, s", "simpy, s", "recurrence, s", "verdict"), text)
+        print(
+            f"{document['matched']} matched, {document['failed']} failed, {document['unknown']} unknown; "
+            f"worst relative error {document['worst_relative_error']:.1e}"
+        )
+    return 1 if document["failed"] else OK
+
+
+def read_cases(path: str) -> list[dict[str, Any]]:
+    """The cases of a file; InputError names the file and what is wrong."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not a text file (UTF-8)") from None
+    try:
+        cases = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: is not JSON: line {error.lineno}: {error.msg}") from None
+    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+        raise InputError(f"{path}: expected a list of objects, one a case")
+    if not cases:
+        raise InputError(f"{path}: the list of cases is empty")
+    return cases
+
+
+def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
+    """Replay one case on both engines; a row with the verdict `matched`, `failed` or `unknown`."""
+    from simulator import SCHEDULES
+
+    try:
+        schedule = str(case["schedule"])
+        expected = float(case["expected_makespan"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: needs 'schedule' and a number 'expected_makespan' ({error})") from None
+    family = TORCH_CLASSES.get(schedule, schedule)
+    row: dict[str, Any] = {
+        "name": case.get("name", schedule),
+        "schedule": schedule,
+        "expected": expected,
+        "simpy": None,
+        "recurrence": None,
+        "relative_error": None,
+        "why": "",
+        "verdict": "unknown",
+    }
+    if family not in SCHEDULES:
+        return row
+    try:
+        simpy_line, recurrence_line = replay_case(case, family)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{where}: {type(error).__name__}: {error}") from None
+    row["simpy"], row["recurrence"] = simpy_line.makespan_seconds, recurrence_line.makespan_seconds
+    row["relative_error"] = max(relative_error(row["simpy"], expected), relative_error(row["recurrence"], expected))
+    row["why"] = "; ".join(
+        difference
+        for name, line in (("simpy", simpy_line), ("recurrence", recurrence_line))
+        for difference in differences(case, name, line)
+    )
+    row["verdict"] = "failed" if row["why"] else "matched"
+    return row
+
+
+def replay_case(case: dict[str, Any], family: str) -> tuple[Timeline, Timeline]:
+    """Timelines of SimPy and of the recurrence."""
+    from simulator import build_schedule, engine, given_costs, lower, recurrence
+
+    chunks = int(case.get("chunks_per_device", 1))
+    stages = int(case["devices"]) * chunks
+    options = {"chunks": chunks} if "chunks_per_device" in case else {}
+    schedule = build_schedule(family, stages, int(case["microbatches"]), **options)
+    unequal = case.get("kind") == "unequal"
+    suffix = "_per_sample" if unequal else ""
+    costs = given_costs(
+        stages,
+        case["F" + suffix],
+        case["B" + suffix],
+        weight=case.get("W") or 0.0,
+        transfer=float(case["p2p" + suffix]),
+        per_sample=unequal,
+        devices=schedule,
+    )
+    program = lower(schedule, costs, forward_sizes=case.get("sizes"))
+    return engine.replay(program), recurrence.replay(program)
+
+
+def differences(case: dict[str, Any], engine: str, line: Timeline) -> list[str]:
+    """What differs from the case's expectations, in words."""
+    found = []
+    if relative_error(line.makespan_seconds, float(case["expected_makespan"])) > TOLERANCE:
+        found.append(f"{engine} makespan {line.makespan_seconds!r}")
+    bubble = line.bubble().idle_over_makespan
+    if "expected_bubble" in case and abs(bubble - case["expected_bubble"]) > 5.1e-7:
+        found.append(f"{engine} idle over makespan {bubble:.6f}, expected {case['expected_bubble']}")
+    if "expected_longest_stage" in case:
+        longest = longest_span(line)
+        if relative_error(longest, float(case["expected_longest_stage"])) > TOLERANCE:
+            found.append(f"{engine} longest stage {longest!r} s, expected {case['expected_longest_stage']}")
+    if "ops" in case and line.ops != case["ops"]:
+        found.append(f"{engine} ran {line.ops} ops, expected {case['ops']}")
+    if "expected_peak_inflight_samples" in case:
+        peak = line.peak_in_flight(unit="samples").tolist()
+        if peak != case["expected_peak_inflight_samples"]:
+            found.append(f"{engine} samples in flight {peak}, expected {case['expected_peak_inflight_samples']}")
+    return found
+
+
+def longest_span(line: Timeline) -> float:
+    """Largest last end - first start over the devices, seconds."""
+    rows = line.compute()
+    spans = []
+    for device in line.devices():
+        mine = rows & (line.device == device)
+        spans.append(float(line.end[mine].max() - line.start[mine].min()))
+    return max(spans)
+
+
+def relative_error(value: float, expected: float) -> float:
+    """|value - expected| / |expected|, absolute where 0 is expected."""
+    return abs(value - expected) / (abs(expected) or 1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Layer costs: seconds and bytes of each layer of a problem, measured or from the accelerator's model."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Accelerator, Phase, Work
+from simulator.layers import Layer
+from simulator.plan import Problem
+
+
+class LayerCosts:
+    """Tables of one problem, filled as they are asked for.
+
+    A measured layer takes its profiled seconds, whatever the accelerator: between two profiled sizes linearly, beyond the
+    last (or with one row only) in proportion to the samples, below the first of several rows that row's. The input gradient
+    of a measured layer with parameters is half of its backward. Every other layer takes what the accelerator's model says.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
+        kinds: dict[int, int] = {}
+        self._kind_of_device = []
+        self._accelerators: list[Accelerator] = []
+        for accelerator in problem.cluster.devices:
+            if id(accelerator) not in kinds:
+                known = next((k for k, a in enumerate(self._accelerators) if a == accelerator), None)
+                if known is None:
+                    known = len(self._accelerators)
+                    self._accelerators.append(accelerator)
+                kinds[id(accelerator)] = known
+            self._kind_of_device.append(kinds[id(accelerator)])
+
+    @property
+    def accelerator_kinds(self) -> int:
+        """Number of different accelerators."""
+        return len(self._accelerators)
+
+    def kind_of_device(self, device: int) -> int:
+        """Number of the device's kind of accelerator."""
+        return self._kind_of_device[device]
+
+    @cached_property
+    def works(self) -> tuple[Work, ...]:
+        """What each layer asks of an accelerator a sample."""
+        inputs = self.problem.workload.all_input_elements()
+        return tuple(
+            Work(
+                layer.kind,
+                layer.flop,
+                float(read),
+                layer.output_elements,
+                layer.parameters,
+                layer.sequential_steps,
+            )
+            for layer, read in zip(self.problem.workload.layers, inputs, strict=True)
+        )
+
+    def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+        """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]."""
+        kind = self._kind_of_device[device]
+        key = (kind, samples, phase)
+        if key not in self._seconds:
+            accelerator = self._accelerators[kind]
+            self._seconds[key] = np.array(
+                [
+                    _measured_seconds(layer, samples, phase)
+                    if layer.measured
+                    else accelerator.seconds(work, samples, phase, self.problem.precision)
+                    for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
+                ]
+            )
+        return self._seconds[key]
+
+    def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
+        """Forward plus backward (plus forward again where the problem recomputes) of every layer, float64 [layers]."""
+        forward = self.seconds(device, samples, "forward")
+        total = forward + self.seconds(device, samples, "backward")
+        return total + forward if self.problem.recompute else total
+
+    def update_seconds(self, device: int, parameters: float) -> float:
+        """Seconds of an optimizer step: weights, gradients and states are read, weights and states written."""
+        if parameters == 0:
+            return 0.0
+        states = self.problem.optimizer_bytes / self.problem.element_bytes
+        work = Work("elementwise", 0.0, parameters * (2.0 + states), parameters * (1.0 + states), 0.0)
+        return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", self.problem.precision)
+
+    @cached_property
+    def parameters(self) -> NDArray[np.float64]:
+        """Weight elements of each layer, float64 [layers]."""
+        return np.array([layer.parameters for layer in self.problem.workload.layers], dtype=np.float64)
+
+    @cached_property
+    def stashed_bytes(self) -> NDArray[np.float64]:
+        """Bytes a sample that each layer keeps from forward to backward, float64 [layers]."""
+        return np.array(
+            [layer.stashed_elements * self.problem.element_bytes for layer in self.problem.workload.layers],
+            dtype=np.float64,
+        )
+
+    def crossing_bytes(self, near: set[int] | frozenset[int]) -> float:
+        """Bytes a sample that leave a set of layers: every producer with a consumer outside, once."""
+        workload = self.problem.workload
+        crossing = {producer for producer, consumer in workload.edges if producer in near and consumer not in near}
+        return sum(workload.layers[producer].output_elements for producer in crossing) * self.problem.element_bytes
+
+
+def _measured_seconds(layer: Layer, samples: int, phase: Phase) -> float:
+    rows = layer.measured
+    if phase == "forward":
+        return _interpolate(rows, samples, 1)
+    backward = _interpolate(rows, samples, 2)
+    if phase == "backward":
+        return backward
+    weight = backward / 2 if layer.parameters else 0.0
+    return weight if phase == "weight_gradient" else backward - weight
+
+
+def _interpolate(rows: tuple[tuple[float, float, float], ...], samples: int, column: int) -> float:
+    position = bisect_left([row[0] for row in rows], samples)
+    if position == len(rows):
+        return rows[-1][column] * samples / rows[-1][0]
+    upper = rows[position]
+    if upper[0] == samples:
+        return upper[column]
+    if position == 0:
+        return upper[column] * samples / upper[0] if len(rows) == 1 else upper[column]
+    lower = rows[position - 1]
+    share = (samples - lower[0]) / (upper[0] - lower[0])
+    return lower[column] + share * (upper[column] - lower[column])

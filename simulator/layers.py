@@ -1,0 +1,239 @@
+"""Layers: a workload is a directed acyclic graph of them, and cuts of that graph carry tensors.
+
+Conventions of every workload here
+- FLOP count matrix products and convolutions only, two a multiply-add, no bias, no element-wise work
+  (what torch's `FlopCounterMode` counts). Layers without a product have 0 FLOP and cost memory traffic alone.
+- `stashed_elements` is what autograd saves for the backward pass: rule in `simulator.workloads.builder`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import networkx
+
+LAYER_KINDS = (
+    "input",
+    "convolution",
+    "linear",
+    "attention",
+    "recurrent",
+    "embedding",
+    "normalization",
+    "activation",
+    "pooling",
+    "dropout",
+    "elementwise",
+    "reshape",
+    "loss",
+)
+
+MOST_PARAMETERS = 2**63 - 1
+"""Prefix sums of weight elements are int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One operator of a network; every figure is for ONE sample unless it says otherwise.
+
+    name: unique in its workload
+    kind: one of LAYER_KINDS
+    flop: forward FLOP a sample (a multiply-add counts 2)
+    parameters: weight elements (not a sample: once)
+    output_elements: elements of the output tensor a sample
+    stashed_elements: elements a sample that stay in memory from forward to backward
+    sequential_steps: dependent kernel calls a pass (time steps), 1 otherwise
+    measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if
+        analytic
+    """
+
+    name: str
+    kind: str
+    flop: float
+    parameters: int
+    output_elements: float
+    stashed_elements: float
+    sequential_steps: int = 1
+    measured: tuple[tuple[float, float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A network as layers in topological order and the tensors that flow between them.
+
+    name: identifier, as in `vgg16`
+    layers: in a deterministic topological order; a stage of a plan is a contiguous range of them
+    edges: (producer, consumer) indices into `layers`, producer < consumer, none twice
+    sample: what one sample is ("image", "sequence")
+    minibatch: default mini-batch of one device, in samples
+    bytes_per_element: bytes of one element of a measured profile (4 for fp32); None for an analytic workload,
+        whose precision is the problem's choice
+
+    Raises ValueError (one line) if a rule is broken.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    edges: tuple[tuple[int, int], ...]
+    sample: str = "sample"
+    minibatch: int = 1
+    bytes_per_element: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_workload(self)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def graph(self) -> networkx.DiGraph[int]:
+        """The layers as a networkx graph: nodes are indices with a `layer`, edges carry `elements`."""
+        import networkx  # heavy: only who draws or analyses the graph pays for it
+
+        graph: networkx.DiGraph[int] = networkx.DiGraph(name=self.name)
+        for index, layer in enumerate(self.layers):
+            graph.add_node(index, layer=layer)
+        for producer, consumer in self.edges:
+            graph.add_edge(producer, consumer, elements=self.layers[producer].output_elements)
+        return graph
+
+    def parameters(self) -> int:
+        """Weight elements of the whole network; tied weights count once."""
+        return sum(layer.parameters for layer in self.layers)
+
+    def flop(self) -> float:
+        """Forward FLOP of one sample (a multiply-add counts 2)."""
+        return math.fsum(layer.flop for layer in self.layers)
+
+    def scaled_to(self, minibatch: int) -> Workload:
+        """The same network at another default mini-batch of one device (samples).
+
+        Figures are per sample, so nothing else changes; `Layer.measured` keeps the row that was measured.
+        """
+        return replace(self, minibatch=minibatch)
+
+    def input_elements(self, index: int) -> float:
+        """Elements a sample that layer `index` reads: the outputs of its producers, summed."""
+        if not 0 <= index < len(self.layers):
+            raise ValueError(f"layer index must be from 0 to {len(self.layers) - 1}, got {index}")
+        return math.fsum(self.layers[p].output_elements for p, c in self.edges if c == index)
+
+    def all_input_elements(self) -> npt.NDArray[np.float64]:
+        """`input_elements` of every layer, in one pass: shape (layers,), float64."""
+        incoming: list[list[float]] = [[] for _ in self.layers]
+        for producer, consumer in self.edges:
+            incoming[consumer].append(self.layers[producer].output_elements)
+        return np.array([math.fsum(each) for each in incoming], dtype=np.float64)
+
+    def cut_elements(self) -> npt.NDArray[np.float64]:
+        """Elements a sample that cross each cut: entry i is between layers[:i] and layers[i:].
+
+        Shape (layers + 1,). A producer counts once if any consumer lies beyond the cut, whatever their
+        number; it crosses every cut up to its last consumer. Entries 0 and -1 are 0. Time O(layers + edges).
+        Sums are exact before their last rounding: no residue of a running difference where nothing crosses.
+        """
+        last_consumer = [0] * len(self.layers)
+        for producer, consumer in self.edges:
+            last_consumer[producer] = max(last_consumer[producer], consumer)
+        change = [Fraction(0)] * (len(self.layers) + 1)
+        for producer, last in enumerate(last_consumer):
+            if last > producer:
+                elements = Fraction(self.layers[producer].output_elements)
+                change[producer + 1] += elements
+                change[last + 1] -= elements
+        return np.array([float(total) for total in accumulate(change)], dtype=np.float64)
+
+    def prefix_parameters(self) -> npt.NDArray[np.int64]:
+        """Shape (layers + 1,): entry i = weight elements of layers[:i]."""
+        totals = accumulate((layer.parameters for layer in self.layers), initial=0)
+        return np.fromiter(totals, dtype=np.int64, count=len(self.layers) + 1)
+
+    def prefix_flop(self) -> npt.NDArray[np.float64]:
+        """Shape (layers + 1,): entry i = forward FLOP a sample of layers[:i]."""
+        return _prefix(layer.flop for layer in self.layers)
+
+    def prefix_stashed(self) -> npt.NDArray[np.float64]:
+        """Shape (layers + 1,): entry i = elements a sample that layers[:i] keep from forward to backward."""
+        return _prefix(layer.stashed_elements for layer in self.layers)
+
+
+def _prefix(values: Iterable[float]) -> npt.NDArray[np.float64]:
+    return np.array(list(accumulate(values, initial=0.0)), dtype=np.float64)
+
+
+def _check_workload(workload: Workload) -> None:
+    """Raise ValueError with one line for the first rule that the workload breaks."""
+    where = f"workload {workload.name!r}"
+    if not workload.name:
+        raise ValueError("workload: name must not be empty")
+    if not workload.layers:
+        raise ValueError(f"{where}: at least one layer is needed, got none")
+    _check_count(f"{where}: minibatch", workload.minibatch, least=1)
+    if workload.bytes_per_element is not None:
+        _check_count(f"{where}: bytes_per_element", workload.bytes_per_element, least=1)
+    name, times = Counter(layer.name for layer in workload.layers).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{where}: layer names must be unique, got {name!r} {times} times")
+    for layer in workload.layers:
+        _check_layer(f"{where}: layer {layer.name!r}", layer)
+    if workload.parameters() > MOST_PARAMETERS:
+        raise ValueError(f"{where}: parameters must be at most 2^63 - 1, got {workload.parameters()}")
+    _check_edges(where, workload)
+
+
+def _check_layer(where: str, layer: Layer) -> None:
+    if not layer.name:
+        raise ValueError(f"{where}: name must not be empty")
+    if layer.kind not in LAYER_KINDS:
+        raise ValueError(f"{where}: kind must be one of {', '.join(LAYER_KINDS)}, got {layer.kind!r}")
+    _check_count(f"{where}: parameters", layer.parameters, least=0)
+    _check_count(f"{where}: sequential_steps", layer.sequential_steps, least=1)
+    for field in ("flop", "output_elements", "stashed_elements"):
+        _check_amount(f"{where}: {field}", getattr(layer, field))
+    before = 0.0
+    for row in layer.measured:
+        if len(row) != 3:
+            raise ValueError(f"{where}: a measured row is (samples, forward s, backward s), got {row!r}")
+        samples, forward, backward = row
+        _check_amount(f"{where}: measured samples", samples)
+        _check_amount(f"{where}: measured forward seconds", forward)
+        _check_amount(f"{where}: measured backward seconds", backward)
+        if samples <= before:
+            raise ValueError(f"{where}: measured samples must be positive and rise, got {samples:g} after {before:g}")
+        before = samples
+
+
+def _check_edges(where: str, workload: Workload) -> None:
+    count = len(workload.layers)
+    seen: set[tuple[int, int]] = set()
+    for edge in workload.edges:
+        producer, consumer = edge
+        if not (0 <= producer < count and 0 <= consumer < count):
+            raise ValueError(f"{where}: edge indices must be from 0 to {count - 1}, got {edge}")
+        if producer >= consumer:
+            raise ValueError(
+                f"{where}: layers must be in topological order (producer before consumer), got edge {edge}"
+            )
+        if edge in seen:
+            raise ValueError(f"{where}: edges must be unique, got {edge} twice")
+        seen.add(edge)
+
+
+def _check_count(what: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{what} must be a whole number of at least {least}, got {value!r}")
+
+
+def _check_amount(what: str, value: float) -> None:
+    if not (isinstance(value, (int, float, np.number)) and 0 <= value <= sys.float_info.max):  # NaN is not either
+        raise ValueError(f"{what} must be finite and not negative, got {value!r}")

@@ -1,0 +1,165 @@
+"""Coverage: ops of a schedule on lanes, and the samples that each one covers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs import Costs
+from simulator.ops import LETTERS, OpKind
+from simulator.schedule import Schedule, ScheduleError
+
+Rows = NDArray[np.int64]
+
+Bounds = list[NDArray[np.int64]]
+"""Per stage: int64 [micro-batches + 1], first sample of each micro-batch and the end."""
+
+
+def sample_bounds(name: str, sizes: Sequence[int] | Sequence[Sequence[int]] | None, schedule: Schedule) -> Bounds:
+    """First sample of each micro-batch, per stage; None is one sample each. ValueError for sizes that do not fit."""
+    if sizes is None:
+        shared = np.arange(schedule.microbatches + 1, dtype=np.int64)
+        return [shared] * schedule.stages
+    nested = len(sizes) > 0 and not np.isscalar(sizes[0])
+    per_stage = list(sizes) if nested else [sizes] * schedule.stages
+    if len(per_stage) != schedule.stages:
+        raise ValueError(f"{name} need one list for each of {schedule.stages} stages, got {len(per_stage)} lists")
+    made: dict[int, NDArray[np.int64]] = {}
+    result = []
+    for stage, stage_sizes in enumerate(per_stage):
+        bounds = made.get(id(stage_sizes))
+        if bounds is None:
+            values = np.asarray(stage_sizes, dtype=np.int64)
+            if not nested and len(values) != schedule.microbatches:
+                raise ValueError(f"{name} need {schedule.microbatches} micro-batches, got {len(values)}")
+            if len(values) == 0 or values.min() < 1:
+                raise ValueError(f"{name} of stage {stage} must be at least 1 sample each, got {values.tolist()}")
+            bounds = np.concatenate([[0], np.cumsum(values)])
+            made[id(stage_sizes)] = bounds
+        result.append(bounds)
+    return result
+
+
+def check_same_samples(forward: Bounds, backward: Bounds) -> None:
+    """Raise ValueError unless every stage covers the same mini-batch in both directions."""
+    total = forward[0][-1]
+    for name, bounds in (("forward", forward), ("backward", backward)):
+        for stage, one in enumerate(bounds):
+            if one[-1] != total:
+                raise ValueError(
+                    f"{name} sizes of stage {stage} sum to {one[-1]} samples, those of stage 0 forward to {total}; "
+                    "every stage must cover the same mini-batch"
+                )
+
+
+@dataclass(slots=True)
+class LaneOps:
+    """Ops of the schedule on compute lanes, before transfers and all-reduces: lane by lane, one row an op.
+
+    lane_offsets: int64 [lanes + 1]; lane_replica: int32 [lanes]
+    stage, kind, microbatch, first (first sample), samples: columns [rows]
+    rows_of_stage: per stage, (lane, rows of the stage on that lane, rising)
+    """
+
+    lane_offsets: NDArray[np.int64]
+    lane_replica: NDArray[np.int32]
+    stage: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    microbatch: NDArray[np.int32]
+    first: NDArray[np.int32]
+    samples: NDArray[np.int32]
+    rows_of_stage: list[list[tuple[int, Rows]]]
+
+    @property
+    def lanes(self) -> int:
+        """Number of compute lanes."""
+        return len(self.lane_replica)
+
+
+def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: Bounds, backward: Bounds) -> LaneOps:
+    """Put the schedule's ops on lanes: a rank is one lane, or one for each device that shares its micro-batches."""
+    if len(replicas) != schedule.stages or replicas.min() < 1:
+        raise ValueError(
+            f"split replicas need a count of at least 1 for each of {schedule.stages} stages, got {replicas.tolist()}"
+        )
+    split = bool(replicas.max() > 1)
+    if split and (schedule.replicas() > 1).any():
+        raise ValueError("a schedule with round-robin replicas cannot split micro-batches over replicas as well")
+    spans: list[tuple[int, int, int]] = []  # first row, end row, replica
+    for rank in range(schedule.ranks):
+        rows = int(schedule.offsets[rank]), int(schedule.offsets[rank + 1])
+        counts = np.unique(replicas[schedule.stage[rows[0] : rows[1]]]) if split else np.ones(1, dtype=np.int64)
+        if len(counts) > 1:
+            raise ValueError(f"the stages of device {rank} must have one number of replicas, got {counts.tolist()}")
+        for replica in range(int(counts[0]) if len(counts) else 1):
+            spans.append((*rows, replica if split else int(schedule.replica[rank])))
+    offsets = np.concatenate([[0], np.cumsum([end - first for first, end, _ in spans], dtype=np.int64)])
+    if split:
+        source = np.concatenate([np.arange(first, end) for first, end, _ in spans])
+        stage, kind, microbatch = schedule.stage[source], schedule.kind[source], schedule.microbatch[source]
+    else:
+        stage, kind, microbatch = schedule.stage, schedule.kind, schedule.microbatch
+    ops = LaneOps(
+        lane_offsets=offsets,
+        lane_replica=np.array([replica for _, _, replica in spans], dtype=np.int32),
+        stage=stage,
+        kind=kind,
+        microbatch=microbatch,
+        first=np.zeros(len(stage), dtype=np.int32),
+        samples=np.zeros(len(stage), dtype=np.int32),
+        rows_of_stage=[[] for _ in range(schedule.stages)],
+    )
+    for lane in range(len(spans)):
+        begin, end = int(offsets[lane]), int(offsets[lane + 1])
+        held = stage[begin:end]
+        for number in np.unique(held):
+            held_rows = begin + np.flatnonzero(held == number)
+            ops.rows_of_stage[int(number)].append((lane, held_rows))
+            share = (int(ops.lane_replica[lane]), int(replicas[number])) if split else (0, 1)
+            _cover(ops, held_rows, forward[int(number)], backward[int(number)], share)
+    return ops
+
+
+def _cover(
+    ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArray[np.int64], share: tuple[int, int]
+) -> None:
+    """Write the sample range of each row; `share` is (replica, replicas) where a micro-batch is split."""
+    kind, microbatch = ops.kind[rows], ops.microbatch[rows].astype(np.int64)
+    for bounds, select in (
+        (forward, kind == OpKind.FORWARD),
+        (backward, (kind >= OpKind.BACKWARD) & (kind <= OpKind.WEIGHT_GRADIENT)),
+    ):
+        chosen, number = rows[select], microbatch[select]
+        if len(number) and number.max() >= len(bounds) - 1:
+            row = chosen[int(np.argmax(number))]
+            raise ScheduleError(
+                f"stage {ops.stage[row]} has {len(bounds) - 1} micro-batches, the schedule asks for number {number.max()}"
+            )
+        begin, end = bounds[number], bounds[number + 1]
+        replica, count = share
+        size = end - begin
+        ops.first[chosen] = begin + size * replica // count
+        ops.samples[chosen] = size * (replica + 1) // count - size * replica // count
+
+
+def durations(ops: LaneOps, costs: Costs) -> NDArray[np.float64]:
+    """Seconds of each row, float64 [rows]; an op of no samples takes none."""
+    seconds = np.zeros(len(ops.stage), dtype=np.float64)
+    for stage, lanes in enumerate(ops.rows_of_stage):
+        for lane, rows in lanes:
+            kinds = ops.kind[rows]
+            for kind in np.unique(kinds):
+                chosen = rows[kinds == kind]
+                samples = ops.samples[chosen].astype(np.int64)
+                value = costs.seconds(OpKind(int(kind)), stage, int(ops.lane_replica[lane]), samples)
+                timeless = (samples == 0) & (kind <= OpKind.WEIGHT_GRADIENT)
+                seconds[chosen] = np.where(timeless, 0.0, value)
+    return seconds
+
+
+def op_name(ops: LaneOps, row: int) -> str:
+    """The op of a row as text, as in `2F0`."""
+    return f"{ops.stage[row]}{LETTERS[ops.kind[row]]}{ops.microbatch[row]}"

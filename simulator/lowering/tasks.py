@@ -1,0 +1,354 @@
+"""Tasks: the layout of a program: receives, parts of an op, sends; all-reduce lanes; updates at the end of lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs import Bucket, Costs
+from simulator.lowering.coverage import LaneOps, Rows
+from simulator.lowering.waits import Waits
+from simulator.ops import OpKind
+from simulator.program import LaneKind, Program
+from simulator.schedule import Schedule
+
+Columns = dict[str, NDArray[Any]]
+"""Columns of the program, by name."""
+
+Dependencies = tuple[Rows, Rows, NDArray[np.int32]]
+"""Consuming task, producing task, transfer class."""
+
+
+def assemble(
+    schedule: Schedule,
+    ops: LaneOps,
+    waits: Waits,
+    seconds: NDArray[np.float64],
+    costs: Costs,
+    *,
+    blocking: str | None,
+    updates: bool,
+) -> Program:
+    """Lay the tasks out and write the program.
+
+    seconds: float64 [rows of `ops`]; blocking: None, "send" or "both" for transfers that occupy compute lanes
+    """
+    reductions = _reductions(schedule, ops, costs)
+    parts = np.ones(len(ops.stage), dtype=np.int64)
+    for reduction in reductions:
+        for _, rows in reduction.rounds:
+            parts[rows] = len(reduction.buckets)
+    moves = _Moves(waits, blocking) if blocking and len(waits.transfers) > 1 else None
+    trailing = _trailing_updates(ops) if updates and schedule.flush else []
+    layout = _lay_out(ops, parts, moves, trailing, reductions)
+    columns = _columns(ops, layout, seconds, parts, reductions)
+
+    depend: list[Dependencies] = []
+    if moves is None:
+        depend.append((layout.main[waits.consumer], layout.last[waits.producer], waits.transfer))
+    else:
+        depend.append(_blocking_tasks(waits, moves, layout, columns))
+        still = waits.transfer == 0
+        depend.append((layout.main[waits.consumer[still]], layout.last[waits.producer[still]], waits.transfer[still]))
+    final_reduce: dict[tuple[int, int], int] = {}
+    for number, reduction in enumerate(reductions):
+        first = int(layout.lane_offsets[ops.lanes + number])
+        depend.extend(_reduce_tasks(reduction, first, layout, columns, final_reduce))
+    _write_updates(ops, trailing, layout, columns, costs)
+    depend.extend(_update_waits(schedule, ops, trailing, layout, reductions, final_reduce))
+    offsets, dependency, transfer = _by_consumer(layout.tasks, depend)
+    return Program(
+        lane_offsets=layout.lane_offsets,
+        lane_device=_lane_devices(ops, costs, reductions),
+        lane_kind=np.repeat(
+            np.array([LaneKind.COMPUTE, LaneKind.COLLECTIVE], dtype=np.int8), [ops.lanes, len(reductions)]
+        ),
+        lane_sharing=np.full(ops.lanes + len(reductions), -1, dtype=np.int32),
+        **columns,
+        dependency_offsets=offsets,
+        dependency=dependency,
+        transfer=transfer,
+        transfer_seconds=np.array([one.seconds for one in waits.transfers], dtype=np.float64),
+        transfer_bytes=np.array([one.size_bytes for one in waits.transfers], dtype=np.float64),
+        transfer_route=tuple(one.route for one in waits.transfers),
+        lane_route=((),) * ops.lanes + tuple(reduction.buckets[0].route for reduction in reductions),
+        channels=tuple(costs.channels),
+    )
+
+
+# ---- blocking transfers ---------------------------------------------------------------------------------------------
+
+
+class _Moves:
+    """Transfers as tasks: one send per producer and transfer class, one receive before the first op that needs it.
+
+    send_row, receive_row: row of `ops` that each stands beside; send_class, receive_class: transfer class
+    send_of_wait: the send of each moving wait; send_of_receive: the send of each receive
+    """
+
+    def __init__(self, waits: Waits, blocking: str) -> None:
+        self.moving = np.flatnonzero(waits.transfer)
+        producer, consumer = waits.producer[self.moving], waits.consumer[self.moving]
+        key = producer * np.int64(len(waits.transfers)) + waits.transfer[self.moving]
+        _, first, self.send_of_wait = np.unique(key, return_index=True, return_inverse=True)
+        self.send_row, self.send_class = producer[first], waits.transfer[self.moving][first]
+        order = np.lexsort((consumer, self.send_of_wait))
+        group = self.send_of_wait[order]
+        begins = np.concatenate([[True], group[1:] != group[:-1]])
+        chosen = order[begins] if blocking == "both" else order[:0]
+        self.receive_row, self.receive_class = consumer[chosen], waits.transfer[self.moving][chosen]
+        self.send_of_receive = self.send_of_wait[chosen]
+
+
+def _blocking_tasks(waits: Waits, moves: _Moves, layout: _Layout, columns: Columns) -> Dependencies:
+    """Write send and receive tasks; returns who waits for the sends."""
+    duration = np.array([one.seconds for one in waits.transfers])
+    send = layout.last[moves.send_row] + 1 + _rank_within(moves.send_row)
+    columns["kind"][send] = OpKind.SEND
+    columns["seconds"][send] = duration[moves.send_class]
+    if len(moves.receive_row):
+        receive = layout.first[moves.receive_row] + _rank_within(moves.receive_row)
+        columns["kind"][receive] = OpKind.RECEIVE
+        columns["seconds"][receive] = duration[moves.receive_class]
+        return receive, send[moves.send_of_receive], np.zeros(len(receive), dtype=np.int32)
+    consumer = layout.main[waits.consumer[moves.moving]]
+    return consumer, send[moves.send_of_wait], np.zeros(len(consumer), dtype=np.int32)
+
+
+# ---- gradients and updates ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """All-reduce of one replicated stage: its buckets, and rounds of (number, rows whose gradients complete the round)."""
+
+    stage: int
+    buckets: tuple[Bucket, ...]
+    rounds: list[tuple[int, Rows]]
+
+
+def _reductions(schedule: Schedule, ops: LaneOps, costs: Costs) -> list[_Reduction]:
+    found = []
+    for stage, lanes in enumerate(ops.rows_of_stage):
+        buckets = costs.buckets(stage) if len(lanes) > 1 else ()
+        if buckets:
+            found.append(_Reduction(stage, buckets, _rounds(schedule, ops, stage)))
+    return found
+
+
+def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Rows]]:
+    """Rounds of gradient all-reduce of a stage, in order.
+
+    Flushed: one round, the last gradient of each lane. Asynchronous: the last gradient before each update; round-robin replicas
+    reduce together once each has run one mini-batch (the last round may have fewer).
+    """
+    lanes = ops.rows_of_stage[stage]
+    kinds = (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT)
+    gradients = [rows[np.isin(ops.kind[rows], kinds)] for _, rows in lanes]
+    if schedule.flush:
+        return [(0, np.array([rows[-1] for rows in gradients], dtype=np.int64))]
+    triggers, numbers = [], []
+    for (_, rows), gradient in zip(lanes, gradients, strict=True):
+        updating = rows[ops.kind[rows] == OpKind.UPDATE]
+        triggers.append(gradient[np.searchsorted(gradient, updating) - 1])
+        numbers.append(_round_of_update(schedule, ops, stage, updating))
+    rows, round_of = np.concatenate(triggers), np.concatenate(numbers)
+    order = np.argsort(round_of, kind="stable")
+    distinct, starts = np.unique(round_of[order], return_index=True)
+    return list(zip(distinct.tolist(), np.split(rows[order], starts[1:]), strict=True))
+
+
+def _round_of_update(schedule: Schedule, ops: LaneOps, stage: int, updating: Rows) -> NDArray[np.int32]:
+    return ops.microbatch[updating] // max(1, int(schedule.replicas()[stage]))
+
+
+def _reduce_tasks(
+    reduction: _Reduction,
+    first: int,
+    layout: _Layout,
+    columns: Columns,
+    final: dict[tuple[int, int], int],
+) -> list[Dependencies]:
+    """Write a lane of all-reduces, bucket by bucket, round by round; a bucket waits for its part of every replica's backward."""
+    buckets, rounds = reduction.buckets, reduction.rounds
+    tasks = slice(first, first + len(rounds) * len(buckets))
+    columns["kind"][tasks] = OpKind.REDUCE
+    columns["stage"][tasks] = reduction.stage
+    columns["microbatch"][tasks] = np.repeat([number for number, _ in rounds], len(buckets))
+    columns["seconds"][tasks] = np.tile([bucket.seconds for bucket in buckets], len(rounds))
+    depend: list[Dependencies] = []
+    for position, (number, rows) in enumerate(rounds):
+        task = first + position * len(buckets)
+        final[reduction.stage, number] = task + len(buckets) - 1
+        for bucket in range(len(buckets)):
+            zero = np.zeros(len(rows), dtype=np.int32)
+            depend.append((np.full(len(rows), task + bucket), layout.main[rows] + bucket, zero))
+    return depend
+
+
+def _trailing_updates(ops: LaneOps) -> list[tuple[int, int]]:
+    """(lane, stage) of the update ops that end a flushed mini-batch, in the order of the tasks."""
+    return sorted((lane, stage) for stage, lanes in enumerate(ops.rows_of_stage) for lane, _ in lanes)
+
+
+def _write_updates(
+    ops: LaneOps, trailing: list[tuple[int, int]], layout: _Layout, columns: Columns, costs: Costs
+) -> None:
+    one = np.ones(1, dtype=np.int64)
+    for (lane, stage), task in zip(trailing, layout.trailing, strict=True):
+        replica = int(ops.lane_replica[lane])
+        columns["kind"][task] = OpKind.UPDATE
+        columns["stage"][task] = stage
+        columns["replica"][task] = replica
+        columns["seconds"][task] = costs.seconds(OpKind.UPDATE, stage, replica, one)[0]
+
+
+def _update_waits(
+    schedule: Schedule,
+    ops: LaneOps,
+    trailing: list[tuple[int, int]],
+    layout: _Layout,
+    reductions: list[_Reduction],
+    final: dict[tuple[int, int], int],
+) -> list[Dependencies]:
+    """Updates wait for the last all-reduce of their round."""
+    depend: list[Dependencies] = []
+    for (_, stage), task in zip(trailing, layout.trailing, strict=True):
+        if (stage, 0) in final:
+            depend.append((np.array([task]), np.array([final[stage, 0]]), np.zeros(1, dtype=np.int32)))
+    if schedule.flush:
+        return depend
+    for reduction in reductions:
+        for _, rows in ops.rows_of_stage[reduction.stage]:
+            updating = rows[ops.kind[rows] == OpKind.UPDATE]
+            rounds = _round_of_update(schedule, ops, reduction.stage, updating).tolist()
+            wanted = np.array([final[reduction.stage, number] for number in rounds], dtype=np.int64)
+            depend.append((layout.main[updating], wanted, np.zeros(len(wanted), dtype=np.int32)))
+    return depend
+
+
+# ---- layout ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where tasks stand. Per row of ops: its first task, its first part, its last part, and how many tasks it has.
+
+    trailing: tasks of the trailing updates; lane_offsets: of compute lanes, then of all-reduce lanes
+    """
+
+    lane_offsets: NDArray[np.int64]
+    first: Rows
+    main: Rows
+    last: Rows
+    width: Rows
+    trailing: list[int]
+
+    @property
+    def tasks(self) -> int:
+        return int(self.lane_offsets[-1])
+
+
+def _lay_out(
+    ops: LaneOps,
+    parts: Rows,
+    moves: _Moves | None,
+    trailing: list[tuple[int, int]],
+    reductions: list[_Reduction],
+) -> _Layout:
+    rows = len(ops.stage)
+    before = np.zeros(rows, dtype=np.int64)
+    width = parts
+    if moves is not None:
+        before = np.bincount(moves.receive_row, minlength=rows)
+        width = parts + before + np.bincount(moves.send_row, minlength=rows)
+    updates = np.bincount([lane for lane, _ in trailing], minlength=ops.lanes).astype(np.int64)
+    totals = np.concatenate([[0], np.cumsum(width)])
+    lengths = totals[ops.lane_offsets[1:]] - totals[ops.lane_offsets[:-1]] + updates
+    reduce_lengths = np.array([len(one.rounds) * len(one.buckets) for one in reductions], dtype=np.int64)
+    lane_offsets = np.concatenate([[0], np.cumsum(np.concatenate([lengths, reduce_lengths]))]).astype(np.int64)
+    shift = np.cumsum(updates) - updates
+    first = totals[:-1] + np.repeat(shift, np.diff(ops.lane_offsets))
+    main = first + before
+    seen = np.zeros(ops.lanes, dtype=np.int64)
+    places = []
+    for lane, _ in trailing:
+        places.append(int(lane_offsets[lane + 1] - updates[lane] + seen[lane]))
+        seen[lane] += 1
+    return _Layout(lane_offsets, first, main, main + parts - 1, width, places)
+
+
+def _columns(
+    ops: LaneOps,
+    layout: _Layout,
+    seconds: NDArray[np.float64],
+    parts: Rows,
+    reductions: list[_Reduction],
+) -> Columns:
+    """Columns of the program with every row's op in all of its tasks; parts of a backward take their share of its seconds."""
+    lane_of_row = np.repeat(np.arange(ops.lanes, dtype=np.int32), np.diff(ops.lane_offsets))
+    source: Columns = {
+        "kind": ops.kind,
+        "stage": ops.stage,
+        "microbatch": ops.microbatch,
+        "replica": ops.lane_replica[lane_of_row],
+        "first_sample": ops.first,
+        "samples": ops.samples,
+        "seconds": seconds,
+    }
+    if layout.tasks == len(ops.stage):
+        return source
+    within = np.arange(int(layout.width.sum())) - np.repeat(np.cumsum(layout.width) - layout.width, layout.width)
+    target = np.repeat(layout.first, layout.width) + within
+    columns: Columns = {}
+    for name, values in source.items():
+        columns[name] = np.zeros(layout.tasks, dtype=values.dtype)
+        columns[name][target] = np.repeat(values, layout.width)
+    for reduction in reductions:
+        shares = np.array([bucket.share for bucket in reduction.buckets])
+        for _, rows in reduction.rounds:
+            tasks = layout.main[rows][:, None] + np.arange(len(shares))
+            columns["seconds"][tasks] = seconds[rows][:, None] * shares
+    return columns
+
+
+def _lane_devices(ops: LaneOps, costs: Costs, reductions: list[_Reduction]) -> NDArray[np.int32]:
+    """Device of each lane: that of its ops; an all-reduce lane counts to the stage's first replica."""
+    devices = [
+        costs.device(int(ops.stage[head]), int(replica))
+        for head, replica in zip(np.minimum(ops.lane_offsets[:-1], len(ops.stage) - 1), ops.lane_replica, strict=True)
+    ]
+    return np.array([*devices, *(costs.device(one.stage, 0) for one in reductions)], dtype=np.int32)
+
+
+def _rank_within(values: Rows) -> Rows:
+    """Position of each entry among the equal entries before it; equal entries stand in order of appearance."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(values) else np.zeros(0, dtype=bool)
+    starts = np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))
+    result = np.empty(len(values), dtype=np.int64)
+    result[order] = np.arange(len(values)) - starts
+    return result
+
+
+def _by_consumer(
+    tasks: int, depend: list[Dependencies]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+    """Dependencies by consuming task, as offsets and two columns."""
+    consumer, producer, transfer = depend[0]
+    if len(depend) > 1:
+        consumer, producer, transfer = (np.concatenate([one[i] for one in depend]) for i in range(3))
+    counts = np.bincount(consumer, minlength=tasks)
+    offsets = np.zeros(tasks + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    dependency = np.empty(len(consumer), dtype=np.int32)
+    classes = np.empty(len(consumer), dtype=np.int32)
+    single = len(consumer) == 0 or counts.max() == 1
+    order = slice(None) if single else np.argsort(consumer, kind="stable")
+    place = offsets[consumer] if single else slice(None)
+    dependency[place], classes[place] = producer[order], transfer[order]
+    return offsets, dependency, classes

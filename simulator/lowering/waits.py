@@ -1,0 +1,188 @@
+"""Waits: which op waits for which, and the transfer in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs import Costs, Transfer
+from simulator.lowering.coverage import LaneOps, Rows, op_name
+from simulator.ops import OpKind
+from simulator.schedule import ScheduleError
+
+
+@dataclass(slots=True)
+class Waits:
+    """Data dependencies between base rows; `transfer` indexes `transfers`, 0 for none."""
+
+    consumer: Rows
+    producer: Rows
+    transfer: NDArray[np.int32]
+    transfers: list[Transfer]
+
+
+class _TransferClasses:
+    """Numbers each distinct transfer once."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        self._numbers: dict[tuple[tuple[int, int], tuple[int, int], int], int] = {}
+        self.transfers = [Transfer(0.0, 0.0)]
+
+    def number(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> int:
+        key = (source, target, samples)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.transfers)
+            self.transfers.append(self._costs.transfer(source, target, samples))
+        return self._numbers[key]
+
+
+@dataclass(slots=True)
+class _Covering:
+    """Rows of one stage and direction over all its lanes, by the first sample that they cover."""
+
+    rows: Rows
+    lane: NDArray[np.int64]
+    first: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+
+def _covering(ops: LaneOps, stage: int, kinds: tuple[OpKind, ...]) -> _Covering:
+    rows_list, lane_list = [], []
+    for lane, rows in ops.rows_of_stage[stage]:
+        kind = ops.kind[rows]
+        chosen = (
+            rows[np.isin(kind, kinds) & (ops.samples[rows] > 0)]
+            if len(kinds) > 1
+            else rows[(kind == kinds[0]) & (ops.samples[rows] > 0)]
+        )
+        rows_list.append(chosen)
+        lane_list.append(np.full(len(chosen), lane, dtype=np.int64))
+    rows, lanes = np.concatenate(rows_list), np.concatenate(lane_list)
+    first = ops.first[rows].astype(np.int64)
+    if len(first) > 1 and not (first[1:] >= first[:-1]).all():
+        order = np.argsort(first, kind="stable")
+        rows, lanes, first = rows[order], lanes[order], first[order]
+    return _Covering(rows, lanes, first, first + ops.samples[rows])
+
+
+_GRADIENT_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
+
+
+def data_waits(ops: LaneOps, stages: int, costs: Costs) -> Waits:
+    """Waits of every op for what it covers: activations from above, gradients from below, and what it stashed itself."""
+    classes = _TransferClasses(costs)
+    consumers: list[Rows] = []
+    producers: list[Rows] = []
+    numbers: list[NDArray[np.int32]] = []
+
+    def join(down: _Covering, up: _Covering, source_stage: int, target_stage: int, what: str) -> None:
+        consumer, producer, transfer = _match(ops, down, up, source_stage, target_stage, classes, what)
+        consumers.append(consumer)
+        producers.append(producer)
+        numbers.append(transfer)
+
+    before: tuple[_Covering, _Covering] | None = None
+    for stage in range(stages):
+        if not ops.rows_of_stage[stage]:
+            raise ScheduleError(f"stage {stage} has no op on any device, but stages are numbered to {stages - 1}")
+        forward = _covering(ops, stage, (OpKind.FORWARD,))
+        gradient = _covering(ops, stage, _GRADIENT_KINDS)
+        weight = _covering(ops, stage, (OpKind.WEIGHT_GRADIENT,))
+        if len(gradient.rows):
+            join(gradient, forward, stage, stage, "backward")
+        if len(weight.rows):
+            join(weight, gradient, stage, stage, "weight gradient")
+        if before is not None:
+            join(forward, before[0], stage - 1, stage, "forward")
+            if len(before[1].rows):
+                join(before[1], gradient, stage, stage - 1, "backward")
+        before = (forward, gradient)
+    return Waits(np.concatenate(consumers), np.concatenate(producers), np.concatenate(numbers), classes.transfers)
+
+
+def _match(
+    ops: LaneOps,
+    down: _Covering,
+    up: _Covering,
+    source_stage: int,
+    target_stage: int,
+    classes: _TransferClasses,
+    what: str,
+) -> tuple[Rows, Rows, NDArray[np.int32]]:
+    """A wait for every row of `up` that shares a sample with a row of `down`, but for those that the lane's order implies."""
+    begin = np.searchsorted(up.end, down.first, side="right")
+    stop = np.searchsorted(up.first, down.end, side="left")
+    _check_delivered(ops, down, up, begin, stop, what)
+    counts = stop - begin
+    index = np.repeat(np.arange(len(down.rows)), counts)
+    within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    source = np.repeat(begin, counts) + within
+    consumer, producer = down.rows[index], up.rows[source]
+    same_lane = down.lane[index] == up.lane[source]
+    late = same_lane & (producer > consumer)
+    if late.any():
+        row = int(consumer[np.argmax(late)])
+        lane = int(np.searchsorted(ops.lane_offsets, row, side="right")) - 1
+        raise ScheduleError(
+            f"device {lane}, position {row - ops.lane_offsets[lane]}: op {op_name(ops, row)} stands before "
+            f"{op_name(ops, int(producer[np.argmax(late)]))}, whose output it needs"
+        )
+    keep = ~same_lane
+    index, source, consumer, producer = index[keep], source[keep], consumer[keep], producer[keep]
+    if source_stage == target_stage:
+        return consumer, producer, np.zeros(len(consumer), dtype=np.int32)
+    shared = np.minimum(down.end[index], up.end[source]) - np.maximum(down.first[index], up.first[source])
+    number = _classify(ops, down.lane[index], up.lane[source], producer, shared, source_stage, target_stage, classes)
+    return consumer, producer, number
+
+
+def _check_delivered(ops: LaneOps, down: _Covering, up: _Covering, begin: Rows, stop: Rows, what: str) -> None:
+    """Every sample of every row must come from somewhere: the producers must tile the consumer's range."""
+    covered = np.concatenate([[0], np.cumsum(up.end - up.first)])
+    have = covered[stop] - covered[begin]
+    overhang = np.zeros(len(have), dtype=np.int64)
+    some = stop > begin
+    overhang[some] = (down.first - up.first[np.minimum(begin, len(up.first) - 1)])[some].clip(min=0) + (
+        up.end[np.maximum(stop - 1, 0)] - down.end
+    )[some].clip(min=0)
+    short = have - overhang < down.end - down.first
+    if short.any():
+        row = int(down.rows[np.argmax(short)])
+        raise ScheduleError(f"op {op_name(ops, row)} ({what}) covers samples that no op before it delivers")
+
+
+def _classify(
+    ops: LaneOps,
+    target_lane: Rows,
+    source_lane: Rows,
+    producer: Rows,
+    shared: Rows,
+    source_stage: int,
+    target_stage: int,
+    classes: _TransferClasses,
+) -> NDArray[np.int32]:
+    """Transfer class of each wait: one transfer per producer and receiving lane carries all samples that the lane needs."""
+    if len(producer) == 0:
+        return np.zeros(0, dtype=np.int32)
+    if len(producer) > 1 and not (producer[1:] > producer[:-1]).all():
+        lanes = np.int64(len(ops.lane_replica))
+        _, group = np.unique(producer * lanes + target_lane, return_inverse=True)
+        samples = np.bincount(group, weights=shared).astype(np.int64)[group]
+    else:
+        samples = shared
+    keys = (source_lane * len(ops.lane_replica) + target_lane) * (np.int64(samples.max()) + 1) + samples
+    if (keys == keys[0]).all():
+        distinct, first, inverse = keys[:1], np.zeros(1, dtype=np.int64), np.zeros(len(keys), dtype=np.int64)
+    else:
+        distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    numbers = np.empty(len(distinct), dtype=np.int32)
+    for position, row in enumerate(first):
+        numbers[position] = classes.number(
+            (source_stage, int(ops.lane_replica[source_lane[row]])),
+            (target_stage, int(ops.lane_replica[target_lane[row]])),
+            int(samples[row]),
+        )
+    return numbers[inverse]

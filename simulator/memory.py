@@ -1,0 +1,180 @@
+"""Memory: bytes on every device over time, and what the peak consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.layer_costs import LayerCosts
+from simulator.ops import OpKind
+from simulator.plan import Plan
+from simulator.plan_costs import PlanCosts
+from simulator.timeline import Timeline
+
+CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
+"""What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
+again; buffers: boundary tensors that are being sent or wait to be used."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceMemory:
+    """Bytes on one device over one replay.
+
+    device: id; capacity_bytes: of the device
+    times: float64 [steps], seconds, rising; the bytes hold from each time to the next
+    bytes: float64 [steps, len(CATEGORIES)]
+    """
+
+    device: int
+    capacity_bytes: float
+    times: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+
+    @property
+    def peak_bytes(self) -> float:
+        """Most bytes at once."""
+        return float(self.bytes.sum(axis=1).max())
+
+    @property
+    def peak_parts(self) -> dict[str, float]:
+        """What the (first) peak consists of, bytes by category."""
+        at = int(self.bytes.sum(axis=1).argmax())
+        return dict(zip(CATEGORIES, self.bytes[at].tolist(), strict=True))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the capacity."""
+        return self.peak_bytes <= self.capacity_bytes
+
+
+def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
+    """Memory of every device in use, by device id.
+
+    Always there: weights, gradients, optimizer states, and in asynchronous plans one copy of the weights for every other
+    mini-batch in flight (weight stashing). From the start of a forward to the end of its backward: what the layers stash, or the
+    stage's input only where the problem recomputes; the stash then comes back during backward. From the end of the producer to
+    the arrival on the sender, and from
+    the same moment to the start of the consumer on the receiver (which then stashes what it needs): the boundary tensor.
+    """
+    problem, plan, layers = costs.problem, costs.plan, costs.layers
+    events: dict[int, list[tuple[NDArray[np.float64], int, NDArray[np.float64]]]] = {d: [] for d in plan.devices}
+    static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
+    for number, stage in enumerate(plan.stages):
+        held = np.array(stage.layers, dtype=np.int64)
+        elements = float(layers.parameters[held].sum())
+        copies = _weight_copies(timeline, number, plan)
+        for replica, device in enumerate(stage.devices):
+            static[device] += _always_there(elements, problem.element_bytes, problem.optimizer_bytes, copies[replica])
+            _activation_events(events[device], costs, layers, timeline, number, replica, held)
+    _buffer_events(events, timeline)
+    horizon = timeline.makespan_seconds
+    return tuple(
+        _device_memory(device, problem.cluster.devices[device].memory_bytes, static[device], events[device], horizon)
+        for device in plan.devices
+    )
+
+
+def _always_there(elements: float, element_bytes: int, optimizer_bytes: float, copies: int) -> NDArray[np.float64]:
+    row = np.zeros(len(CATEGORIES))
+    row[0] = elements * element_bytes
+    row[1] = elements * element_bytes * (copies - 1)
+    row[2] = elements * element_bytes
+    row[3] = elements * optimizer_bytes
+    return row
+
+
+def _weight_copies(timeline: Timeline, stage: int, plan: Plan) -> list[int]:
+    """Weight versions that each replica must hold: 1, or in asynchronous plans those that forwards in flight have used."""
+    copies = []
+    for replica in range(len(plan.stages[stage].devices)):
+        rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
+        kinds = timeline.kind[rows]
+        if not (kinds == OpKind.UPDATE).any() or (kinds == OpKind.UPDATE).sum() == 1:
+            copies.append(1)
+            continue
+        alive: dict[int, int] = {}
+        version, most = 0, 1
+        for kind, microbatch in zip(kinds.tolist(), timeline.microbatch[rows].tolist(), strict=True):
+            if kind == OpKind.FORWARD:
+                alive[microbatch] = version
+            elif kind in (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT):
+                most = max(most, len({version, *alive.values()}))
+                alive.pop(microbatch, None)
+            elif kind == OpKind.UPDATE:
+                version += 1
+                most = max(most, len({version, *alive.values()}))
+        copies.append(most)
+    return copies
+
+
+def _activation_events(
+    events: list[tuple[NDArray[np.float64], int, NDArray[np.float64]]],
+    costs: PlanCosts,
+    layers: LayerCosts,
+    timeline: Timeline,
+    stage: int,
+    replica: int,
+    held: NDArray[np.int64],
+) -> None:
+    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute())
+    kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
+    stash = float(layers.stashed_bytes[held].sum())
+    recompute = costs.problem.recompute
+    kept = costs.boundary_bytes[stage - 1] if recompute and stage else (0.0 if recompute else stash)
+    activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
+    forward = kind == OpKind.FORWARD
+    full = kind == OpKind.BACKWARD
+    weight = kind == OpKind.WEIGHT_GRADIENT
+    inputs = kind == OpKind.INPUT_GRADIENT
+    events.append((timeline.start[rows][forward], activations, samples[forward] * kept))
+    parts = np.bincount(timeline.microbatch[rows][full], minlength=1) if full.any() else np.ones(1)
+    share = 1.0 / parts[timeline.microbatch[rows][full]] if full.any() else np.zeros(0)
+    events.append((timeline.end[rows][full], activations, -samples[full] * kept * share))
+    events.append((timeline.end[rows][weight], activations, -samples[weight] * kept))
+    if recompute:
+        made = samples * stash
+        events.append((timeline.start[rows][full | inputs], workspace, made[full | inputs]))
+        events.append((timeline.end[rows][full], workspace, -made[full]))
+        events.append((timeline.end[rows][weight], workspace, -made[weight]))
+    else:
+        events.append((timeline.start[rows][forward], workspace, np.zeros(int(forward.sum()))))
+
+
+def _buffer_events(
+    events: dict[int, list[tuple[NDArray[np.float64], int, NDArray[np.float64]]]], timeline: Timeline
+) -> None:
+    buffers = CATEGORIES.index("buffers")
+    transfers = timeline.transfers
+    source, target = timeline.device[transfers.producer], timeline.device[transfers.consumer]
+    used = timeline.start[transfers.consumer]
+    for device, rows in events.items():
+        sent, received = source == device, target == device
+        rows.append((transfers.start[sent], buffers, transfers.size_bytes[sent]))
+        rows.append((transfers.end[sent], buffers, -transfers.size_bytes[sent]))
+        rows.append((transfers.start[received], buffers, transfers.size_bytes[received]))
+        rows.append((used[received], buffers, -transfers.size_bytes[received]))
+
+
+def _device_memory(
+    device: int,
+    capacity: float,
+    static: NDArray[np.float64],
+    events: Sequence[tuple[NDArray[np.float64], int, NDArray[np.float64]]],
+    horizon: float,
+) -> DeviceMemory:
+    """Sum the events: at one moment memory is freed before it is taken."""
+    times = np.concatenate([time for time, _, _ in events])
+    category = np.concatenate([np.full(len(time), number) for time, number, _ in events])
+    change = np.concatenate([amount for _, _, amount in events])
+    order = np.lexsort((change, times))
+    times, category, change = times[order], category[order], change[order]
+    steps = np.zeros((len(times) + 1, len(CATEGORIES)))
+    steps[0] = static
+    steps[np.arange(1, len(times) + 1), category] = change
+    levels = np.cumsum(steps, axis=0)
+    # Sums of many additions leave residues of a few bytes where nothing is held.
+    levels[np.abs(levels) < 1e-6 * max(1.0, float(np.abs(change).max(initial=0.0)))] = 0.0
+    return DeviceMemory(device, capacity, np.concatenate([[0.0], times, [horizon]]), np.vstack([levels, levels[-1:]]))

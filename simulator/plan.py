@@ -1,0 +1,189 @@
+"""Plan: the decisions of a planner (partition, placement, micro-batches, schedule), and the problem that it solves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from hardware_profiles import PRECISION_BYTES, Cluster, Precision
+from simulator.layers import Workload
+from simulator.lowering import COMMUNICATIONS, Communication
+
+Replication = Literal["split", "round-robin"]
+REPLICATIONS: tuple[str, ...] = get_args(Replication)
+
+OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2}
+"""State tensors a parameter (fp32 each): none, momentum, two moments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be trained, on what, and how.
+
+    workload, cluster: the network and the machine
+    batch: samples of one iteration of the whole cluster (one update of a synchronous plan)
+    precision: of weights, activations and gradients; ignored for a measured workload, whose times and bytes are as profiled
+    optimizer: one of OPTIMIZER_STATES; sets optimizer memory and the bytes an update moves
+    recompute: stages keep their input only and run forward again before backward
+    communication: see `simulator.lowering.lower`
+    contention: transfers queue on the links that they share (SimPy engine only)
+    """
+
+    workload: Workload
+    cluster: Cluster
+    batch: int
+    precision: Precision = "fp32"
+    optimizer: str = "momentum"
+    recompute: bool = False
+    communication: Communication = "overlapped"
+    contention: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch must be at least 1 sample, got {self.batch}")
+        for name, value, choices in (
+            ("precision", self.precision, tuple(PRECISION_BYTES)),
+            ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),
+            ("communication", self.communication, COMMUNICATIONS),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(choices)}")
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element of weights, activations and gradients."""
+        return self.workload.bytes_per_element or PRECISION_BYTES[self.precision]
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Optimizer bytes a parameter: fp32 states, and an fp32 master copy where weights are narrower."""
+        return 4.0 * OPTIMIZER_STATES[self.optimizer] + (4.0 if self.element_bytes < 4 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Part of the network on one device, or on several replicas.
+
+    layers: indices into the workload's layers, rising
+    devices: device ids of the cluster, one a replica
+    """
+
+    layers: tuple[int, ...]
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Partition, placement, micro-batches and schedule.
+
+    planner: who made it
+    schedule: name of a family of `simulator.schedules.SCHEDULES`
+    stages: in the order of the data
+    microbatches: samples of each micro-batch of one iteration; their sum is the problem's batch
+    replication: replicas `split` every micro-batch, or take micro-batches `round-robin`
+    forward_sizes, backward_sizes: micro-batches of each stage where stages differ, else empty
+    """
+
+    planner: str
+    schedule: str
+    stages: tuple[Stage, ...]
+    microbatches: tuple[int, ...]
+    replication: Replication = "split"
+    forward_sizes: tuple[tuple[int, ...], ...] = field(default=())
+    backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
+
+    @property
+    def chunks(self) -> int:
+        """Stages a device."""
+        return len(self.stages) // len({stage.devices for stage in self.stages})
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Devices of each stage."""
+        return tuple(len(stage.devices) for stage in self.stages)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices in use, rising."""
+        return tuple(sorted({device for stage in self.stages for device in stage.devices}))
+
+    @property
+    def notation(self) -> str:
+        """As the papers write it: `16` (data parallel), `15-1`, `straight` (every stage on one device)."""
+        if len(self.stages) > 1 and all(count == 1 for count in self.replicas):
+            return "straight"
+        return "-".join(map(str, self.replicas))
+
+
+class InfeasiblePlanError(ValueError):
+    """A plan that cannot run on its problem; the message states the rule and the numbers."""
+
+
+def check_plan(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError if the plan is not one for this problem.
+
+    Rules: stages hold every layer once, in an order that data only flow down; devices exist and each serves stages of one
+    replica group; micro-batches are at least 1 sample and sum to the batch.
+    """
+    workload, devices = problem.workload, len(problem.cluster.devices)
+    stage_of: dict[int, int] = {}
+    for number, stage in enumerate(plan.stages):
+        if not stage.layers:
+            raise InfeasiblePlanError(f"stage {number} of plan {plan.planner!r} holds no layer")
+        for layer in stage.layers:
+            if layer in stage_of or not 0 <= layer < len(workload.layers):
+                raise InfeasiblePlanError(
+                    f"stage {number} of plan {plan.planner!r} holds layer {layer}, which "
+                    + ("stage " + str(stage_of[layer]) + " holds" if layer in stage_of else "does not exist")
+                )
+            stage_of[layer] = number
+        if not stage.devices or len(set(stage.devices)) != len(stage.devices):
+            raise InfeasiblePlanError(
+                f"stage {number} of plan {plan.planner!r} needs devices of its own, got {stage.devices}"
+            )
+        if not all(0 <= device < devices for device in stage.devices):
+            raise InfeasiblePlanError(
+                f"stage {number} of plan {plan.planner!r} uses devices {stage.devices}, the cluster has 0 to {devices - 1}"
+            )
+    if len(stage_of) != len(workload.layers):
+        lost = next(i for i in range(len(workload.layers)) if i not in stage_of)
+        raise InfeasiblePlanError(
+            f"no stage of plan {plan.planner!r} holds layer {lost} ({workload.layers[lost].name})"
+        )
+    for producer, consumer in workload.edges:
+        if stage_of[producer] > stage_of[consumer]:
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} puts layer {producer} in stage {stage_of[producer]}, "
+                f"behind its consumer {consumer} in stage {stage_of[consumer]}"
+            )
+    groups: dict[int, tuple[int, ...]] = {}
+    for stage in plan.stages:
+        for device in stage.devices:
+            if groups.setdefault(device, stage.devices) != stage.devices:
+                raise InfeasiblePlanError(f"device {device} of plan {plan.planner!r} serves two replica groups")
+    if min(plan.microbatches, default=0) < 1 or sum(plan.microbatches) != problem.batch:
+        raise InfeasiblePlanError(
+            f"micro-batches of plan {plan.planner!r} must be at least 1 sample and sum to {problem.batch}, "
+            f"got {len(plan.microbatches)} that sum to {sum(plan.microbatches)}"
+        )
+
+
+def equal_microbatches(batch: int, count: int) -> tuple[int, ...]:
+    """`count` micro-batches of `batch` samples, as equal as whole samples permit (the first ones larger).
+
+    Raises ValueError if there are more micro-batches than samples.
+    """
+    if not 1 <= count <= batch:
+        raise ValueError(f"micro-batches must be from 1 to the batch of {batch} samples, got {count}")
+    size, more = divmod(batch, count)
+    return (size + 1,) * more + (size,) * (count - more)
+
+
+def stages_from_cuts(cuts: Sequence[int], layers: int, devices: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
+    """Stages of contiguous layers: stage s holds layers cuts[s-1]:cuts[s] (0 and `layers` at the ends)."""
+    bounds = [0, *cuts, layers]
+    return tuple(
+        Stage(tuple(range(begin, end)), tuple(held))
+        for begin, end, held in zip(bounds[:-1], bounds[1:], devices, strict=True)
+    )

@@ -1,0 +1,112 @@
+"""Plan costs: problem × plan -> durations, transfers and gradient buckets of its stages."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Channel, Phase
+from simulator.costs import Bucket, Transfer
+from simulator.layer_costs import LayerCosts
+from simulator.ops import OpKind
+from simulator.plan import Plan, Problem
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients are all-reduced in buckets of at least this size, layer by layer from the back (PyTorch DDP's default)."""
+
+MOST_BUCKETS = 32
+"""A stage has no more buckets than this: the bucket size grows with the stage."""
+
+_PHASES: dict[OpKind, Phase] = {
+    OpKind.FORWARD: "forward",
+    OpKind.BACKWARD: "backward",
+    OpKind.INPUT_GRADIENT: "input_gradient",
+    OpKind.WEIGHT_GRADIENT: "weight_gradient",
+}
+
+
+class PlanCosts:
+    """The costs of one plan, as `simulator.lowering.lower` asks for them; tables fill as they are used."""
+
+    def __init__(self, problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None) -> None:
+        self.problem, self.plan = problem, plan
+        self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
+        self._held = [np.array(stage.layers, dtype=np.int64) for stage in plan.stages]
+        self._boundary = self._boundaries()
+        self._stage_seconds: dict[tuple[OpKind, int, int, int], float] = {}
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """The cluster's channels."""
+        return self.problem.cluster.channels
+
+    @property
+    def boundary_bytes(self) -> tuple[float, ...]:
+        """Bytes a sample that cross from stages 0..s to the rest, one entry a boundary (stages - 1)."""
+        return self._boundary
+
+    def device(self, stage: int, replica: int) -> int:
+        """Device of one replica of a stage."""
+        return self.plan.stages[stage].devices[replica]
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sum of the stage's layers; backward includes the second forward where the problem recomputes."""
+        distinct, inverse = np.unique(samples, return_inverse=True)
+        values = np.array([self._op_seconds(kind, stage, replica, int(one)) for one in distinct])
+        return values[inverse]
+
+    def _op_seconds(self, kind: OpKind, stage: int, replica: int, samples: int) -> float:
+        device = self.device(stage, replica)
+        key = (kind, stage, self.layers.kind_of_device(device), samples)
+        if key not in self._stage_seconds:
+            held = self._held[stage]
+            if kind is OpKind.UPDATE:
+                value = self.layers.update_seconds(device, float(self.layers.parameters[held].sum()))
+            elif samples == 0:
+                value = 0.0
+            else:
+                value = float(self.layers.seconds(device, samples, _PHASES[kind])[held].sum())
+                if self.problem.recompute and kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
+                    value += float(self.layers.seconds(device, samples, "forward")[held].sum())
+            self._stage_seconds[key] = value
+        return self._stage_seconds[key]
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        """Activations of the boundary downwards, as many bytes of gradients upwards."""
+        devices = self.device(*source), self.device(*target)
+        size = self._boundary[min(source[0], target[0])] * samples
+        cluster = self.problem.cluster
+        return Transfer(cluster.transfer_seconds(*devices, size), size, cluster.route(*devices))
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done."""
+        devices = self.plan.stages[stage].devices
+        if len(devices) == 1:
+            return ()
+        held = self._held[stage]
+        sizes = self.layers.parameters[held] * self.problem.element_bytes
+        samples = max(1, max(self.plan.microbatches) // (len(devices) if self.plan.replication == "split" else 1))
+        backward = self.layers.seconds(devices[0], samples, "backward")[held]
+        total = float(backward.sum())
+        shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
+        least = max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
+        cluster = self.problem.cluster
+        route = cluster.allreduce_route(devices)
+        buckets: list[Bucket] = []
+        share, size = 0.0, 0.0
+        for position in range(len(held) - 1, -1, -1):
+            share += float(shares[position])
+            size += float(sizes[position])
+            if size >= least or (position == 0 and (share > 0 or size > 0)):
+                seconds = cluster.allreduce_seconds(devices, size) if size > 0 else 0.0
+                buckets.append(Bucket(share, seconds, route))
+                share, size = 0.0, 0.0
+        return tuple(buckets)
+
+    def _boundaries(self) -> tuple[float, ...]:
+        near: set[int] = set()
+        result = []
+        for stage in self.plan.stages[:-1]:
+            near.update(stage.layers)
+            result.append(self.layers.crossing_bytes(near))
+        return tuple(result)

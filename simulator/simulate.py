@@ -1,0 +1,191 @@
+"""Simulate: the wiring of problem and plan to schedule, program, engine, timeline and memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from simulator.layer_costs import LayerCosts
+from simulator.lowering import lower
+from simulator.memory import DeviceMemory, memory_over_time
+from simulator.ops import OpKind
+from simulator.plan import Plan, Problem, check_plan
+from simulator.plan_costs import PlanCosts
+from simulator.program import Program
+from simulator.schedule import Schedule
+from simulator.schedules import build_schedule, schedule_families
+from simulator.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Engine = Literal["simpy", "recurrence"]
+ENGINES: tuple[str, ...] = ("simpy", "recurrence")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A plan replayed on its problem.
+
+    iteration_seconds: for `problem.batch` samples: the makespan of a flushed mini-batch, or the steady-state time of an
+        asynchronous stream, apart from fill and drain
+    timeline: of the flushed mini-batch, or of the whole stream with its fill and drain
+    stream: micro-batches in the timeline
+    """
+
+    problem: Problem
+    plan: Plan
+    schedule: Schedule
+    timeline: Timeline
+    memory: tuple[DeviceMemory, ...]
+    iteration_seconds: float
+    stream: int
+
+    @property
+    def samples_per_second(self) -> float:
+        """Throughput."""
+        return self.problem.batch / self.iteration_seconds
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device holds its peak."""
+        return all(device.fits for device in self.memory)
+
+    @property
+    def fullest(self) -> DeviceMemory:
+        """The device whose peak is the largest part of its capacity."""
+        return max(self.memory, key=lambda device: device.peak_bytes / device.capacity_bytes)
+
+    @property
+    def bytes_per_sample(self) -> float:
+        """Bytes that cross links a sample: boundary tensors, and gradients in ring all-reduces (2(R-1)·size a round)."""
+        return moved_bytes_per_sample(self.problem, self.plan)
+
+
+def simulate(
+    problem: Problem,
+    plan: Plan,
+    *,
+    engine: Engine = "simpy",
+    noise: float = 0.0,
+    rng: np.random.Generator | None = None,
+    layer_costs: LayerCosts | None = None,
+) -> Outcome:
+    """Replay a plan.
+
+    engine: `simpy` (contention as the problem says) or `recurrence` (without contention)
+    noise: standard deviation of the logarithm of a factor on every duration; needs `rng`
+    Raises InfeasiblePlanError or ScheduleError for a plan that cannot run. A plan that runs but does not fit is returned with
+    `fits` False.
+    """
+    costs, schedule, program = build_program(problem, plan, layer_costs)
+    if noise:
+        if rng is None:
+            raise ValueError("noise needs a random generator")
+        program = program.with_noise(noise, rng)
+    if engine == "simpy":
+        from simulator import engine as simpy_engine
+
+        timeline = simpy_engine.replay(program, contention=problem.contention)
+    elif engine == "recurrence":
+        from simulator import recurrence
+
+        timeline = recurrence.replay(program)
+    else:
+        raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
+    return Outcome(
+        problem=problem,
+        plan=plan,
+        schedule=schedule,
+        timeline=timeline,
+        memory=memory_over_time(costs, timeline),
+        iteration_seconds=iteration_seconds(problem, plan, schedule, timeline),
+        stream=schedule.microbatches,
+    )
+
+
+def build_program(
+    problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None
+) -> tuple[PlanCosts, Schedule, Program]:
+    """Schedule and program of a plan, and its costs."""
+    check_plan(problem, plan)
+    costs = PlanCosts(problem, plan, layer_costs)
+    family = schedule_families().get(plan.schedule)
+    options: Mapping[str, object] = {}
+    if family is not None and "chunks" in family.options:
+        options = {"chunks": plan.chunks}
+    elif family is not None and "replicas" in family.options:
+        options = {"replicas": plan.replicas}
+    flush = family is None or family.flush
+    count = len(plan.microbatches) if flush else stream_length(plan)
+    schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
+    sizes = tuple(plan.microbatches[i % len(plan.microbatches)] for i in range(count))
+    program = lower(
+        schedule,
+        costs,
+        forward_sizes=plan.forward_sizes or sizes,
+        backward_sizes=plan.backward_sizes or None,
+        split_replicas=plan.replicas if plan.replication == "split" else None,
+        communication=problem.communication,
+        updates=True,
+    )
+    return costs, schedule, program
+
+
+def stream_length(plan: Plan) -> int:
+    """Micro-batches of the stream that shows an asynchronous plan's steady state: fill, two periods to measure, drain.
+
+    The period is that of the round robin and of the micro-batch sizes; the stream is a multiple of it.
+    """
+    period = _period(plan)
+    fill = 2 * len(plan.devices)
+    return period * (2 * -(-max(fill, 4) // period) + 2 * -(-max(16, len(plan.devices)) // period))
+
+
+def _period(plan: Plan) -> int:
+    sizes = len(plan.microbatches) if len(set(plan.microbatches)) > 1 else 1
+    rounds = math.lcm(*plan.replicas) if plan.replication == "round-robin" else 1
+    period = math.lcm(sizes, rounds)
+    return period if period <= 512 else max(len(plan.devices), sizes)
+
+
+def iteration_seconds(problem: Problem, plan: Plan, schedule: Schedule, timeline: Timeline) -> float:
+    """Makespan of a flushed mini-batch; of a stream, the steady time for `batch` samples.
+
+    Steady state is read at the last backward of each micro-batch (then its input is used up): the seconds between two of them in
+    the middle half of the stream, for the samples between.
+    """
+    if schedule.flush:
+        return timeline.makespan_seconds
+    rows = np.flatnonzero(np.isin(timeline.kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)) & (timeline.stage == 0))
+    count = schedule.microbatches
+    done = np.zeros(count)
+    np.maximum.at(done, timeline.microbatch[rows], timeline.end[rows])
+    done = np.maximum.accumulate(done)
+    first, last = count // 4 - 1, count - count // 4 - 1
+    moved = np.resize(np.array(plan.microbatches), count)[first + 1 : last + 1].sum()
+    return float((done[last] - done[first]) * problem.batch / moved)
+
+
+def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:
+    """Bytes on links a sample: activations and gradients at every boundary between devices, and all-reduced weight gradients."""
+    costs = PlanCosts(problem, plan)
+    boundary = 0.0
+    for position, size in enumerate(costs.boundary_bytes):
+        if plan.stages[position].devices != plan.stages[position + 1].devices:
+            boundary += 2.0 * size
+    family = schedule_families()[plan.schedule]
+    reduced = 0.0
+    for stage in plan.stages:
+        count = len(stage.devices)
+        size = float(costs.layers.parameters[list(stage.layers)].sum()) * problem.element_bytes
+        samples = (
+            problem.batch
+            if family.flush
+            else problem.batch / len(plan.microbatches) * (count if plan.replication == "round-robin" else 1)
+        )
+        reduced += 2.0 * (count - 1) * size / samples
+    return boundary + reduced

@@ -1,0 +1,88 @@
+"""Data set: real samples that scikit-learn ships inside its package (extra `learn`); nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.prediction import Array
+
+SPLIT_SEED = 20260101
+"""Default seed of the division into training and test samples, the same for every method and training seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Training and test samples: `*_x` (samples, *features) float64, `*_labels` (samples,) integers."""
+
+    name: str
+    classes: int
+    train_x: Array
+    train_labels: NDArray[np.int64]
+    test_x: Array
+    test_labels: NDArray[np.int64]
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        return self.train_x.shape[1:]
+
+
+def digits(split_seed: int = SPLIT_SEED) -> DataSet:
+    """Handwritten digits, 8 x 8 grey images of 10 classes, scaled to 0..1: 1437 for training, 360 for test.
+
+    Source: UCI "Optical recognition of handwritten digits" (1998), its test part, as bundled by scikit-learn.
+    """
+    bunch = _bundled("load_digits")
+    images = np.asarray(bunch.images, np.float64)[:, :, :, None] / 16.0
+    return _split("digits", images, np.asarray(bunch.target), split_seed)
+
+
+def breast_cancer(split_seed: int = SPLIT_SEED) -> DataSet:
+    """Breast cancer Wisconsin (diagnostic), 30 features, 2 classes: 455 for training, 114 for test.
+
+    Features are standardised by the training samples. Source: UCI (1995), as bundled by scikit-learn.
+    """
+    bunch = _bundled("load_breast_cancer")
+    return _standardised(_split("breast-cancer", np.asarray(bunch.data), np.asarray(bunch.target), split_seed))
+
+
+def wine(split_seed: int = SPLIT_SEED) -> DataSet:
+    """Wine recognition, 13 features, 3 classes: 142 for training, 36 for test; standardised. Source: UCI (1991)."""
+    bunch = _bundled("load_wine")
+    return _standardised(_split("wine", np.asarray(bunch.data), np.asarray(bunch.target), split_seed))
+
+
+DATA_SETS: dict[str, Callable[[], DataSet]] = {"digits": digits, "breast-cancer": breast_cancer, "wine": wine}
+"""Name -> loader; each raises ValueError in one line where scikit-learn is not installed."""
+
+
+def _bundled(loader: str) -> Any:
+    try:
+        datasets = import_module("sklearn.datasets")
+    except ModuleNotFoundError as missing:
+        raise ValueError(
+            "the training data sets come with scikit-learn, which is not installed: pip install 'pipeplan[learn]'"
+        ) from missing
+    return getattr(datasets, loader)()
+
+
+def _split(name: str, x: Array, labels: NDArray[Any], split_seed: int) -> DataSet:
+    """A shuffled fifth (rounded up) for test, the rest for training."""
+    order = np.random.default_rng(split_seed).permutation(len(x))
+    test = -(-len(x) // 5)
+    labels = labels.astype(np.int64)
+    return DataSet(
+        name, int(labels.max()) + 1, x[order[test:]], labels[order[test:]], x[order[:test]], labels[order[:test]]
+    )
+
+
+def _standardised(data: DataSet) -> DataSet:
+    mean, deviation = data.train_x.mean(axis=0), data.train_x.std(axis=0)
+    train, test = ((x - mean) / deviation for x in (data.train_x, data.test_x))
+    return DataSet(data.name, data.classes, train, data.train_labels, test, data.test_labels)

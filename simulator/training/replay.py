@@ -1,0 +1,470 @@
+"""Numerical replay: train a real network under exactly the weight versions that a timeline dictates.
+
+The seeds of a call are trained side by side along a leading array axis, because the small matrix products of one
+micro-batch cost less than the calls that start them; `runs` spreads groups of seeds over processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+
+from simulator.ops import OpKind
+from simulator.prediction import (
+    PREDICTION_RULES,
+    Array,
+    Direction,
+    Position,
+    PredictionRule,
+    predicted_weights,
+)
+from simulator.training.data import DataSet
+from simulator.training.networks import Block, Network, Saved, cross_entropy, predict_logits
+from simulator.training.optimizers import LearningRateSchedule, Optimizer, OptimizerState, constant
+from simulator.training.order import TrainingOrder
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """How to train, the same for every method that is compared.
+
+    batch: samples a mini-batch, divided over the order's micro-batches as evenly as whole samples allow
+    learning_rate, schedule: base rate and the factor on it, by update
+    evaluate_every: updates between evaluations on the test samples (None: once an epoch)
+    precision: float64 or float32
+    ValueError: a value out of range.
+    """
+
+    batch: int = 32
+    learning_rate: float = 0.002
+    schedule: LearningRateSchedule = constant
+    evaluate_every: int | None = None
+    precision: Literal["float64", "float32"] = "float64"
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"the mini-batch must have at least 1 sample, got {self.batch}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
+            raise ValueError(f"the learning rate must be a positive number, got {self.learning_rate}")
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise ValueError(f"updates between evaluations must be at least 1, got {self.evaluate_every}")
+        if self.precision not in ("float64", "float32"):
+            raise ValueError(f"precision must be float64 or float32, got {self.precision!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What one seed's training gave.
+
+    train_loss, test_accuracy: mean cross-entropy over the training samples and share of right test samples, with
+        the final weights of every stage
+    diverged: a number overflowed, or the final train loss is not below that of guessing, ln(classes)
+    weight_copies: most copies of weights that any stage held at once, the current ones included;
+        weight_copies_per_stage: the same for each stage
+    simulated_seconds: the timeline's end
+    prediction_error_ratio: ||W_used - W(m-1)|| / ||W_current - W(m-1)||, root mean square over the forwards of all
+        stages, W(m-1) the synchronous version: 1 without prediction, NaN where no version differs
+    update_seconds, update_loss: (M,) the timeline's time of every update, and the mean loss of its mini-batch
+    evaluated_updates, evaluated_seconds, evaluated_loss, evaluated_accuracy: the test samples' loss and accuracy
+        with every stage's weights after so many updates, and the time at which the last stage had them
+    """
+
+    method: str
+    seed: int
+    train_loss: float
+    test_accuracy: float
+    diverged: bool
+    weight_copies: int
+    weight_copies_per_stage: tuple[int, ...]
+    simulated_seconds: float
+    prediction_error_ratio: float
+    update_seconds: NDArray[np.float64]
+    update_loss: NDArray[np.float64]
+    evaluated_updates: NDArray[np.int64]
+    evaluated_seconds: NDArray[np.float64]
+    evaluated_loss: NDArray[np.float64]
+    evaluated_accuracy: NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class _PredictionError:
+    """Sums of squared distances of the used and of the current weights from the synchronous version, per seed."""
+
+    used: Array
+    current: Array
+
+    def add(self, synchronous: Array, used: Array, current: Array, count: int) -> None:
+        for total, weights in ((self.used, used), (self.current, current)):
+            if weights is not synchronous:
+                distance = weights - synchronous
+                total += count * np.einsum("sp,sp->s", distance, distance)
+
+    def ratios(self) -> Array:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.sqrt(self.used / self.current)
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One stage in training: its weights, what is in flight on it, and the copies that the rule holds.
+
+    It lives through: forward (weights chosen by the rule, activations saved), backward (input gradient by the
+    rule's weights, gradient added up), update after the last backward of a mini-batch.
+    """
+
+    position: Position
+    block: Block
+    optimizer: Optimizer
+    weights: Array
+    state: OptimizerState
+    gradient: Array
+    entry_versions: list[int]
+    learning_rate: float = 0.0
+    version: int = 0
+    buffers: dict[str, Array] = field(default_factory=dict)
+    used: dict[int, Array] = field(default_factory=dict)
+    saved: dict[int, Saved] = field(default_factory=dict)
+    held: dict[int, Array] = field(default_factory=dict)
+    awaiting: dict[int, dict[tuple[int, int], list[Any]]] = field(default_factory=dict)
+    copies: int = 1
+
+    def used_by_forward(self, microbatch: int) -> Array:
+        return self.used[microbatch]
+
+    def entry_version(self, microbatch: int) -> int:
+        return self.entry_versions[microbatch]
+
+    def weights_of(self, version: int) -> Array:
+        if version == self.version:
+            return self.weights
+        if version not in self.held:
+            raise ValueError(
+                f"stage {self.position.stage} needs version {version} but holds {sorted(self.held)} and "
+                f"{self.version}: vertical sync needs an order whose input stage updates last"
+            )
+        return self.held[version]
+
+    def predict(self, steps: float, direction: Direction) -> Array:
+        if steps == 0 or self.version == 0:  # no moments before the first update
+            return self.weights
+        return predicted_weights(
+            self.weights, self.optimizer.direction(self.state, direction), steps, self.learning_rate
+        )
+
+    def count_copies(self) -> None:
+        distinct = {id(self.weights)}
+        distinct.update(map(id, self.used.values()))
+        distinct.update(map(id, self.buffers.values()))
+        distinct.update(map(id, self.held.values()))
+        self.copies = max(self.copies, len(distinct))
+
+
+class _Replay:
+    """One run of an order: all seeds of one method. Built, played once, read."""
+
+    def __init__(
+        self,
+        order: TrainingOrder,
+        rule: PredictionRule,
+        network: Network,
+        data: DataSet,
+        optimizer: Optimizer,
+        settings: TrainingSettings,
+        seeds: Sequence[int],
+    ) -> None:
+        dtype = np.dtype(settings.precision)
+        t = order.microbatches_per_minibatch
+        self.order, self.rule, self.network, self.settings = order, rule, network, settings
+        self.train_x, self.test_x = data.train_x.astype(dtype), data.test_x.astype(dtype)
+        self.train_labels, self.test_labels = data.train_labels, data.test_labels
+        self.bounds = [j * settings.batch // t for j in range(t + 1)]
+        per_epoch = len(data.train_x) // settings.batch
+        self.evaluate_every = settings.evaluate_every or per_epoch
+        self.samples = np.stack([_sample_order(seed, data, settings, order.minibatches) for seed in seeds])
+        self.entry_versions: list[int] = []
+        self.stages: list[_Stage] = []
+        for k, initial in enumerate(zip(*(_initial(network, seed) for seed in seeds), strict=True)):
+            weights = np.stack(initial).astype(dtype)
+            stage = _Stage(
+                Position(k, order.stages, t),
+                network[k],
+                optimizer,
+                weights,
+                optimizer.start(weights),
+                np.zeros_like(weights),
+                self.entry_versions,
+            )
+            self.stages.append(stage)
+            self._set_learning_rate(stage)
+        self.losses = np.zeros((len(seeds), order.minibatches))
+        self.error = _PredictionError(np.zeros(len(seeds)), np.zeros(len(seeds)))
+        self.activations: dict[int, Array] = {}
+        self.gradients: dict[tuple[int, int], Array] = {}
+        self.pending: dict[tuple[int, int], Array] = {}
+        self.snapshots: dict[int, dict[int, Array]] = {}
+        self.evaluations: dict[int, tuple[Array, Array]] = {}
+
+    def play(self) -> None:
+        """Execute every op of the order."""
+        order = self.order
+        ops = zip(order.stage.tolist(), order.kind.tolist(), order.microbatch.tolist(), strict=True)
+        for k, kind, microbatch in ops:
+            stage = self.stages[k]
+            if kind == OpKind.FORWARD:
+                self._forward(stage, k, microbatch)
+            elif kind == OpKind.BACKWARD:
+                self._input_gradient(stage, k, microbatch)
+                self._weight_gradient(stage, k, microbatch)
+            elif kind == OpKind.INPUT_GRADIENT:
+                self._input_gradient(stage, k, microbatch)
+            elif kind == OpKind.WEIGHT_GRADIENT:
+                self._weight_gradient(stage, k, microbatch)
+            else:
+                self._update(stage, microbatch)
+
+    def _forward(self, stage: _Stage, k: int, microbatch: int) -> None:
+        minibatch, piece = divmod(microbatch, self.order.microbatches_per_minibatch)
+        if k == 0:
+            self._enter(stage, microbatch)
+            first = minibatch * self.settings.batch
+            chosen = self.samples[:, first + self.bounds[piece] : first + self.bounds[piece + 1]]
+            x = self.train_x[chosen]
+        else:
+            x = self.activations.pop(microbatch)
+        weights = self.rule.forward(stage, microbatch)
+        if self.rule.stashes:
+            stage.used[microbatch] = weights
+        if stage.version != minibatch:
+            known = stage.awaiting.setdefault(minibatch, {})
+            known.setdefault((id(weights), stage.version), [weights, stage.weights, 0])[2] += 1
+        elif weights is not stage.weights:
+            self.error.add(stage.weights, weights, stage.weights, 1)
+        stage.count_copies()
+        y, stage.saved[microbatch] = stage.block.forward(weights, x)
+        if k < self.order.stages - 1:
+            self.activations[microbatch] = y
+            return
+        first = minibatch * self.settings.batch
+        chosen = self.samples[:, first + self.bounds[piece] : first + self.bounds[piece + 1]]
+        loss, gradient = cross_entropy(y, self.train_labels[chosen])
+        gradient *= 1.0 / self.settings.batch  # the sum over micro-batches is then the mini-batch's mean
+        self.losses[:, minibatch] += loss / self.settings.batch
+        self.gradients[k, microbatch] = gradient
+
+    def _input_gradient(self, stage: _Stage, k: int, microbatch: int) -> None:
+        weights = self.rule.backward(stage, microbatch)
+        stage.count_copies()
+        saved = stage.saved[microbatch]
+        dz = stage.block.output_gradient(saved, self.gradients.pop((k, microbatch)))
+        if k > 0:
+            self.gradients[k - 1, microbatch] = stage.block.input_gradient(weights, saved, dz)
+        self.pending[k, microbatch] = dz
+        stage.used.pop(microbatch, None)
+
+    def _weight_gradient(self, stage: _Stage, k: int, microbatch: int) -> None:
+        dz = self.pending.pop((k, microbatch))
+        stage.block.weight_gradient(stage.saved.pop(microbatch), dz, stage.gradient)
+
+    def _update(self, stage: _Stage, minibatch: int) -> None:
+        previous = stage.weights
+        stage.weights, stage.state = stage.optimizer.step(previous, stage.gradient, stage.state, stage.learning_rate)
+        stage.gradient[:] = 0.0
+        if self.rule.holds_versions:
+            stage.held[stage.version] = previous
+        stage.version += 1
+        self._release(stage)
+        self._set_learning_rate(stage)
+        self.rule.updated(stage, previous)
+        stage.count_copies()
+        for used, current, count in stage.awaiting.pop(stage.version, {}).values():
+            self.error.add(stage.weights, used, current, count)
+        if stage.version % self.evaluate_every == 0 or stage.version == self.order.minibatches:
+            self._snapshot(stage)
+
+    def _enter(self, stage: _Stage, microbatch: int) -> None:
+        """Note the version with which a micro-batch enters the pipeline."""
+        if microbatch != len(self.entry_versions):
+            raise ValueError(
+                f"training needs the input stage to take micro-batches in order, got {microbatch} after "
+                f"{len(self.entry_versions) - 1}"
+            )
+        self.entry_versions.append(stage.version)
+
+    def _release(self, stage: _Stage) -> None:
+        """Drop held versions that no micro-batch of an unfinished mini-batch can ask for."""
+        first = stage.version * self.order.microbatches_per_minibatch if stage.held else 0
+        if stage.held:
+            entered = self.entry_versions[first] if first < len(self.entry_versions) else self.stages[0].version
+            for version in [v for v in stage.held if v < entered]:
+                del stage.held[version]
+
+    def _set_learning_rate(self, stage: _Stage) -> None:
+        update = min(stage.version, self.order.minibatches - 1)
+        factor = self.settings.schedule(update, self.order.minibatches)
+        scale = self.rule.learning_rate_factor(stage.position, update)
+        stage.learning_rate = float(self.settings.learning_rate * factor * scale)
+
+    def _snapshot(self, stage: _Stage) -> None:
+        """Keep the stage's weights of this version; evaluate it when the last stage has reached it."""
+        version = stage.version
+        snapshot = self.snapshots.setdefault(version, {})
+        snapshot[stage.position.stage] = stage.weights
+        if len(snapshot) == self.order.stages:
+            del self.snapshots[version]
+            weights = tuple(snapshot[k] for k in range(self.order.stages))
+            self.evaluations[version] = self._evaluate(weights, self.test_x, self.test_labels)
+
+    def _evaluate(
+        self, weights: tuple[Array, ...], x: Array, labels: NDArray[np.int64], chunk: int = 256
+    ) -> tuple[Array, Array]:
+        """Mean loss and accuracy per seed, in chunks of samples that stay in cache."""
+        seeds = weights[0].shape[0]
+        loss, right = np.zeros(seeds), np.zeros(seeds)
+        for first in range(0, len(x), chunk):
+            part = np.broadcast_to(x[first : first + chunk], (seeds, *x[first : first + chunk].shape))
+            wanted = np.broadcast_to(labels[first : first + chunk], part.shape[:2])
+            logits = predict_logits(self.network, weights, part)
+            loss += cross_entropy(logits, wanted)[0]
+            right += (logits.argmax(axis=2) == wanted).sum(axis=1)
+        return loss / len(x), right / len(x)
+
+    def results(self, method: str, seeds: Sequence[int], classes: int) -> list[TrainingRun]:
+        """One `TrainingRun` a seed."""
+        final = tuple(stage.weights for stage in self.stages)
+        train_loss, _ = self._evaluate(final, self.train_x, self.train_labels)
+        updates = np.array(sorted(self.evaluations), np.int64)
+        seconds = self.order.update_seconds
+        loss, accuracy = (np.stack([self.evaluations[int(u)][part] for u in updates]) for part in (0, 1))
+        copies = tuple(stage.copies for stage in self.stages)
+        ratios = self.error.ratios()
+        finite = np.isfinite(train_loss) & np.isfinite(self.losses).all(axis=1)
+        diverged = ~(finite & (train_loss < math.log(classes)))
+        return [
+            TrainingRun(
+                method,
+                seed,
+                float(train_loss[s]),
+                float(accuracy[-1, s]),
+                bool(diverged[s]),
+                max(copies),
+                copies,
+                self.order.makespan,
+                float(ratios[s]),
+                seconds,
+                self.losses[s],
+                updates,
+                np.maximum.accumulate(seconds)[updates - 1],
+                loss[:, s],
+                accuracy[:, s],
+            )
+            for s, seed in enumerate(seeds)
+        ]
+
+
+def _initial(network: Network, seed: int) -> list[Array]:
+    """Initial weights of every stage: a stream of its own, so that the order of the data does not depend on it."""
+    generator = np.random.default_rng([seed, 0])
+    return [block.initial(generator) for block in network]
+
+
+def _sample_order(seed: int, data: DataSet, settings: TrainingSettings, minibatches: int) -> NDArray[np.int64]:
+    """Training samples of every mini-batch in turn: a shuffle an epoch, the last incomplete mini-batch left out."""
+    generator = np.random.default_rng([seed, 1])
+    samples = len(data.train_x)
+    usable = samples // settings.batch * settings.batch
+    epochs = -(-minibatches * settings.batch // usable)
+    order = np.concatenate([generator.permutation(samples)[:usable] for _ in range(epochs)])
+    return order[: minibatches * settings.batch]
+
+
+def minibatches_per_epoch(data: DataSet, batch: int) -> int:
+    """Whole mini-batches in an epoch; ValueError unless 1 <= batch <= training samples."""
+    if not 1 <= batch <= len(data.train_x):
+        raise ValueError(
+            f"the mini-batch must have 1 to {len(data.train_x)} samples ({data.name} has no more), got {batch}"
+        )
+    return len(data.train_x) // batch
+
+
+def train_seeds(
+    order: TrainingOrder,
+    method: str,
+    network: Network,
+    data: DataSet,
+    optimizer: Optimizer,
+    settings: TrainingSettings,
+    seeds: Sequence[int],
+    rule: PredictionRule | None = None,
+) -> list[TrainingRun]:
+    """Train `network` on `data` through every mini-batch of `order`, once for each seed, side by side.
+
+    method: name in `PREDICTION_RULES`; `rule` replaces its default settings. The same seed gives the same initial
+    weights and data order for every method. A seed's result does not depend on the other seeds.
+    ValueError: an unknown method, a network that does not fit the order or the data, a rule that is not defined
+    for the order, a mini-batch with fewer samples than micro-batches, no seeds.
+    """
+    if method not in PREDICTION_RULES:
+        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(PREDICTION_RULES)}")
+    if len(network) != order.stages:
+        raise ValueError(f"the network must have one block a stage: {len(network)} blocks, {order.stages} stages")
+    minibatches_per_epoch(data, settings.batch)
+    if settings.batch < order.microbatches_per_minibatch:
+        raise ValueError(
+            f"a mini-batch of {settings.batch} samples cannot be cut into {order.microbatches_per_minibatch} micro-batches"
+        )
+    if not seeds or min(seeds) < 0:
+        raise ValueError(f"seeds must be one or more non-negative numbers, got {list(seeds)}")
+    chosen = PREDICTION_RULES[method] if rule is None else rule
+    chosen.check(order.stages, order.microbatches_per_minibatch)
+    # a diverging run overflows by design and is reported as diverged
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        replay = _Replay(order, chosen, network, data, optimizer, settings, seeds)
+        replay.play()
+        return replay.results(method, seeds, data.classes)
+
+
+def train(
+    order: TrainingOrder,
+    method: str,
+    network: Network,
+    data: DataSet,
+    optimizer: Optimizer,
+    settings: TrainingSettings,
+    seed: int = 0,
+    rule: PredictionRule | None = None,
+) -> TrainingRun:
+    """`train_seeds` for one seed."""
+    return train_seeds(order, method, network, data, optimizer, settings, [seed], rule)[0]
+
+
+def runs(
+    order: TrainingOrder,
+    method: str,
+    network: Network,
+    data: DataSet,
+    optimizer: Optimizer,
+    settings: TrainingSettings,
+    seeds: Sequence[int],
+    rule: PredictionRule | None = None,
+    jobs: int = 1,
+) -> list[TrainingRun]:
+    """`train_seeds` with the seeds divided over `jobs` processes (joblib); the same bits for any number of them.
+
+    ValueError: jobs < 1, or as `train_seeds`.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    groups = [list(seeds[part::jobs]) for part in range(min(jobs, len(seeds)))] or [[]]
+    if len(groups) == 1:
+        return train_seeds(order, method, network, data, optimizer, settings, groups[0], rule)
+    parts = Parallel(n_jobs=len(groups))(
+        delayed(train_seeds)(order, method, network, data, optimizer, settings, group, rule) for group in groups
+    )
+    by_seed = {run.seed: run for part in parts for run in part}
+    return [by_seed[seed] for seed in seeds]

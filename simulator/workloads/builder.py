@@ -1,0 +1,106 @@
+"""Builder: adds the layers of a network one by one and works out what autograd saves.
+
+The rule for `stashed_elements`. Autograd keeps, per operator:
+- convolution, linear, normalization, attention, recurrent layer, pooling: their inputs
+- GELU, SwiGLU and other activations out of place: their inputs; ReLU in place: its output, which is the input
+  that the next layer keeps anyhow, so it adds nothing
+- dropout: its mask (1 byte an element); max pooling: its indices (int64)
+- cross-entropy: the log-probabilities
+- add, concatenate, view, embedding lookup: nothing (token ids are neglected)
+A tensor that several layers keep is stored once and counted at the first of them; a view and an in-place
+result share the storage of what they were made from. So the sum over the layers of a stage is what the stage
+keeps for one sample, its received input INCLUDED when its first layer needs it.
+Masks and indices are given in elements: at 4 bytes an element in fp32 networks (convolutional, recurrent),
+at 2 bytes in transformers (Korthikanti et al. 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.layers import Layer, Workload
+
+MASK_FP32 = 0.25
+"""Fp32 elements that one byte of a dropout mask takes."""
+
+INDEX_FP32 = 2.0
+"""Fp32 elements that one int64 index of max pooling takes."""
+
+
+class Builder:
+    """Grows one network; a tensor is known by the integer that `source` or `add` returned for it.
+
+    - `source(elements)` names a tensor that no layer makes (an image): it can be kept, it makes no edge
+    - `add(...)` appends a layer after its producers and returns its index
+    - `build(...)` closes the graph
+    """
+
+    def __init__(self) -> None:
+        self._layers: list[Layer] = []
+        self._edges: list[tuple[int, int]] = []
+        self._storage: dict[int, int] = {}
+        self._elements: dict[int, float] = {}
+        self._kept: set[int] = set()
+        self._sources = 0
+
+    def source(self, elements: float) -> int:
+        """A tensor of `elements` elements a sample that comes from outside the graph."""
+        self._sources += 1
+        handle = -self._sources
+        self._storage[handle] = handle
+        self._elements[handle] = elements
+        return handle
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        inputs: Sequence[int],
+        *,
+        output: float,
+        flop: float = 0.0,
+        parameters: int = 0,
+        keeps_inputs: bool = False,
+        keeps_output: bool = False,
+        keeps_extra: float = 0.0,
+        in_place: bool = False,
+        sequential_steps: int = 1,
+        measured: tuple[tuple[float, float, float], ...] = (),
+    ) -> int:
+        """Append a layer and return its index.
+
+        output, flop, parameters, sequential_steps, measured: as in `Layer`
+        keeps_inputs, keeps_output: autograd keeps those tensors; keeps_extra: further elements a sample
+        in_place: the output lives in the storage of the first input (in-place operator or view)
+        """
+        index = len(self._layers)
+        self._storage[index] = self._storage[inputs[0]] if in_place and inputs else index
+        self._elements[index] = output
+        stashed = keeps_extra
+        for tensor in (*(inputs if keeps_inputs else ()), *((index,) if keeps_output else ())):
+            storage = self._storage[tensor]
+            if storage not in self._kept:
+                self._kept.add(storage)
+                stashed += self._elements[tensor]
+        self._layers.append(
+            Layer(
+                name=name,
+                kind=kind,
+                flop=flop,
+                parameters=parameters,
+                output_elements=output,
+                stashed_elements=stashed,
+                sequential_steps=sequential_steps,
+                measured=measured,
+            )
+        )
+        self._edges.extend((producer, index) for producer in sorted(set(inputs)) if producer >= 0)
+        return index
+
+    def output_elements(self, tensor: int) -> float:
+        """Elements a sample of a tensor made so far."""
+        return self._elements[tensor]
+
+    def build(self, name: str, *, sample: str, minibatch: int, bytes_per_element: int | None = None) -> Workload:
+        """The finished, checked workload."""
+        return Workload(name, tuple(self._layers), tuple(sorted(self._edges)), sample, minibatch, bytes_per_element)

@@ -1,0 +1,151 @@
+"""GNMT: an LSTM encoder and decoder with attention, for translation.
+
+Wu et al. 2016, in the form that PipeDream profiled (MLPerf's): the first encoder layer is bidirectional, the
+first decoder layer attends to the encoder, and every further decoder layer reads the attention's context
+beside its own input. GNMT-8 has 4 encoder and 4 decoder layers, GNMT-16 8 and 8.
+"""
+
+from __future__ import annotations
+
+from simulator.layers import Workload
+from simulator.workloads.builder import MASK_FP32, Builder
+
+
+def gnmt(
+    layers: int = 8,
+    *,
+    hidden: int = 1024,
+    vocabulary: int = 32320,
+    source_tokens: int = 48,
+    target_tokens: int | None = None,
+    minibatch: int = 64,
+) -> Workload:
+    """GNMT of `layers` LSTM layers, half of them in the encoder; a sample is a pair of sequences.
+
+    layers: even, at least 4; hidden: features of every LSTM; vocabulary: shared size, separate embeddings
+    source_tokens, target_tokens: time steps of encoder and decoder (target None: as source)
+    minibatch: PipeDream's 64 (SOSP'19, section 5.1)
+
+    Raises ValueError.
+    """
+    if layers < 4 or layers % 2:
+        raise ValueError(f"GNMT layers must be even and at least 4 (half of them encode), got {layers}")
+    targets = source_tokens if target_tokens is None else target_tokens
+    for name, value in (
+        ("hidden", hidden),
+        ("vocabulary", vocabulary),
+        ("source_tokens", source_tokens),
+        ("target_tokens", targets),
+    ):
+        if value < 1:
+            raise ValueError(f"GNMT {name} must be at least 1, got {value}")
+    net = _Gnmt(Builder(), hidden)
+    encoded = net.encoder(layers // 2, vocabulary, source_tokens)
+    decoded = net.decoder(layers // 2, vocabulary, source_tokens, targets, encoded)
+    logits = net.builder.add(
+        "classifier",
+        "linear",
+        [decoded],
+        output=targets * vocabulary,
+        flop=2.0 * targets * hidden * vocabulary,
+        parameters=hidden * vocabulary + vocabulary,
+        keeps_inputs=True,
+    )
+    net.builder.add("loss", "loss", [logits], output=1, keeps_extra=targets * vocabulary)
+    return net.builder.build(f"gnmt{layers}", sample="sequence", minibatch=minibatch)
+
+
+class _Gnmt:
+    """One GNMT while it is built: the builder and the width that all operators share."""
+
+    def __init__(self, builder: Builder, hidden: int) -> None:
+        self.builder = builder
+        self.hidden = hidden
+
+    def encoder(self, layers: int, vocabulary: int, tokens: int) -> int:
+        """Embedding, a bidirectional LSTM, then LSTMs; residual sums from the third layer on."""
+        x = self._embedding("encoder.embedding", vocabulary, tokens)
+        x = self._lstm("encoder.lstm1", [x], self.hidden, tokens, directions=2)
+        for number in range(2, layers + 1):
+            dropped = self._dropout(f"encoder.dropout{number}", x)
+            inputs = 2 * self.hidden if number == 2 else self.hidden
+            y = self._lstm(f"encoder.lstm{number}", [dropped], inputs, tokens)
+            x = y if number == 2 else self._add(f"encoder.add{number}", y, x)
+        return x
+
+    def decoder(self, layers: int, vocabulary: int, keys: int, tokens: int, encoded: int) -> int:
+        """Embedding, attention LSTM, then LSTMs on (input, context); residual sums from the third on."""
+        x = self._embedding("decoder.embedding", vocabulary, tokens)
+        attended = self._attention("decoder.attention1", x, encoded, keys, tokens)
+        state = self.builder.add("decoder.output1", "reshape", [attended], output=tokens * self.hidden, in_place=True)
+        context = self.builder.add("decoder.context", "reshape", [attended], output=tokens * self.hidden, in_place=True)
+        for number in range(2, layers + 1):
+            dropped = self._dropout(f"decoder.dropout{number}", state)
+            joined = self.builder.add(
+                f"decoder.concat{number}", "reshape", [dropped, context], output=2 * tokens * self.hidden
+            )
+            y = self._lstm(f"decoder.lstm{number}", [joined], 2 * self.hidden, tokens)
+            state = y if number == 2 else self._add(f"decoder.add{number}", y, state)
+        return state
+
+    def _embedding(self, name: str, vocabulary: int, tokens: int) -> int:
+        return self.builder.add(name, "embedding", [], output=tokens * self.hidden, parameters=vocabulary * self.hidden)
+
+    def _lstm(self, name: str, inputs: list[int], features: int, tokens: int, directions: int = 1) -> int:
+        """Four gates with two bias vectors (cuDNN's form); kept: inputs, gates, cell state and output a step.
+
+        A bidirectional layer runs its two directions one after the other.
+        """
+        steps = directions * tokens
+        return self.builder.add(
+            name,
+            "recurrent",
+            inputs,
+            output=steps * self.hidden,
+            flop=steps * 8.0 * self.hidden * (features + self.hidden),
+            parameters=directions * lstm_parameters(features, self.hidden),
+            keeps_inputs=True,
+            keeps_extra=steps * 6.0 * self.hidden,
+            sequential_steps=steps,
+        )
+
+    def _attention(self, name: str, x: int, encoded: int, keys: int, tokens: int) -> int:
+        """An LSTM, then Bahdanau attention (additive) of its outputs over the encoder's.
+
+        Parameters: the LSTM, the query and key projections without bias, and one score vector.
+        """
+        width = self.hidden
+        return self.builder.add(
+            name,
+            "recurrent",
+            [x, encoded],
+            output=2 * tokens * width,
+            flop=tokens * 16.0 * width * width + 2.0 * width * width * (tokens + keys) + 4.0 * width * tokens * keys,
+            parameters=lstm_parameters(width, width) + 2 * width * width + width,
+            keeps_inputs=True,
+            # tanh(query + key) and the score of every pair of steps
+            keeps_extra=tokens * 6.0 * width + tokens * keys * (width + 1.0),
+            sequential_steps=tokens,
+        )
+
+    def _dropout(self, name: str, x: int) -> int:
+        output = self.builder.output_elements(x)
+        return self.builder.add(name, "dropout", [x], output=output, keeps_extra=MASK_FP32 * output)
+
+    def _add(self, name: str, x: int, residual: int) -> int:
+        return self.builder.add(name, "elementwise", [x, residual], output=self.builder.output_elements(x))
+
+
+def lstm_parameters(features: int, hidden: int) -> int:
+    """Weights of an LSTM: four gates, each with input and recurrent matrices and two biases."""
+    return 4 * hidden * (features + hidden + 2)
+
+
+def gnmt8() -> Workload:
+    """GNMT-8 as in PipeDream's profile: 48 source and 47 target tokens."""
+    return gnmt(8, source_tokens=48, target_tokens=47)
+
+
+def gnmt16() -> Workload:
+    """GNMT-16 as in PipeDream's profile: 25 tokens on both sides."""
+    return gnmt(16, source_tokens=25)

@@ -1,0 +1,378 @@
+"""PipeDream profile: the `graph.txt` that PipeDream's profiler writes, read as a measured workload.
+
+Format (github.com/msr-fiddle/pipedream, `graph/graph.py`): one line a node and one tab-indented line an
+edge, in any order; milliseconds and fp32 bytes of one mini-batch:
+
+    node12 -- Conv2d(128, 256, ...) -- forward_compute_time=10.8, backward_compute_time=18.3,
+        activation_size=411041792.000, parameter_size=1180672.000          (on one line)
+        node4 -- node5
+
+`activation_size` may be a list `[a; b; c]` (several output tensors): it is summed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.layers import Workload
+from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
+from simulator.workloads.errors import WorkloadFileError
+
+BYTES_PER_ELEMENT = 4
+"""Profiles are taken in fp32."""
+
+FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+
+KINDS = {
+    "Input": "input",
+    "hidden": "input",
+    "Conv2d": "convolution",
+    "Linear": "linear",
+    "Classifier": "linear",
+    "LSTM": "recurrent",
+    "EmuBidirLSTM": "recurrent",
+    "RecurrentAttention": "recurrent",
+    "Embedding": "embedding",
+    "BatchNorm2d": "normalization",
+    "LayerNorm": "normalization",
+    "ReLU": "activation",
+    "Sigmoid": "activation",
+    "Tanh": "activation",
+    "GELU": "activation",
+    "MaxPool2d": "pooling",
+    "AvgPool2d": "pooling",
+    "AdaptiveAvgPool2d": "pooling",
+    "Dropout": "dropout",
+    "Add": "elementwise",
+    "Concat": "reshape",
+    "View": "reshape",
+    "Size": "reshape",
+    "__getitem__": "reshape",
+}
+"""Kind of layer by operator; one that is not here is `linear` if it has parameters, else `elementwise`."""
+
+KEEPS_INPUTS = ("convolution", "linear", "recurrent", "normalization", "pooling", "attention")
+VIEWS = ("View", "__getitem__")
+
+_NODE = re.compile(r"node([0-9]{1,9})")
+_OPERATOR = re.compile(r"[A-Za-z_]+(?:\d+d)?")
+_LINEAR = re.compile(r"Linear\(in_features=(\d+), out_features=(\d+)")
+_LSTM = re.compile(r"LSTM\((\d+), (\d+)")
+_CONVOLUTION = re.compile(r"Conv2d\((\d+), (\d+), kernel_size=\((\d+), (\d+)\)")
+_GROUPS = re.compile(r"groups=(\d+)")
+
+
+class ProfileFormatError(WorkloadFileError):
+    """A profile that cannot be read; the message is one line, `file:line: what is wrong`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One line of the file: seconds and elements of the profiled mini-batch (outputs one a tensor)."""
+
+    number: int
+    description: str
+    forward: float
+    backward: float
+    outputs: tuple[float, ...]
+    parameters: int
+    line: int
+
+    @property
+    def operator(self) -> str:
+        match = _OPERATOR.match(self.description)
+        return match[0] if match else self.description
+
+    @property
+    def kind(self) -> str:
+        return KINDS.get(self.operator, "linear" if self.parameters else "elementwise")
+
+
+def read_profile(
+    path: str | Path,
+    minibatch: int | None = None,
+    profiled_minibatch: int | None = None,
+    *,
+    include_input: bool = False,
+) -> Workload:
+    """Read a PipeDream `graph.txt` as a workload of measured layers, named after the file.
+
+    minibatch: default mini-batch of the workload (samples); None: the profiled one. Activations are per
+        sample and `Layer.measured` keeps the row that was measured, so times and activations scale linearly
+        with the samples and weights do not.
+    profiled_minibatch: samples of the profiled mini-batch; None: worked out from the tensor shapes (an LSTM's
+        final state is mini-batch × hidden; in a network without recurrence or embeddings a Linear's output is
+        mini-batch × features). An argument overrides the shapes.
+    include_input: keep the `Input` nodes, whose forward seconds are data loading. They are dropped by
+        default, as PipeDream's own optimizer does: loading overlaps with computation.
+
+    Layers are in topological order; of several layers that could come next the lowest node number does. Their
+    names are `node<number>_<operator>`. FLOP, kind and time steps follow from the operator's description; the
+    stashed elements from the rule in `simulator.workloads.builder`, plus gates and cell states of an LSTM.
+
+    Raises ProfileFormatError (`file:line: ...`) for a file that is missing, a directory, not text, empty or
+    malformed, and ValueError for a mini-batch below 1.
+    """
+    path = Path(path)
+    for name, value in (("minibatch", minibatch), ("profiled_minibatch", profiled_minibatch)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1 sample, got {value}")
+    nodes, producers = _parse(path)
+    order = _topological_order(path, nodes, producers)
+    samples = profiled_minibatch or _detect_minibatch(path, nodes)
+    return _build(path, nodes, producers, order, samples, minibatch or samples, include_input)
+
+
+def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
+    """Nodes by number, and for each its producers' numbers, ascending."""
+    nodes: dict[int, _Node] = {}
+    edges: dict[tuple[int, int], int] = {}
+    for line, text in enumerate(_read_text(path).split("\n"), 1):
+        where = f"{path}:{line}"
+        if not text.strip():
+            continue
+        parts = text.strip().split(" -- ")
+        if text[0] in "\t ":
+            edge = _parse_edge(where, parts)
+            if edge in edges:
+                raise ProfileFormatError(
+                    f"{where}: edge node{edge[0]} -- node{edge[1]} is already on line {edges[edge]}"
+                )
+            edges[edge] = line
+        else:
+            node = _parse_node(where, line, parts)
+            if node.number in nodes:
+                raise ProfileFormatError(f"{where}: node{node.number} is already on line {nodes[node.number].line}")
+            nodes[node.number] = node
+    if not nodes:
+        raise ProfileFormatError(f"{path}:1: no nodes; a PipeDream profile has a `node1 -- ...` line a layer")
+    producers: dict[int, list[int]] = {number: [] for number in nodes}
+    for (producer, consumer), line in sorted(edges.items()):
+        for end in (producer, consumer):
+            if end not in nodes:
+                raise ProfileFormatError(f"{path}:{line}: edge to node{end}, which has no line of its own")
+        producers[consumer].append(producer)
+    return nodes, producers
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProfileFormatError(f"{path}:1: not a text file (byte {error.start} is not UTF-8)") from error
+    except OSError as error:
+        raise ProfileFormatError(f"{path}:1: cannot be read: {error.strerror or error}") from error
+
+
+def _parse_edge(where: str, parts: list[str]) -> tuple[int, int]:
+    if len(parts) != 2:
+        raise ProfileFormatError(
+            f"{where}: an edge is `node1 -- node2`, indented by a tab; got {_shown(' -- '.join(parts))}"
+        )
+    producer, consumer = (_parse_number(where, part) for part in parts)
+    return producer, consumer
+
+
+def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
+    if len(parts) < 3:
+        raise ProfileFormatError(
+            f"{where}: a node is `node1 -- operator -- {FIELDS[0]}=..., ...`; got {_shown(' -- '.join(parts))}"
+        )
+    figures: dict[str, str] = {}
+    for item in parts[-1].split(","):
+        key, equals, value = item.strip().partition("=")
+        if not equals or key not in FIELDS or key in figures:
+            raise ProfileFormatError(
+                f"{where}: expected each of {', '.join(FIELDS)} once, as key=value; got {_shown(item)}"
+            )
+        figures[key] = value
+    missing = [field for field in FIELDS if field not in figures]
+    if missing:
+        raise ProfileFormatError(f"{where}: {missing[0]} is missing")
+    forward, backward, outputs, parameters = (_parse_amounts(where, key, figures[key]) for key in FIELDS)
+    elements = sum(parameters) / BYTES_PER_ELEMENT
+    if elements != int(elements):
+        raise ProfileFormatError(
+            f"{where}: parameter_size must be a multiple of {BYTES_PER_ELEMENT} bytes (fp32), got {sum(parameters):g}"
+        )
+    return _Node(
+        number=_parse_number(where, parts[0]),
+        description=" -- ".join(parts[1:-1]),
+        forward=sum(forward) / 1e3,
+        backward=sum(backward) / 1e3,
+        outputs=tuple(size / BYTES_PER_ELEMENT for size in outputs),
+        parameters=int(elements),
+        line=line,
+    )
+
+
+def _parse_number(where: str, text: str) -> int:
+    match = _NODE.fullmatch(text.strip())
+    if match is None:
+        raise ProfileFormatError(f"{where}: a node is called node<number>, got {_shown(text)}")
+    return int(match[1])
+
+
+def _parse_amounts(where: str, key: str, text: str) -> list[float]:
+    """A number, or the numbers of a list `[a; b; c]`, which only activation_size may be."""
+    inner = text.strip()
+    if key == "activation_size" and inner.startswith("[") and inner.endswith("]"):
+        items = inner[1:-1].split(";")
+    else:
+        items = [inner]
+    amounts = []
+    for item in items:
+        try:
+            amount = float(item)
+        except ValueError:
+            raise ProfileFormatError(f"{where}: {key} must be a number, got {_shown(text)}") from None
+        if not math.isfinite(amount) or amount < 0:
+            raise ProfileFormatError(f"{where}: {key} must be finite and not negative, got {_shown(text)}")
+        amounts.append(amount)
+    return amounts
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _topological_order(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]]) -> list[int]:
+    """Kahn's algorithm; among the nodes that are ready, the lowest number goes first."""
+    consumers: dict[int, list[int]] = {number: [] for number in nodes}
+    waiting = {number: len(before) for number, before in producers.items()}
+    for consumer, before in producers.items():
+        for producer in before:
+            consumers[producer].append(consumer)
+    ready = [number for number, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(number)
+        for consumer in consumers[number]:
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
+                heapq.heappush(ready, consumer)
+    if len(order) < len(nodes):
+        stuck = min(number for number, count in waiting.items() if count > 0)
+        raise ProfileFormatError(f"{path}:{nodes[stuck].line}: the edges form a cycle, so node{stuck} can never run")
+    return order
+
+
+def _detect_minibatch(path: Path, nodes: dict[int, _Node]) -> int:
+    """Samples of the profiled mini-batch, from shapes that are a known size a sample."""
+    found: dict[float, _Node] = {}
+    sequences = any(node.kind in ("recurrent", "embedding") for node in nodes.values())
+    for node in sorted(nodes.values(), key=lambda node: node.number):
+        lstm, linear = _LSTM.search(node.description), _LINEAR.search(node.description)
+        if lstm and len(node.outputs) >= 3:  # outputs: all steps, final hidden state, final cell state, ...
+            found.setdefault(node.outputs[1] / int(lstm[2]), node)
+        elif linear and node.kind == "linear" and not sequences:
+            found.setdefault(sum(node.outputs) / int(linear[2]), node)
+    hint = "give the profiled mini-batch (profiled_minibatch)"
+    if not found:
+        raise ProfileFormatError(f"{path}:1: no LSTM with its states and no Linear layer tells the mini-batch; {hint}")
+    if len(found) > 1:
+        one, other = list(found.items())[:2]
+        raise ProfileFormatError(
+            f"{path}:{other[1].line}: node{other[1].number} implies a mini-batch of {other[0]:g}, "
+            f"node{one[1].number} of {one[0]:g}; {hint}"
+        )
+    samples, node = next(iter(found.items()))
+    if samples < 1 or samples != int(samples):
+        raise ProfileFormatError(
+            f"{path}:{node.line}: node{node.number} implies a mini-batch of {samples:g}, not a whole number; {hint}"
+        )
+    return int(samples)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What an operator's description tells about one sample."""
+
+    flop: float = 0.0
+    steps: int = 1
+    kept: float = 0.0
+
+
+def _shape(node: _Node, samples: int, attended: float) -> _Shape:
+    """FLOP, dependent steps and further kept elements a sample.
+
+    attended: elements a sample of the encoder output that an attention reads (0 elsewhere)
+    """
+    output = sum(node.outputs) / samples
+    lstm = _LSTM.search(node.description)
+    if convolution := _CONVOLUTION.match(node.description):
+        channels, _, height, width = (int(group) for group in convolution.groups())
+        groups = _GROUPS.search(node.description)
+        return _Shape(flop=2.0 * channels / (int(groups[1]) if groups else 1) * height * width * output)
+    if lstm and node.kind == "recurrent":
+        return _recurrent_shape(node, int(lstm[1]), int(lstm[2]), samples, attended)
+    if (linear := _LINEAR.search(node.description)) and node.kind == "linear":
+        return _Shape(flop=2.0 * int(linear[1]) * output)
+    if node.operator == "MaxPool2d":
+        return _Shape(kept=INDEX_FP32 * output)
+    if node.operator == "Dropout":
+        return _Shape(kept=MASK_FP32 * output)
+    return _Shape()
+
+
+def _recurrent_shape(node: _Node, inputs: int, hidden: int, samples: int, attended: float) -> _Shape:
+    """Per step 2·4·hidden·(inputs + hidden) FLOP; kept: 4 gates, cell state and output of every step.
+
+    A bidirectional layer runs its two directions one after the other. Bahdanau attention adds the query
+    projection, the key projection of every encoder step, the scores and the weighted sum.
+    """
+    steps = node.outputs[0] / samples / hidden  # both directions side by side count as steps of one
+    flop = steps * 8.0 * hidden * (inputs + hidden)
+    kept = steps * 6.0 * hidden
+    if node.operator == "RecurrentAttention":
+        keys = attended / hidden
+        flop += 2.0 * hidden * hidden * (steps + keys) + 4.0 * hidden * steps * keys
+        kept += steps * keys * (hidden + 1.0)  # tanh(query + key) and the score of every pair
+    return _Shape(flop=flop, steps=max(1, round(steps)), kept=kept)
+
+
+def _build(
+    path: Path,
+    nodes: dict[int, _Node],
+    producers: dict[int, list[int]],
+    order: list[int],
+    samples: int,
+    minibatch: int,
+    include_input: bool,
+) -> Workload:
+    builder = Builder()
+    handles: dict[int, int] = {}
+    for number in order:
+        node = nodes[number]
+        output = sum(node.outputs) / samples
+        if node.operator == "Input" and not include_input:
+            handles[number] = builder.source(output)
+            continue
+        inputs = [handles[producer] for producer in producers[number]]
+        if node.operator == "Add":
+            inputs.reverse()  # a sum in place writes on the newest operand, not on the shortcut
+        shape = _shape(node, samples, max((builder.output_elements(x) for x in inputs), default=0.0))
+        handles[number] = builder.add(
+            f"node{number}_{node.operator.strip('_')}",
+            node.kind,
+            inputs,
+            output=output,
+            flop=shape.flop,
+            parameters=node.parameters,
+            keeps_inputs=node.kind in KEEPS_INPUTS,
+            keeps_extra=shape.kept,
+            in_place="inplace" in node.description or node.operator in VIEWS,
+            sequential_steps=shape.steps,
+            measured=((samples, node.forward, node.backward),),
+        )
+    if len(handles) == sum(handle < 0 for handle in handles.values()):
+        raise ProfileFormatError(f"{path}:1: every node is an Input; there is nothing to compute")
+    kinds = {node.kind for node in nodes.values()}
+    sample = "sequence" if kinds & {"recurrent", "embedding"} else "image" if "convolution" in kinds else "sample"
+    return builder.build(path.stem, sample=sample, minibatch=minibatch, bytes_per_element=BYTES_PER_ELEMENT)

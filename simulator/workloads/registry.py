@@ -1,0 +1,127 @@
+"""Registry: every network by its name, built in or from an installed package."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable
+from importlib import metadata
+
+from simulator.layers import Workload
+from simulator.workloads.alexnet import alexnet
+from simulator.workloads.bert import bert_base, bert_large
+from simulator.workloads.gnmt import gnmt8, gnmt16
+from simulator.workloads.gpt import gpt2, gpt2_large, gpt2_medium, gpt2_xl, gpt3_175b, gpt_14
+from simulator.workloads.huggingface import read_config
+from simulator.workloads.llama import llama2_7b
+from simulator.workloads.pipedream_profile import read_profile
+from simulator.workloads.resnet import resnet50, resnet101
+from simulator.workloads.synthetic import uniform_chain
+from simulator.workloads.vgg import vgg16, vgg19
+
+WORKLOADS: dict[str, Callable[..., Workload]] = {
+    "alexnet": alexnet,
+    "bert-base": bert_base,
+    "bert-large": bert_large,
+    "gnmt16": gnmt16,
+    "gnmt8": gnmt8,
+    "gpt-14": gpt_14,
+    "gpt2": gpt2,
+    "gpt2-large": gpt2_large,
+    "gpt2-medium": gpt2_medium,
+    "gpt2-xl": gpt2_xl,
+    "gpt3-175b": gpt3_175b,
+    "llama2-7b": llama2_7b,
+    "resnet101": resnet101,
+    "resnet50": resnet50,
+    "vgg16": vgg16,
+    "vgg19": vgg19,
+}
+"""Built-in workloads: functions that need no argument; one with a `sequence` argument takes its length."""
+
+ENTRY_POINTS = "pipeplan.workloads"
+"""Entry-point group of packages outside: each entry is a name and such a function."""
+
+CHAIN = "chain:"
+"""Prefix of a synthetic chain: `chain:16` has 16 equal layers."""
+
+LONGEST_CHAIN = 100_000
+
+
+def workload_names() -> tuple[str, ...]:
+    """Names that `load_workload` knows, sorted: built-in ones and those of installed packages.
+
+    A built-in name wins over a package's.
+    """
+    return tuple(sorted({*WORKLOADS, *_plugins()}))
+
+
+def load_workload(name: str, sequence: int | None = None) -> Workload:
+    """The workload called `name`; sequence: tokens of a sample (None: the workload's own).
+
+    Raises ValueError (one line) for an unknown name (with the closest and all choices), for a sequence length
+    where the workload has none, and for a package's entry that is no workload.
+    """
+    if name in WORKLOADS:
+        return _called(name, WORKLOADS[name], sequence)
+    plugins = _plugins()
+    if name in plugins:
+        return _called(name, _loaded(plugins[name]), sequence)
+    names = workload_names()
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ValueError(f"unknown workload {name!r}: choose one of {', '.join(names)}{hint}")
+
+
+def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
+    """The workload that a user wrote: a registered name, a path, or `chain:LAYERS`.
+
+    sequence: tokens of a sample, for workloads that are made of sequences (None: the workload's own).
+    What ends in `.txt` is a PipeDream profile; what else ends in `.json` or has a path separator is a Hugging
+    Face `config.json`.
+
+    Raises ValueError (one line); WorkloadFileError, a ValueError, for a file.
+    """
+    if spec.startswith(CHAIN):
+        layers = spec.removeprefix(CHAIN)
+        if not (layers.isascii() and layers.isdigit() and 1 <= int(layers[:9]) <= LONGEST_CHAIN):
+            raise ValueError(f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {spec!r}")
+        _refuse_sequence(spec, sequence)
+        return uniform_chain(int(layers))
+    if spec.endswith(".txt"):
+        _refuse_sequence(spec, sequence)
+        return read_profile(spec)
+    if spec.endswith(".json") or "/" in spec or os.sep in spec:
+        return read_config(spec, sequence)
+    return load_workload(spec, sequence)
+
+
+def _plugins() -> dict[str, metadata.EntryPoint]:
+    return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _loaded(entry: metadata.EntryPoint) -> Callable[..., Workload]:
+    try:
+        make = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"workload {entry.name!r}: {entry.value} cannot be imported: {error}") from error
+    if not callable(make):
+        raise ValueError(f"workload {entry.name!r}: {entry.value} must be a function, got {make!r}")
+    return make  # type: ignore[no-any-return]
+
+
+def _called(name: str, make: Callable[..., Workload], sequence: int | None) -> Workload:
+    if sequence is not None and "sequence" in inspect.signature(make).parameters:
+        workload = make(sequence=sequence)
+    else:
+        _refuse_sequence(name, sequence)
+        workload = make()
+    if not isinstance(workload, Workload):
+        raise ValueError(f"workload {name!r} must be a function that returns a Workload, got {workload!r}")
+    return workload
+
+
+def _refuse_sequence(name: str, sequence: int | None) -> None:
+    if sequence is not None:
+        raise ValueError(f"workload {name!r} has no sequence length to set, got {sequence}")
