@@ -9,9 +9,9 @@ on both sides: Input nodes (they measure data loading) and the loss (the profile
 
 Sentences. The profiles of GNMT record the tensor shapes of ONE batch (48 tokens in `gnmt`, 25 in `gnmt_large`), but seconds
 that are means over a thousand batches of changing length. The classifier shows that the two do not belong together: its
-forward in `gnmt` would run at 17.7 TFLOP/s, beyond the 15.7 of the card, and in `gnmt_large` at 8.5. Both networks read the
-same corpus, so that both are predicted at one mean length, MEAN_TOKENS, which is fitted; the errors at the recorded
-lengths are printed beside it.
+forward in `gnmt` would run at 17.7 TFLOP/s, beyond the 15.7 of the card, and in `gnmt_large` at 8.5. Both networks
+translate the same corpus (WMT16, recalled), so that both are predicted at one mean length, MEAN_TOKENS, which is fitted;
+the errors at the recorded lengths are printed beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hardware_profiles import Accelerator, Precision, ProfileError, Work, load_accelerator
-from simulator import Workload, alexnet, gnmt, read_profile, resnet50, vgg16
+from simulator import Workload, load_workload
+from simulator.workloads import read_profile
+from simulator.workloads.gnmt import gnmt
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,28 +44,39 @@ TARGET = 0.15
 MEAN_TOKENS = 30
 """Tokens of a sentence, source and target, in both GNMT profiles: fitted, see the module's text."""
 
+PIPE_WIDTH = 150
+"""Columns of the table where standard output is no terminal."""
+
 EXIT_OK, EXIT_FAILURE, EXIT_BAD_FILE = 0, 1, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One profile (`<name>.txt`) and its analytic twin; `tokens` in, for a network that reads sentences."""
+    """One profile (`<profile>.txt`) and what makes its analytic twin.
 
-    name: str
-    make: Callable[[], Workload]
-    make_of_length: Callable[[int], Workload] | None = None
+    make: tokens of a sentence -> workload; networks of images ignore it
+    tokens: length to predict at; None for images
+    """
+
+    profile: str
+    make: Callable[[int], Workload]
+    tokens: int | None = None
 
 
-def _gnmt_of_length(layers: int, tokens: int) -> Workload:
+def _image_network(name: str, tokens: int) -> Workload:
+    return load_workload(name)
+
+
+def _gnmt(layers: int, tokens: int) -> Workload:
     return gnmt(layers, source_tokens=tokens)
 
 
 CASES = (
-    Case("vgg16", vgg16),
-    Case("alexnet", alexnet),
-    Case("resnet50", resnet50),
-    Case("gnmt", partial(_gnmt_of_length, 8, MEAN_TOKENS), partial(_gnmt_of_length, 8)),
-    Case("gnmt_large", partial(_gnmt_of_length, 16, MEAN_TOKENS), partial(_gnmt_of_length, 16)),
+    Case("vgg16", partial(_image_network, "vgg16")),
+    Case("alexnet", partial(_image_network, "alexnet")),
+    Case("resnet50", partial(_image_network, "resnet50")),
+    Case("gnmt", partial(_gnmt, 8), MEAN_TOKENS),
+    Case("gnmt_large", partial(_gnmt, 16), MEAN_TOKENS),
 )
 
 
@@ -197,17 +210,18 @@ def recorded_tokens(profile: Workload) -> int:
 
 
 def compare_case(case: Case, folder: Path, accelerator: Accelerator) -> Comparison:
-    """Read one profile and compare. Raises ValueError for a file that cannot be read."""
-    profile = read_profile(folder / f"{case.name}.txt")
+    """Read one profile and compare. Raises ValueError for a file that cannot be read or has other layers."""
+    profile = read_profile(folder / f"{case.profile}.txt")
     measured = measured_seconds(profile)
-    samples = profile.minibatch
-    result = compared(case.name, samples, measured, predicted_seconds(case.make(), accelerator, samples))
-    if case.make_of_length is None:
-        return result
+
+    def against(tokens: int) -> Comparison:
+        predicted = predicted_seconds(case.make(tokens), accelerator, profile.minibatch)
+        return compared(case.profile, profile.minibatch, measured, predicted)
+
+    if case.tokens is None:
+        return against(0)
     tokens = recorded_tokens(profile)
-    at_recorded = predicted_seconds(case.make_of_length(tokens), accelerator, samples)
-    error = compared(case.name, samples, measured, at_recorded).error
-    return replace(result, recorded_tokens=tokens, recorded_error=error)
+    return replace(against(case.tokens), recorded_tokens=tokens, recorded_error=against(tokens).error)
 
 
 def compare_all(folder: Path, accelerator: Accelerator) -> list[Comparison]:
@@ -284,7 +298,7 @@ def print_table(comparisons: Sequence[Comparison]) -> None:
     from rich.table import Table
 
     table = Table(title=f"{ACCELERATOR}, fp32: model against measured profiles, ms of a mini-batch")
-    table.add_column("profile")
+    table.add_column("profile", no_wrap=True)
     for heading in ("mini-batch", "measured F", "model F", "measured B", "model B", "error", "misplaced"):
         table.add_column(heading, justify="right")
     table.add_column("worst group (measured / model ms)")
@@ -302,6 +316,9 @@ def print_table(comparisons: Sequence[Comparison]) -> None:
             f"{worst.name} ({1e3 * worst.measured:.1f} / {1e3 * worst.predicted:.1f})",
         )
     console = Console()
+    if not console.is_terminal:
+        # A pipe or a file has no width of its own: do not fold the table at rich's 80 columns.
+        console = Console(width=PIPE_WIDTH)
     console.print(table)
     for row in comparisons:
         if row.recorded_error is not None:

@@ -1,1 +1,70 @@
-"""Hardware profiles: accelerators and clusters, and how long they take."""
+"""Hardware profiles: what the hardware is and how long it takes. Accelerators and clusters are TOML files."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator, Phase, Precision, Work
+    from hardware_profiles.cluster import Channel, Cluster, Level, Link
+    from hardware_profiles.fpga import FieldProgrammableGateArray
+    from hardware_profiles.gpu import GraphicsProcessor
+    from hardware_profiles.load import (
+        ProfileError,
+        accelerator_names,
+        check_file,
+        cluster_names,
+        load_accelerator,
+        load_cluster,
+        schema,
+    )
+
+_HOME = {
+    "Accelerator": "accelerator",
+    "PRECISION_BYTES": "accelerator",
+    "Phase": "accelerator",
+    "Precision": "accelerator",
+    "Work": "accelerator",
+    "Channel": "cluster",
+    "Cluster": "cluster",
+    "Level": "cluster",
+    "Link": "cluster",
+    "FieldProgrammableGateArray": "fpga",
+    "GraphicsProcessor": "gpu",
+    "ProfileError": "load",
+    "accelerator_names": "load",
+    "check_file": "load",
+    "cluster_names": "load",
+    "load_accelerator": "load",
+    "load_cluster": "load",
+    "schema": "load",
+}
+
+__all__ = [
+    "PRECISION_BYTES",
+    "Accelerator",
+    "Channel",
+    "Cluster",
+    "FieldProgrammableGateArray",
+    "GraphicsProcessor",
+    "Level",
+    "Link",
+    "Phase",
+    "Precision",
+    "ProfileError",
+    "Work",
+    "accelerator_names",
+    "check_file",
+    "cluster_names",
+    "load_accelerator",
+    "load_cluster",
+    "schema",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module when it is first asked for: `--help` stays quick."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

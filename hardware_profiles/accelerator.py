@@ -55,7 +55,13 @@ PHASES: tuple[str, ...] = get_args(Phase)
 
 
 def check_request(
-    name: str, work: Work, samples: float, phase: str, precision: str, kinds: Iterable[str], precisions: Iterable[str]
+    name: str,
+    work: Work,
+    samples: float,
+    phase: str,
+    precision: str,
+    kinds: Iterable[str],
+    precisions: Iterable[str],
 ) -> None:
     """Raise ValueError, in one line, unless a device of that name can time this request.
 

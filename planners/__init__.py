@@ -1,1 +1,105 @@
-"""Planners: search for a good plan of a problem."""
+"""Planners: search for a good plan of a problem.
+
+Names are loaded from their modules when they are first asked for, so that `pipeplan --help` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
+    from planners.bounds import iteration_lower_bound, lower_bound_seconds
+    from planners.brute_force import BruteForce
+    from planners.pipedream import HierarchicalPartition, InfeasiblePartition, LevelStage, PlannedStage, partition
+    from planners.pipedream_planner import PipeDream, PipeDreamFlush
+    from planners.pipedream_table import StateTable, measured_table, state_table
+    from planners.registry import PLANNERS, PlannerEntry, applicable_planners, make_plan, planner_entries, planner_entry
+    from planners.search import (
+        BudgetSpent,
+        Evaluator,
+        PlannedOutcome,
+        Planner,
+        Progress,
+        Request,
+        Score,
+        run_planner,
+    )
+
+_HOME = {
+    "DataParallel": "baselines",
+    "GreedyBalance": "baselines",
+    "UniformLayers": "baselines",
+    "balanced_cuts": "baselines",
+    "uniform_cuts": "baselines",
+    "iteration_lower_bound": "bounds",
+    "lower_bound_seconds": "bounds",
+    "BruteForce": "brute_force",
+    "HierarchicalPartition": "pipedream",
+    "InfeasiblePartition": "pipedream",
+    "LevelStage": "pipedream",
+    "PlannedStage": "pipedream",
+    "partition": "pipedream",
+    "PipeDream": "pipedream_planner",
+    "PipeDreamFlush": "pipedream_planner",
+    "StateTable": "pipedream_table",
+    "measured_table": "pipedream_table",
+    "state_table": "pipedream_table",
+    "PLANNERS": "registry",
+    "PlannerEntry": "registry",
+    "applicable_planners": "registry",
+    "make_plan": "registry",
+    "planner_entries": "registry",
+    "planner_entry": "registry",
+    "BudgetSpent": "search",
+    "Evaluator": "search",
+    "PlannedOutcome": "search",
+    "Planner": "search",
+    "Progress": "search",
+    "Request": "search",
+    "Score": "search",
+    "run_planner": "search",
+}
+
+__all__ = [
+    "PLANNERS",
+    "BruteForce",
+    "BudgetSpent",
+    "DataParallel",
+    "Evaluator",
+    "GreedyBalance",
+    "HierarchicalPartition",
+    "InfeasiblePartition",
+    "LevelStage",
+    "PipeDream",
+    "PipeDreamFlush",
+    "PlannedOutcome",
+    "PlannedStage",
+    "Planner",
+    "PlannerEntry",
+    "Progress",
+    "Request",
+    "Score",
+    "StateTable",
+    "UniformLayers",
+    "applicable_planners",
+    "balanced_cuts",
+    "iteration_lower_bound",
+    "lower_bound_seconds",
+    "make_plan",
+    "measured_table",
+    "partition",
+    "planner_entries",
+    "planner_entry",
+    "run_planner",
+    "state_table",
+    "uniform_cuts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module when it is first asked for."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

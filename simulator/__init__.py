@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simulator.antichains import AntichainStates, antichain_states
     from simulator.costs import Bucket, Costs, GivenCosts, Transfer, given_costs
     from simulator.layer_costs import LayerCosts
     from simulator.layers import LAYER_KINDS, Layer, Workload
@@ -20,22 +21,38 @@ if TYPE_CHECKING:
         InfeasiblePlanError,
         Plan,
         Problem,
+        Replication,
         Stage,
         check_plan,
         equal_microbatches,
         stages_from_cuts,
     )
     from simulator.plan_costs import PlanCosts
+    from simulator.plots import gantt, memory_figure, readable_window, save
     from simulator.program import DeadlockError, LaneKind, Program
     from simulator.schedule import Schedule, ScheduleError
     from simulator.schedule_checks import check_schedule
     from simulator.schedule_text import from_text, from_torch_csv, read_schedule, to_text, to_torch_csv
     from simulator.schedules import SCHEDULES, ScheduleFamily, build_schedule, schedule_families
-    from simulator.simulate import ENGINES, Engine, Outcome, build_program, simulate
+    from simulator.simulation import ENGINES, Engine, Outcome, build_program, simulate
     from simulator.timeline import Bubble, Timeline, Transfers
-    from simulator.workloads import WORKLOADS, load_workload, workload_from_spec
+    from simulator.traces import chrome_trace, write_chrome_trace
+    from simulator.versions import VersionTable, version_table
+    from simulator.workloads import (
+        WORKLOADS,
+        ConfigFormatError,
+        ProfileFormatError,
+        WorkloadFileError,
+        load_workload,
+        read_config,
+        read_profile,
+        workload_from_spec,
+        workload_names,
+    )
 
 _HOME = {
+    "AntichainStates": "antichains",
+    "antichain_states": "antichains",
     "COMPUTE_KINDS": "ops",
     "LETTERS": "ops",
     "Op": "ops",
@@ -44,8 +61,14 @@ _HOME = {
     "Layer": "layers",
     "Workload": "layers",
     "WORKLOADS": "workloads",
+    "ConfigFormatError": "workloads",
+    "ProfileFormatError": "workloads",
+    "WorkloadFileError": "workloads",
     "load_workload": "workloads",
+    "read_config": "workloads",
+    "read_profile": "workloads",
     "workload_from_spec": "workloads",
+    "workload_names": "workloads",
     "Schedule": "schedule",
     "ScheduleError": "schedule",
     "check_schedule": "schedule_checks",
@@ -76,6 +99,7 @@ _HOME = {
     "InfeasiblePlanError": "plan",
     "Plan": "plan",
     "Problem": "plan",
+    "Replication": "plan",
     "Stage": "plan",
     "check_plan": "plan",
     "equal_microbatches": "plan",
@@ -85,11 +109,19 @@ _HOME = {
     "CATEGORIES": "memory",
     "DeviceMemory": "memory",
     "memory_over_time": "memory",
-    "ENGINES": "simulate",
-    "Engine": "simulate",
-    "Outcome": "simulate",
-    "build_program": "simulate",
-    "simulate": "simulate",
+    "ENGINES": "simulation",
+    "Engine": "simulation",
+    "Outcome": "simulation",
+    "build_program": "simulation",
+    "simulate": "simulation",
+    "gantt": "plots",
+    "memory_figure": "plots",
+    "readable_window": "plots",
+    "save": "plots",
+    "chrome_trace": "traces",
+    "write_chrome_trace": "traces",
+    "VersionTable": "versions",
+    "version_table": "versions",
 }
 
 __all__ = [
@@ -102,9 +134,11 @@ __all__ = [
     "OPTIMIZER_STATES",
     "SCHEDULES",
     "WORKLOADS",
+    "AntichainStates",
     "Bubble",
     "Bucket",
     "Communication",
+    "ConfigFormatError",
     "Costs",
     "DeadlockError",
     "DeviceMemory",
@@ -120,7 +154,9 @@ __all__ = [
     "Plan",
     "PlanCosts",
     "Problem",
+    "ProfileFormatError",
     "Program",
+    "Replication",
     "Schedule",
     "ScheduleError",
     "ScheduleFamily",
@@ -128,25 +164,38 @@ __all__ = [
     "Timeline",
     "Transfer",
     "Transfers",
+    "VersionTable",
     "Workload",
+    "WorkloadFileError",
+    "antichain_states",
     "build_program",
     "build_schedule",
     "check_plan",
     "check_schedule",
+    "chrome_trace",
     "equal_microbatches",
     "from_text",
     "from_torch_csv",
+    "gantt",
     "given_costs",
     "load_workload",
     "lower",
+    "memory_figure",
     "memory_over_time",
+    "read_config",
+    "read_profile",
     "read_schedule",
+    "readable_window",
+    "save",
     "schedule_families",
     "simulate",
     "stages_from_cuts",
     "to_text",
     "to_torch_csv",
+    "version_table",
     "workload_from_spec",
+    "workload_names",
+    "write_chrome_trace",
 ]
 
 

@@ -114,8 +114,7 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
     frontier = np.zeros_like(members)
     for producer, consumer in workload.edges:
         frontier[:, producer] |= members[:, producer] & ~members[:, consumer]
-    feeds = [sum(1 << c for c in consumers[index] if c not in left_out) for index in range(count)]
-    augmented = _unpack([_augmented(mask, ancestors, feeds) for mask in masks], count)
+    augmented = _augmented(members, _unpack(ancestors, count), workload.edges, left_out)
     predecessors, offsets = _inside(members)
     return AntichainStates(members, frontier, augmented, predecessors, offsets)
 
@@ -153,47 +152,60 @@ def _ordered_down_sets(
     limit: int,
 ) -> list[int]:
     """All down-sets in reverse postorder of a depth-first walk, the order of PipeDream's topological sort."""
+    feeds = [sum(1 << c for c in row if c not in left_out) for row in consumers]
     first = ancestors[root]
+    ready = 0  # layers outside of a state that read one inside
+    for layer in _bits(first):
+        ready |= feeds[layer]
     finished: list[int] = []
     seen = {first}
-    stack: list[tuple[int, list[int]]] = [(first, _larger(first, ancestors, consumers, left_out))]
+    stack = [(first, ready & ~first, _bits(ready & ~first))]
     while stack:
-        mask, pending = stack[-1]
+        mask, ready, pending = stack[-1]
         if not pending:
             finished.append(mask)
             stack.pop()
             continue
-        following = pending.pop()
+        following = mask | ancestors[pending.pop()]
         if following in seen:
             continue
         seen.add(following)
         if len(seen) > limit:
             raise ValueError(f"a graph may have at most {limit} antichain states, this one has more; raise the limit")
-        stack.append((following, _larger(following, ancestors, consumers, left_out)))
+        for layer in _bits(following & ~mask):
+            ready |= feeds[layer]
+        ready &= ~following
+        stack.append((following, ready, _bits(ready)))
     return finished[::-1]
 
 
-def _larger(mask: int, ancestors: list[int], consumers: list[list[int]], left_out: set[int]) -> list[int]:
-    """The down-sets that one more consumer of a layer in `mask` leads to, by rising index of the consumer."""
-    ready = {c for layer in _bits(mask) for c in consumers[layer] if c not in left_out and not mask >> c & 1}
-    return [mask | ancestors[consumer] for consumer in sorted(ready)]
-
-
-def _augmented(mask: int, ancestors: list[int], feeds: list[int]) -> int:
-    """PipeDream's augmented antichain of a state, as a mask (see `AntichainStates.augmented`)."""
-    augmented = 0
-    for last in _bits(mask):
-        if feeds[last] & mask:
-            continue  # something inside reads it: not a last layer
-        augmented |= 1 << last
-        for upstream in _bits(ancestors[last]):
-            if feeds[upstream] & ~ancestors[last]:
-                augmented |= 1 << upstream
-    return augmented
-
-
 def _bits(mask: int) -> list[int]:
-    return [index for index in range(mask.bit_length()) if mask >> index & 1]
+    """Positions of the set bits, rising."""
+    positions = []
+    while mask:
+        lowest = mask & -mask
+        positions.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return positions
+
+
+def _augmented(
+    members: NDArray[np.bool_], ancestors: NDArray[np.bool_], edges: Sequence[tuple[int, int]], left_out: set[int]
+) -> NDArray[np.bool_]:
+    """PipeDream's augmented antichain of each state (see `AntichainStates.augmented`), (states, layers)."""
+    count = members.shape[1]
+    kept_edges = [edge for edge in edges if not left_out & set(edge)]
+    last = members.copy()
+    last[:, sorted(left_out)] = False
+    forks = np.zeros((count, count), dtype=np.bool_)  # row: upstream of a layer, and also feeding something else
+    for producer, consumer in kept_edges:
+        last[:, producer] &= ~members[:, consumer]
+        forks[:, producer] |= ancestors[:, producer] & ~ancestors[:, consumer]
+    np.fill_diagonal(forks, True)
+    augmented = np.zeros_like(members)
+    for layer in range(count):
+        augmented[last[:, layer]] |= forks[layer]
+    return augmented
 
 
 def _unpack(masks: list[int], count: int) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ XPipe (arXiv 1911.04610) and PipeOptim; version differences of the schedule are 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -135,63 +136,46 @@ class StageWeights(Protocol):
         """The present weights `steps` further along the optimizer's direction (the very same array at 0 steps)."""
 
 
-class PredictionRule(Protocol):
-    """The weights of a forward and of a backward; call once per op, in the order of the replay.
+@dataclass(frozen=True, slots=True)
+class PredictionRule(ABC):
+    """The weights of a forward and of a backward; called once per op, in the order of the replay.
 
-    `stashes`: whether a backward reuses its forward's weights; `holds_versions`: whether older versions are needed.
+    As it stands here: nothing held, any N and T, the schedule's learning rate.
     """
 
     @property
     def stashes(self) -> bool:
         """Whether the weights of a forward are held until its backward."""
+        return False
 
     @property
     def holds_versions(self) -> bool:
-        """Whether versions that micro-batches entered the pipeline with are held."""
+        """Whether the versions that micro-batches entered the pipeline with are held."""
+        return False
 
     def check(self, stages: int, microbatches: int) -> None:
         """ValueError if the rule is not defined for N `stages` and T `microbatches`."""
+        return
 
+    @abstractmethod
     def forward(self, stage: StageWeights, microbatch: int) -> Array:
         """Weights for the forward of `microbatch`."""
 
+    @abstractmethod
     def backward(self, stage: StageWeights, microbatch: int) -> Array:
         """Weights for the backward of `microbatch` (its input gradient)."""
 
     def updated(self, stage: StageWeights, previous: Array) -> None:
         """Called after every update, with the weights before it."""
+        return
 
     def learning_rate_factor(self, position: Position, update: int) -> float:
         """Factor on the learning rate of update `update` (0-based)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Base of the rules: nothing held, the weights present now, the learning rate unchanged."""
-
-    @property
-    def stashes(self) -> bool:
-        """Whether the weights of a forward are held until its backward."""
-        return False
-
-    @property
-    def holds_versions(self) -> bool:
-        """Whether versions that micro-batches entered the pipeline with are held."""
-        return False
-
-    def check(self, stages: int, microbatches: int) -> None:
-        """Any N and T."""
-
-    def updated(self, stage: StageWeights, previous: Array) -> None:
-        """Nothing to do."""
-
-    def learning_rate_factor(self, position: Position, update: int) -> float:
-        """1: the schedule's learning rate."""
         return 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Naive(Rule):
+class Naive(PredictionRule):
     """Naive pipelining: the weights present at forward and at backward; no gradient of any one weight vector."""
 
     def forward(self, stage: StageWeights, microbatch: int) -> Array:
@@ -204,7 +188,7 @@ class Naive(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Synchronous(Naive):
+class Synchronous(PredictionRule):
     """GPipe, 1F1B with flush, data parallelism: ValueError if the order shows any other than the synchronous version."""
 
     def forward(self, stage: StageWeights, microbatch: int) -> Array:
@@ -217,9 +201,13 @@ class Synchronous(Naive):
             )
         return stage.weights
 
+    def backward(self, stage: StageWeights, microbatch: int) -> Array:
+        """The present weights, which are still the same."""
+        return stage.weights
+
 
 @dataclass(frozen=True, slots=True)
-class Stashing(Rule):
+class Stashing(PredictionRule):
     """PipeDream's weight stashing: the backward uses what its forward used (SOSP'19, section 3.3)."""
 
     @property
@@ -237,8 +225,14 @@ class Stashing(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class VerticalSync(Rule):
-    """PipeDream's vertical sync: every stage uses the version that the input stage had at the forward."""
+class VerticalSync(PredictionRule):
+    """PipeDream's vertical sync: every stage uses the version that the input stage had at the forward.
+
+    whole_minibatches: PipeDream-2BW: a mini-batch uses throughout the version that the input stage had at its first
+        forward, m-2 (1-based) where N > 1; needs T >= N, or two copies would not be enough
+    """
+
+    whole_minibatches: bool = False
 
     @property
     def stashes(self) -> bool:
@@ -250,8 +244,17 @@ class VerticalSync(Rule):
         """Later stages hold older versions until the micro-batches that need them arrive."""
         return True
 
+    def check(self, stages: int, microbatches: int) -> None:
+        """ValueError for whole mini-batches with T < N."""
+        if self.whole_minibatches and microbatches < stages:
+            raise ValueError(
+                f"2bw needs at least as many micro-batches a mini-batch as stages, got T={microbatches}, N={stages}"
+            )
+
     def forward(self, stage: StageWeights, microbatch: int) -> Array:
-        """The input stage's version."""
+        """The input stage's version at this micro-batch, or at the first of its mini-batch."""
+        if self.whole_minibatches:
+            microbatch -= microbatch % stage.position.microbatches
         return stage.weights_of(stage.entry_version(microbatch))
 
     def backward(self, stage: StageWeights, microbatch: int) -> Array:
@@ -260,27 +263,7 @@ class VerticalSync(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class DoubleBuffered(VerticalSync):
-    """PipeDream-2BW: a whole mini-batch uses the version of its first entry, m-2 (1-based) where N > 1.
-
-    Needs T >= N, or two copies would not be enough.
-    """
-
-    def check(self, stages: int, microbatches: int) -> None:
-        """ValueError unless T >= N."""
-        if microbatches < stages:
-            raise ValueError(
-                f"2bw needs at least as many micro-batches a mini-batch as stages, got T={microbatches}, N={stages}"
-            )
-
-    def forward(self, stage: StageWeights, microbatch: int) -> Array:
-        """The input stage's version at the first micro-batch of the mini-batch."""
-        first = microbatch // stage.position.microbatches * stage.position.microbatches
-        return stage.weights_of(stage.entry_version(first))
-
-
-@dataclass(frozen=True, slots=True)
-class SpecTrainOne(Rule):
+class SpecTrainOne(PredictionRule):
     """SpecTrain v1: both passes aim at the version of the round trip's end on stage 0; v_(t-1) is the smoothed gradient.
 
     Forward s = floor(k/2) + N-k-1, backward s = floor(k/2), both from the present weights.
@@ -301,7 +284,7 @@ class SpecTrainOne(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class SpecTrainTwo(Rule):
+class SpecTrainTwo(PredictionRule):
     """SpecTrain v2: the forward predicts the synchronous version, the backward reuses that prediction.
 
     s is the version difference that the replay shows, which is the published N-k-1 on a straight pipeline at T = 1.
@@ -322,7 +305,7 @@ class SpecTrainTwo(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class XPipe(Rule):
+class XPipe(PredictionRule):
     """XPipe: the bellwether (first micro-batch of a mini-batch) predicts, at forward and at backward; the rest reuse.
 
     steps: `paper` for the printed formulas, `exact` for the synchronous version (ceil((N-1-k)/T) and 0)
@@ -367,7 +350,7 @@ class XPipe(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class PipeOptim(Rule):
+class PipeOptim(PredictionRule):
     """PipeOptim: every forward predicts along the optimizer's own step, the backward uses the present weights.
 
     s is the version difference that the replay shows, which is the published N-1-k on a straight pipeline at T = 1.
@@ -384,7 +367,7 @@ class PipeOptim(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class PipeMare(Rule):
+class PipeMare(PredictionRule):
     """PipeMare (arXiv 1910.05124): stale forward, corrected backward, a smaller learning rate while delays matter.
 
     With tau = tau_f - tau_b the stage's mean delay in updates, (N-1-k)/T:
@@ -456,7 +439,7 @@ PREDICTION_RULES: dict[str, PredictionRule] = {
     "naive": Naive(),
     "pipedream": Stashing(),
     "vertical-sync": VerticalSync(),
-    "2bw": DoubleBuffered(),
+    "2bw": VerticalSync(whole_minibatches=True),
     "spectrain-v1": SpecTrainOne(),
     "spectrain-v2": SpecTrainTwo(),
     "xpipe": XPipe(),

@@ -7,7 +7,7 @@ import io
 import re
 from pathlib import Path
 
-from simulator.ops import COMPUTE_KINDS, Op
+from simulator.ops import COMPUTE_KINDS, Op, OpKind
 from simulator.schedule import Schedule, ScheduleError, from_lists
 
 _COMMUNICATION = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
@@ -77,4 +77,5 @@ def _parse(rows: list[list[str]], name: str) -> Schedule:
                 raise ScheduleError(f"row {row_number}, column {column}: {error}") from None
         if ops:
             lists.append(ops)
-    return from_lists(name, lists)
+    flush = not any(op.kind is OpKind.UPDATE for ops in lists for op in ops)
+    return from_lists(name, lists, flush=flush)

@@ -72,7 +72,8 @@ class VersionTable:
     stage, replica, kind, microbatch, start, end: the timeline's columns
     seen: updates of the op's stage and replica that had been applied when it started (-1 for ops that use no
         weights: transfers, reductions; for an UPDATE the version it makes)
-    synchronous: version that a synchronous run would use: the op's mini-batch (-1 where `seen` is -1)
+    synchronous: version that a synchronous run would use: the op's mini-batch, or its round of R mini-batches where
+        R replicas of the stage take them in turn (-1 where `seen` is -1)
     forward_seen: for a backward op, what its own forward had seen; `seen` elsewhere
     """
 
@@ -147,7 +148,8 @@ def version_table(timeline: TimelineColumns, microbatches_per_minibatch: int) ->
     seen = np.empty(stage.size, np.int64)
     seen[order] = applied - np.repeat(before_group, counts)
 
-    minibatch = np.where(update, microbatch + 1, microbatch // microbatches_per_minibatch)
+    takers = _round_robin_replicas(stage, replica, kind, microbatch)[stage]
+    minibatch = np.where(update, microbatch // takers + 1, microbatch // (microbatches_per_minibatch * takers))
     return VersionTable(
         microbatches_per_minibatch,
         stage,
@@ -160,6 +162,23 @@ def version_table(timeline: TimelineColumns, microbatches_per_minibatch: int) ->
         np.where(weighted, minibatch, -1),
         np.where(weighted, _seen_by_forward(group, kind, microbatch, seen), -1),
     )
+
+
+def _round_robin_replicas(stage: Integers, replica: Integers, kind: Integers, microbatch: Integers) -> Integers:
+    """Per stage: replicas that take mini-batches in turn (1 where every replica runs a part of each micro-batch).
+
+    R of them make one update together for R mini-batches.
+    """
+    stages = int(stage.max()) + 1
+    forward = kind == OpKind.FORWARD
+
+    def distinct(column: Integers) -> Integers:
+        pairs = np.unique(np.stack([stage[forward], column[forward]]), axis=1)
+        return np.bincount(pairs[0], minlength=stages)
+
+    rows = np.bincount(stage[forward], minlength=stages)
+    shared = np.maximum(1, rows // np.maximum(1, distinct(microbatch)))  # replicas that run the same micro-batch
+    return np.maximum(1, distinct(replica) // shared).astype(np.int64)
 
 
 def _seen_by_forward(group: Integers, kind: Integers, microbatch: Integers, seen: Integers) -> Integers:
@@ -255,7 +274,8 @@ def _pinned_versions(table: VersionTable, kept: Kept) -> Integers:
     wanted = table.microbatch
     if kept == "minibatch-entry":
         wanted = wanted // table.microbatches_per_minibatch * table.microbatches_per_minibatch
-    pinned = entry[wanted]
+    takers = _round_robin_replicas(table.stage, table.replica, table.kind, table.microbatch)
+    pinned = entry[wanted] * takers[0] // takers[table.stage]
     return np.where(forward, pinned, -1)
 
 

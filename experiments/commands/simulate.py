@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from simulator import Schedule, Timeline
 
 
@@ -182,9 +184,7 @@ def _replay(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
 
 
 def _draw(path: str, timeline: Timeline, title: str) -> None:
-    from matplotlib.figure import Figure
-    from simulator.plots import gantt, save
+    from simulator import gantt, save
 
-    figure = Figure(layout="constrained")
-    gantt(timeline, figure.add_subplot(), title=title)
-    save(figure, path.removesuffix(".png").removesuffix(".svg"))
+    chart = gantt(timeline, title=title, device_word="device")
+    save(cast("Figure", chart.get_figure()), path.removesuffix(".png").removesuffix(".svg"))

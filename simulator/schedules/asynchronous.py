@@ -37,7 +37,7 @@ def _round_robin(name: str, stages: int, minibatches: int, replicas: tuple[int, 
     before = 0
     for stage, count in enumerate(replicas):
         warm_up = (ranks - 1 - before) // count
-        for replica in range(count):
+        for replica in range(min(count, minibatches)):  # a rank without an op would be on no device
             own = np.arange(replica, minibatches, count, dtype=np.int32)
             kind, position = alternation(len(own), warm_up)
             columns.append(_with_updates(stage, kind, own[position]))

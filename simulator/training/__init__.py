@@ -27,14 +27,8 @@ from simulator.training.optimizers import (
     cosine,
 )
 from simulator.training.order import TrainingOrder, joined, repeated, training_order
-from simulator.training.replay import (
-    TrainingRun,
-    TrainingSettings,
-    minibatches_per_epoch,
-    runs,
-    train,
-    train_seeds,
-)
+from simulator.training.run import TrainingRun, TrainingSettings
+from simulator.training.train import minibatches_per_epoch, runs, train, train_seeds
 
 __all__ = [
     "DATA_SETS",

@@ -34,12 +34,12 @@ class DataSet:
 
 
 def digits(split_seed: int = SPLIT_SEED) -> DataSet:
-    """Handwritten digits, 8 x 8 grey images of 10 classes, scaled to 0..1: 1437 for training, 360 for test.
+    """Handwritten digits, 8 x 8 grey images of 10 classes, scaled to -1..1: 1437 for training, 360 for test.
 
     Source: UCI "Optical recognition of handwritten digits" (1998), its test part, as bundled by scikit-learn.
     """
     bunch = _bundled("load_digits")
-    images = np.asarray(bunch.images, np.float64)[:, :, :, None] / 16.0
+    images = np.asarray(bunch.images, np.float64)[:, :, :, None] / 8.0 - 1.0
     return _split("digits", images, np.asarray(bunch.target), split_seed)
 
 

@@ -44,7 +44,7 @@ class Optimizer(Protocol):
 class MomentumSGD:
     """SGD with momentum: u = momentum * u + (1 - dampening) * g, W = W - lr * u.
 
-    dampening: 0 as in PyTorch (the default), equal to `momentum` for the average that SpecTrain's notes write.
+    dampening: 0 as in PyTorch (the default), equal to `momentum` for the average that SpecTrain and XPipe write.
     ValueError: momentum or dampening outside [0, 1).
     """
 
@@ -129,11 +129,11 @@ class Adam:
 
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
-    "sgd": MomentumSGD,
+    "sgd": lambda: MomentumSGD(dampening=0.9),
     "adam": Adam,
     "adamw": lambda: Adam(weight_decay=0.01, decoupled=True),
 }
-"""Name -> the optimizer with its usual settings."""
+"""Name -> the optimizer with its usual settings; `sgd` averages its gradients, so that its lr is 10 times PyTorch's."""
 
 
 LearningRateSchedule = Callable[[int, int], float]

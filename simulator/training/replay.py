@@ -1,7 +1,7 @@
 """Numerical replay: train a real network under exactly the weight versions that a timeline dictates.
 
 The seeds of a call are trained side by side along a leading array axis, because the small matrix products of one
-micro-batch cost less than the calls that start them; `runs` spreads groups of seeds over processes.
+micro-batch cost less than the calls that start them.
 """
 
 from __future__ import annotations
@@ -9,87 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from simulator.ops import OpKind
-from simulator.prediction import (
-    PREDICTION_RULES,
-    Array,
-    Direction,
-    Position,
-    PredictionRule,
-    predicted_weights,
-)
+from simulator.prediction import Array, Direction, Position, PredictionRule, predicted_weights
 from simulator.training.data import DataSet
 from simulator.training.networks import Block, Network, Saved, cross_entropy, predict_logits
-from simulator.training.optimizers import LearningRateSchedule, Optimizer, OptimizerState, constant
+from simulator.training.optimizers import Optimizer, OptimizerState
 from simulator.training.order import TrainingOrder
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSettings:
-    """How to train, the same for every method that is compared.
-
-    batch: samples a mini-batch, divided over the order's micro-batches as evenly as whole samples allow
-    learning_rate, schedule: base rate and the factor on it, by update
-    evaluate_every: updates between evaluations on the test samples (None: once an epoch)
-    precision: float64 or float32
-    ValueError: a value out of range.
-    """
-
-    batch: int = 32
-    learning_rate: float = 0.002
-    schedule: LearningRateSchedule = constant
-    evaluate_every: int | None = None
-    precision: Literal["float64", "float32"] = "float64"
-
-    def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"the mini-batch must have at least 1 sample, got {self.batch}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
-            raise ValueError(f"the learning rate must be a positive number, got {self.learning_rate}")
-        if self.evaluate_every is not None and self.evaluate_every < 1:
-            raise ValueError(f"updates between evaluations must be at least 1, got {self.evaluate_every}")
-        if self.precision not in ("float64", "float32"):
-            raise ValueError(f"precision must be float64 or float32, got {self.precision!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingRun:
-    """What one seed's training gave.
-
-    train_loss, test_accuracy: mean cross-entropy over the training samples and share of right test samples, with
-        the final weights of every stage
-    diverged: a number overflowed, or the final train loss is not below that of guessing, ln(classes)
-    weight_copies: most copies of weights that any stage held at once, the current ones included;
-        weight_copies_per_stage: the same for each stage
-    simulated_seconds: the timeline's end
-    prediction_error_ratio: ||W_used - W(m-1)|| / ||W_current - W(m-1)||, root mean square over the forwards of all
-        stages, W(m-1) the synchronous version: 1 without prediction, NaN where no version differs
-    update_seconds, update_loss: (M,) the timeline's time of every update, and the mean loss of its mini-batch
-    evaluated_updates, evaluated_seconds, evaluated_loss, evaluated_accuracy: the test samples' loss and accuracy
-        with every stage's weights after so many updates, and the time at which the last stage had them
-    """
-
-    method: str
-    seed: int
-    train_loss: float
-    test_accuracy: float
-    diverged: bool
-    weight_copies: int
-    weight_copies_per_stage: tuple[int, ...]
-    simulated_seconds: float
-    prediction_error_ratio: float
-    update_seconds: NDArray[np.float64]
-    update_loss: NDArray[np.float64]
-    evaluated_updates: NDArray[np.int64]
-    evaluated_seconds: NDArray[np.float64]
-    evaluated_loss: NDArray[np.float64]
-    evaluated_accuracy: NDArray[np.float64]
+from simulator.training.run import TrainingRun, TrainingSettings
 
 
 @dataclass(slots=True)
@@ -158,14 +89,15 @@ class _Stage:
         )
 
     def count_copies(self) -> None:
-        distinct = {id(self.weights)}
-        distinct.update(map(id, self.used.values()))
-        distinct.update(map(id, self.buffers.values()))
-        distinct.update(map(id, self.held.values()))
-        self.copies = max(self.copies, len(distinct))
+        """Count what is held now: distinct versions, and each of the rule's buffers that is not the present weights."""
+        versions = {id(self.weights)}
+        versions.update(map(id, self.used.values()))
+        versions.update(map(id, self.held.values()))
+        buffers = sum(buffer is not self.weights for buffer in self.buffers.values())
+        self.copies = max(self.copies, len(versions) + buffers)
 
 
-class _Replay:
+class Replay:
     """One run of an order: all seeds of one method. Built, played once, read."""
 
     def __init__(
@@ -321,9 +253,9 @@ class _Replay:
             self.evaluations[version] = self._evaluate(weights, self.test_x, self.test_labels)
 
     def _evaluate(
-        self, weights: tuple[Array, ...], x: Array, labels: NDArray[np.int64], chunk: int = 256
+        self, weights: tuple[Array, ...], x: Array, labels: NDArray[np.int64], chunk: int = 64
     ) -> tuple[Array, Array]:
-        """Mean loss and accuracy per seed, in chunks of samples that stay in cache."""
+        """Mean loss and accuracy per seed, in chunks too small for BLAS to start threads for."""
         seeds = weights[0].shape[0]
         loss, right = np.zeros(seeds), np.zeros(seeds)
         for first in range(0, len(x), chunk):
@@ -381,90 +313,3 @@ def _sample_order(seed: int, data: DataSet, settings: TrainingSettings, minibatc
     epochs = -(-minibatches * settings.batch // usable)
     order = np.concatenate([generator.permutation(samples)[:usable] for _ in range(epochs)])
     return order[: minibatches * settings.batch]
-
-
-def minibatches_per_epoch(data: DataSet, batch: int) -> int:
-    """Whole mini-batches in an epoch; ValueError unless 1 <= batch <= training samples."""
-    if not 1 <= batch <= len(data.train_x):
-        raise ValueError(
-            f"the mini-batch must have 1 to {len(data.train_x)} samples ({data.name} has no more), got {batch}"
-        )
-    return len(data.train_x) // batch
-
-
-def train_seeds(
-    order: TrainingOrder,
-    method: str,
-    network: Network,
-    data: DataSet,
-    optimizer: Optimizer,
-    settings: TrainingSettings,
-    seeds: Sequence[int],
-    rule: PredictionRule | None = None,
-) -> list[TrainingRun]:
-    """Train `network` on `data` through every mini-batch of `order`, once for each seed, side by side.
-
-    method: name in `PREDICTION_RULES`; `rule` replaces its default settings. The same seed gives the same initial
-    weights and data order for every method. A seed's result does not depend on the other seeds.
-    ValueError: an unknown method, a network that does not fit the order or the data, a rule that is not defined
-    for the order, a mini-batch with fewer samples than micro-batches, no seeds.
-    """
-    if method not in PREDICTION_RULES:
-        raise ValueError(f"unknown method {method!r}; choose one of {', '.join(PREDICTION_RULES)}")
-    if len(network) != order.stages:
-        raise ValueError(f"the network must have one block a stage: {len(network)} blocks, {order.stages} stages")
-    minibatches_per_epoch(data, settings.batch)
-    if settings.batch < order.microbatches_per_minibatch:
-        raise ValueError(
-            f"a mini-batch of {settings.batch} samples cannot be cut into {order.microbatches_per_minibatch} micro-batches"
-        )
-    if not seeds or min(seeds) < 0:
-        raise ValueError(f"seeds must be one or more non-negative numbers, got {list(seeds)}")
-    chosen = PREDICTION_RULES[method] if rule is None else rule
-    chosen.check(order.stages, order.microbatches_per_minibatch)
-    # a diverging run overflows by design and is reported as diverged
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        replay = _Replay(order, chosen, network, data, optimizer, settings, seeds)
-        replay.play()
-        return replay.results(method, seeds, data.classes)
-
-
-def train(
-    order: TrainingOrder,
-    method: str,
-    network: Network,
-    data: DataSet,
-    optimizer: Optimizer,
-    settings: TrainingSettings,
-    seed: int = 0,
-    rule: PredictionRule | None = None,
-) -> TrainingRun:
-    """`train_seeds` for one seed."""
-    return train_seeds(order, method, network, data, optimizer, settings, [seed], rule)[0]
-
-
-def runs(
-    order: TrainingOrder,
-    method: str,
-    network: Network,
-    data: DataSet,
-    optimizer: Optimizer,
-    settings: TrainingSettings,
-    seeds: Sequence[int],
-    rule: PredictionRule | None = None,
-    jobs: int = 1,
-) -> list[TrainingRun]:
-    """`train_seeds` with the seeds divided over `jobs` processes (joblib); the same bits for any number of them.
-
-    ValueError: jobs < 1, or as `train_seeds`.
-    """
-    if jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
-    groups = [list(seeds[part::jobs]) for part in range(min(jobs, len(seeds)))] or [[]]
-    if len(groups) == 1:
-        return train_seeds(order, method, network, data, optimizer, settings, groups[0], rule)
-    parts = Parallel(n_jobs=len(groups))(
-        delayed(train_seeds)(order, method, network, data, optimizer, settings, group, rule) for group in groups
-    )
-    by_seed = {run.seed: run for part in parts for run in part}
-    return [by_seed[seed] for seed in seeds]

@@ -1,0 +1,68 @@
+"""`pipeplan check`: is this profile file right, and if not, where."""
+
+from __future__ import annotations
+
+import argparse
+
+SCHEMAS = ("accelerator", "cluster")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `pipeplan check`."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument(
+        "file", nargs="?", metavar="FILE", help="profile TOML, graph.txt, config.json or schedule CSV"
+    )
+    group.add_argument("--schema", metavar="KIND", help=f"print the JSON Schema of a profile: {' or '.join(SCHEMAS)}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check a file and say what it holds, or print a schema."""
+    from experiments.output import UsageError, print_json
+
+    if arguments.schema is not None:
+        from hardware_profiles import schema
+
+        if arguments.schema not in SCHEMAS:
+            raise UsageError(f"--schema {arguments.schema!r} is unknown; choices: {', '.join(SCHEMAS)}")
+        print_json(schema(arguments.schema))
+        return 0
+    print(f"{arguments.file}: {_summary(arguments.file)}")
+    return 0
+
+
+def _summary(path: str) -> str:
+    from experiments.output import InputError
+
+    if path.endswith(".txt"):
+        from simulator.workloads import read_profile
+
+        profile = read_profile(path)
+        return (
+            f"ok: PipeDream profile of {len(profile)} layers, {profile.parameters():,} parameters, "
+            f"mini-batch {profile.minibatch}"
+        )
+    if path.endswith(".json"):
+        from simulator.workloads import read_config
+
+        workload = read_config(path)
+        return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
+    if path.endswith(".csv"):
+        from simulator import ScheduleError, check_schedule, read_schedule
+
+        try:
+            schedule = read_schedule(path)
+        except ScheduleError as error:
+            raise InputError(str(error)) from None
+        try:
+            check_schedule(schedule)
+        except ScheduleError as error:
+            raise InputError(f"{path}: {error}") from None
+        return (
+            f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
+            f"{schedule.microbatches} micro-batches, {len(schedule)} ops"
+        )
+    from hardware_profiles import check_file
+
+    summary = check_file(path)
+    return summary.removeprefix(f"{path}: ")

@@ -1,0 +1,185 @@
+"""`pipeplan compare`: every applicable planner on one problem, in a table and in pictures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from experiments.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from experiments.comparison import Comparison
+    from simulator import Outcome, Problem
+
+COLUMNS = (
+    "planner",
+    "schedule",
+    "plan",
+    "micro-batches",
+    "iteration, s",
+    "samples/s",
+    "speedup over DP",
+    "idle / makespan",
+    "over ideal",
+    "longest stage",
+    "peak memory, GiB",
+    "MB moved a sample",
+    "planning, CPU s",
+    "lower bound, s",
+    "gap",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `pipeplan compare`."""
+    add_problem_arguments(parser)
+    add_search_arguments(parser)
+    parser.add_argument(
+        "--planner", action="append", default=[], metavar="NAME", help="ask this planner only; may be repeated"
+    )
+    parser.add_argument(
+        "--out", default="out/compare", metavar="DIR", help="folder for tables and figures (default %(default)s)"
+    )
+    parser.add_argument("--no-figures", action="store_true", help="write the tables only")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, print, write."""
+    from experiments.comparison import compare
+    from experiments.output import UsageError, output_folder, print_json, progress
+
+    problem, request = read_problem(arguments), read_request(arguments)
+    names = tuple(arguments.planner)
+    folder = output_folder(arguments.out)
+    with progress("planning") as report:
+        comparison = compare(problem, request, names=names, seed=arguments.seed, report=report)
+    if all(one.planned is None for one in comparison.plans) and not any(
+        "fit" in one.reason or "memory" in one.reason for one in comparison.plans
+    ):
+        reasons = "; ".join(f"{one.planner}: {one.reason}" for one in comparison.plans)
+        raise UsageError(f"no planner applies: {reasons}")
+    document = _document(comparison)
+    written = _write(folder, comparison, document, figures=not arguments.no_figures)
+    if arguments.json:
+        print_json({**document, "files": [str(path) for path in written]})
+    else:
+        _print(comparison, folder, len(written))
+    return 0 if any(record["feasible"] for record in document["plans"]) else 3
+
+
+def _document(comparison: Comparison) -> dict[str, Any]:
+    problem = comparison.problem
+    return {
+        "workload": problem.workload.name,
+        "measured": problem.workload.bytes_per_element is not None,
+        "cluster": problem.cluster.name,
+        "devices": len(problem.cluster.devices),
+        "batch": problem.batch,
+        "precision": problem.precision,
+        "optimizer": problem.optimizer,
+        "recompute": problem.recompute,
+        "communication": problem.communication,
+        "contention": problem.contention,
+        "engine": "simpy",
+        "plans": comparison.records(),
+    }
+
+
+def _print(comparison: Comparison, folder: Path, files: int) -> None:
+    from experiments.output import print_table
+
+    problem = comparison.problem
+    source = "measured profile" if problem.workload.bytes_per_element is not None else f"analytic, {problem.precision}"
+    records = comparison.records()
+    planned = [record for record in records if record["schedule"] is not None]
+    planned.sort(key=lambda record: (not record["feasible"], record["iteration_seconds"]))
+    print_table(
+        f"{problem.workload.name} ({source}) on {problem.cluster.name}, {len(problem.cluster.devices)} devices, "
+        f"{problem.batch} {problem.workload.sample}s an iteration",
+        COLUMNS,
+        [_cells(record) for record in planned],
+    )
+    for record in records:
+        if record["reason"]:
+            state = "does not fit" if record["schedule"] is not None else "no plan"
+            print(f"{record['planner']}: {state}: {record['reason']}")
+    print(f"{files} files in {folder}")
+
+
+def _cells(record: dict[str, Any]) -> tuple[str, ...]:
+    speedup = record["speedup_over_data_parallel"]
+    return (
+        record["planner"],
+        record["schedule"],
+        record["notation"],
+        str(record["microbatches"]),
+        f"{record['iteration_seconds']:.4g}",
+        f"{record['samples_per_second']:,.4g}"
+        if record["samples_per_second"] < 1e4
+        else f"{record['samples_per_second']:,.0f}",
+        "" if speedup is None else f"{speedup:.2f}",
+        f"{record['bubble_idle_over_makespan']:.3f}",
+        f"{record['bubble_over_ideal']:.3f}",
+        f"{record['bubble_longest_stage']:.3f}",
+        f"{record['peak_memory_bytes'] / 2**30:.2f} of {record['capacity_bytes'] / 2**30:.4g}"
+        + ("" if record["feasible"] else " (!)"),
+        f"{record['bytes_per_sample'] / 1e6:.3g}",
+        f"{record['planning_seconds']:.2f}",
+        f"{record['lower_bound_seconds']:.4g}",
+        f"{100 * record['gap']:.1f} %",
+    )
+
+
+def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
+    import pandas as pd
+
+    from experiments.output import progress, to_json, write_atomically
+
+    written = [folder / "comparison.csv", folder / "comparison.json"]
+    write_atomically(written[0], pd.DataFrame(document["plans"]).to_csv(index=False))
+    write_atomically(written[1], to_json(document) + "\n")
+    if not figures:
+        return written
+    from experiments.plots import comparison_figure
+    from simulator import save
+
+    planned = [
+        {**record, "bubble": record["bubble_idle_over_makespan"]}
+        for record in document["plans"]
+        if record["schedule"] is not None
+    ]
+    if planned:
+        title = f"{document['workload']} on {document['cluster']}, {document['devices']} devices"
+        written.extend(save(comparison_figure(planned, title=title), folder / "comparison"))
+    with progress("drawing") as report:
+        for number, one in enumerate(comparison.plans):
+            report(number, one.planner)
+            if one.outcome is not None:
+                written.extend(draw_plan(folder, one.planner, one.outcome))
+    return written
+
+
+def draw_plan(folder: Path, name: str, outcome: Outcome) -> list[Path]:
+    """Gantt and memory figure of one plan, PNG and SVG."""
+    from simulator import gantt, memory_figure, readable_window, save
+
+    plan, problem = outcome.plan, outcome.problem
+    title = f"{problem.workload.name} on {problem.cluster.name}: {name}, {plan.schedule}, {plan.notation}"
+    window = None if outcome.schedule.flush else readable_window(outcome.timeline)
+    chart = gantt(outcome.timeline, title=title, window=window, device_word=device_word(problem))
+    return [
+        *save(cast("Figure", chart.get_figure()), folder / f"{name}-gantt"),
+        *save(memory_figure(outcome.memory, title=title, device_word=device_word(problem)), folder / f"{name}-memory"),
+    ]
+
+
+def device_word(problem: Problem) -> str:
+    """What the figures call a device."""
+    from hardware_profiles import FieldProgrammableGateArray
+
+    boards = {isinstance(device, FieldProgrammableGateArray) for device in problem.cluster.devices}
+    return "device" if len(boards) > 1 else "FPGA" if boards.pop() else "GPU"

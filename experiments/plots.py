@@ -1,0 +1,281 @@
+"""Plots: bars that compare the plans of one problem, numbers first and drawing second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, FAINT, GRID, ALARM = "#1f2328", "#59636e", "#dfe3e8", "#b3261e"
+BEST, OTHER, MEMORY = "#1b6ca8", "#8db8dc", "#e0a458"
+_GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPlan:
+    """One bar: what it is called, and its numbers; None for what is not known.
+
+    samples_per_second, limit_samples_per_second: of the plan, and of the lower bound on its iteration
+    speedup: over data parallelism; idle: idle device-seconds over makespan
+    peak_gib, capacity_gib: of the fullest device
+    """
+
+    label: str
+    samples_per_second: float
+    limit_samples_per_second: float | None
+    speedup: float | None
+    idle: float | None
+    peak_gib: float
+    capacity_gib: float
+    feasible: bool
+
+    @property
+    def note(self) -> str:
+        """What stands beside the bar."""
+        parts = [f"{_number(self.samples_per_second)}/s"]
+        if self.speedup is not None:
+            parts.append(f"{self.speedup:.2f}×")
+        if self.idle is not None:
+            parts.append(f"idle {self.idle:.0%}")
+        return " · ".join(parts)
+
+
+def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...]:
+    """Bars from top to bottom: plans that fit before those that do not, fast before slow; equal ones stay in their order.
+
+    rows: planner, schedule, notation, samples_per_second, speedup_over_data_parallel (or None), peak_memory_bytes,
+        capacity_bytes, lower_bound_seconds (or None), iteration_seconds, bubble (idle over makespan, or None), feasible
+    Raises ValueError for a row without one of these.
+    """
+    keys = (
+        "planner",
+        "schedule",
+        "notation",
+        "samples_per_second",
+        "speedup_over_data_parallel",
+        "peak_memory_bytes",
+        "capacity_bytes",
+        "lower_bound_seconds",
+        "iteration_seconds",
+        "bubble",
+        "feasible",
+    )
+    plans = []
+    for number, row in enumerate(rows):
+        missing = [key for key in keys if key not in row]
+        if missing:
+            raise ValueError(f"row {number} of a comparison lacks {', '.join(missing)}; it needs {', '.join(keys)}")
+        rate, bound = float(row["samples_per_second"]), _known(row["lower_bound_seconds"])
+        plans.append(
+            ComparedPlan(
+                label=f"{row['planner']}\n{row['notation']} · {row['schedule']}",
+                samples_per_second=rate,
+                limit_samples_per_second=rate * float(row["iteration_seconds"]) / bound if bound else None,
+                speedup=_known(row["speedup_over_data_parallel"]),
+                idle=_known(row["bubble"]),
+                peak_gib=float(row["peak_memory_bytes"]) / _GIB,
+                capacity_gib=float(row["capacity_bytes"]) / _GIB,
+                feasible=bool(row["feasible"]),
+            )
+        )
+    return tuple(sorted(plans, key=lambda plan: (not plan.feasible, -plan.samples_per_second)))
+
+
+def _known(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(float(value)) else float(value)
+
+
+def _number(value: float) -> str:
+    """Three digits or all before the point, thousands apart."""
+    if value >= 100 or value <= 0:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
+def comparison_figure(
+    rows: Sequence[Mapping[str, Any]], figure: Figure | None = None, *, title: str | None = None
+) -> Figure:
+    """Draw the plans of one problem as bars: samples per second with the upper limit, and peak memory against capacity beside.
+
+    rows: as for `compared_plans`. Plans that do not fit are hatched. The limit is one line where it is the same for every plan
+    and a mark on each bar elsewhere; a limit or capacity so far away that it would flatten the bars is written out instead.
+    Raises ValueError where there is no row.
+    """
+    plans = compared_plans(rows)
+    if not plans:
+        raise ValueError("a comparison figure needs at least one row, got none")
+    if figure is None:
+        figure = Figure(figsize=(12.0, max(2.9, 1.75 + 0.5 * len(plans))), dpi=100, facecolor="white")
+    tall = float(figure.get_figheight())
+    characters = max(max(map(len, plan.label.split("\n"))) for plan in plans)
+    left = min(0.3, 0.02 + 0.0064 * characters)
+    gutter = 0.02 + 0.0064 * max(len(plan.note) for plan in plans)
+    split = left + (0.985 - left - gutter) * 0.64
+    with mpl.rc_context({"hatch.linewidth": 1.4}):
+        low, body = 0.55 / tall, 1 - 1.4 / tall
+        speed = figure.add_axes((left, low, split - left, body))
+        memory = figure.add_axes((split + gutter, low, 0.985 - split - gutter, body), sharey=speed)
+        _speed_panel(speed, plans)
+        _memory_panel(memory, plans)
+    if title is not None:
+        figure.text(0.015, 1 - 0.12 / tall, title, fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
+    _legend(figure, plans, tall)
+    return figure
+
+
+def limit_in_view(plans: Sequence[ComparedPlan]) -> bool:
+    """Whether the upper limits leave the fastest bar at least a third of the axis."""
+    limits = [plan.limit_samples_per_second for plan in plans if plan.limit_samples_per_second is not None]
+    return bool(limits) and max(limits) <= 3.0 * max(plan.samples_per_second for plan in plans)
+
+
+def common_limit(plans: Sequence[ComparedPlan]) -> float | None:
+    """The upper limit that all plans share (to one part in a million), or None."""
+    limits = [plan.limit_samples_per_second for plan in plans]
+    first = limits[0]
+    if first is None or any(one is None or not math.isclose(one, first, rel_tol=1e-6) for one in limits):
+        return None
+    return first
+
+
+def _speed_panel(ax: Axes, plans: Sequence[ComparedPlan]) -> None:
+    places = np.arange(len(plans), dtype=np.float64)
+    rates = np.array([plan.samples_per_second for plan in plans])
+    bars = ax.barh(places, rates, 0.62, color=[BEST, *[OTHER] * (len(plans) - 1)], zorder=2)
+    for bar, plan in zip(bars, plans, strict=True):
+        if not plan.feasible:
+            _hatch(bar)
+    most = max(float(rates.max()), 1e-12)
+    shared = common_limit(plans)
+    if limit_in_view(plans):
+        limits = [plan.limit_samples_per_second or math.nan for plan in plans]
+        most = max(most, np.nanmax(limits))
+        if shared is not None:
+            ax.axvline(shared, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        else:
+            ax.vlines(limits, places - 0.42, places + 0.42, color=INK, linewidth=1.4, zorder=3)
+    for place, plan in zip(places.tolist(), plans, strict=True):
+        ax.annotate(
+            plan.note,
+            (1.0, place),
+            (7, 0),
+            xycoords=ax.get_yaxis_transform(),
+            textcoords="offset points",
+            va="center",
+            ha="left",
+            fontsize=9,
+            color=INK if plan.feasible else ALARM,
+            annotation_clip=False,
+        )
+    ax.set_xlim(0, most * 1.03)
+    ax.set_yticks(places, [plan.label for plan in plans], fontsize=9)
+    ax.set_ylim(len(plans) - 0.45, -0.55)
+    ax.set_xlabel("samples per second", fontsize=9)
+    _plain(ax)
+
+
+def _memory_panel(ax: Axes, plans: Sequence[ComparedPlan]) -> None:
+    places = np.arange(len(plans), dtype=np.float64)
+    peaks = np.array([plan.peak_gib for plan in plans])
+    capacities = np.array([plan.capacity_gib for plan in plans])
+    bars = ax.barh(places, peaks, 0.62, color=MEMORY, zorder=2)
+    for bar, plan in zip(bars, plans, strict=True):
+        if not plan.feasible:
+            _hatch(bar)
+    line = float(capacities.max()) <= 3.0 * float(peaks.max())
+    if line:
+        ax.vlines(capacities, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
+    for place, plan in zip(places.tolist(), plans, strict=True):
+        ax.annotate(
+            f"{_number(plan.peak_gib)}" + ("" if plan.feasible else " does not fit"),
+            (plan.peak_gib, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left",
+            fontsize=9,
+            color=INK if plan.feasible else ALARM,
+            bbox={"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9},
+            zorder=4,
+        )
+    most = max(float(peaks.max()), float(capacities.max()) if line else 0.0, 1e-12)
+    widest = max((plan.peak_gib * (1.2 if plan.feasible else 1.65) for plan in plans), default=0.0)
+    ax.set_xlim(0, max(most * 1.06, widest))
+    ax.set_xlabel("peak memory of the fullest device (GiB)", fontsize=9)
+    ax.tick_params(labelleft=False)
+    _plain(ax)
+
+
+def _hatch(bar: Any) -> None:
+    bar.set_facecolor("white")
+    bar.set_edgecolor(ALARM)
+    bar.set_hatch("///")
+    bar.set_linewidth(0.8)
+
+
+def _plain(ax: Axes) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(axis="x", labelsize=8.5)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x", color=GRID, linewidth=0.6, zorder=0)
+    ax.set_axisbelow(True)
+
+
+def _legend(figure: Figure, plans: Sequence[ComparedPlan], tall: float) -> None:
+    handles: list[Patch | Line2D] = [Patch(facecolor=BEST, label="fastest that fits")] if plans[0].feasible else []
+    if any(plan.feasible for plan in plans[1:]):
+        handles.append(Patch(facecolor=OTHER, label="others"))
+    handles.append(Patch(facecolor=MEMORY, label="memory"))
+    if not all(plan.feasible for plan in plans):
+        handles.append(Patch(facecolor="white", edgecolor=ALARM, hatch="///", label="does not fit"))
+    limits = [plan.limit_samples_per_second for plan in plans if plan.limit_samples_per_second is not None]
+    if limits and limit_in_view(plans):
+        shared = common_limit(plans)
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=INK,
+                linewidth=1.2,
+                linestyle=(0, (4, 3)) if shared is not None else "-",
+                label=f"upper limit (lower bound on time): {_number(shared)}/s"
+                if shared is not None
+                else "upper limit",
+            )
+        )
+    elif limits:
+        handles.append(Line2D([], [], linewidth=0, label=f"upper limit {_number(max(limits))}/s, beyond the axis"))
+    capacities = sorted({plan.capacity_gib for plan in plans})
+    words = f"{capacities[0]:g}" if len(capacities) == 1 else f"{capacities[0]:g} to {capacities[-1]:g}"
+    line = capacities[-1] <= 3.0 * max(plan.peak_gib for plan in plans)
+    handles.append(
+        Line2D(
+            [],
+            [],
+            color=ALARM,
+            linewidth=1.6 if line else 0,
+            label=f"capacity {words} GiB{'' if line else ', beyond the axis'}",
+        )
+    )
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.008, 1 - 0.4 / tall),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.4,
+        columnspacing=1.3,
+    )

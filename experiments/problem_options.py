@@ -1,0 +1,105 @@
+"""Problem options: the arguments that describe a problem, shared by the commands that plan."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from experiments.commands.simulate import count
+
+if TYPE_CHECKING:
+    from planners import Request
+    from simulator import Problem
+
+DEFAULT_WORKLOAD = "vgg16"
+DEFAULT_CLUSTER = "pipedream-b"
+
+
+def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+    """Workload, cluster, mini-batch and training options."""
+    group = parser.add_argument_group("problem")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--workload",
+        metavar="NAME",
+        help=f"workload name, config.json, or chain:N (default {DEFAULT_WORKLOAD}; see pipeplan list workloads)",
+    )
+    source.add_argument("--profile", metavar="FILE", help="measured profile (PipeDream graph.txt)")
+    group.add_argument(
+        "--cluster",
+        default=DEFAULT_CLUSTER,
+        metavar="NAME",
+        help=f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
+    )
+    group.add_argument("--devices", type=count, metavar="N", help="use the first N devices of the cluster only")
+    group.add_argument(
+        "--batch",
+        type=count,
+        metavar="N",
+        help="samples of an iteration (default: the workload's mini-batch × devices)",
+    )
+    group.add_argument("--sequence", type=count, metavar="N", help="tokens of a sample, for workloads that have them")
+    group.add_argument("--precision", default="fp32", help="fp32 (default), tf32, fp16, bf16, fp8, int8")
+    group.add_argument("--optimizer", default="momentum", help="sgd, momentum (default) or adam")
+    group.add_argument(
+        "--recompute", action="store_true", help="keep stage inputs only, run forward again before backward"
+    )
+    group.add_argument(
+        "--communication",
+        default="overlapped",
+        metavar="MODE",
+        help="overlapped (default), send-blocking or both-blocking",
+    )
+    group.add_argument("--no-contention", action="store_true", help="transfers do not queue on shared links")
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the planners may choose, and the seed."""
+    group = parser.add_argument_group("search")
+    group.add_argument("--schedule", metavar="NAME", help="schedule of every plan (default: each planner's own)")
+    group.add_argument(
+        "--microbatches", type=count, metavar="M", help="micro-batches of an iteration (default: searched)"
+    )
+    group.add_argument("--seed", type=int, default=0, help="seed of random searches (default 0)")
+
+
+def read_problem(arguments: argparse.Namespace) -> Problem:
+    """The problem that the arguments describe; raises what its parts raise, one line each."""
+    from experiments.output import UsageError
+    from hardware_profiles import load_cluster
+    from simulator import Problem
+    from simulator.workloads import read_profile, workload_from_spec
+
+    if arguments.profile is not None:
+        if arguments.sequence is not None:
+            raise UsageError("--sequence cannot change a measured profile")
+        workload = read_profile(arguments.profile)
+    else:
+        workload = workload_from_spec(arguments.workload or DEFAULT_WORKLOAD, arguments.sequence)
+    cluster = load_cluster(arguments.cluster)
+    if arguments.devices is not None:
+        if arguments.devices > len(cluster.devices):
+            raise UsageError(
+                f"--devices {arguments.devices}: cluster {cluster.name} has {len(cluster.devices)} devices"
+            )
+        cluster = cluster.take(arguments.devices)
+    return Problem(
+        workload=workload,
+        cluster=cluster,
+        batch=arguments.batch or workload.minibatch * len(cluster.devices),
+        precision=arguments.precision,
+        optimizer=arguments.optimizer,
+        recompute=arguments.recompute,
+        communication=arguments.communication,
+        contention=not arguments.no_contention,
+    )
+
+
+def read_request(arguments: argparse.Namespace) -> Request:
+    """What the user fixes of every plan."""
+    from experiments.output import UsageError
+    from planners import Request
+
+    if arguments.seed < 0:
+        raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
+    return Request(schedule=arguments.schedule, microbatches=arguments.microbatches)

@@ -1,0 +1,303 @@
+"""Replay speed: ops per CPU second of both engines and of a plain-Python replay, measured in one run.
+
+    python -m experiments.replay_speed [--json]
+    python -m experiments.replay_speed --growth [--largest P M] [--out DIR]
+
+1F1B, forward 1 s, backward 2 s, with and without a transfer of 0.1 s. `--growth` replays ever larger pipelines, each in a
+process of its own, and draws seconds and memory against ops. Absolute figures are this machine's; the ratios are what to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli import OK, Parser, guarded
+from experiments.output import UsageError, output_folder, print_json, print_table, progress, write_atomically
+
+if TYPE_CHECKING:
+    from simulator import Program
+
+SHAPES = ((8, 64), (16, 256), (64, 1024))
+GROWTH = (
+    (8, 16),
+    (16, 32),
+    (32, 64),
+    (64, 128),
+    (128, 256),
+    (256, 512),
+    (512, 1024),
+    (1024, 2048),
+    (2048, 4096),
+    (4096, 8192),
+)
+SIMPY_OPS = 600_000
+"""The event engine is measured up to this many ops; beyond, the recurrence alone."""
+
+TRANSFER_SECONDS = 0.1
+
+
+def main() -> int:
+    """Run the experiment."""
+    parser = Parser(prog="python -m experiments.replay_speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--growth", action="store_true", help="measure growth up to 4,096 devices × 8,192 micro-batches"
+    )
+    parser.add_argument(
+        "--largest", nargs=2, type=int, default=GROWTH[-1], metavar=("P", "M"), help="stop the growth there"
+    )
+    parser.add_argument(
+        "--out", default="out/replay_speed", metavar="DIR", help="folder of the growth's figure and table"
+    )
+    parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    return guarded(parser.prog, lambda: run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    if arguments.one:
+        print(json.dumps(one_size(*arguments.one)))
+        return OK
+    if arguments.growth:
+        return growth(arguments)
+    rows = []
+    with progress("measuring", len(SHAPES)) as report:
+        for number, (devices, microbatches) in enumerate(SHAPES):
+            rows.append(measure(devices, microbatches))
+            report(number + 1)
+    if arguments.json:
+        print_json({"unit": "ops per CPU second", "schedule": "1f1b", "rows": rows})
+        return OK
+    names = [key for key in rows[0] if key.startswith("ops_per_second")]
+    print_table(
+        "Ops per CPU second, 1F1B",
+        ("engine", *(f"p={row['devices']} m={row['microbatches']}" for row in rows)),
+        [(label(name), *(f"{row[name]:,.0f}" for row in rows)) for name in names],
+    )
+    ratios = rows[0]["ratios_over_plain_python"]
+    print_table(
+        "Ratio over the plain-Python replay",
+        ("engine", *(f"p={row['devices']} m={row['microbatches']}" for row in rows)),
+        [(label(name), *(f"{row['ratios_over_plain_python'][name]:,.2f}" for row in rows)) for name in ratios],
+    )
+    return OK
+
+
+def label(name: str) -> str:
+    """`ops_per_second_simpy_with_transfers` -> `simpy with transfers`."""
+    return name.removeprefix("ops_per_second_").replace("_", " ")
+
+
+def measure(devices: int, microbatches: int) -> dict[str, Any]:
+    """Rates of one shape; each is the best of several repeats."""
+    from simulator import engine, recurrence
+
+    free, moving = build(devices, microbatches, 0.0), build(devices, microbatches, TRANSFER_SECONDS)
+    prepared, prepared_moving = recurrence.prepare(free), recurrence.prepare(moving)
+    out = recurrence.ends(prepared)
+    recurrence.ends(prepared_moving, out)
+    ops = len(free)
+    loops = max(1, 4_000_000 // ops)
+
+    def scratch() -> None:
+        recurrence.makespan(recurrence.prepare(build(devices, microbatches, TRANSFER_SECONDS)))
+
+    def repeat_prepared(plan: recurrence.Prepared) -> Callable[[], None]:
+        def body() -> None:
+            for _ in range(loops):
+                recurrence.ends(plan, out)
+
+        return body
+
+    lists = plain_lists(moving)
+    rates = {
+        "simpy_without_transfers": ops / cpu_seconds(lambda: engine.replay(free)),
+        "simpy_with_transfers": ops / cpu_seconds(lambda: engine.replay(moving)),
+        "recurrence_prepared": ops * loops / cpu_seconds(repeat_prepared(prepared)),
+        "recurrence_prepared_with_transfers": ops * loops / cpu_seconds(repeat_prepared(prepared_moving)),
+        "recurrence_from_scratch": ops / cpu_seconds(scratch),
+        "plain_python": ops / cpu_seconds(lambda: plain_replay(*lists)),
+    }
+    assert plain_replay(*lists) == recurrence.makespan(prepared_moving) == engine.replay(moving).makespan_seconds
+    return {
+        "devices": devices,
+        "microbatches": microbatches,
+        "ops": ops,
+        **{f"ops_per_second_{name}": rate for name, rate in rates.items()},
+        "ratios_over_plain_python": {
+            name: rate / rates["plain_python"] for name, rate in rates.items() if name != "plain_python"
+        },
+    }
+
+
+def build(devices: int, microbatches: int, transfer: float) -> Program:
+    """Schedule and program of one shape."""
+    from simulator import build_schedule, given_costs, lower
+
+    return lower(build_schedule("1f1b", devices, microbatches), given_costs(devices, 1.0, 2.0, transfer=transfer))
+
+
+def cpu_seconds(body: Callable[[], object], least: float = 0.3, most: int = 7) -> float:
+    """Least CPU seconds of a few calls (at least 3, and for about `least` seconds)."""
+    best, total, calls = float("inf"), 0.0, 0
+    while calls < 3 or (total < least and calls < most):
+        gc.collect()
+        begin = time.process_time()
+        body()
+        spent = time.process_time() - begin
+        best, total, calls = min(best, spent), total + spent, calls + 1
+    return best
+
+
+def plain_lists(program: Program) -> tuple[list[list[tuple[int, float, int, float]]], int]:
+    """Per lane: (task, seconds, the task it waits for or -1, lag); and the number of tasks."""
+    lanes = []
+    for lane in range(program.lanes):
+        tasks = []
+        for task in range(int(program.lane_offsets[lane]), int(program.lane_offsets[lane + 1])):
+            rows = range(int(program.dependency_offsets[task]), int(program.dependency_offsets[task + 1]))
+            assert len(rows) <= 1
+            need = int(program.dependency[rows[0]]) if rows else -1
+            lag = float(program.transfer_seconds[program.transfer[rows[0]]]) if rows else 0.0
+            tasks.append((task, float(program.seconds[task]), need, lag))
+        lanes.append(tasks)
+    return lanes, len(program)
+
+
+def plain_replay(lanes: list[list[tuple[int, float, int, float]]], count: int) -> float:
+    """The order replayed in plain Python: lanes take turns, each runs until it waits."""
+    end: list[float | None] = [None] * count
+    position = [0] * len(lanes)
+    free = [0.0] * len(lanes)
+    left = count
+    while left:
+        for lane, tasks in enumerate(lanes):
+            now, at = free[lane], position[lane]
+            while at < len(tasks):
+                task, seconds, need, lag = tasks[at]
+                if need >= 0:
+                    ready = end[need]
+                    if ready is None:
+                        break
+                    now = max(now, ready + lag)
+                now += seconds
+                end[task] = now
+                at += 1
+            left -= at - position[lane]
+            free[lane], position[lane] = now, at
+    return max(free)
+
+
+# ---- growth ---------------------------------------------------------------------------------------------------------
+
+
+def one_size(devices: int, microbatches: int) -> dict[str, Any]:
+    """Seconds and memory of one size, measured in this process alone."""
+    import resource
+
+    import numpy as np
+
+    from simulator import engine, recurrence
+
+    recurrence.makespan(recurrence.prepare(build(2, 2, TRANSFER_SECONDS)))
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    begin = time.process_time()
+    program = build(devices, microbatches, TRANSFER_SECONDS)
+    built = time.process_time()
+    prepared = recurrence.prepare(program)
+    ordered = time.process_time()
+    out = recurrence.ends(prepared, np.empty(len(prepared) + 1))
+    replay = cpu_seconds(lambda: recurrence.ends(prepared, out))
+    makespan = float(out.max())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    row: dict[str, Any] = {
+        "devices": devices,
+        "microbatches": microbatches,
+        "ops": len(program),
+        "build_seconds": built - begin,
+        "prepare_seconds": ordered - built,
+        "replay_seconds": replay,
+        "simpy_seconds": None,
+        "peak_bytes": peak,
+        "bytes_per_op": (peak - base) / len(program),
+        "makespan_seconds": makespan,
+    }
+    if len(program) <= SIMPY_OPS:
+        begin = time.process_time()
+        line = engine.replay(program)
+        row["simpy_seconds"] = time.process_time() - begin
+        assert line.makespan_seconds == makespan
+    return row
+
+
+def growth(arguments: argparse.Namespace) -> int:
+    """Measure every size up to the largest in a process of its own; write a table and a figure."""
+    devices, microbatches = arguments.largest
+    if devices < 1 or microbatches < 1:
+        raise UsageError(f"--largest needs two numbers of at least 1, got {devices} {microbatches}")
+    folder = output_folder(arguments.out)
+    sizes = [size for size in GROWTH if size[0] < devices and size[1] < microbatches] + [(devices, microbatches)]
+    rows = []
+    with progress("growing", len(sizes)) as report:
+        for number, (p, m) in enumerate(sizes):
+            report(number, f"{p} devices × {m} micro-batches")
+            command = [sys.executable, "-m", "experiments.replay_speed", "--one", str(p), str(m)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise UsageError(
+                    f"{p} devices × {m} micro-batches failed with exit code {done.returncode}: {done.stderr[-300:]}"
+                )
+            rows.append(json.loads(done.stdout))
+    from experiments.output import to_json
+    from experiments.plots import growth_figure
+    from simulator.plots import save
+
+    write_atomically(folder / "growth.json", to_json({"rows": rows}))
+    save(growth_figure(rows), folder / "growth")
+    if arguments.json:
+        print_json({"rows": rows, "folder": str(folder)})
+        return OK
+    print_table(
+        "Growth of 1F1B with transfers (CPU seconds)",
+        (
+            "devices",
+            "micro-batches",
+            "ops",
+            "build",
+            "prepare",
+            "replay",
+            "SimPy",
+            "M ops/s prepared",
+            "peak GiB",
+            "bytes/op",
+        ),
+        [
+            (
+                str(row["devices"]),
+                str(row["microbatches"]),
+                f"{row['ops']:,}",
+                f"{row['build_seconds']:.3f}",
+                f"{row['prepare_seconds']:.4f}",
+                f"{row['replay_seconds']:.6f}",
+                "" if row["simpy_seconds"] is None else f"{row['simpy_seconds']:.2f}",
+                f"{row['ops'] / row['replay_seconds'] / 1e6:,.0f}",
+                f"{row['peak_bytes'] / 2**30:.2f}",
+                f"{row['bytes_per_op']:,.0f}",
+            )
+            for row in rows
+        ],
+    )
+    print(f"figure and rows in {folder}")
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Do all evaluators of unequal micro-batches agree to the last bit, and is the exact method exact?
+
+`python -m experiments.unequal_cases --json [--count N --seed S]` generates N instances over all families of tables,
+link rules and recomputation, evaluates random size vectors with every entry of `EVALUATORS`, and compares bits. On
+small instances it compares the exact method with an exhaustive search. Exit code 1 on any difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.unequal import (
+    EVALUATORS as POPULATION_EVALUATORS,
+)
+from planners.unequal import (
+    FAMILIES,
+    LINK_BLOCKS,
+    RECOMPUTATION,
+    UnequalProblem,
+    exact_sizes,
+    flush_order,
+    powers_of_two,
+    random_problem,
+    replay,
+)
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Evaluate = Callable[[Integers, Integers], Floats]
+
+
+def replay_evaluator(problem: UnequalProblem) -> Evaluate:
+    """The flush order replayed block by block, stages and links as lanes."""
+
+    def evaluate(forward_sizes: Integers, backward_sizes: Integers) -> Floats:
+        pairs = zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)
+        return np.array([replay(problem, f, g, flush_order(problem, f, g)).makespan_seconds for f, g in pairs])
+
+    return evaluate
+
+
+EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {**POPULATION_EVALUATORS, "replay": replay_evaluator}
+"""Name -> (problem) -> (forward sizes, backward sizes; each (individuals, genes)) -> makespans in seconds."""
+
+INDIVIDUALS = 4
+SMALL_VECTORS = 4096
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.unequal_cases", description=__doc__)
+    parser.add_argument("--count", type=int, default=2000, help="instances on which the evaluators are compared")
+    parser.add_argument("--small", type=int, default=100, help="small instances on which exact meets exhaustive search")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    if options.count < 0 or options.small < 0 or options.seed < 0:
+        parser.error("--count, --small and --seed must be 0 or more")
+    rng = np.random.default_rng(options.seed)
+    disagreeing = compare_evaluators(rng, options.count)
+    mismatches = sum(exact_mismatch(rng, number) for number in range(options.small))
+    report = {
+        "instances": options.count,
+        "individuals": options.count * INDIVIDUALS,
+        "evaluators": sorted(EVALUATORS),
+        "disagreements": sum(disagreeing.values()),
+        "disagreements_by_evaluator": disagreeing,
+        "exact_instances": options.small,
+        "exact_mismatches": mismatches,
+        "seed": options.seed,
+    }
+    print(json.dumps(report) if options.json else "\n".join(f"{key}: {value}" for key, value in report.items()))
+    return 1 if report["disagreements"] or mismatches else 0
+
+
+def compare_evaluators(rng: np.random.Generator, count: int) -> dict[str, int]:
+    """Instances on which an evaluator differs from the plain recurrence in any bit of any individual, by name."""
+    disagreeing = dict.fromkeys(sorted(EVALUATORS), 0)
+    for number in range(count):
+        problem = generated_problem(rng, number)
+        forward, backward = rng.choice(np.array(problem.candidates), (2, INDIVIDUALS, problem.genes))
+        forward[0], backward[0] = forward[0, 0], forward[0, 0]  # an equal size among them
+        expected = EVALUATORS["recurrence"](problem)(forward, backward)
+        for name, build in EVALUATORS.items():
+            found = np.asarray(build(problem)(forward, backward), dtype=np.float64)
+            disagreeing[name] += int(found.tobytes() != expected.tobytes())
+    return disagreeing
+
+
+def generated_problem(rng: np.random.Generator, number: int) -> UnequalProblem:
+    """Instance `number`: families, link rules, recomputation and candidates in turn; 1-8 stages, 1-64 samples."""
+    families, links = list(FAMILIES), list(LINK_BLOCKS)
+    stages, samples = int(rng.integers(1, 9)), int(rng.integers(1, 65))
+    every = tuple(range(1, samples + 1))
+    return random_problem(
+        rng,
+        families[number % len(families)],
+        stages,
+        samples,
+        candidates=powers_of_two(samples) if number % 3 == 0 else every,
+        link_block=links[number // len(families) % len(links)],
+        recomputation=RECOMPUTATION[number // (len(families) * len(links)) % len(RECOMPUTATION)],
+        link_share=float(rng.choice([0.0, 0.2, 1.0])),
+    )
+
+
+def exact_mismatch(rng: np.random.Generator, number: int) -> int:
+    """1 if the exact method differs from exhaustive search on small instance `number`, else 0."""
+    families, links = list(FAMILIES), list(LINK_BLOCKS)
+    link_block = links[number // len(families) % len(links)]
+    stages, samples = int(rng.integers(1, 6)), int(rng.integers(1, 17))
+    genes = 2 * stages - 1 if link_block == "own" else stages
+    most = int(min(7, SMALL_VECTORS ** (1 / genes)))
+    candidates = tuple(sorted(set(rng.integers(1, samples + 1, most).tolist())))
+    problem = random_problem(
+        rng,
+        families[number % len(families)],
+        stages,
+        samples,
+        candidates,
+        link_block,
+        recomputation=("none", "always")[number // 16 % 2],
+    )
+    vectors = np.array(list(itertools.product(candidates, repeat=genes)))
+    evaluate = POPULATION_EVALUATORS["compiled"](problem)
+    best = evaluate.forward_population(vectors).min() + evaluate.backward_population(vectors).min()
+    plan = exact_sizes(problem)
+    return int(plan.makespan_seconds != best or not plan.proven_optimal or plan.lower_bound_seconds != best)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

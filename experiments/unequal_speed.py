@@ -1,0 +1,210 @@
+"""How many evaluations a second does each evaluator of unequal micro-batches do, and how far is that from the limit?
+
+`python -m experiments.unequal_speed --json` times every entry of `EVALUATORS` on a random population per instance
+shape, in one run. An evaluation is the forward and the backward pass of one individual. Evaluations per CPU second
+charge every core that works; evaluations per second (wall) show the scaling of the parallel evaluator, on the same
+population and, to leave out the start of the threads, on many of them at once.
+
+The limit. An evaluation needs one max-plus operation (a maximum and an addition) per block of every process, counted
+exactly on the population. What a core can do is measured in the same run, in the first-level cache: `chain` a dependent
+max-plus chain, which is the recurrence (R) as written, and `stream` independent ones, as wide as the vector unit, which
+no evaluator can pass without leaving blocks out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from experiments.unequal_cases import EVALUATORS, Evaluate
+from planners.unequal import UnequalProblem, exact_sizes, powers_of_two, random_problem
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An instance shape: stages, samples, and whether all sizes or powers of two are candidates."""
+
+    stages: int
+    samples: int
+    every_size: bool = False
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+        return f"K={self.stages} B={self.samples} {'all sizes' if self.every_size else 'powers of two'}"
+
+
+SHAPES = (Shape(8, 64), Shape(8, 64, True), Shape(8, 256), Shape(8, 1024), Shape(16, 256), Shape(32, 512))
+POPULATION = 200
+TILES = 32
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.unequal_speed", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0.3, help="CPU seconds for each of three measurements")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", default="roofline", help="family of duration tables")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    if options.seconds <= 0 or options.seed < 0:
+        parser.error("--seconds must be positive and --seed 0 or more")
+    core = core_rates(options.seconds)
+    rows = [measure(shape, options.family, options.seed, options.seconds, core) for shape in SHAPES]
+    report = {"population": POPULATION, "seed": options.seed, "family": options.family, "core": core, "shapes": rows}
+    if options.json:
+        print(json.dumps(report))
+    else:
+        print(table(report))
+    return 0
+
+
+def measure(shape: Shape, family: str, seed: int, seconds: float, core: dict[str, float]) -> dict[str, Any]:
+    """One shape: rates of all evaluators, their ratios to the plain recurrence, and the counted limit."""
+    rng = np.random.default_rng(seed)
+    candidates = tuple(range(1, shape.samples + 1)) if shape.every_size else powers_of_two(shape.samples)
+    problem = random_problem(rng, family, shape.stages, shape.samples, candidates)
+    forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.genes))
+    rates = {name: rate(build(problem), forward, backward, seconds) for name, build in EVALUATORS.items()}
+    operations = operations_per_evaluation(problem, forward, backward)
+    single = rates["compiled"]["evaluations_per_cpu_second"]
+    many = np.tile(forward, (TILES, 1)), np.tile(backward, (TILES, 1))
+    one_core, all_cores = (
+        rate(EVALUATORS[name](problem), *many, seconds)["evaluations_per_second"]
+        for name in ("compiled", "compiled-parallel")
+    )
+    exact_sizes(problem)
+    started = time.process_time()
+    plan = exact_sizes(problem)
+    return {
+        "shape": shape.name,
+        "evaluators": rates,
+        "ratio_to_recurrence": {
+            name: found["evaluations_per_cpu_second"] / rates["recurrence"]["evaluations_per_cpu_second"]
+            for name, found in rates.items()
+        },
+        "parallel_scaling": rates["compiled-parallel"]["evaluations_per_second"]
+        / rates["compiled"]["evaluations_per_second"],
+        "parallel_scaling_large_population": all_cores / one_core,
+        "max_plus_per_evaluation": operations,
+        "chain_limit_evaluations_per_second": core["chain_max_plus_per_second"] / operations,
+        "stream_limit_evaluations_per_second": core["stream_max_plus_per_second"] / operations,
+        "compiled_over_chain_limit": single * operations / core["chain_max_plus_per_second"],
+        "compiled_over_stream_limit": single * operations / core["stream_max_plus_per_second"],
+        "exact_cpu_seconds": time.process_time() - started,
+        "exact_proven": plan.proven_optimal,
+    }
+
+
+def rate(evaluate: Evaluate, forward: Integers, backward: Integers, seconds: float) -> dict[str, float]:
+    """Evaluations per CPU second and per second: the best of three measurements of about `seconds` each.
+
+    Slow evaluators get the first individuals of the population only, so many as fit.
+    """
+    evaluate(forward[:1], backward[:1])  # compiles, fills caches
+    count = 1
+    while count < len(forward) and _timed(evaluate, forward[:count], backward[:count], 1)[0] < seconds / 4:
+        count = min(2 * count, len(forward))
+    forward, backward = forward[:count], backward[:count]
+    once = max(_timed(evaluate, forward, backward, 1)[0], 1e-6)
+    repeats = max(1, round(seconds / once))
+    measured = [_timed(evaluate, forward, backward, repeats) for _ in range(3)]
+    done = repeats * count
+    return {
+        "evaluations_per_cpu_second": done / min(cpu for cpu, _ in measured),
+        "evaluations_per_second": done / min(wall for _, wall in measured),
+        "individuals": count,
+    }
+
+
+def operations_per_evaluation(problem: UnequalProblem, forward: Integers, backward: Integers) -> float:
+    """Blocks of all processes of both passes: the max-plus operations of (R), mean over the population."""
+    total = 0
+    for chain, sizes in ((problem.forward_chain, forward), (problem.backward_chain, backward)):
+        total += sum(-(-problem.samples // block) for row in sizes.tolist() for block in chain.blocks(row))
+    return total / len(forward)
+
+
+def core_rates(seconds: float) -> dict[str, float]:
+    """Max-plus operations per CPU second of one core on 512 numbers: dependent, and independent."""
+    values, result = np.linspace(0.0, 1.0, 512), np.zeros(512)
+    rates = {}
+    for name, kernel in (("chain", _chain), ("stream", _stream)):
+        kernel(values, result, 1)
+        started = time.process_time()
+        kernel(values, result, 1000)
+        repeats = max(1000, int(1000 * seconds / max(time.process_time() - started, 1e-9)))
+        best = min(_cpu_seconds(kernel, values, result, repeats) for _ in range(3))
+        rates[f"{name}_max_plus_per_second"] = repeats * len(values) / best
+    return rates
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report as text."""
+    core = report["core"]
+    lines = [
+        f"one core: {core['chain_max_plus_per_second'] / 1e6:.0f} M max-plus/s in a chain, "
+        f"{core['stream_max_plus_per_second'] / 1e6:.0f} M independent"
+    ]
+    for row in report["shapes"]:
+        lines.append(f"{row['shape']}: {row['max_plus_per_evaluation']:.0f} max-plus an evaluation")
+        for name, found in row["evaluators"].items():
+            lines.append(
+                f"  {name:<18}{found['evaluations_per_cpu_second']:>14,.0f} /CPU s"
+                f"{found['evaluations_per_second']:>14,.0f} /s{row['ratio_to_recurrence'][name]:>9.1f} x recurrence"
+            )
+        lines.append(
+            f"  compiled is {row['compiled_over_chain_limit']:.2f} of the chain limit, "
+            f"{row['compiled_over_stream_limit']:.3f} of the stream limit; two cores {row['parallel_scaling']:.2f} x, "
+            f"{row['parallel_scaling_large_population']:.2f} x on {TILES} populations at once; "
+            f"exact {row['exact_cpu_seconds']:.4f} s"
+        )
+    return "\n".join(lines)
+
+
+@njit(cache=True)
+def _chain(values: Floats, result: Floats, repeats: int) -> None:
+    end = 0.0
+    for _ in range(repeats):
+        for i in range(values.shape[0]):
+            value = values[i]
+            end = (value if value > end else end) + 0.5
+            result[i] = end
+
+
+@njit(cache=True)
+def _stream(values: Floats, result: Floats, repeats: int) -> None:
+    for _ in range(repeats):
+        for i in range(values.shape[0]):
+            value = result[i]
+            result[i] = (values[i] if values[i] > value else value) + 0.5
+
+
+def _cpu_seconds(kernel: Callable[..., None], values: Floats, result: Floats, repeats: int) -> float:
+    started = time.process_time()
+    kernel(values, result, repeats)
+    return time.process_time() - started
+
+
+def _timed(evaluate: Evaluate, forward: Integers, backward: Integers, repeats: int) -> tuple[float, float]:
+    """CPU and wall seconds of `repeats` calls."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(repeats):
+        evaluate(forward, backward)
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,409 @@
+"""Cluster: a graph of devices, switches and links, and the seconds that messages take on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Literal
+
+from hardware_profiles.accelerator import Accelerator
+
+if TYPE_CHECKING:
+    import networkx
+
+Duplex = Literal["full", "half"]
+
+ROUTING_BYTES = 2**20
+"""A route is the path on which a message of this size would arrive first (bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable between two nodes (devices or switches), named by the nodes' names.
+
+    bandwidth: bytes/s of the medium in one direction; latency: seconds
+    duplex: `full` is one channel each way, `half` one channel that both directions share
+    point_to_point, collective: share of the bandwidth that a lone transfer, and an all-reduce, reach
+    shared: links with the same label are one medium and share its channels (a PCIe bus, a server's network
+        card); a channel then belongs to the direction first -> second of each of them, or to both
+    """
+
+    first: str
+    second: str
+    bandwidth: float
+    latency: float = 0.0
+    duplex: Duplex = "full"
+    point_to_point: float = 1.0
+    collective: float = 1.0
+    shared: str | None = None
+
+    def __post_init__(self) -> None:
+        label = f"link {self.first} - {self.second}"
+        if self.first == self.second:
+            raise ValueError(f"{label}: a link joins two different nodes")
+        if not self.bandwidth > 0.0:
+            raise ValueError(f"{label}: bandwidth is above 0 bytes/s: {self.bandwidth}")
+        if not self.latency >= 0.0:
+            raise ValueError(f"{label}: latency is at least 0 seconds: {self.latency}")
+        if self.duplex not in ("full", "half"):
+            raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
+        for name in ("point_to_point", "collective"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"{label}: {name} efficiency is above 0 and at most 1: {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One direction of a link (both of a half-duplex one): what a transfer occupies.
+
+    bandwidth: bytes/s that a lone transfer reaches; collective_bandwidth: bytes/s of an all-reduce;
+        latency: seconds
+    """
+
+    name: str
+    bandwidth: float
+    latency: float
+    collective_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a homogeneous tree: `width` components of the level below on equal links (bytes/s)."""
+
+    width: int
+    bandwidth: float
+    collective_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePlan:
+    """One way to all-reduce: seconds = latency + seconds_per_byte * bytes, on these channels."""
+
+    latency: float
+    seconds_per_byte: float
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and the links between them.
+
+    devices: accelerators; the index is the device id
+    nodes: name of each device's node in the graph; switches: names of the nodes that only pass on
+    servers: device ids by server; links: cables
+
+    Raises ValueError for duplicate names, links to nodes that do not exist, devices in no or two servers,
+    devices that cannot reach one another, and links that share a medium but disagree about it.
+    """
+
+    name: str
+    devices: tuple[Accelerator, ...]
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    servers: tuple[tuple[int, ...], ...]
+    links: tuple[Link, ...]
+    channels: tuple[Channel, ...] = field(init=False, compare=False)
+    _hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
+    _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _plans: dict[tuple[int, ...], tuple[CollectivePlan, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _graphs: list[networkx.DiGraph[str]] = field(init=False, repr=False, compare=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._check_nodes()
+        channels, hops = _channels_of(self.links)
+        object.__setattr__(self, "channels", channels)
+        object.__setattr__(self, "_hops", hops)
+        self._check_connected()
+
+    # ---------------------------------------------------------------------------------------------- transfers
+
+    def graph(self) -> networkx.DiGraph[str]:
+        """The topology: one edge a direction of a link, with its `channel` (index) and `seconds` (for
+        ROUTING_BYTES).
+        """
+        if not self._graphs:
+            import networkx
+
+            graph: networkx.DiGraph[str] = networkx.DiGraph()
+            graph.add_nodes_from((*self.nodes, *self.switches))
+            for (tail, head), index in self._hops.items():
+                channel = self.channels[index]
+                graph.add_edge(tail, head, channel=index, seconds=channel.latency + ROUTING_BYTES / channel.bandwidth)
+            self._graphs.append(graph)
+        return self._graphs[0]
+
+    def route(self, source: int, destination: int) -> tuple[int, ...]:
+        """Indices of the channels from one device to another, in order; none on the same device.
+
+        The path on which ROUTING_BYTES arrive first, were every hop stored and forwarded; among equals the
+        one that the order of the links puts first. Raises ValueError for a device id that does not exist.
+        """
+        self._check_ids((source, destination))
+        if source == destination:
+            return ()
+        known = self._routes.get((source, destination))
+        if known is None:
+            import networkx
+
+            _, path = networkx.bidirectional_dijkstra(
+                self.graph(), self.nodes[source], self.nodes[destination], weight="seconds"
+            )
+            # A bus is entered and left over one medium: its channel counts once.
+            known = tuple(dict.fromkeys(self._hops[hop] for hop in pairwise(path)))
+            self._routes[source, destination] = known
+        return known
+
+    def point_to_point(self, source: int, destination: int) -> tuple[float, float]:
+        """Latency (seconds) and bottleneck bandwidth (bytes/s) of a lone transfer; (0, inf) on the same device."""
+        channels = [self.channels[index] for index in self.route(source, destination)]
+        if not channels:
+            return 0.0, float("inf")
+        return sum(channel.latency for channel in channels), min(channel.bandwidth for channel in channels)
+
+    def transfer_seconds(self, source: int, destination: int, size_bytes: float) -> float:
+        """Seconds of a lone transfer: the latencies of the route plus bytes over its narrowest channel."""
+        if not size_bytes >= 0.0:
+            raise ValueError(f"{self.name}: size_bytes is at least 0: {size_bytes}")
+        if source == destination:
+            self._check_ids((source,))
+            return 0.0
+        latency, bandwidth = self.point_to_point(source, destination)
+        return latency + size_bytes / bandwidth
+
+    # --------------------------------------------------------------------------------------------- all-reduce
+
+    def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
+        """Seconds to sum `size_bytes` over `devices` and leave the sum on each: the better of two rings; 0
+        for one device.
+
+        - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) *
+          latency, where
+          bandwidth is that of the narrowest channel divided by the edges of the ring that use it
+        - hierarchical, if several servers take part with equal numbers: reduce-scatter inside each server,
+          one ring a
+          local rank between the servers (all at once, sharing network cards where they do), all-gather inside
+
+        Patarasuk and Yuan, JPDC 2009, for the ring. Raises ValueError for repeated or unknown devices.
+        """
+        if not size_bytes >= 0.0:
+            raise ValueError(f"{self.name}: size_bytes is at least 0: {size_bytes}")
+        plans = self._collective_plans(devices)
+        return min((plan.latency + size_bytes * plan.seconds_per_byte for plan in plans), default=0.0)
+
+    def allreduce_route(self, devices: Sequence[int]) -> tuple[int, ...]:
+        """Channels that the all-reduce of a large tensor over `devices` occupies, by rising index."""
+        plans = self._collective_plans(devices)
+        if not plans:
+            return ()
+        return min(plans, key=lambda plan: plan.seconds_per_byte).channels
+
+    def _collective_plans(self, devices: Sequence[int]) -> tuple[CollectivePlan, ...]:
+        key = tuple(sorted(devices))
+        known = self._plans.get(key)
+        if known is None:
+            self._check_ids(key)
+            if len(set(key)) != len(key):
+                raise ValueError(f"{self.name}: an all-reduce names each device once: {tuple(devices)}")
+            known = self._make_collective_plans(frozenset(key)) if len(key) > 1 else ()
+            self._plans[key] = known
+        return known
+
+    def _make_collective_plans(self, devices: frozenset[int]) -> tuple[CollectivePlan, ...]:
+        groups = [[d for d in server if d in devices] for server in self.servers]
+        groups = [group for group in groups if group]
+        flat = self._rings([[device for group in groups for device in group]])
+        sizes = {len(group) for group in groups}
+        if len(groups) == 1 or sizes == {1} or len(sizes) > 1:
+            return (flat,)
+        inside = self._rings(groups)
+        between = self._rings([list(peers) for peers in zip(*groups, strict=True)])
+        local = sizes.pop()
+        hierarchical = CollectivePlan(
+            inside.latency + between.latency,
+            # A ring between the servers carries the part that its rank holds after the reduce-scatter.
+            inside.seconds_per_byte + between.seconds_per_byte / local,
+            tuple(sorted({*inside.channels, *between.channels})),
+        )
+        return (flat, hierarchical)
+
+    def _rings(self, rings: Sequence[Sequence[int]]) -> CollectivePlan:
+        """Rings of equal length that run at once, each a reduce-scatter and an all-gather of one tensor."""
+        members = len(rings[0])
+        routes = [route for ring in rings for route in self._edges(ring)]
+        latency = max(sum(self.channels[index].latency for index in route) for route in routes)
+        return CollectivePlan(
+            2.0 * (members - 1) * latency,
+            2.0 * (members - 1) / members / self._shared_bandwidth(routes),
+            tuple(sorted({index for route in routes for index in route})),
+        )
+
+    def _edges(self, ring: Sequence[int]) -> list[tuple[int, ...]]:
+        return [self.route(ring[position - 1], ring[position]) for position in range(len(ring))]
+
+    def _shared_bandwidth(self, routes: Iterable[Sequence[int]]) -> float:
+        """Bytes/s of the slowest of these flows where they share channels evenly."""
+        uses = Counter(index for route in routes for index in route)
+        return min(self.channels[index].collective_bandwidth / count for index, count in uses.items())
+
+    # ------------------------------------------------------------------------------------------------ shape
+
+    def levels(self) -> tuple[Level, ...]:
+        """Devices in a server, then servers, innermost first, for a hierarchical planner; none of width 1.
+
+        `bandwidth` is what a lone transfer between two components reaches, `collective_bandwidth` what each
+        member of one ring through the components does. Raises ValueError unless all servers are alike: as
+        many devices, of one kind, over equal links.
+        """
+        sizes = sorted({len(server) for server in self.servers})
+        if len(sizes) > 1:
+            raise ValueError(f"{self.name}: levels need servers of equal size; these hold {sizes} devices")
+        kinds = sorted({device.name for device in self.devices})
+        if len(kinds) > 1:
+            raise ValueError(f"{self.name}: levels need one kind of accelerator; this cluster mixes {', '.join(kinds)}")
+        found = []
+        if sizes[0] > 1:
+            found.append(self._level(self.servers))
+        if len(self.servers) > 1:
+            found.append(self._level([[server[0] for server in self.servers]]))
+        return tuple(found)
+
+    def _level(self, groups: Iterable[Sequence[int]]) -> Level:
+        levels = set()
+        for group in groups:
+            # Every pair of a small group; neighbours and ends of a large one, whose pairs would be too many.
+            pairs = combinations(group, 2) if len(group) <= 16 else [*pairwise(group), (group[0], group[-1])]
+            bandwidths = {self.point_to_point(first, second)[1] for first, second in pairs}
+            if len(bandwidths) > 1:
+                raise ValueError(
+                    f"{self.name}: levels need equal links between the components of a level; devices "
+                    f"{tuple(group)} see {min(bandwidths):.4g} to {max(bandwidths):.4g} bytes/s"
+                )
+            levels.add(Level(len(group), bandwidths.pop(), self._shared_bandwidth(self._edges(group))))
+        if len(levels) > 1:
+            raise ValueError(f"{self.name}: levels need servers with equal links inside")
+        return levels.pop()
+
+    def take(self, count: int) -> Cluster:
+        """The same machines with the first `count` devices in use; what leads nowhere any more is dropped."""
+        if not 1 <= count <= len(self.devices):
+            raise ValueError(f"{self.name}: take from 1 to {len(self.devices)} devices: {count}")
+        if count == len(self.devices):
+            return self
+        spare = set(self.nodes[count:])
+        passive = {*self.switches, *spare}
+        links = self.links
+        # A spare device in a ring or a chain still passes messages on between its neighbours; one on switches
+        # only, or at a dead end, does not, nor does a switch with a single link left.
+        while dead := {node for node in passive if _relayed(node, node in spare, links, self.switches) <= 1}:
+            passive -= dead
+            links = tuple(link for link in links if link.first not in dead and link.second not in dead)
+        servers = (tuple(device for device in server if device < count) for server in self.servers)
+        return Cluster(
+            name=self.name,
+            devices=self.devices[:count],
+            nodes=self.nodes[:count],
+            switches=tuple(node for node in (*self.switches, *self.nodes[count:]) if node in passive),
+            servers=tuple(server for server in servers if server),
+            links=links,
+        )
+
+    # ------------------------------------------------------------------------------------------------ checks
+
+    def _check_ids(self, devices: Iterable[int]) -> None:
+        for device in devices:
+            if not 0 <= device < len(self.devices):
+                raise ValueError(f"{self.name}: device ids run from 0 to {len(self.devices) - 1}: {device}")
+
+    def _check_nodes(self) -> None:
+        if not self.devices:
+            raise ValueError(f"{self.name}: a cluster has at least one device")
+        if len(self.nodes) != len(self.devices):
+            raise ValueError(f"{self.name}: {len(self.devices)} devices need as many nodes: {len(self.nodes)}")
+        names = Counter((*self.nodes, *self.switches))
+        repeated = [name for name, count in names.items() if count > 1]
+        if repeated:
+            raise ValueError(f"{self.name}: devices and switches have names of their own; {repeated[0]!r} is repeated")
+        housed = Counter(device for server in self.servers for device in server)
+        if housed != Counter(range(len(self.devices))):
+            raise ValueError(f"{self.name}: every device belongs to exactly one server: {self.servers}")
+        joined: set[frozenset[str]] = set()
+        for link in self.links:
+            for end in (link.first, link.second):
+                if end not in names:
+                    raise ValueError(
+                        f"{self.name}: link {link.first} - {link.second} ends at {end!r}, which is no "
+                        f"device or switch; "
+                        f"choose from {_listed(names)}"
+                    )
+            pair = frozenset((link.first, link.second))
+            if pair in joined:
+                raise ValueError(f"{self.name}: {link.first} and {link.second} are linked twice; give one faster link")
+            joined.add(pair)
+
+    def _check_connected(self) -> None:
+        neighbours: dict[str, list[str]] = {}
+        for tail, head in self._hops:
+            neighbours.setdefault(tail, []).append(head)
+        reached = {self.nodes[0]}
+        waiting = [self.nodes[0]]
+        while waiting:
+            for node in neighbours.get(waiting.pop(), ()):
+                if node not in reached:
+                    reached.add(node)
+                    waiting.append(node)
+        for device, node in enumerate(self.nodes):
+            if node not in reached:
+                raise ValueError(
+                    f"{self.name}: device {device} ({node}) is not connected to device 0 ({self.nodes[0]}); add a link"
+                )
+
+
+def _relayed(node: str, is_device: bool, links: Iterable[Link], switches: Iterable[str]) -> int:
+    """Neighbours between which a node passes messages on: any for a switch, devices only for a device."""
+    ends = [link.second if link.first == node else link.first for link in links if node in (link.first, link.second)]
+    return sum(end not in switches for end in ends) if is_device else len(ends)
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:most]) + (", ..." if len(ordered) > most else "")
+
+
+def _channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[str, str], int]]:
+    """Channels of the links, and the channel of each directed hop between two nodes."""
+    channels: list[Channel] = []
+    hops: dict[tuple[str, str], int] = {}
+    media: dict[str, tuple[Link, int, int]] = {}
+    for link in links:
+        if link.shared is not None and link.shared in media:
+            model, forth, back = media[link.shared]
+            figures = ("bandwidth", "latency", "duplex", "point_to_point", "collective")
+            differing = [figure for figure in figures if getattr(model, figure) != getattr(link, figure)]
+            if differing:
+                raise ValueError(
+                    f"links that share {link.shared!r} are one medium, but {link.first} - {link.second} "
+                    f"has another "
+                    f"{differing[0]}: {getattr(link, differing[0])} against {getattr(model, differing[0])}"
+                )
+        else:
+            label = link.shared or f"{link.first}-{link.second}"
+            names = (f"{label}",) if link.duplex == "half" else (f"{label}:forth", f"{label}:back")
+            forth, back = len(channels), len(channels) + len(names) - 1
+            for name in names:
+                channels.append(
+                    Channel(
+                        name,
+                        link.bandwidth * link.point_to_point,
+                        link.latency,
+                        link.bandwidth * link.collective,
+                    )
+                )
+            if link.shared is not None:
+                media[link.shared] = (link, forth, back)
+        hops[link.first, link.second] = forth
+        hops[link.second, link.first] = back
+    return tuple(channels), hops

@@ -1,0 +1,117 @@
+"""FPGA: digital signal processing blocks at a clock, memory on the chip, and DDR beside it.
+
+    forward = max( MACs / (DSPs * MACs per DSP and cycle * clock * efficiency), bytes moved / DDR bandwidth )
+
+The second term counts what does not stay on the chip. It is the layer model of BaPipe (arXiv 2012.12544) as
+reconstructed in the reference notes: a backward pass is twice the MACs of the forward, the error and the
+weight gradient one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work, check_request
+from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, ZERO_COST_KINDS, demand
+
+FPGA_KINDS = (*sorted(ZERO_COST_KINDS), *DEFAULT_EFFICIENCIES)
+"""Kinds of layer that an FPGA can time: the same as a GPU's."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProgrammableGateArray:
+    """An FPGA board; satisfies `Accelerator`.
+
+    dsps: DSP blocks; clock: Hz; macs_per_cycle: multiply-adds a DSP and cycle, by precision (below 1 where
+    one multiply-add takes several DSPs); efficiency: share of those cycles that do useful work
+    on_chip_bytes: block RAM and UltraRAM; ddr_bytes: memory beside the chip; ddr_bandwidth: bytes/s
+    transceiver_bandwidth: bytes/s of all transceivers together, one direction
+    share: part of the DSPs, of the on-chip memory and of the DDR bandwidth that this device stands for, 1
+        for a whole board
+
+    A layer's weights stay on the chip if they fit there; if they do not, they stream from DDR each call.
+    Its features stay if they fit in what the weights leave. Raises ValueError for figures that are not
+    positive.
+    """
+
+    name: str
+    dsps: int
+    clock: float
+    macs_per_cycle: Mapping[str, float] = field(hash=False)
+    efficiency: float
+    on_chip_bytes: float
+    ddr_bytes: float
+    ddr_bandwidth: float
+    transceiver_bandwidth: float
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("dsps", "clock", "on_chip_bytes", "ddr_bytes", "ddr_bandwidth", "transceiver_bandwidth"):
+            if not getattr(self, name) > 0.0:
+                raise ValueError(f"{self.name}: {name} is above 0: {getattr(self, name)}")
+        for name in ("efficiency", "share"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"{self.name}: {name} is above 0 and at most 1: {getattr(self, name)}")
+        if not self.macs_per_cycle:
+            raise ValueError(
+                f"{self.name}: macs_per_cycle needs at least one precision, of {', '.join(PRECISION_BYTES)}"
+            )
+        for precision, rate in self.macs_per_cycle.items():
+            if precision not in PRECISION_BYTES or not rate > 0.0:
+                raise ValueError(
+                    f"{self.name}: macs_per_cycle maps a precision ({', '.join(PRECISION_BYTES)}) to a "
+                    f"rate above 0: {precision} = {rate}"
+                )
+        object.__setattr__(self, "macs_per_cycle", dict(self.macs_per_cycle))
+
+    @property
+    def memory_bytes(self) -> float:
+        """DDR bytes of this share of the board: what a plan may fill."""
+        return self.ddr_bytes * self.share
+
+    def portion(self, share: float) -> FieldProgrammableGateArray:
+        """The same board with `share` of its DSPs, memory and bandwidth, to divide it over layers."""
+        return replace(self, share=self.share * share)
+
+    def flop_rate(self, precision: Precision) -> float:
+        """FLOP/s that the DSPs of this share reach: the bound that no layer can beat."""
+        rate = self.macs_per_cycle[precision]
+        return 2.0 * self.dsps * self.share * rate * self.clock * self.efficiency
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """Seconds of one pass of one layer over `samples` samples; a backward is the sum of its two gradients.
+
+        Never falls as samples rise. Zero where nothing is computed or moved (views, a layer that stays on
+        the chip and has no FLOP). Raises ValueError for samples not above 0, and kinds, phases and
+        precisions that are not known.
+        """
+        check_request(self.name, work, samples, phase, precision, FPGA_KINDS, self.macs_per_cycle)
+        if phase == "backward":
+            first = self._pass_seconds(work, samples, "input_gradient", precision)
+            return first + self._pass_seconds(work, samples, "weight_gradient", precision)
+        return self._pass_seconds(work, samples, phase, precision)
+
+    def ddr_traffic(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """Bytes that one pass moves over DDR: weights that do not fit on the chip, features that do not fit
+        beside them.
+        """
+        width = PRECISION_BYTES[precision]
+        total = demand(work, samples, phase, width).traffic
+        on_chip = self.on_chip_bytes * self.share
+        weights = work.parameters * width
+        weights_stay = weights <= on_chip
+        if work.kind == "embedding" and phase == "forward":
+            # A gather moves the rows that it uses, not the table.
+            return 0.0 if weights_stay else total
+        moved_weights = min(weights, total)
+        moved_features = total - moved_weights
+        # Features stream: those of one sample are resident at a time, however many samples a call has.
+        resident = (work.input_elements + work.output_elements) * width
+        features_stay = resident <= (on_chip - weights if weights_stay else on_chip)
+        return (0.0 if weights_stay else moved_weights) + (0.0 if features_stay else moved_features)
+
+    def _pass_seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        flop = demand(work, samples, phase, PRECISION_BYTES[precision]).flop
+        traffic = self.ddr_traffic(work, samples, phase, precision)
+        return max(flop / self.flop_rate(precision), traffic / (self.ddr_bandwidth * self.share))

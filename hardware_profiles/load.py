@@ -1,0 +1,375 @@
+"""Load: find accelerators and clusters by name or path, and say in one line what is wrong with a file.
+
+A name is looked up in the user's folder (`$PIPEPLAN_PROFILES`, else `~/.config/pipeplan`; its
+`accelerators` and `clusters` subfolders), then among the files shipped here, then in the entry-point groups
+`pipeplan.accelerators` and `pipeplan.clusters`. What contains a slash or ends in `.toml` is a path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import importlib.resources
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import msgspec.inspect
+
+from hardware_profiles.accelerator import Accelerator
+from hardware_profiles.cluster import Cluster
+from hardware_profiles.files import (
+    AcceleratorFile,
+    CompactFile,
+    FpgaFile,
+    GraphFile,
+    GraphicsProcessorFile,
+    build_compact,
+    build_graph,
+)
+
+Built = TypeVar("Built")
+
+FileKind = Literal["accelerator", "cluster"]
+FOLDERS: dict[str, str] = {"accelerator": "accelerators", "cluster": "clusters"}
+_ACCELERATOR_KINDS = ("gpu", "fpga")
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be found or read: one line with file, path of the key, value, rule and choices."""
+
+
+# ---------------------------------------------------------------------------------------------------- public
+
+
+def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
+    """The accelerator of that name, or in that TOML file. Raises ProfileError."""
+    text = os.fspath(name_or_path)
+    if _is_path(text):
+        return _read_accelerator(Path(text))
+    found = _find("accelerator", text)
+    if isinstance(found, Cluster):
+        raise ProfileError(f"{text}: the entry point offers a cluster, where an accelerator is wanted")
+    return found if isinstance(found, Accelerator) else _read_accelerator(found)
+
+
+def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
+    """The cluster of that name, or in that TOML file. Raises ProfileError.
+
+    `name:count` (or `file.toml:count`) takes `count` servers in place of the number in the file, as
+    `dgx-a100:4`.
+    """
+    text, count = _split_count(os.fspath(name_or_path))
+    if _is_path(text):
+        return _read_cluster(Path(text), count)
+    found = _find("cluster", text)
+    if isinstance(found, Cluster):
+        if count is not None:
+            raise ProfileError(f"{text}:{count}: cluster {text!r} is an object of an entry point and does not scale")
+        return found
+    if isinstance(found, Accelerator):
+        raise ProfileError(f"{text}: the entry point offers an accelerator, where a cluster is wanted")
+    return _read_cluster(found, count)
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """Names that `load_accelerator` knows, sorted."""
+    return _names("accelerator")
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Names that `load_cluster` knows, sorted."""
+    return _names("cluster")
+
+
+def schema(kind: FileKind) -> dict[str, Any]:
+    """JSON Schema of a file of that kind. Raises ValueError for another kind."""
+    if kind == "accelerator":
+        return msgspec.json.schema(AcceleratorFile)
+    if kind == "cluster":
+        # msgspec takes no untagged union of tables: join the schemas of the two forms by hand.
+        schemas, components = msgspec.json.schema_components((CompactFile, GraphFile), ref_template="#/$defs/{name}")
+        return {"anyOf": list(schemas), "$defs": components}
+    raise ValueError(f"schema kind must be one of {', '.join(FOLDERS)}: {kind!r}")
+
+
+def check_file(path: str | os.PathLike[str]) -> str:
+    """Read a file of either kind and sum it up in a line. Raises ProfileError saying what is wrong with it."""
+    source = Path(path)
+    table = _read_toml(source)
+    if _file_kind(source, table) == "cluster":
+        cluster = _read_cluster(source, None)
+        kinds = sorted({device.name for device in cluster.devices})
+        return (
+            f"{source}: cluster {cluster.name}: {len(cluster.devices)} devices ({', '.join(kinds)}) "
+            f"in {len(cluster.servers)} servers, {len(cluster.channels)} channels"
+        )
+    device = _read_accelerator(source)
+    return f"{source}: {table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory"
+
+
+# ---------------------------------------------------------------------------------------------------- search
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or os.sep in text or text.endswith(".toml")
+
+
+def _split_count(text: str) -> tuple[str, int | None]:
+    stem, colon, tail = text.rpartition(":")
+    if not colon or "/" in tail or "\\" in tail:
+        return text, None
+    if not (tail.isascii() and tail.isdigit() and int(tail) >= 1):
+        raise ProfileError(f"{text}: after the colon stands the number of servers, a whole number from 1: {tail!r}")
+    return stem, int(tail)
+
+
+def _user_folder(kind: FileKind) -> Path:
+    root = os.environ.get("PIPEPLAN_PROFILES")
+    return (Path(root) if root else Path.home() / ".config" / "pipeplan") / FOLDERS[kind]
+
+
+def _folders(kind: FileKind) -> list[Traversable]:
+    return [_user_folder(kind), importlib.resources.files("hardware_profiles") / FOLDERS[kind]]
+
+
+def _entry_points(kind: FileKind) -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points(group=f"pipeplan.{FOLDERS[kind]}")
+
+
+def _load_entry_point(point: importlib.metadata.EntryPoint) -> Accelerator | Cluster | Traversable:
+    """What an entry point offers: a finished object under its own name, or a folder or file of profiles."""
+    value = point.load()
+    if isinstance(value, ModuleType):
+        return importlib.resources.files(value)
+    if isinstance(value, str):
+        return Path(value)
+    if isinstance(value, (Accelerator, Cluster, Path, Traversable)):
+        return value
+    raise ProfileError(
+        f"entry point {point.group}: {point.name} = {point.value}: must be an accelerator, a cluster, a "
+        f"folder, "
+        f"a package or a path, not {type(value).__name__}"
+    )
+
+
+def _files_in(folder: Traversable) -> dict[str, Traversable]:
+    if folder.is_file():
+        return {folder.name.removesuffix(".toml"): folder}
+    if not folder.is_dir():
+        return {}
+    return {f.name.removesuffix(".toml"): f for f in folder.iterdir() if f.name.endswith(".toml")}
+
+
+def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
+    for folder in _folders(kind):
+        file = folder / f"{name}.toml"
+        if file.is_file():
+            return file
+    for point in _entry_points(kind):
+        offered = _load_entry_point(point)
+        if isinstance(offered, Traversable):
+            files = _files_in(offered)
+            if name in files:
+                return files[name]
+        elif point.name == name:
+            return offered
+    raise ProfileError(
+        _unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
+    )
+
+
+def _names(kind: FileKind) -> tuple[str, ...]:
+    names: set[str] = set()
+    for folder in _folders(kind):
+        names.update(_files_in(folder))
+    for point in _entry_points(kind):
+        offered = _load_entry_point(point)
+        names.update(_files_in(offered) if isinstance(offered, Traversable) else (point.name,))
+    return tuple(sorted(names))
+
+
+def _unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
+    known = list(choices)
+    close = [name for name in known if given and name.startswith(given.lower())]
+    close = close or difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"{complaint}{hint}; choose from {', '.join(known)}"
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def _read_toml(source: Traversable) -> dict[str, Any]:
+    try:
+        text = source.read_bytes().decode("utf-8")
+        table = tomllib.loads(text)
+    except FileNotFoundError:
+        raise ProfileError(f"{source}: there is no such file") from None
+    except IsADirectoryError:
+        raise ProfileError(f"{source}: is a directory; give a TOML file") from None
+    except OSError as error:
+        raise ProfileError(f"{source}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ProfileError(
+            f"{source}: TOML is UTF-8; byte {error.start} (0x{error.object[error.start]:02x}) is not"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(f"{source}: not valid TOML: {_one_line(str(error))}") from None
+    if not table:
+        raise ProfileError(
+            f"{source}: the file is empty; an accelerator needs name and kind, a cluster name and servers"
+        )
+    _check_finite(source, table, "$")
+    return table
+
+
+def _check_finite(source: Traversable, value: object, path: str) -> None:
+    # TOML knows inf and nan, and inf would pass every lower bound.
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ProfileError(f"{source}: {path} = {value}: must be a finite number")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_finite(source, item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_finite(source, item, f"{path}[{index}]")
+
+
+def _file_kind(source: Traversable, table: dict[str, Any]) -> FileKind:
+    if "kind" in table:
+        return "accelerator"
+    if "servers" in table or "devices" in table:
+        return "cluster"
+    raise ProfileError(
+        f'{source}: $: an accelerator says kind = "gpu" or "fpga", a cluster has [[servers]] or [[devices]]; '
+        f"this file has only {', '.join(table)}"
+    )
+
+
+def _read_accelerator(source: Traversable) -> Accelerator:
+    table = _read_toml(source)
+    if table.get("kind") not in _ACCELERATOR_KINDS:
+        if "kind" not in table and ("servers" in table or "devices" in table):
+            raise ProfileError(f"{source}: $: is a cluster, where an accelerator is wanted")
+        raise ProfileError(
+            f"{source}: $.kind = {table.get('kind', '(absent)')!r}: must be one of {', '.join(_ACCELERATOR_KINDS)}"
+        )
+    file: GraphicsProcessorFile | FpgaFile = _convert(source, table, AcceleratorFile)
+    make: Callable[[], Accelerator] = file.build
+    return _build(source, make)
+
+
+def _read_cluster(source: Traversable, count: int | None) -> Cluster:
+    table = _read_toml(source)
+    if "kind" in table:
+        raise ProfileError(f"{source}: $.kind: is an accelerator, where a cluster is wanted")
+    find = partial(_find_for_cluster, source)
+    if "devices" in table:
+        if count is not None:
+            raise ProfileError(f"{source}: $.devices: an explicit graph does not scale; name:count needs [[servers]]")
+        graph: GraphFile = _convert(source, table, GraphFile)
+        return _build(source, lambda: build_graph(graph, find))
+    compact: CompactFile = _convert(source, table, CompactFile)
+    return _build(source, lambda: build_compact(compact, find, count))
+
+
+def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator:
+    """The accelerator that a cluster's file names; a path is relative to the file."""
+    if _is_path(name):
+        beside = source.parent / name if isinstance(source, Path) else Path(name)
+        try:
+            return _read_accelerator(beside)
+        except ProfileError as error:
+            raise ProfileError(f"{source}: {where} = {name!r}: {error}") from None
+    try:
+        return load_accelerator(name)
+    except ProfileError as error:
+        raise ProfileError(f"{source}: {where} = {name!r}: {error}") from None
+
+
+def _build(source: Traversable, make: Callable[[], Built]) -> Built:
+    try:
+        return make()
+    except ProfileError:
+        raise
+    except ValueError as error:
+        raise ProfileError(f"{source}: {_one_line(str(error))}") from None
+
+
+def _convert(source: Traversable, table: dict[str, Any], into: Any) -> Any:
+    try:
+        return msgspec.convert(table, into)
+    except msgspec.ValidationError as error:
+        raise ProfileError(f"{source}: {_explain(str(error), table, into)}") from None
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+
+
+def _explain(message: str, table: dict[str, Any], into: Any) -> str:
+    """msgspec's complaint as `path = value: rule`, with the choices where the complaint is about a key."""
+    rule, _, path = message.partition(" - at `")
+    path = path.removesuffix("`") or "$"
+    steps: list[str | int] = [int(index) if index else key for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path)]
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", rule)
+    if unknown:
+        key = unknown[1]
+        value = _value_at(table, [*steps, key])
+        return f"{path}.{key} = {_shown(value)}: " + _unknown("unknown key", key, _keys_at(into, table, steps))
+    missing = re.fullmatch(r"Object missing required field `(.*)`", rule)
+    if missing:
+        keys = ", ".join(_keys_at(into, table, steps))
+        return f"{path}.{missing[1]}: is missing; keys of this table: {keys}"
+    for theirs, ours in (
+        ("Expected", "expected"),
+        ("`object`", "a table"),
+        ("`array`", "a list"),
+        ("`null`", "nothing"),
+    ):
+        rule = rule.replace(theirs, ours)
+    return f"{path} = {_shown(_value_at(table, steps))}: {rule}"
+
+
+def _value_at(table: Any, steps: list[str | int]) -> object:
+    for step in steps:
+        table = table[step]
+    return table
+
+
+def _keys_at(into: Any, table: dict[str, Any], steps: list[str | int]) -> list[str]:
+    """Keys that the table at that path may have."""
+    current = msgspec.inspect.type_info(into)
+    for step in [*steps, None]:
+        if isinstance(current, msgspec.inspect.UnionType):
+            structs = [t for t in current.types if isinstance(t, msgspec.inspect.StructType)]
+            tagged = [t for t in structs if t.tag is not None and t.tag == table.get(str(t.tag_field))]
+            lists = [t for t in current.types if not isinstance(t, msgspec.inspect.NoneType)]
+            current = (tagged or structs or lists)[0]
+        if step is None:
+            break
+        if isinstance(current, msgspec.inspect.StructType):
+            current = next(field.type for field in current.fields if field.encode_name == step)
+        elif isinstance(current, msgspec.inspect.ListType):
+            current = current.item_type
+    if isinstance(current, msgspec.inspect.StructType):
+        tag = [current.tag_field] if current.tag_field else []
+        return [*tag, *(field.encode_name for field in current.fields)]
+    return []
+
+
+def _shown(value: object, most: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

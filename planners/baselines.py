@@ -1,0 +1,211 @@
+"""Baselines: data parallelism, equal numbers of layers, and greedily balanced seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts, stage_devices, straight_plan
+from planners.search import Evaluator, Request, best_plan, fitting
+from simulator import Plan, Problem, Stage, equal_microbatches
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Every device holds the whole network and takes an equal part of the batch.
+
+    Without a requested schedule or count: the whole batch at once, or, where that does not fit, gradient accumulation: the fewest
+    micro-batches (a power of two) that do, each forward followed by its backward.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "data-parallel"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The first count that fits; InfeasiblePlanError if none does."""
+        most = max(1, problem.batch // len(problem.cluster.devices))
+        counts = (
+            tuple(2**power for power in range(most.bit_length()))
+            if self.request.microbatches is None
+            else microbatch_counts(problem, self.request, 1)
+        )
+        plan = self._plan(problem, counts[0])
+        for count in counts:
+            plan = self._plan(problem, count)
+            if evaluate(plan).fits:
+                return plan
+        return fitting(self.name, plan, evaluate)
+
+    def _plan(self, problem: Problem, count: int) -> Plan:
+        stage = Stage(tuple(range(len(problem.workload))), devices_in_order(problem))
+        schedule = self.request.schedule or ("gpipe" if count == 1 else "1f1b")
+        return Plan(self.name, schedule, (stage,), equal_microbatches(problem.batch, count))
+
+
+@dataclass(frozen=True, slots=True)
+class UniformLayers:
+    """As many stages as devices, with equal numbers of layers (the first stages one more): GPipe without its partitioner.
+
+    Without a requested schedule: GPipe, or, where no number of micro-batches fits, 1F1B, which keeps fewer activations.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "uniform"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best number of micro-batches for that partition; InfeasiblePlanError if none fits."""
+        closest: list[Plan] = []
+        for schedule in _schedules(self.request):
+            closest.append(self._best_count(problem, evaluate, schedule))
+            if evaluate(closest[-1]).fits:
+                return closest[-1]
+        return best_plan(self.name, closest, evaluate)
+
+    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str) -> Plan:
+        devices = stage_devices(problem, schedule)
+        cuts = uniform_cuts(len(problem.workload), len(devices))
+        return closest_to_fit(
+            (
+                straight_plan(self.name, problem, schedule, cuts, devices, count)
+                for count in microbatch_counts(problem, self.request, len(set(devices)))
+            ),
+            evaluate,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyBalance:
+    """As many stages as devices, balanced by the seconds of a micro-batch, each on its own device.
+
+    Stages are filled up to their share of what is left; then the slowest stage hands boundary layers to a neighbour while that
+    makes the slowest one faster. Without a requested schedule: GPipe, or, where no number of micro-batches fits, 1F1B, which keeps
+    fewer activations. Where that does not fit either, the fullest stage hands layers over while memory is missing.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "greedy"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best number of micro-batches, each with the balance for its size; InfeasiblePlanError if nothing fits."""
+        closest: list[Plan] = []
+        for schedule in _schedules(self.request):
+            closest.append(self._best_count(problem, evaluate, schedule))
+            if evaluate(closest[-1]).fits:
+                return closest[-1]
+        best = closest_to_fit(closest, evaluate)
+        return fitting(self.name, self._relieve(best, problem, evaluate), evaluate)
+
+    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str) -> Plan:
+        devices = stage_devices(problem, schedule)
+
+        def plans() -> Iterator[Plan]:
+            for count in microbatch_counts(problem, self.request, len(set(devices))):
+                cuts = balanced_cuts(stage_seconds_table(evaluate, devices, -(-problem.batch // count)))
+                yield straight_plan(self.name, problem, schedule, cuts, devices, count)
+
+        return closest_to_fit(plans(), evaluate)
+
+    def _relieve(self, plan: Plan, problem: Problem, evaluate: Evaluator) -> Plan:
+        """Hand layers of the fullest device to neighbours while the memory that is missing shrinks."""
+        devices = [stage.devices[0] for stage in plan.stages]
+        cuts = [stage.layers[0] for stage in plan.stages[1:]]
+        while not (score := evaluate(plan)).fits:
+            moves = [
+                moved
+                for stage, device in enumerate(devices)
+                if device == score.device
+                for moved in boundary_moves(cuts, len(problem.workload), stage)
+            ]
+            if not moves:
+                break
+            plans = [
+                straight_plan(self.name, problem, plan.schedule, moved, devices, len(plan.microbatches))
+                for moved in moves
+            ]
+            best = min(range(len(plans)), key=lambda number: evaluate(plans[number]).key)
+            if evaluate(plans[best]).key >= score.key:
+                break
+            cuts, plan = moves[best], plans[best]
+        return plan
+
+
+def _schedules(request: Request) -> tuple[str, ...]:
+    return ("gpipe", "1f1b") if request.schedule is None else (request.schedule,)
+
+
+def uniform_cuts(layers: int, stages: int) -> list[int]:
+    """Layers before each of the stages - 1 boundaries, stages as equal as whole layers permit, the first ones larger."""
+    size, more = divmod(layers, stages)
+    return [size * stage + min(stage, more) for stage in range(1, stages)]
+
+
+def stage_seconds_table(evaluate: Evaluator, devices: Sequence[int], samples: int) -> NDArray[np.float64]:
+    """Forward + backward seconds of each layer on each stage's device, float64 [stages, layers]."""
+    return np.array([evaluate.layer_costs.round_trip_seconds(device, samples) for device in devices])
+
+
+def balanced_cuts(seconds: NDArray[np.float64]) -> list[int]:
+    """Cuts of a chain that even out the stages' seconds, found greedily.
+
+    seconds: float64 [stages, layers], of each layer on the device of each stage; every stage gets at least one layer
+    """
+    cuts = _filled(seconds)
+    totals = np.zeros((seconds.shape[0], seconds.shape[1] + 1))
+    np.cumsum(seconds, axis=1, out=totals[:, 1:])
+    while True:
+        load = _loads(totals, cuts)
+        slowest = int(load.argmax())
+        best: tuple[float, list[int]] | None = None
+        for moved in boundary_moves(cuts, seconds.shape[1], slowest):
+            peak = float(_loads(totals, moved).max())
+            if best is None or peak < best[0]:
+                best = peak, moved
+        if best is None or best[0] >= load[slowest]:
+            return cuts
+        cuts = best[1]
+
+
+def boundary_moves(cuts: Sequence[int], layers: int, stage: int) -> list[list[int]]:
+    """Cuts after one stage has handed its first layers to the stage before, or its last ones to the stage behind.
+
+    One entry for every number of layers that leaves the stage at least one.
+    """
+    bounds = [0, *cuts, layers]
+    size = bounds[stage + 1] - bounds[stage]
+    moves = []
+    for given in range(1, size):
+        for boundary, change in ((stage - 1, given), (stage, -given)):
+            if 0 <= boundary < len(cuts):
+                moved = list(cuts)
+                moved[boundary] += change
+                moves.append(moved)
+    return moves
+
+
+def _filled(seconds: NDArray[np.float64]) -> list[int]:
+    """Each stage takes layers until the next one would leave it further from its share of what is left.
+
+    The share of a stage over the remaining layers is that of its speed: T with sum over the stages of T / (their seconds for all
+    that is left) = 1.
+    """
+    stages, layers = seconds.shape
+    cuts, start = [], 0
+    for stage in range(stages - 1):
+        left = seconds[stage:, start:].sum(axis=1)
+        share = 1.0 / float((1.0 / left).sum()) if (left > 0).all() else 0.0
+        stop, held = start + 1, float(seconds[stage, start])
+        while stop < layers - (stages - 1 - stage) and held + seconds[stage, stop] / 2.0 <= share:
+            held += float(seconds[stage, stop])
+            stop += 1
+        cuts.append(stop)
+        start = stop
+    return cuts
+
+
+def _loads(totals: NDArray[np.float64], cuts: Sequence[int]) -> NDArray[np.float64]:
+    bounds = np.array([0, *cuts, totals.shape[1] - 1])
+    rows = np.arange(totals.shape[0])
+    return np.asarray(totals[rows, bounds[1:]] - totals[rows, bounds[:-1]], dtype=np.float64)

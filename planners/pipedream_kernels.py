@@ -1,0 +1,321 @@
+"""Compiled kernels of PipeDream's dynamic program: one row of a level's table, or all rows of it.
+
+Symbols of the paper (SOSP 2019, section 3.1): A(i..j, m) is the seconds of the slowest stage of the best
+pipeline over states i..j with m components of the level below; T(k+1..j, m') is one stage over m' replicas.
+
+Why it is fast. A split after state k with m' replicas in the last stage costs at least T's compute part,
+inner / m', and at least the least A(i..k, m'') over m'' <= m - m'. The first bound falls with m' and the second one
+rises, so only a short run of m' can beat the best value known, and for most k it is empty; its beginning is found by
+bisection where the all-reduce is slow. The first value known is that of the split that was best one state before. What is skipped could not have been an improvement, so value and
+plan are those of the plain recurrence, to the last bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+RING = 0
+SCRIPT = 1
+LITERAL = 2
+
+# Bounds are compared with this slack, so that a rounding error in a bound never hides a candidate.
+_SLACK = 1.0 - 1e-12
+
+
+@njit(cache=True, error_model="numpy")
+def synchronization_seconds(form, parameter_bytes, bandwidth, replicas):
+    """Seconds of the gradient all-reduce of one stage, before the division by `replicas`."""
+    if form == RING:
+        return 2.0 * (replicas - 1) / replicas * (parameter_bytes / bandwidth)
+    if form == SCRIPT:
+        return (4.0 * (replicas - 1) * parameter_bytes) / (bandwidth * replicas)
+    return 2.0 * (replicas - 1) * parameter_bytes / bandwidth
+
+
+@njit(cache=True, error_model="numpy")
+def stage_seconds(form, inner_seconds, synchronization, replicas):
+    """Seconds a mini-batch of one stage over `replicas`: the script adds the all-reduce, the paper hides it."""
+    if form == SCRIPT:
+        return (inner_seconds + synchronization) / replicas
+    return max(inner_seconds, synchronization) / replicas
+
+
+@njit(cache=True, error_model="numpy")
+def _split_seconds(form, rest_seconds, last_seconds, entry_seconds, exit_seconds, replicas):
+    """Slowest of the rest of the pipeline, its last stage, and the transfers charged to that stage."""
+    slowest = max(rest_seconds, last_seconds)
+    if form == SCRIPT:
+        return max(slowest, entry_seconds / replicas, exit_seconds / replicas)
+    return max(slowest, entry_seconds)
+
+
+@njit(cache=True, error_model="numpy")
+def _fits(form, outer, workers, total, replicas, stash, parameters):
+    """Whether a stage fits that, with all before it, takes `total` of `workers`."""
+    memory, memory_here, numerator, denominator, fixed = outer
+    if not memory_here:
+        return True
+    if form == SCRIPT:
+        return -((total - workers) // replicas) * (stash + parameters) <= memory
+    # Downstream workers per replica, rounded up, are the warm-up forwards; one more version is in use.
+    downstream = (workers - total) * denominator + numerator * workers
+    versions = 1 - ((-downstream) // (replicas * denominator))
+    return versions * (stash + parameters) + fixed * parameters <= memory
+
+
+@njit(cache=True, error_model="numpy")
+def _is_inside(predecessors, offsets, inner, outer):
+    low, high = offsets[outer], offsets[outer + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if predecessors[middle] < inner:
+            low = middle + 1
+        else:
+            high = middle
+    return low < offsets[outer + 1] and predecessors[low] == inner
+
+
+@njit(cache=True, error_model="numpy")
+def _next_replicas(form, inner_seconds, parameters, bandwidth, replicas, most, value):
+    """The next count after `replicas` at which a stage is faster than `value`, most + 1 if there is none.
+
+    From 2 replicas on a stage of the ring's or the script's form gets faster with each more, so bisection finds it.
+    """
+    low, high = replicas + 1, most + 1
+    if form == LITERAL or replicas < 2:
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        synchronization = synchronization_seconds(form, parameters, bandwidth, middle)
+        if stage_seconds(form, inner_seconds, synchronization, middle) * _SLACK < value:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(cache=True, error_model="numpy")
+def solve_row(
+    form,
+    start,
+    stop,
+    workers,
+    below,
+    straight,
+    transfers,
+    bandwidth,
+    collective_bandwidth,
+    seconds,
+    output_bytes,
+    parameter_bytes,
+    stash_bytes,
+    predecessors,
+    offsets,
+    inner,
+    context,
+    memory,
+    memory_here,
+    outer_numerator,
+    outer_denominator,
+    fixed,
+    best,
+    floor,
+    split,
+    last,
+):
+    """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `best` (states, workers + 1).
+
+    seconds, parameter_bytes, stash_bytes: (states,), over the layers of each state
+    output_bytes: (states,), of the cut behind each state
+    inner: (contexts, states, states), seconds of a slice i..j on one component of this level; (1, 0, 0) at the
+        lowest level, where it is the difference of `seconds`
+    context: (workers + 1, workers + 1), which `inner` a last stage with m' of m workers has, at [m, m']
+    memory_here: whether to test `memory` (bytes) at this level
+    outer_numerator / outer_denominator: components downstream of this one, per replica of the stage it is in
+    floor: scratch like `best`, its running minimum over m
+    split, last: int32 like `best`: last state before the last stage (-1: one stage), and its replicas
+    """
+    states = seconds.shape[0]
+    lowest = inner.shape[1] == 0
+    most_replicas = 1 if straight else workers
+    base_seconds = seconds[start - 1] if start > 0 else 0.0
+    base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
+    base_stash = stash_bytes[start - 1] if start > 0 else 0.0
+    outer = (memory, memory_here, outer_numerator, outer_denominator, fixed)
+
+    # Where a stage may end: states that hold state start-1. The official script also takes states that do not, a
+    # slip that is kept: on branching graphs its figures cannot be reproduced without.
+    allowed = np.zeros(states, dtype=np.bool_)
+    for state in range(start, stop):
+        if form == SCRIPT or start == 0:
+            allowed[state] = True
+        else:
+            allowed[state] = _is_inside(predecessors, offsets, start - 1, state)
+
+    for state in range(start, stop):
+        best[state, :] = np.inf
+        floor[state, :] = np.inf
+        split[state, :] = -1
+        last[state, :] = 0
+        if not allowed[state]:
+            continue
+
+        # The whole slice as one stage.
+        parameters = parameter_bytes[state] - base_parameters
+        stash = stash_bytes[state] - base_stash
+        for total in range(1, most_replicas + 1):
+            if not _fits(form, outer, workers, total, total, stash, parameters):
+                continue
+            whole = seconds[state] - base_seconds if lowest else inner[context[total, total], start, state]
+            synchronization = synchronization_seconds(form, parameters, collective_bandwidth, total)
+            if form == SCRIPT:
+                synchronization /= below
+            best[state, total] = stage_seconds(form, whole, synchronization, total)
+            last[state, total] = total
+
+        # A shorter pipeline over start..cut, then a last stage over the rest.
+        exit_seconds = 0.0
+        if form == SCRIPT and transfers and state < states - 1:
+            exit_seconds = 2.0 * output_bytes[state] / bandwidth
+
+        # The split that was best for the state before is good here too: nothing slower needs a look.
+        limit = best[state].copy()
+        for total in range(2, workers + 1) if state > start else range(0):
+            cut, replicas = split[state - 1, total], last[state - 1, total]
+            if cut < 0 or not _is_inside(predecessors, offsets, cut, state):
+                continue
+            parameters = parameter_bytes[state] - parameter_bytes[cut]
+            stash = stash_bytes[state] - stash_bytes[cut]
+            if not _fits(form, outer, workers, total, replicas, stash, parameters):
+                continue
+            tail = seconds[state] - seconds[cut] if lowest else inner[context[total, replicas], cut + 1, state]
+            synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
+            entry_seconds = 2.0 * output_bytes[cut] / bandwidth if transfers else 0.0
+            candidate = _split_seconds(
+                form,
+                best[cut, total - replicas],
+                stage_seconds(form, tail, synchronization, replicas),
+                entry_seconds,
+                exit_seconds,
+                replicas,
+            )
+            limit[total] = min(limit[total], np.nextafter(candidate, np.inf))
+
+        inverse = 1.0 / limit
+        for position in range(offsets[state], offsets[state + 1]):
+            cut = predecessors[position]
+            if cut < start or not allowed[cut]:
+                continue
+            shortest = seconds[state] - seconds[cut] if lowest else inner[0, cut + 1, state]
+            entry_seconds = 2.0 * output_bytes[cut] / bandwidth if transfers else 0.0
+            bound = max(shortest, exit_seconds)
+            if form == SCRIPT:
+                bound = max(bound, entry_seconds)
+            bound *= _SLACK
+            parameters = parameter_bytes[state] - parameter_bytes[cut]
+            stash = stash_bytes[state] - stash_bytes[cut]
+            best_cut, floor_cut = best[cut], floor[cut]
+            for total in range(2, workers + 1):
+                value = limit[total]
+                if floor_cut[total - 1] >= value or bound >= value * (total - 1):
+                    continue
+                if form != SCRIPT and entry_seconds >= value:
+                    continue
+                replicas = int(bound * inverse[total]) + 1  # fewer cannot do the compute part in time
+                most = min(most_replicas, total - 1)
+                while replicas <= most and floor_cut[total - replicas] < value:
+                    synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
+                    last_seconds = stage_seconds(form, shortest, synchronization, replicas)
+                    if last_seconds * _SLACK >= value:
+                        replicas = _next_replicas(
+                            form, shortest, parameters, collective_bandwidth, replicas, most, value
+                        )
+                        continue
+                    if best_cut[total - replicas] < value and _fits(
+                        form, outer, workers, total, replicas, stash, parameters
+                    ):
+                        if not lowest and context[total, replicas] > 0:
+                            tail = inner[context[total, replicas], cut + 1, state]
+                            last_seconds = stage_seconds(form, tail, synchronization, replicas)
+                        candidate = _split_seconds(
+                            form, best_cut[total - replicas], last_seconds, entry_seconds, exit_seconds, replicas
+                        )
+                        if candidate < value:
+                            value = candidate
+                            limit[total] = value
+                            inverse[total] = 1.0 / value
+                            best[state, total] = value
+                            split[state, total] = cut
+                            last[state, total] = replicas
+                    replicas += 1
+        running = np.inf
+        for total in range(1, workers + 1):
+            running = min(running, best[state, total])
+            floor[state, total] = running
+
+
+@njit(cache=True, error_model="numpy")
+def solve_all_rows(
+    form,
+    workers,
+    below,
+    straight,
+    transfers,
+    bandwidth,
+    collective_bandwidth,
+    seconds,
+    output_bytes,
+    parameter_bytes,
+    stash_bytes,
+    predecessors,
+    offsets,
+    inner,
+    context,
+    memory,
+    memory_here,
+    outer_numerator,
+    outer_denominator,
+    fixed,
+):
+    """A(i..j, workers) for every i and j, (states, states); infinite where there is no such slice or none fits.
+
+    Only one row's table is alive at a time: memory is states^2 numbers, not states^2 times workers.
+    """
+    states = seconds.shape[0]
+    result = np.full((states, states), np.inf)
+    best = np.empty((states, workers + 1))
+    floor = np.empty((states, workers + 1))
+    split = np.empty((states, workers + 1), dtype=np.int32)
+    last = np.empty((states, workers + 1), dtype=np.int32)
+    for start in range(states):
+        solve_row(
+            form,
+            start,
+            states,
+            workers,
+            below,
+            straight,
+            transfers,
+            bandwidth,
+            collective_bandwidth,
+            seconds,
+            output_bytes,
+            parameter_bytes,
+            stash_bytes,
+            predecessors,
+            offsets,
+            inner,
+            context,
+            memory,
+            memory_here,
+            outer_numerator,
+            outer_denominator,
+            fixed,
+            best,
+            floor,
+            split,
+            last,
+        )
+        result[start, start:] = best[start:, workers]
+    return result

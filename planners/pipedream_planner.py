@@ -1,0 +1,221 @@
+"""PipeDream planner: problem -> state table -> PipeDream's partition -> plan, asynchronous or flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts
+from planners.pipedream import HierarchicalPartition, InfeasiblePartition, LevelStage, partition
+from planners.pipedream_table import StateTable, state_table
+from planners.search import Evaluator, Request, best_plan, fitting
+from simulator import (
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    Stage,
+    antichain_states,
+    equal_microbatches,
+)
+
+Component = int | tuple["Component", ...]
+"""A part of the cluster: a device id, or the parts that a level joins."""
+
+MEMORY_ROUNDS = 6
+"""How often the search is repeated with less memory when its plan does not fit in the replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeDream:
+    """PipeDream (SOSP 2019): its partition, run as asynchronous 1F1B-RR with weight stashing.
+
+    A micro-batch is one device's mini-batch: the batch over the devices, unless a count is requested. On a cluster of two levels
+    two partitions are compared by simulation: the hierarchical one, and a flat one at the rates of the slowest links, which may
+    leave servers in the middle (15-1 on 4 servers of 4). A partition of a single stage is plain, synchronous data parallelism.
+    The dynamic program bounds memory by its own rule; where the replay needs more, it searches again with as much less.
+    """
+
+    request: Request = field(default_factory=Request)
+    variant: str = "paper"
+    name: str = "pipedream"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The faster of the partitions that fit; ValueError if the cluster is no tree of equal servers."""
+        return best_plan(self.name, pipedream_plans(self.name, self.request, self.variant, problem, evaluate), evaluate)
+
+
+@dataclass(frozen=True, slots=True)
+class PipeDreamFlush:
+    """PipeDream's partition run synchronously: replicas split every micro-batch, one update a batch.
+
+    The partition is the one that `PipeDream` prefers; the number of micro-batches is chosen by simulation.
+    """
+
+    request: Request = field(default_factory=Request)
+    variant: str = "paper"
+    name: str = "pipedream-flush"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best number of micro-batches; ValueError if the cluster is no tree of equal servers."""
+        schedule = self.request.schedule or "1f1b"
+        # The partition is that of the asynchronous pipeline, whatever count is requested of the flushed one.
+        asynchronous = pipedream_plans(self.name, Request(engine=self.request.engine), self.variant, problem, evaluate)
+        ranked = sorted((evaluate(plan).key, number, plan.stages) for number, plan in enumerate(asynchronous))
+        stages = ranked[0][2]
+
+        plans = (
+            Plan(self.name, schedule, stages, equal_microbatches(problem.batch, count))
+            for count in microbatch_counts(problem, self.request, len(stages))
+        )
+        return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
+
+
+def inapplicable(problem: Problem) -> str | None:
+    """Why PipeDream's partitioner cannot plan for a cluster, or None."""
+    try:
+        problem.cluster.levels()
+    except ValueError as reason:
+        return str(reason)
+    return None
+
+
+def pipedream_plans(name: str, request: Request, variant: str, problem: Problem, evaluate: Evaluator) -> list[Plan]:
+    """One asynchronous plan for each way to look at the cluster, hierarchical first.
+
+    Raises InfeasiblePlanError if the dynamic program finds no partition within the memory.
+    """
+    devices = len(problem.cluster.devices)
+    count = min(devices, problem.batch) if request.microbatches is None else request.microbatches
+    microbatches = equal_microbatches(problem.batch, count)
+    table = problem_table(problem, evaluate, max(microbatches))
+    views = cluster_views(problem)
+    plans: list[Plan] = []
+    for view in views:
+        plan = _plan_within_memory(name, variant, problem, evaluate, table, view, microbatches)
+        if plan is not None and all(plan.stages != other.stages for other in plans):
+            plans.append(plan)
+    if not plans:
+        capacity = min(device.memory_bytes for device in problem.cluster.devices)
+        raise InfeasiblePlanError(
+            f"planner {name!r} finds no partition of {len(table)} states over {devices} devices within "
+            f"{capacity / 2**30:.4g} GiB a device; use more devices, recomputation or a smaller batch"
+        )
+    return plans
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A cluster as levels, lowest first, for the dynamic program.
+
+    workers, bandwidths, collective_bandwidths: of each level; components: the top level's, nested tuples down to device ids
+    """
+
+    workers: tuple[int, ...]
+    bandwidths: tuple[float, ...]
+    collective_bandwidths: tuple[float, ...]
+    components: tuple[Component, ...]
+
+
+def cluster_views(problem: Problem) -> list[ClusterView]:
+    """The cluster's own levels and, if there are several, one flat level at the rates of its slowest links."""
+    levels = problem.cluster.levels()
+    order = devices_in_order(problem)
+    if not levels:
+        return [ClusterView((1,), (1.0,), (1.0,), order)]
+    bandwidths = tuple(level.bandwidth for level in levels)
+    collective = tuple(level.collective_bandwidth for level in levels)
+    flat = ClusterView((len(order),), (min(bandwidths),), (min(collective),), order)
+    if len(levels) == 1:
+        return [flat]
+    workers = tuple(level.width for level in levels)
+    return [ClusterView(workers, bandwidths, collective, tuple(problem.cluster.servers)), flat]
+
+
+def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int) -> StateTable:
+    """The problem's costs as the dynamic program reads them, at one device's mini-batch (samples)."""
+    workload = problem.workload
+    return state_table(
+        workload,
+        evaluate.layer_costs.round_trip_seconds(0, minibatch),
+        minibatch=minibatch,
+        bytes_per_element=problem.element_bytes,
+        # A measured profile's inputs are layers that PipeDream's profiler timed.
+        states=antichain_states(workload, drop_inputs=workload.bytes_per_element is None),
+    )
+
+
+def place_stages(found: HierarchicalPartition, components: Sequence[Component]) -> tuple[Stage, ...]:
+    """Devices of each stage: the stages of a level take their components in order, inside every replica alike."""
+    return tuple(
+        Stage(planned.layers, devices)
+        for planned, devices in zip(
+            found.stages,
+            _placed(found.levels, len(found.levels) - 1, [tuple(components)], 0, found.stages[-1].stop),
+            strict=True,
+        )
+    )
+
+
+def _placed(
+    levels: Sequence[Sequence[LevelStage]],
+    level: int,
+    groups: Sequence[tuple[Component, ...]],
+    start: int,
+    stop: int,
+) -> Iterator[tuple[int, ...]]:
+    """Devices of the lowest stages within states [start, stop); `groups` are the replicas that hold these states."""
+    taken = 0
+    for stage in levels[level]:
+        if not start <= stage.start < stop:
+            continue
+        held = [component for group in groups for component in group[taken : taken + stage.workers]]
+        taken += stage.workers
+        if level == 0:
+            yield tuple(component for component in held if isinstance(component, int))
+        else:
+            inner = [component for component in held if isinstance(component, tuple)]
+            yield from _placed(levels, level - 1, inner, stage.start, stage.stop)
+
+
+def _plan_within_memory(
+    name: str,
+    variant: str,
+    problem: Problem,
+    evaluate: Evaluator,
+    table: StateTable,
+    view: ClusterView,
+    microbatches: tuple[int, ...],
+) -> Plan | None:
+    """The partition of one view; searched again with less memory while the replay does not fit. None if there is none."""
+    memory = min(device.memory_bytes for device in problem.cluster.devices)
+    closest: Plan | None = None
+    for _ in range(MEMORY_ROUNDS):
+        try:
+            found = partition(
+                table,
+                view.workers,
+                view.bandwidths,
+                variant=variant,
+                memory_bytes=memory,
+                collective_bandwidths=view.collective_bandwidths,
+                # Beside the weight versions: gradients, and what the optimizer keeps.
+                unversioned_copies=1.0 + problem.optimizer_bytes / problem.element_bytes,
+            )
+        except InfeasiblePartition:
+            return closest
+        plan = _asynchronous_plan(name, place_stages(found, view.components), microbatches)
+        score = evaluate(plan)
+        if closest is None or score.key < evaluate(closest).key:
+            closest = plan
+        if score.fits:
+            return plan
+        memory *= 0.99 * score.capacity_bytes / score.peak_bytes
+    return closest
+
+
+def _asynchronous_plan(name: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...]) -> Plan:
+    if len(stages) == 1:
+        return Plan(name, "gpipe", stages, (sum(microbatches),))
+    return Plan(name, "1f1b-rr", stages, microbatches, "round-robin")

@@ -1,0 +1,120 @@
+"""State tables: what PipeDream's partitioner knows of a network, one row an antichain state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import AntichainStates, Workload, antichain_states
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateTable:
+    """What the dynamic program needs of a network at one mini-batch: one figure a state, of all its layers.
+
+    states: the antichain states, in topological order
+    seconds: forward + backward of a mini-batch on one device, (states,)
+    parameter_bytes: weights, (states,)
+    stash_bytes: what a mini-batch in flight keeps from forward to backward, (states,)
+    activation_bytes: every layer's output, (states,); the official script's measure of memory
+    output_bytes: tensors that cross the cut behind the state, each producer once, (states,)
+    augmented_output_bytes: outputs of PipeDream's augmented antichain, (states,); sent by the official script
+    """
+
+    states: AntichainStates
+    seconds: NDArray[np.float64]
+    parameter_bytes: NDArray[np.float64]
+    stash_bytes: NDArray[np.float64]
+    activation_bytes: NDArray[np.float64]
+    output_bytes: NDArray[np.float64]
+    augmented_output_bytes: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return len(self.seconds)
+
+    @property
+    def one_device_seconds(self) -> float:
+        """Forward + backward of a mini-batch of the whole network on one device."""
+        return float(self.seconds[-1])
+
+
+def measured_seconds(workload: Workload, minibatch: int | None = None) -> NDArray[np.float64]:
+    """Forward + backward seconds of each layer for a mini-batch on the profiled device, (layers,).
+
+    Between two measured rows the seconds are interpolated; below the first and beyond the last they are in
+    proportion to the samples. Raises ValueError if a layer that is not an input was not measured.
+    """
+    samples = _minibatch(workload, minibatch)
+    seconds = np.zeros(len(workload.layers))
+    for index, layer in enumerate(workload.layers):
+        if layer.kind == "input":
+            continue
+        if not layer.measured:
+            raise ValueError(f"layer {layer.name!r} must have measured seconds, it has none; use a cost model")
+        rows = np.array([(count, forward + backward) for count, forward, backward in layer.measured])
+        if samples <= rows[0, 0]:
+            seconds[index] = rows[0, 1] * (samples / rows[0, 0])
+        elif samples >= rows[-1, 0]:
+            seconds[index] = rows[-1, 1] * (samples / rows[-1, 0])
+        else:
+            seconds[index] = np.interp(samples, rows[:, 0], rows[:, 1])
+    return seconds
+
+
+def measured_table(workload: Workload, minibatch: int | None = None) -> StateTable:
+    """The figures of a measured profile at a mini-batch, over the states that PipeDream's optimizer forms.
+
+    workload: a profile read without its `Input` nodes, as `read_profile` does
+    Raises ValueError if a layer was not measured.
+    """
+    states = antichain_states(workload, drop_inputs=False)
+    return state_table(workload, measured_seconds(workload, minibatch), minibatch=minibatch, states=states)
+
+
+def state_table(
+    workload: Workload,
+    seconds: NDArray[np.float64],
+    *,
+    minibatch: int | None = None,
+    bytes_per_element: int | None = None,
+    states: AntichainStates | None = None,
+) -> StateTable:
+    """The figures of a workload's states.
+
+    seconds: forward + backward of each layer for one mini-batch on one device, (layers,); those of inputs are
+        ignored, as loading data is no work of a stage
+    minibatch: samples of a device's mini-batch; the workload's own unless given
+    bytes_per_element: the profile's own unless given, else 4
+    states: the workload's states, if already known
+    Raises ValueError if `seconds` has another shape, or a negative or infinite entry.
+    """
+    samples = _minibatch(workload, minibatch)
+    width = bytes_per_element or workload.bytes_per_element or 4
+    layers = workload.layers
+    if seconds.shape != (len(layers),) or not np.isfinite(seconds).all() or (seconds < 0).any():
+        raise ValueError(f"seconds must be {len(layers)} finite numbers >= 0, one a layer, got shape {seconds.shape}")
+    if states is None:
+        states = antichain_states(workload)
+    works = np.array([layer.kind != "input" for layer in layers])
+    outputs = np.array([layer.output_elements for layer in layers]) * (samples * width)
+    stashes = np.array([layer.stashed_elements for layer in layers]) * (samples * width)
+    parameters = np.array([layer.parameters for layer in layers], dtype=np.float64) * width
+    return StateTable(
+        states=states,
+        seconds=states.totals(np.where(works, seconds, 0.0)),
+        parameter_bytes=states.totals(parameters),
+        stash_bytes=states.totals(stashes),
+        activation_bytes=states.totals(np.where(works, outputs, 0.0)),
+        output_bytes=states.crossing(outputs),
+        augmented_output_bytes=states.augmented_totals(outputs),
+    )
+
+
+def _minibatch(workload: Workload, minibatch: int | None) -> int:
+    samples = workload.minibatch if minibatch is None else minibatch
+    if samples < 1:
+        raise ValueError(f"minibatch must be at least 1 sample, got {samples}")
+    return samples

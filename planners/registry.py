@@ -1,0 +1,127 @@
+"""Registry: the planners by name, and the one call that plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+import numpy as np
+
+from planners.baselines import DataParallel, GreedyBalance, UniformLayers
+from planners.brute_force import BruteForce
+from planners.pipedream_planner import PipeDream, PipeDreamFlush
+from planners.pipedream_planner import inapplicable as no_tree
+from planners.search import Evaluator, PlannedOutcome, Planner, Progress, Request, run_planner
+from simulator import Problem, schedule_families
+
+ENTRY_POINT_GROUP = "pipeplan.planners"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerEntry:
+    """A planner that the command line knows.
+
+    build: Request -> planner
+    summary: one line for `pipeplan list`
+    applicable: (problem, request) -> why the planner cannot plan that, or None if it can
+    """
+
+    build: Callable[[Request], Planner]
+    summary: str
+    applicable: Callable[[Problem, Request], str | None]
+
+
+def _more_microbatches_than_samples(problem: Problem, request: Request) -> str | None:
+    if request.microbatches is not None and request.microbatches > problem.batch:
+        return f"{request.microbatches} micro-batches are more than the batch of {problem.batch} samples"
+    return None
+
+
+def _for_data_parallel(problem: Problem, request: Request) -> str | None:
+    if request.schedule is not None and not schedule_families()[request.schedule].flush:
+        return f"data parallelism updates synchronously; schedule {request.schedule!r} never flushes"
+    return _more_microbatches_than_samples(problem, request)
+
+
+def _for_pipedream(problem: Problem, request: Request) -> str | None:
+    if request.schedule not in (None, "1f1b-rr"):
+        return f"PipeDream runs 1f1b-rr, not {request.schedule!r}; pipedream-flush runs its partition synchronously"
+    return no_tree(problem) or _more_microbatches_than_samples(problem, request)
+
+
+def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
+    family = schedule_families()[request.schedule or "1f1b"]
+    if not family.flush or "chunks" in family.options:
+        return f"PipeDream's partition has one stage a device and is flushed here; schedule {request.schedule!r} is not that"
+    return no_tree(problem) or _more_microbatches_than_samples(problem, request)
+
+
+def _for_brute_force(problem: Problem, request: Request) -> str | None:
+    return _more_microbatches_than_samples(problem, request) or BruteForce(request).inapplicable(problem)
+
+
+PLANNERS: dict[str, PlannerEntry] = {
+    "data-parallel": PlannerEntry(
+        DataParallel, "the whole network on every device, the batch divided over them", _for_data_parallel
+    ),
+    "uniform": PlannerEntry(UniformLayers, "equal numbers of layers a device (GPipe)", _more_microbatches_than_samples),
+    "greedy": PlannerEntry(
+        GreedyBalance, "stages balanced by measured or modelled seconds, greedily", _more_microbatches_than_samples
+    ),
+    "pipedream": PlannerEntry(
+        PipeDream, "PipeDream's partition with replicated stages, asynchronous 1F1B-RR", _for_pipedream
+    ),
+    "pipedream-flush": PlannerEntry(
+        PipeDreamFlush, "PipeDream's partition, run synchronously (1F1B with flush)", _for_pipedream_flush
+    ),
+    "brute-force": PlannerEntry(
+        BruteForce, "every straight pipeline of a small problem: a proven optimum", _for_brute_force
+    ),
+}
+
+
+def planner_entries() -> dict[str, PlannerEntry]:
+    """The planners of this package and those of installed plug-ins (entry-point group `pipeplan.planners`)."""
+    entries = dict(PLANNERS)
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        entries.setdefault(point.name, point.load())
+    return entries
+
+
+def planner_entry(name: str) -> PlannerEntry:
+    """The planner of that name; ValueError with the choices if there is none."""
+    entries = planner_entries()
+    if name not in entries:
+        raise ValueError(f"planner {name!r} is unknown; choices: {', '.join(sorted(entries))}")
+    return entries[name]
+
+
+def applicable_planners(problem: Problem, request: Request | None = None) -> dict[str, str | None]:
+    """Every planner's name, and why it cannot plan the problem, or None if it can."""
+    asked = request or Request()
+    return {name: entry.applicable(problem, asked) for name, entry in planner_entries().items()}
+
+
+def make_plan(
+    name: str,
+    problem: Problem,
+    request: Request | None = None,
+    *,
+    seed: int = 0,
+    budget: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> PlannedOutcome:
+    """Plan a problem.
+
+    budget: evaluations after which the best plan so far is the answer; None for no limit
+    progress: called at every improvement
+    Raises ValueError for an unknown planner or one that cannot plan this problem, InfeasiblePlanError if it finds no plan.
+    """
+    asked = request or Request()
+    entry = planner_entry(name)
+    reason = entry.applicable(problem, asked)
+    if reason is not None:
+        raise ValueError(f"planner {name!r} does not apply: {reason}")
+    evaluate = Evaluator(problem, engine=asked.engine, budget=budget, progress=progress)
+    return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))

@@ -1,0 +1,231 @@
+"""Search: what a planner is, the evaluator that scores its plans, and what a search hands back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from simulator import ENGINES, Engine, InfeasiblePlanError, LayerCosts, Plan, Problem, schedule_families
+from simulator.simulation import simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user fixes; None leaves the choice to the planner.
+
+    schedule: name of a family of `simulator.SCHEDULES`
+    microbatches: number of micro-batches of one iteration
+    engine: what scores the plans of the search; `recurrence` is quick and knows no contention
+    Raises ValueError for unknown names and counts below 1.
+    """
+
+    schedule: str | None = None
+    microbatches: int | None = None
+    engine: Engine = "recurrence"
+
+    def __post_init__(self) -> None:
+        if self.schedule is not None and self.schedule not in (families := schedule_families()):
+            raise ValueError(f"schedule {self.schedule!r} is unknown; choices: {', '.join(sorted(families))}")
+        if self.microbatches is not None and self.microbatches < 1:
+            raise ValueError(f"micro-batches must be at least 1, got {self.microbatches}")
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine {self.engine!r} is unknown; choices: {', '.join(ENGINES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good a plan is.
+
+    iteration_seconds: for one batch of the problem (steady state of an asynchronous plan)
+    peak_bytes, capacity_bytes: of the fullest device, which is `device`
+    """
+
+    iteration_seconds: float
+    peak_bytes: float
+    capacity_bytes: float
+    device: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device holds its peak."""
+        return self.peak_bytes <= self.capacity_bytes
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """Smaller is better: first how far memory is exceeded (0 if it fits), then seconds."""
+        return max(0.0, self.peak_bytes / self.capacity_bytes - 1.0), self.iteration_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A search at the moment of an improvement: evaluations and seconds spent, and seconds of the best plan that fits."""
+
+    evaluations: int
+    elapsed_seconds: float
+    iteration_seconds: float
+
+
+class BudgetSpent(Exception):
+    """The evaluations that a search was given are used up; `run_planner` answers with the best plan so far."""
+
+
+class Evaluator:
+    """Scores plans of one problem; the one mutable object of a search.
+
+    Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or
+    stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits, so that an interrupted search
+    still has an answer.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        engine: Engine = "recurrence",
+        budget: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Prepare a search.
+
+        budget: evaluations after which BudgetSpent is raised; None for no limit
+        progress: called at every improvement
+        clock: seconds; read for the history only, never for a decision
+        Raises ValueError for a budget below 1.
+        """
+        if budget is not None and budget < 1:
+            raise ValueError(f"budget must be at least 1 evaluation, got {budget}")
+        self.problem = problem
+        self.engine: Engine = engine
+        self.layer_costs = LayerCosts(problem)
+        self.evaluations = 0
+        self.history: list[Progress] = []
+        self.best: Plan | None = None
+        self.optimal_among = ""
+        self._best_seconds = float("inf")
+        self._budget, self._progress, self._clock = budget, progress, clock
+        self._began = clock()
+        self._known: dict[Plan, Score] = {}
+
+    def __call__(self, plan: Plan) -> Score:
+        """Replay a plan, or recall what its replay gave.
+
+        Raises InfeasiblePlanError or ScheduleError for a plan that cannot run at all; one that runs but does not fit has a score.
+        Raises BudgetSpent if the budget allows no further replay.
+        """
+        anonymous = replace(plan, planner="")
+        score = self._known.get(anonymous)
+        if score is None:
+            if self._budget is not None and self.evaluations >= self._budget:
+                raise BudgetSpent
+            score = self._replay(plan)
+            self._known[anonymous] = score
+            self.evaluations += 1
+            self._remember(plan, score)
+        return score
+
+    def credit(self, evaluations: int) -> None:
+        """Count evaluations that a planner made with an evaluator of its own; BudgetSpent once they reach the budget."""
+        self.evaluations += evaluations
+        if self._budget is not None and self.evaluations >= self._budget:
+            raise BudgetSpent
+
+    def declare_optimal(self, among: str) -> None:
+        """Record that the planner has proven its plan the best of the plans that `among` describes."""
+        self.optimal_among = among
+
+    def _replay(self, plan: Plan) -> Score:
+        outcome = simulate(self.problem, plan, engine=self.engine, layer_costs=self.layer_costs)
+        fullest = outcome.fullest
+        return Score(outcome.iteration_seconds, fullest.peak_bytes, fullest.capacity_bytes, fullest.device)
+
+    def _remember(self, plan: Plan, score: Score) -> None:
+        if not score.fits or score.iteration_seconds >= self._best_seconds:
+            return
+        self.best, self._best_seconds = plan, score.iteration_seconds
+        step = Progress(self.evaluations, self._clock() - self._began, score.iteration_seconds)
+        self.history.append(step)
+        if self._progress is not None:
+            self._progress(step)
+
+
+class Planner(Protocol):
+    """A search for a good plan: a function, or a frozen dataclass with its settings."""
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """A plan that runs and fits.
+
+        rng: the only source of chance
+        Raises InfeasiblePlanError, with the numbers in one line, if the planner finds none.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOutcome:
+    """What a search found.
+
+    plan: the answer; planning_seconds: CPU seconds of this process, compilation included
+    evaluations: plans replayed; history: the improvements on the way
+    interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
+    optimal_among: the plans among which this one is proven the fastest; empty if nothing is proven
+    """
+
+    plan: Plan
+    planning_seconds: float
+    evaluations: int
+    interrupted: bool
+    history: tuple[Progress, ...] = ()
+    optimal_among: str = ""
+
+
+def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> PlannedOutcome:
+    """Run a search to its end, its budget, or an interrupt.
+
+    Raises what the planner raises; KeyboardInterrupt or InfeasiblePlanError if it stops before any plan that fits.
+    """
+    began = time.process_time()
+    interrupted = False
+    try:
+        plan = planner(problem, evaluate, rng)
+    except (KeyboardInterrupt, BudgetSpent) as stop:
+        if evaluate.best is None:
+            if isinstance(stop, KeyboardInterrupt):
+                raise
+            raise InfeasiblePlanError(
+                f"the budget of {evaluate.evaluations} evaluations ended before a plan that fits was found"
+            ) from None
+        plan, interrupted = evaluate.best, True
+    return PlannedOutcome(
+        plan=plan,
+        planning_seconds=time.process_time() - began,
+        evaluations=evaluate.evaluations,
+        interrupted=interrupted,
+        history=tuple(evaluate.history),
+        optimal_among="" if interrupted else evaluate.optimal_among,
+    )
+
+
+def best_plan(name: str, plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
+    """The fastest of the plans that fit, the first of equals.
+
+    name: the planner that asks, for the message
+    Raises InfeasiblePlanError, with the numbers of the plan that comes closest, if none fits.
+    """
+    best = min(((evaluate(plan).key, number, plan) for number, plan in enumerate(plans)), key=lambda one: one[:2])[2]
+    return fitting(name, best, evaluate)
+
+
+def fitting(name: str, plan: Plan, evaluate: Evaluator) -> Plan:
+    """The plan itself if it fits; InfeasiblePlanError with its numbers if it does not."""
+    score = evaluate(plan)
+    if not score.fits:
+        raise InfeasiblePlanError(
+            f"planner {name!r} finds no plan that fits: the closest needs {score.peak_bytes / 2**30:.4g} GiB on device "
+            f"{score.device}, which holds {score.capacity_bytes / 2**30:.4g} GiB ({plan.schedule}, {len(plan.stages)} stages, "
+            f"{len(plan.microbatches)} micro-batches); use more devices, recomputation or a smaller batch"
+        )
+    return plan

@@ -1,0 +1,329 @@
+"""The recurrence compiled: one individual, a population, and a population over both cores.
+
+A chain is walked two processes at a time where a link shares the block size of its neighbour (rules "sender" and
+"receiver"). If all blocks are full, of durations d and l, a path through both from block i to block j costs
+t d + (j - i + 2 - t) l, linear in t, so that (R) of the pair is the one recurrence
+
+    out[j] = max( out[j-1] + max(d, l), arrival[j] + d + l )
+
+Blocks finer than upstream's that share one arrival follow it in closed form; for the others (M) leaves one maximum a
+block on the critical path. With a tail, both ends are kept in registers, and which upstream block holds the last
+sample of a block is known by additions, without a table. Durations lie on a grid on which all sums are exact (see
+`problem`), so these regroupings change no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import get_num_threads, njit, prange
+from numpy.typing import ArrayLike
+
+from planners.unequal.chain import LINK_BLOCKS, Chain, Floats, Integers
+from planners.unequal.problem import UnequalProblem
+
+
+@njit(cache=True, error_model="numpy")
+def _advance(
+    ends: Floats,
+    step: int,
+    upstream: int,
+    block: int,
+    durations: Floats,
+    row: int,
+    other: int,
+    counts: Integers,
+) -> float:
+    """Ends of the blocks of one process, or of two with the same blocks, into `ends[step + 1]`; returns the last.
+
+    `ends[step]` holds the upstream ends of blocks of `upstream` samples; `durations[row, b]` seconds of the process,
+    `durations[other, b]` of its partner, or `other` < 0; `counts[b]` blocks of b samples in the mini-batch.
+    """
+    row_, source, target = np.uintp(row), np.uintp(step), np.uintp(step + 1)
+    count, upstream_count = counts[np.uintp(block)], counts[np.uintp(upstream)]
+    samples = counts[1]
+    tail = samples - (count - 1) * block
+    duration, link = durations[row_, np.uintp(block)], 0.0
+    tail_duration, tail_link = durations[row_, np.uintp(tail)], 0.0
+    if other >= 0:
+        link, tail_link = durations[np.uintp(other), np.uintp(block)], durations[np.uintp(other), np.uintp(tail)]
+    if tail == block:
+        # out[j] = max(out[j-1] + slower, arrival[j] + both): of n blocks on two processes all but one overlap
+        both = duration + link
+        slower = duration if duration > link else link
+        sent = -slower
+        if block < upstream:
+            ratio = np.uintp(upstream) // np.uintp(block)
+            if ratio * np.uintp(block) == np.uintp(upstream):
+                place = np.uintp(0)
+                for i in range(np.uintp(upstream_count)):
+                    arrival = ends[source, np.uintp(i)] + both
+                    sent += slower
+                    sent = arrival if arrival > sent else sent
+                    # the blocks of one arrival follow each other; the last arrival may bring fewer
+                    fresh = min(ratio, np.uintp(count) - place)
+                    for t in range(fresh):
+                        ends[target, place + np.uintp(t)] = sent + t * slower
+                    sent += (np.float64(fresh) - 1.0) * slower
+                    place += fresh
+                return sent
+        else:
+            stride = np.uintp(block) // np.uintp(upstream)
+            if stride * np.uintp(upstream) == np.uintp(block):
+                # prefix sums and a running maximum: one maximum a block on the critical path
+                passed = 0.0
+                index = stride - np.uintp(1)
+                most = -slower
+                for j in range(count):
+                    arrival = ends[source, index] + both - passed
+                    most = arrival if arrival > most else most
+                    ends[target, np.uintp(j)] = most + passed
+                    passed += slower
+                    index += stride
+                return float(ends[target, np.uintp(count - 1)])
+    end = 0.0
+    sent = 0.0
+    if block >= upstream:
+        stride = np.uintp(block) // np.uintp(upstream)
+        whole = np.int64(stride)
+        excess = np.int64(block) - whole * upstream
+        at, slack = np.int64(-1), np.int64(0)
+        for j in range(count - 1):
+            at += whole
+            slack -= excess
+            if slack < 0:
+                slack += upstream
+                at += 1
+            arrival = ends[source, np.uintp(at)]
+            end = (arrival if arrival > end else end) + duration
+            sent = (end if end > sent else sent) + link
+            ends[target, np.uintp(j)] = sent
+    else:
+        whole = np.int64(np.uintp(upstream) // np.uintp(block))
+        excess = np.int64(upstream) - whole * block
+        begun, stop, rest = np.int64(0), np.int64(0), np.int64(0)
+        for i in range(upstream_count):
+            stop += whole
+            rest += excess
+            if rest >= block:
+                rest -= block
+                stop += 1
+            last = min(stop, count - 1)
+            if begun < last:
+                arrival = ends[source, np.uintp(i)]
+                end = (arrival if arrival > end else end) + duration
+                sent = (end if end > sent else sent) + link
+                ends[target, np.uintp(begun)] = sent
+                for t in range(1, last - begun):
+                    straight = end + t * duration + link
+                    queued = sent + t * link
+                    ends[target, np.uintp(begun + t)] = straight if straight > queued else queued
+                end += (last - begun - 1) * duration
+                sent = ends[target, np.uintp(last - 1)]
+                begun = last
+    arrival = ends[source, np.uintp(upstream_count - 1)]
+    end = (arrival if arrival > end else end) + tail_duration
+    sent = (end if end > sent else sent) + tail_link
+    ends[target, np.uintp(count - 1)] = sent
+    return sent
+
+
+@njit(cache=True)
+def _block_counts(samples: int) -> Integers:
+    """Number of blocks of b samples in the mini-batch, for b = 0 (0) to B."""
+    counts = np.zeros(samples + 1, dtype=np.int64)
+    for block in range(1, samples + 1):
+        counts[block] = (samples + block - 1) // block
+    return counts
+
+
+@njit(cache=True)
+def _chain_end(
+    durations: Floats,
+    samples: int,
+    stages: int,
+    rule: int,
+    reverse: bool,
+    sizes: Integers,
+    individual: int,
+    differs: Integers,
+    ends: Floats,
+    counts: Integers,
+) -> float:
+    """End of the last block of a chain for one row of `sizes` (stage order).
+
+    `ends[i + 1]` receives the profile after the processes of step i (`samples + 1` wide). `differs` has no columns, or
+    1 for the stages that run forward again.
+    """
+    processes = 2 * stages - 1
+    genes = sizes.shape[1]
+    origin = genes - 1 if reverse else 0
+    sign = -1 if reverse else 1
+    upstream = samples
+    last = 0.0
+    process = 0
+    step = 0
+    while process < processes:
+        stage = process >> 1
+        is_link = process & 1
+        if rule == 3:  # LINK_BLOCKS: sender 0, receiver 1, smaller 2, own 3
+            block = sizes[individual, origin + sign * process]
+        else:
+            block = sizes[individual, origin + sign * stage]
+            if is_link:
+                receiver = sizes[individual, origin + sign * (stage + 1)]
+                if rule == 1 or receiver < block:
+                    block = receiver
+        paired = process + 1 < processes and rule == is_link
+        row = process
+        other = process + 1 if paired else -1
+        if differs.shape[1]:
+            compute = (process + is_link) >> 1
+            again = differs[individual, stages - 1 - compute if reverse else compute]
+            if is_link == 0:
+                row += processes * again
+            elif paired:
+                other += processes * again
+        last = _advance(ends, step, upstream, block, durations, row, other, counts)
+        upstream = block
+        process += 2 if paired else 1
+        step += 1
+    return last
+
+
+@njit(cache=True)
+def _population(
+    durations: Floats,
+    samples: int,
+    stages: int,
+    rule: int,
+    reverse: bool,
+    sizes: Integers,
+    differs: Integers,
+    result: Floats,
+    first: int,
+    stop: int,
+) -> None:
+    """End of the chain for rows `first`..`stop` of `sizes`, into `result`."""
+    ends = np.zeros((2 * stages, samples + 1))
+    counts = _block_counts(samples)
+    for i in range(first, stop):
+        result[i] = _chain_end(durations, samples, stages, rule, reverse, sizes, i, differs, ends, counts)
+
+
+@njit(cache=True, parallel=True)
+def _makespans(
+    forward: Floats,
+    backward: Floats,
+    samples: int,
+    stages: int,
+    rule: int,
+    forward_sizes: Integers,
+    backward_sizes: Integers,
+    differs: Integers,
+    result: Floats,
+    parts: int,
+) -> None:
+    """Forward seconds into `result[0]`, backward into `result[1]`, individuals split over `parts` threads at once."""
+    count = forward_sizes.shape[0]
+    none = np.zeros((count, 0), dtype=np.int64)
+    for part in prange(parts):
+        first, stop = part * count // parts, (part + 1) * count // parts
+        _population(forward, samples, stages, rule, False, forward_sizes, none, result[0], first, stop)
+        _population(backward, samples, stages, rule, True, backward_sizes, differs, result[1], first, stop)
+
+
+def forward_seconds(problem: UnequalProblem, forward_sizes: Sequence[int]) -> float:
+    """Seconds of the forward pass of one individual; sizes in stage order."""
+    return float(forward_population(problem, [forward_sizes])[0])
+
+
+def backward_seconds(
+    problem: UnequalProblem, backward_sizes: Sequence[int], forward_sizes: Sequence[int] | None = None
+) -> float:
+    """Seconds of the backward pass of one individual; `forward_sizes` as in `recurrence.backward_seconds`."""
+    return float(backward_population(problem, [backward_sizes], None if forward_sizes is None else [forward_sizes])[0])
+
+
+def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
+    """Seconds of one mini-batch with a flush, of one individual."""
+    return float(makespan_population(problem, [forward_sizes], [backward_sizes])[0])
+
+
+def forward_population(problem: UnequalProblem, forward_sizes: ArrayLike) -> Floats:
+    """Seconds of the forward pass of every individual; sizes (individuals, genes), result (individuals,)."""
+    return chain_population(problem.forward_chain, population(problem, forward_sizes))
+
+
+def backward_population(
+    problem: UnequalProblem, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None
+) -> Floats:
+    """Seconds of the backward pass of every individual; sizes (individuals, genes), result (individuals,)."""
+    sizes = population(problem, backward_sizes)
+    return _evaluate(problem.backward_chain, sizes, differing_stages(problem, sizes, forward_sizes))
+
+
+def makespan_population(
+    problem: UnequalProblem, forward_sizes: ArrayLike, backward_sizes: ArrayLike, parallel: bool = False
+) -> Floats:
+    """Seconds of a mini-batch with a flush of every individual; sizes (individuals, genes), result (individuals,).
+
+    `parallel` splits the individuals over numba's threads, in one go for both passes.
+    """
+    if not parallel:
+        forward = forward_population(problem, forward_sizes)
+        return forward + backward_population(problem, backward_sizes, forward_sizes)
+    ahead, back = population(problem, forward_sizes), population(problem, backward_sizes)
+    result = np.empty((2, len(ahead)))
+    _makespans(
+        problem.forward_chain.durations,
+        problem.backward_chain.durations,
+        problem.samples,
+        problem.stages,
+        LINK_BLOCKS[problem.link_block],
+        ahead,
+        back,
+        differing_stages(problem, back, ahead),
+        result,
+        get_num_threads(),
+    )
+    total: Floats = result[0] + result[1]
+    return total
+
+
+def chain_population(chain: Chain, sizes: Integers) -> Floats:
+    """End times of one chain for many individuals; sizes (individuals, genes) are trusted.
+
+    Where recomputation depends on the sizes, as if no stage recomputed.
+    """
+    return _evaluate(chain, sizes, np.zeros((len(sizes), 0), dtype=np.int64))
+
+
+def population(problem: UnequalProblem, sizes: ArrayLike) -> Integers:
+    """`sizes` as a contiguous array (individuals, genes); ValueError where it is not sizes in 1..B of that shape."""
+    array = np.ascontiguousarray(sizes, dtype=np.int64)
+    if array.ndim != 2 or array.shape[1] != problem.genes:
+        raise ValueError(f"sizes must have shape (individuals, {problem.genes}), not {array.shape}")
+    if array.size and (array.min() < 1 or array.max() > problem.samples):
+        raise ValueError(f"sizes must be in 1..{problem.samples}; they are in {array.min()}..{array.max()}")
+    return array
+
+
+def differing_stages(problem: UnequalProblem, sizes: Integers, forward_sizes: ArrayLike | None) -> Integers:
+    """1 where a stage runs forward again because its sizes differ, (individuals, K); no columns where that is fixed."""
+    if not problem.coupled:
+        return np.zeros((len(sizes), 0), dtype=np.int64)
+    if forward_sizes is None:
+        raise ValueError("the backward pass needs the forward sizes where recomputation is 'where-differs'")
+    step = 2 if problem.link_block == "own" else 1
+    other = population(problem, forward_sizes)
+    return np.ascontiguousarray(sizes[:, ::step] != other[:, ::step], dtype=np.int64)
+
+
+def _evaluate(chain: Chain, sizes: Integers, differs: Integers) -> Floats:
+    result = np.empty(len(sizes))
+    rule = LINK_BLOCKS[chain.link_block]
+    fixed = chain.durations, chain.samples, chain.stages, rule, chain.reverse
+    _population(*fixed, sizes, differs, result, 0, len(sizes))
+    return result

@@ -1,0 +1,176 @@
+"""The exact method: a dynamic programme over stages that keeps every end-time profile that may still win.
+
+(R) is monotone in arrival times, so of two profiles the one that is nowhere earlier can be dropped; a profile whose
+bound (`profiles.tails`) does not beat the best plan known can be dropped too. The best plan known comes from the
+greedy dynamic programme, the best equal size, and the same programme with few profiles a stage (a beam). What is left
+at the end is optimal, and the proof is that everything else was dropped for one of the two reasons. Durations lie on
+a grid (see `problem`), so every comparison is exact.
+
+Where recomputation depends on the sizes (f_k != g_k), the passes are not independent: see `coupled`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.unequal import compiled
+from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.greedy import equal_sizes, greedy_chain, trace
+from planners.unequal.problem import UnequalProblem
+from planners.unequal.profiles import Step, extend_all, least_ends, non_dominated, steps, tails
+from planners.unequal.result import UnequalPlan
+
+Progress = Callable[[int, float], None]
+"""Called with (evaluations so far, best seconds so far)."""
+
+BEAM = 24
+ROWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """Sizes of one chain in stage order, its seconds, a bound on them, and what it took.
+
+    `bound` equals `seconds` if the sizes are proven optimal; `profiles` is the most kept after one stage, `extensions`
+    the number of profiles extended by one size.
+    """
+
+    sizes: tuple[int, ...]
+    seconds: float
+    bound: float
+    profiles: int
+    extensions: int
+    interrupted: bool = False
+
+
+def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: Progress | None = None) -> UnequalPlan:
+    """The optimal forward and backward sizes within the caps, with the proof in `proven_optimal`.
+
+    If more than `max_profiles` profiles were to be kept at a stage, those of the highest bound are dropped and the plan
+    says so: `proven_optimal` is False and `lower_bound_seconds` the least bound of what was dropped. An interrupt
+    (Ctrl-C) ends the search with the best so far in the same way. Raises ValueError where recomputation depends on the
+    sizes ("where-differs"): `planners.unequal.coupled` solves those.
+    """
+    if problem.coupled:
+        raise ValueError(
+            "exact_sizes needs recomputation 'none' or 'always'; planners.unequal.coupled takes 'where-differs'"
+        )
+    started = time.perf_counter()
+    forward = exact_chain(problem.forward_chain, max_profiles)
+    if progress is not None:
+        progress(forward.extensions, forward.seconds)
+    # once interrupted, the other pass gets the greedy answer
+    backward = exact_chain(problem.backward_chain, 0 if forward.interrupted else max_profiles)
+    makespan = compiled.makespan(problem, forward.sizes, backward.sizes)
+    bound = forward.bound + backward.bound
+    evaluations = forward.extensions + backward.extensions
+    if progress is not None:
+        progress(evaluations, makespan)
+    return UnequalPlan(
+        forward_sizes=forward.sizes,
+        backward_sizes=backward.sizes,
+        makespan_seconds=makespan,
+        lower_bound_seconds=bound,
+        proven_optimal=bound == makespan,
+        evaluations=evaluations,
+        seconds=time.perf_counter() - started,
+        history=((evaluations, makespan),),
+        interrupted=forward.interrupted or backward.interrupted,
+    )
+
+
+def exact_chain(chain: Chain, max_profiles: int = 200_000) -> ChainPlan:
+    """The optimal sizes of one chain whose durations depend on its own sizes only; without a search if `max_profiles` is 0."""
+    bounds = tails(chain)
+    sizes, extensions = greedy_chain(chain)
+    starts = np.vstack([np.array([sizes], dtype=np.int64), equal_sizes(chain)])
+    values = compiled.chain_population(chain, starts)
+    best = int(np.argmin(values))
+    found = ChainPlan(
+        tuple(starts[best].tolist()), float(values[best]), float(bounds[0, 1]), 1, extensions + len(starts)
+    )
+    for width in (min(BEAM, max_profiles), max_profiles):
+        if found.seconds == found.bound or found.interrupted or not width:
+            break
+        found = _sweep(chain, bounds, found, width)
+    return found
+
+
+def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int) -> ChainPlan:
+    """One pass over the stages, keeping at most `width` profiles after each."""
+    profiles: Floats = np.zeros((1, chain.samples + 1))
+    blocks: Integers = np.array([chain.samples], dtype=np.int64)
+    layers: list[tuple[Integers, Integers]] = []
+    least, most, extensions, interrupted = known.seconds, 1, known.extensions, False
+    for index, step in enumerate(steps(chain)):
+        try:
+            profiles, blocks, parents, tried = _layer(chain, step, bounds[index + 1], known.seconds, profiles, blocks)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        extensions += tried
+        if len(profiles) > width:
+            ends = least_ends(profiles, bounds[index + 1])
+            order = np.argsort(ends, kind="stable")
+            least = min(least, float(ends[order[width]]))
+            kept = np.sort(order[:width])
+            profiles, blocks, parents = profiles[kept], blocks[kept], parents[kept]
+        layers.append((blocks, parents))
+        most = max(most, len(profiles))
+        if not len(profiles):
+            break
+    if interrupted:
+        return ChainPlan(known.sizes, known.seconds, known.bound, most, extensions, True)
+    sizes, seconds = known.sizes, known.seconds
+    if len(profiles):
+        last = int(np.argmin(profiles[:, -1]))
+        seconds = float(profiles[last, -1])
+        sizes = tuple(chain.ordered(trace(layers, last)))
+    return ChainPlan(sizes, seconds, max(known.bound, min(least, seconds)), most, extensions)
+
+
+def _layer(
+    chain: Chain, step: Step, tail: Floats, upper: float, profiles: Floats, blocks: Integers
+) -> tuple[Floats, Integers, Integers, int]:
+    """All non-dominated extensions by one step that may beat `upper`: profiles, sizes, parents, extensions tried."""
+    smaller = chain.link_block == "smaller"
+    allowed = np.array(step.allowed, dtype=np.int64)
+    rows = max(ROWS, 2 * len(allowed))
+    result = np.empty((rows, chain.samples + 1))
+    sizes, parents = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+    filled = following = 0
+    while True:
+        following, filled = extend_all(
+            profiles,
+            blocks,
+            following,
+            chain.durations,
+            step.first,
+            step.second,
+            allowed,
+            smaller,
+            tail,
+            upper,
+            result,
+            sizes,
+            parents,
+            filled,
+        )
+        kept = non_dominated(result[:filled], sizes[:filled], smaller)
+        if following == len(profiles):
+            return result[kept], sizes[kept], parents[kept], len(profiles) * len(allowed)
+        # the buffer is full: keep its front at the start, and double it if that frees too little
+        count = len(kept)
+        larger = rows if count * 2 + len(allowed) <= rows else rows * 2
+        moved = (
+            np.empty((larger, chain.samples + 1)),
+            np.empty(larger, dtype=np.int64),
+            np.empty(larger, dtype=np.int64),
+        )
+        for target, source in zip(moved, (result, sizes, parents), strict=True):
+            target[:count] = source[kept]
+        (result, sizes, parents), filled, rows = moved, count, larger

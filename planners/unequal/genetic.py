@@ -1,0 +1,222 @@
+"""The genetic searches: DGAP with a chromosome for each pass, its single-chromosome variant, and TiDGAP.
+
+Operators as the reference gives them: tournament of 2, two-point crossover over the stages (0.9), mutation 1/K a gene
+(30 % any size, 40 % the next smaller or larger candidate, 30 % the size of a neighbouring stage), 4 elites, and a first
+population that holds every equal size. With a flush the passes add up, so the two chromosomes have a fitness each and
+evolve apart; where recomputation depends on the sizes they are one vector with one fitness. DGAP and TiDGAP are the
+same search on different evaluators; all evaluators agree to the last bit, so under one seed they find the same plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planners.unequal.bound import lower_bound
+from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.evaluators import EVALUATORS, PopulationEvaluator
+from planners.unequal.greedy import greedy_chain
+from planners.unequal.problem import UnequalProblem
+from planners.unequal.result import UnequalPlan
+
+Progress = Callable[[int, float], None]
+CHROMOSOMES = ("dual", "single")
+
+
+@dataclass(frozen=True, slots=True)
+class Genetic:
+    """A genetic search with its settings; call it with a problem and a generator.
+
+    `evaluator` a name of `EVALUATORS`; `chromosomes` "dual" or "single" (one vector for both passes); `seeded` puts the
+    plan of the greedy dynamic programme into the first population; `mutation` per gene, None for 1/K.
+    """
+
+    evaluator: str = "matrix"
+    chromosomes: str = "dual"
+    seeded: bool = False
+    individuals: int = 200
+    generations: int = 100
+    crossover: float = 0.9
+    mutation: float | None = None
+    elites: int = 4
+
+    def __post_init__(self) -> None:
+        if self.evaluator not in EVALUATORS:
+            raise ValueError(f"evaluator must be one of {', '.join(EVALUATORS)}, not {self.evaluator!r}")
+        if self.chromosomes not in CHROMOSOMES:
+            raise ValueError(f"chromosomes must be one of {', '.join(CHROMOSOMES)}, not {self.chromosomes!r}")
+        if self.individuals < 2 or not 0 <= self.elites < self.individuals or self.generations < 0:
+            raise ValueError(
+                f"a search needs 2 or more individuals, fewer elites and generations >= 0, not {self.individuals} "
+                f"individuals, {self.elites} elites, {self.generations} generations"
+            )
+
+    def __call__(
+        self, problem: UnequalProblem, rng: np.random.Generator, progress: Progress | None = None
+    ) -> UnequalPlan:
+        """Search; the same problem, settings and seed give the same plan.
+
+        `progress(evaluations, best seconds)` is called once a generation. An interrupt (Ctrl-C) ends the search with
+        the best so far and `interrupted` set. Ends early where the best reaches the lower bound.
+        """
+        started = time.perf_counter()
+        bound = lower_bound(problem)
+        parts = self._parts(problem, EVALUATORS[self.evaluator](problem))
+        history: list[tuple[int, float]] = []
+        clock: list[float] = []
+        evaluations, interrupted = 0, False
+        for part in parts:
+            part.begin(rng, self.individuals)
+        evaluations += max(part.evaluated for part in parts)
+        best = sum(part.best for part in parts)
+        try:
+            for generation in range(self.generations + 1):
+                if generation:
+                    for part in parts:
+                        part.advance(rng, self)
+                    evaluations += self.individuals
+                best = sum(part.best for part in parts)
+                history.append((evaluations, best))
+                clock.append(time.perf_counter() - started)
+                if progress is not None:
+                    progress(evaluations, best)
+                if best <= bound:
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        best = sum(part.best for part in parts)
+        forward, backward = self._sizes(problem, parts)
+        return UnequalPlan(
+            forward_sizes=tuple(forward.tolist()),
+            backward_sizes=tuple(backward.tolist()),
+            makespan_seconds=best,
+            lower_bound_seconds=min(bound, best),
+            proven_optimal=best <= bound,
+            evaluations=evaluations,
+            seconds=time.perf_counter() - started,
+            history=tuple(history),
+            history_seconds=tuple(clock),
+            interrupted=interrupted,
+        )
+
+    def _parts(self, problem: UnequalProblem, evaluate: PopulationEvaluator) -> list[_Part]:
+        """One part for each vector that evolves on its own."""
+        chains = problem.forward_chain, problem.backward_chain
+        limits = [_limits(chain) for chain in chains]
+        sizes = np.array(problem.candidates, dtype=np.int64)
+        seeds = [np.searchsorted(sizes, greedy_chain(chain)[0]) for chain in chains] if self.seeded else []
+        genes = problem.genes
+        if self.chromosomes == "single":
+            shared = np.minimum(*limits)
+            return [
+                _Part(
+                    sizes, shared, lambda chosen: evaluate(chosen, chosen), [np.minimum(s, shared - 1) for s in seeds]
+                )
+            ]
+        if problem.coupled:
+            both = np.concatenate(limits)
+            pair = [np.concatenate(seeds)] if seeds else []
+            return [_Part(sizes, both, lambda chosen: evaluate(chosen[:, :genes], chosen[:, genes:]), pair)]
+        return [
+            _Part(sizes, limits[0], evaluate.forward_population, seeds[:1]),
+            _Part(sizes, limits[1], evaluate.backward_population, seeds[1:]),
+        ]
+
+    def _sizes(self, problem: UnequalProblem, parts: list[_Part]) -> tuple[Integers, Integers]:
+        found = [part.sizes[part.winner] for part in parts]
+        if self.chromosomes == "single":
+            return found[0], found[0]
+        if problem.coupled:
+            return found[0][: problem.genes], found[0][problem.genes :]
+        return found[0], found[1]
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A population of index vectors into `sizes`; gene i stays below `limits[i]`."""
+
+    sizes: Integers
+    limits: Integers
+    fitness_of: Callable[[Integers], Floats]
+    seeds: list[Integers]
+    vectors: Integers = field(init=False)
+    fitness: Floats = field(init=False)
+    winner: Integers = field(init=False)
+    best: float = float("inf")
+    evaluated: int = 0
+
+    def begin(self, rng: np.random.Generator, individuals: int) -> None:
+        """Every equal size (within the caps), the seeds, and random vectors up to `individuals`; the best of them."""
+        equal = np.minimum(np.arange(len(self.sizes))[:, None], self.limits - 1)
+        known = np.vstack([equal, *(seed[None, :] for seed in self.seeds)])
+        more = max(individuals - len(known), 0)
+        vectors = np.vstack([known, rng.integers(self.limits, size=(more, len(self.limits)))])
+        fitness = self.fitness_of(self.sizes[vectors])
+        self.evaluated = len(vectors)
+        kept = np.argsort(fitness, kind="stable")[:individuals]
+        self._take(vectors[kept], fitness[kept])
+
+    def advance(self, rng: np.random.Generator, settings: Genetic) -> None:
+        """One generation: elites stay, the others are children."""
+        individuals, genes = self.vectors.shape
+        elites = np.argsort(self.fitness, kind="stable")[: settings.elites]
+        children = self._crossed(rng, self._selected(rng), settings.crossover)
+        rate = 1.0 / genes if settings.mutation is None else settings.mutation
+        children = self._mutated(rng, children, rate)[: individuals - len(elites)]
+        fitness = self.fitness_of(self.sizes[children])
+        self._take(np.vstack([self.vectors[elites], children]), np.concatenate([self.fitness[elites], fitness]))
+
+    def _selected(self, rng: np.random.Generator) -> Integers:
+        pairs = rng.integers(len(self.vectors), size=(len(self.vectors), 2))
+        first, second = pairs[:, 0], pairs[:, 1]
+        return self.vectors[np.where(self.fitness[second] < self.fitness[first], second, first)]
+
+    def _crossed(self, rng: np.random.Generator, parents: Integers, probability: float) -> Integers:
+        """Neighbouring parents exchange the genes between two cuts."""
+        individuals, genes = parents.shape
+        cuts = np.sort(rng.integers(genes + 1, size=(individuals // 2, 2)), axis=1)
+        places = np.arange(genes)
+        swap = (places >= cuts[:, :1]) & (places < cuts[:, 1:]) & (rng.random((individuals // 2, 1)) < probability)
+        children = parents.copy()
+        pairs = individuals // 2 * 2
+        left, right = parents[0:pairs:2], parents[1:pairs:2]
+        children[0:pairs:2] = np.where(swap, right, left)
+        children[1:pairs:2] = np.where(swap, left, right)
+        return children
+
+    def _mutated(self, rng: np.random.Generator, children: Integers, rate: float) -> Integers:
+        individuals, genes = children.shape
+        where = rng.random(children.shape) < rate
+        kind = rng.random(children.shape)
+        anywhere = rng.integers(self.limits, size=children.shape)
+        side = rng.integers(2, size=children.shape) * 2 - 1
+        next_size = np.clip(children + side, 0, self.limits - 1)
+        stage = np.clip(np.arange(genes) + side, 0, genes - 1)
+        copied = np.minimum(children[np.arange(individuals)[:, None], stage], self.limits - 1)
+        changed = np.where(kind < 0.3, anywhere, np.where(kind < 0.7, next_size, copied))
+        return np.where(where, changed, children)
+
+    def _take(self, vectors: Integers, fitness: Floats) -> None:
+        self.vectors, self.fitness = vectors, fitness
+        first = int(np.argmin(fitness))
+        if fitness[first] < self.best:
+            self.best, self.winner = float(fitness[first]), vectors[first]
+
+
+def dgap(evaluator: str = "recurrence", chromosomes: str = "dual", seeded: bool = False) -> Genetic:
+    """DGAP with the reference's settings, on the plain recurrence."""
+    return Genetic(evaluator=evaluator, chromosomes=chromosomes, seeded=seeded)
+
+
+def tidgap(evaluator: str = "matrix", seeded: bool = True) -> Genetic:
+    """TiDGAP: the same search on the matrix form (or, faster, "compiled"), seeded with the greedy plan."""
+    return Genetic(evaluator=evaluator, seeded=seeded)
+
+
+def _limits(chain: Chain) -> Integers:
+    """Number of candidates that each gene may take (the caps cut from above), in stage order."""
+    counts = np.array([len(allowed) for allowed in chain.allowed], dtype=np.int64)
+    return counts[::-1].copy() if chain.reverse else counts

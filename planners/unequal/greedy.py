@@ -1,0 +1,136 @@
+"""The greedy baselines: best equal size, local greedy, and the global-greedy dynamic programme."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from planners.unequal import compiled
+from planners.unequal.bound import lower_bound
+from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.problem import Infeasible, UnequalProblem
+from planners.unequal.profiles import best_of_each_size, steps
+from planners.unequal.result import UnequalPlan
+
+
+def equal_sizes(chain: Chain) -> Integers:
+    """Every size vector with one size on all stages (and links) that the caps allow; (count, genes), ascending."""
+    common = sorted(set.intersection(*(set(allowed) for allowed in chain.allowed)))
+    return np.repeat(np.array(common, dtype=np.int64)[:, None], chain.genes, axis=1)
+
+
+def best_equal(problem: UnequalProblem, same_for_both: bool = True) -> UnequalPlan:
+    """GPipe with its best micro-batch size: the same for both passes, or the best of each pass.
+
+    Raises `Infeasible` where the caps leave no size that all stages may take.
+    """
+    started = time.perf_counter()
+    forward, backward = equal_sizes(problem.forward_chain), equal_sizes(problem.backward_chain)
+    if same_for_both:
+        common = sorted(set(forward[:, 0].tolist()) & set(backward[:, 0].tolist()))
+        forward = backward = np.repeat(np.array(common, dtype=np.int64)[:, None], problem.genes, axis=1)
+    elif problem.coupled:
+        forward = np.repeat(forward, len(backward), axis=0)
+        backward = np.tile(backward, (len(forward) // max(len(backward), 1), 1))
+    if not len(forward) or not len(backward):
+        raise Infeasible("no candidate size is within the caps of all stages")
+    evaluations = max(len(forward), len(backward))
+    if same_for_both or problem.coupled:
+        best = int(np.argmin(compiled.makespan_population(problem, forward, backward)))
+        chosen = forward[best], backward[best]
+    else:
+        chosen = (
+            forward[int(np.argmin(compiled.forward_population(problem, forward)))],
+            backward[int(np.argmin(compiled.backward_population(problem, backward)))],
+        )
+    return plan_of(problem, chosen[0].tolist(), chosen[1].tolist(), evaluations, started)
+
+
+def local_greedy(problem: UnequalProblem) -> UnequalPlan:
+    """Every stage alone: argmin over b of (ceil(B / b) + K - 1) t_k(b), as if all stages were like it.
+
+    Links of their own size likewise.
+    """
+    started = time.perf_counter()
+    chosen = []
+    for chain in (problem.forward_chain, problem.backward_chain):
+        genes = []
+        for index, allowed in enumerate(chain.allowed):
+            row = chain.durations[index if chain.link_block == "own" else 2 * index]
+            sizes = np.array(allowed)
+            genes.append(int(sizes[np.argmin((-(-chain.samples // sizes) + chain.stages - 1) * row[sizes])]))
+        chosen.append(chain.ordered(genes))
+    evaluations = sum(len(allowed) for allowed in problem.forward_chain.allowed + problem.backward_chain.allowed)
+    return plan_of(problem, chosen[0], chosen[1], evaluations, started)
+
+
+def greedy_dp(problem: UnequalProblem) -> UnequalPlan:
+    """Global-greedy dynamic programme: for every (stage, size) keep the one profile that ends first.
+
+    Not optimal: the profile that ends first is not always the best to continue. Where recomputation depends on the
+    sizes, the passes are planned apart, the backward pass as if it always recomputed.
+    """
+    started = time.perf_counter()
+    forward, tried = greedy_chain(problem.forward_chain)
+    backward, more = greedy_chain(problem.backward_chain)
+    return plan_of(problem, forward, backward, tried + more, started)
+
+
+def greedy_chain(chain: Chain) -> tuple[list[int], int]:
+    """Sizes of one chain in stage order by the greedy dynamic programme, and the number of extensions tried."""
+    profiles: Floats = np.zeros((1, chain.samples + 1))
+    blocks: Integers = np.array([chain.samples], dtype=np.int64)
+    no_tail = np.zeros(chain.samples + 2)
+    offset = chain.processes if chain.coupled else 0
+    layers: list[tuple[Integers, Integers]] = []
+    tried = 0
+    for step in steps(chain):
+        allowed = np.array(step.allowed, dtype=np.int64)
+        result = np.zeros((len(allowed), chain.samples + 1))
+        parents = np.zeros(len(allowed), dtype=np.int64)
+        best_of_each_size(
+            profiles,
+            blocks,
+            chain.durations,
+            step.first + offset if step.first >= 0 else -1,
+            step.second + offset,
+            allowed,
+            chain.link_block == "smaller",
+            result,
+            parents,
+            no_tail,
+        )
+        tried += len(profiles) * len(allowed)
+        layers.append((allowed, parents))
+        profiles, blocks = result, allowed
+    return chain.ordered(trace(layers, int(np.argmin(profiles[:, -1])))), tried
+
+
+def trace(layers: Sequence[tuple[Integers, Integers]], last: int) -> list[int]:
+    """Sizes in chain order of the profile `last` of the last layer; a layer holds sizes and parents of its profiles."""
+    sizes: list[int] = []
+    index = last
+    for blocks, parents in reversed(layers):
+        sizes.append(int(blocks[index]))
+        index = int(parents[index])
+    return sizes[::-1]
+
+
+def plan_of(
+    problem: UnequalProblem, forward: Sequence[int], backward: Sequence[int], evaluations: int, started: float
+) -> UnequalPlan:
+    """The plan of given sizes, with the bound of the problem; `started` is a `time.perf_counter` value."""
+    makespan = compiled.makespan(problem, forward, backward)
+    bound = min(lower_bound(problem), makespan)
+    return UnequalPlan(
+        forward_sizes=tuple(int(size) for size in forward),
+        backward_sizes=tuple(int(size) for size in backward),
+        makespan_seconds=makespan,
+        lower_bound_seconds=bound,
+        proven_optimal=makespan == bound,
+        evaluations=evaluations,
+        seconds=time.perf_counter() - started,
+        history=((evaluations, makespan),),
+    )

@@ -1,0 +1,265 @@
+"""The unequal problem: duration tables of K stages and their links, and the block sizes that may be chosen.
+
+Every duration is rounded, at the door, to a multiple of `quantum`, a power of two so small (about 1e-16 of the longest
+possible makespan) that every sum of durations that can occur is exact in float64. Addition is then associative, and
+all forms of the recurrence - plain, prefix sums with cumulative maxima, compiled with closed forms, event simulation -
+agree to the last bit by construction, whatever the order of their operations. Comparisons, pruning and proofs of
+optimality need no tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planners.unequal.chain import LINK_BLOCKS, Chain, Floats
+from planners.unequal.memory import MemoryModel
+
+RECOMPUTATION = ("none", "always", "where-differs")
+"""When a stage runs its forward pass again before its backward pass: never, always, or only where f_k != g_k."""
+
+
+class Infeasible(ValueError):
+    """No size vector satisfies the limits of the problem."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnequalProblem:
+    """Choose a forward and a backward block size per stage so that one mini-batch with a flush ends soonest.
+
+    - `samples` B, the mini-batch.
+    - `forward[k, b]`, `backward[k, b]` seconds of a block of b samples on stage k, shape (K, B+1), column 0 is 0;
+      `backward` without the repeated forward pass, which `recomputation` adds.
+    - `forward_link[k, b]`, `backward_link[k, b]` seconds of b samples between stages k and k+1, shape (K-1, B+1).
+    - `candidates` the sizes to choose from, each in 1..B.
+    - `link_block` a link sends blocks of its "sender", its "receiver", the "smaller" of both, or its "own" size.
+      With "own", a size vector has 2K-1 entries: stage 0, link 0, stage 1, ...; otherwise K entries.
+    - `forward_caps`, `backward_caps` the largest size of every stage (memory limits), or None.
+    - `memory` the bytes of the stages, or None.
+    - `quantum` the grid of the durations in seconds; computed unless given (so that `replace` keeps it).
+
+    Raises ValueError for tables of a wrong shape, negative or infinite durations and impossible sizes, and
+    `Infeasible` where the caps leave a stage without a candidate.
+    """
+
+    samples: int
+    forward: Floats
+    backward: Floats
+    forward_link: Floats
+    backward_link: Floats
+    candidates: tuple[int, ...]
+    link_block: str = "sender"
+    forward_caps: tuple[int, ...] | None = None
+    backward_caps: tuple[int, ...] | None = None
+    recomputation: str = "none"
+    memory: MemoryModel | None = None
+    quantum: float = 0.0
+    forward_chain: Chain = field(init=False, repr=False)
+    backward_chain: Chain = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        stages = np.asarray(self.forward).shape[0]
+        shapes = {"forward": stages, "backward": stages, "forward_link": stages - 1, "backward_link": stages - 1}
+        tables = {name: _table(name, getattr(self, name), rows, self.samples) for name, rows in shapes.items()}
+        quantum = self.quantum or _quantum(self.samples, list(tables.values()))
+        for name, table in tables.items():
+            table = np.rint(table / quantum) * quantum
+            table.flags.writeable = False
+            object.__setattr__(self, name, table)
+        object.__setattr__(self, "quantum", quantum)
+        object.__setattr__(self, "candidates", tuple(sorted({int(size) for size in self.candidates})))
+        if self.memory is not None and self.memory.stages != stages:
+            raise ValueError(f"the memory model must have {stages} stages, as the tables, not {self.memory.stages}")
+        object.__setattr__(self, "forward_chain", self._chain(reverse=False))
+        object.__setattr__(self, "backward_chain", self._chain(reverse=True))
+
+    @property
+    def stages(self) -> int:
+        """Number of stages K."""
+        return int(self.forward.shape[0])
+
+    @property
+    def genes(self) -> int:
+        """Entries of a size vector: K, or 2K-1 where links have a size of their own."""
+        return self.forward_chain.genes
+
+    @property
+    def coupled(self) -> bool:
+        """Whether the backward time depends on the forward sizes too (recomputation where they differ)."""
+        return self.recomputation == "where-differs"
+
+    def recomputes(self, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> Floats:
+        """1.0 for every stage that runs its forward pass again, else 0.0; shape (K,)."""
+        if not self.coupled:
+            return np.full(self.stages, 1.0 if self.recomputation == "always" else 0.0)
+        return np.array([1.0 if differs else 0.0 for differs in self.differs(forward_sizes, backward_sizes)])
+
+    def differs(self, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> list[bool]:
+        """Per stage, whether the two sizes differ."""
+        step = 2 if self.link_block == "own" else 1
+        return [int(f) != int(g) for f, g in zip(forward_sizes[::step], backward_sizes[::step], strict=True)]
+
+    def check_sizes(self, name: str, sizes: Sequence[int]) -> None:
+        """Raise ValueError unless `sizes` is a vector of sizes 1..B with one entry a gene."""
+        if len(sizes) != self.genes or any(not 1 <= int(size) <= self.samples for size in sizes):
+            raise ValueError(f"{name} must be {self.genes} sizes in 1..{self.samples}, not {list(map(int, sizes))}")
+
+    def with_memory_limit(self, limit_bytes: float | Sequence[float]) -> UnequalProblem:
+        """This problem with the caps under which every stage's static bytes stay within `limit_bytes`.
+
+        `limit_bytes` is one figure for all stages or one a stage. The caps are exact: a size vector satisfies them if
+        and only if `MemoryUse.static_bytes` <= limit on every stage. Raises `Infeasible` where no candidate fits, and
+        ValueError without a memory model or where recomputation depends on the sizes (the caps would be coupled).
+        """
+        if self.memory is None or self.coupled:
+            raise ValueError("memory limits need a memory model and recomputation 'none' or 'always'")
+        limits = np.broadcast_to(np.asarray(limit_bytes, dtype=float), (self.stages,))
+        recomputes = np.full(self.stages, 1.0 if self.recomputation == "always" else 0.0)
+        base = np.asarray(self.memory.state_bytes) + self.samples * self.memory.stash_bytes(recomputes)
+        block = np.asarray(self.memory.forward_workspace_bytes), self.memory.backward_block_bytes(recomputes)
+        caps: list[tuple[int, ...]] = []
+        for per_sample in block:
+            largest = []
+            for stage in range(self.stages):
+                fits = [c for c in self.candidates if base[stage] + c * per_sample[stage] <= limits[stage]]
+                if not fits:
+                    raise Infeasible(
+                        f"stage {stage} does not fit into {limits[stage]:.0f} bytes with any candidate size"
+                    )
+                largest.append(fits[-1])
+            caps.append(tuple(largest))
+        old = self.forward_caps or (self.samples,) * self.stages, self.backward_caps or (self.samples,) * self.stages
+        merged = [tuple(min(a, b) for a, b in zip(new, was, strict=True)) for new, was in zip(caps, old, strict=True)]
+        return replace(self, forward_caps=merged[0], backward_caps=merged[1])
+
+    def _check_choices(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"samples must be at least 1, not {self.samples}")
+        if not self.candidates or any(not 1 <= size <= self.samples for size in self.candidates):
+            raise ValueError(f"candidates must be sizes in 1..{self.samples}, not {tuple(self.candidates)}")
+        if self.link_block not in LINK_BLOCKS:
+            raise ValueError(f"link_block must be one of {', '.join(LINK_BLOCKS)}, not {self.link_block!r}")
+        if self.recomputation not in RECOMPUTATION:
+            raise ValueError(f"recomputation must be one of {', '.join(RECOMPUTATION)}, not {self.recomputation!r}")
+        if self.quantum < 0 or (self.quantum and math.frexp(self.quantum)[0] != 0.5):
+            raise ValueError(f"quantum must be a power of two in seconds, or 0 to compute it, not {self.quantum}")
+
+    def _chain(self, reverse: bool) -> Chain:
+        compute = self.backward if reverse else self.forward
+        links = self.backward_link if reverse else self.forward_link
+        caps = self.backward_caps if reverse else self.forward_caps
+        if reverse and self.recomputation == "always":
+            compute = compute + self.forward
+        again = compute + self.forward
+        durations = np.zeros((2 * self.stages - 1, self.samples + 1))
+        repeated = durations.copy()
+        order = slice(None, None, -1) if reverse else slice(None)
+        durations[0::2], repeated[0::2] = compute[order], again[order]
+        durations[1::2] = repeated[1::2] = links[order]
+        coupled = reverse and self.coupled
+        table = np.vstack([durations, repeated]) if coupled else durations
+        table.flags.writeable = False
+        allowed = self._allowed(caps)
+        return Chain(
+            samples=self.samples,
+            stages=self.stages,
+            durations=table,
+            allowed=allowed[::-1] if reverse else allowed,
+            link_block=self.link_block,
+            reverse=reverse,
+            coupled=coupled,
+        )
+
+    def _allowed(self, caps: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
+        limits = caps or (self.samples,) * self.stages
+        if len(limits) != self.stages:
+            raise ValueError(f"caps must be {self.stages} sizes, one a stage, not {limits}")
+        allowed: list[tuple[int, ...]] = []
+        for stage, limit in enumerate(limits):
+            sizes = tuple(size for size in self.candidates if size <= limit)
+            if not sizes:
+                raise Infeasible(f"stage {stage}: no candidate of {self.candidates} is within its cap of {limit}")
+            allowed += [self.candidates, sizes] if self.link_block == "own" and allowed else [sizes]
+        return tuple(allowed)
+
+
+def problem_from_callables(
+    samples: int,
+    forward: Sequence[Callable[[int], float]],
+    backward: Sequence[Callable[[int], float]],
+    forward_link: Sequence[Callable[[int], float]] = (),
+    backward_link: Sequence[Callable[[int], float]] = (),
+    candidates: Sequence[int] | None = None,
+    link_block: str = "sender",
+    forward_caps: tuple[int, ...] | None = None,
+    backward_caps: tuple[int, ...] | None = None,
+    recomputation: str = "none",
+    memory: MemoryModel | None = None,
+) -> UnequalProblem:
+    """A problem from functions of the block size to seconds, one a stage (or link); no links given: they cost nothing.
+
+    `candidates` defaults to every size 1..B. Raises as `UnequalProblem`.
+    """
+    stages = len(forward)
+    free = (_nothing,) * (stages - 1)
+    tables = [
+        [[0.0] + [float(seconds(size)) for size in range(1, samples + 1)] for seconds in functions]
+        for functions in (forward, backward, forward_link or free, backward_link or free)
+    ]
+    arrays = [np.asarray(table, dtype=np.float64).reshape(-1, samples + 1) for table in tables]
+    return UnequalProblem(
+        samples=samples,
+        forward=arrays[0],
+        backward=arrays[1],
+        forward_link=arrays[2],
+        backward_link=arrays[3],
+        candidates=tuple(candidates if candidates is not None else range(1, samples + 1)),
+        link_block=link_block,
+        forward_caps=forward_caps,
+        backward_caps=backward_caps,
+        recomputation=recomputation,
+        memory=memory,
+    )
+
+
+def powers_of_two(samples: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to `samples`, and `samples` itself."""
+    return tuple(sorted({1 << exponent for exponent in range(samples.bit_length())} | {samples}))
+
+
+def _nothing(size: int) -> float:
+    return 0.0
+
+
+def _table(name: str, values: ArrayLike, rows: int, samples: int) -> Floats:
+    table = np.array(values, dtype=np.float64)
+    if rows == 0 and table.size == 0:
+        return np.zeros((0, samples + 1))
+    if table.shape != (rows, samples + 1):
+        raise ValueError(
+            f"{name} must have shape {(rows, samples + 1)}, a row a process and sizes 0..B, not {table.shape}"
+        )
+    if not np.isfinite(table).all() or (table < 0).any():
+        raise ValueError(f"{name} must hold finite, non-negative seconds; it has {table.min()} .. {table.max()}")
+    if table[:, 0].any():
+        raise ValueError(f"{name}[:, 0], the time of no samples, must be 0, not {table[:, 0].tolist()}")
+    return table
+
+
+def _quantum(samples: int, tables: Sequence[Floats]) -> float:
+    """The smallest power of two that divides into the longest possible makespan fewer than 2^52 times.
+
+    Any sequence of blocks of B samples on a process costs at most B max_b d(b)/b; the sum over all processes, with the
+    forward pass counted twice for recomputation, bounds every makespan of every order.
+    """
+    sizes = np.arange(1, samples + 1)
+    longest = [float((samples * (table[:, 1:] / sizes).max(axis=1)).sum()) if table.size else 0.0 for table in tables]
+    total = sum(longest) + longest[0]
+    if total == 0.0:
+        return math.ldexp(1.0, -52)
+    return math.ldexp(1.0, math.frexp(total)[1] - 52)

@@ -1,0 +1,688 @@
+"""Plots: Gantt charts of timelines and pictures of memory, numbers first and drawing second."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from simulator.memory import CATEGORIES, DeviceMemory
+from simulator.ops import OpKind
+from simulator.timeline import LaneKind, Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KIND_COLORS: dict[OpKind, str] = {
+    OpKind.FORWARD: "#6fa8dc",
+    OpKind.BACKWARD: "#f6a04d",
+    OpKind.INPUT_GRADIENT: "#5fd0c5",
+    OpKind.WEIGHT_GRADIENT: "#6aa84f",
+    OpKind.UPDATE: "#8a6fa3",
+    OpKind.PREDICT: "#c7b36a",
+    OpKind.REDUCE: "#b58a9e",
+    OpKind.SEND: "#8c96a3",
+    OpKind.RECEIVE: "#bcc4ce",
+}
+"""Colour of each kind: torch's for F (blue), B (orange), I (teal), W (green); muted other hues for the rest."""
+
+KIND_WORDS: dict[OpKind, str] = {
+    OpKind.FORWARD: "forward",
+    OpKind.BACKWARD: "backward",
+    OpKind.INPUT_GRADIENT: "input gradient",
+    OpKind.WEIGHT_GRADIENT: "weight gradient",
+    OpKind.UPDATE: "update",
+    OpKind.PREDICT: "weight prediction",
+    OpKind.REDUCE: "gradient all-reduce",
+    OpKind.SEND: "send (device busy)",
+    OpKind.RECEIVE: "receive (device busy)",
+}
+
+CATEGORY_COLORS: dict[str, str] = dict(
+    zip(CATEGORIES, ("#3b6ea5", "#86b6e0", "#7a9a4f", "#c9a227", "#e08a3c", "#b5548a", "#8c96a3"), strict=True)
+)
+"""Colour of each category of memory."""
+
+MOST_ROWS = 40
+"""Above this many rows, replicas that do the same at the same time share one row."""
+
+MOST_NUMBERED = 64
+"""Above this many boxes a row, boxes carry no micro-batch number."""
+
+INK, FAINT, IDLE, ALARM = "#1f2328", "#59636e", "#eceef1", "#b3261e"
+_CUT_SVG_BOXES = 20_000  # above this many boxes, SVG holds them as an image
+_SMALLEST = 5.5  # points of the smallest number that can be read
+_DPI = 100
+
+
+# ---- units ----------------------------------------------------------------------------------------------------------
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """Unit in which a span of `seconds` reads well, and units a second: ("ms", 1000.0) below one second, and so on."""
+    for name, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size * (3.0 if name == "h" else 1.0):
+            return name, 1.0 / size
+    return ("ns", 1e9) if seconds > 0 else ("s", 1.0)
+
+
+def byte_unit(size_bytes: float) -> tuple[str, float]:
+    """Unit in which `size_bytes` read well, and units a byte: ("GiB", 2**-30), and so on."""
+    for name, size in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if size_bytes >= size:
+            return name, 1.0 / size
+    return "bytes", 1.0
+
+
+def figures(value: float, digits: int = 3) -> str:
+    """A number with `digits` significant digits, never in powers of ten, thousands apart: 2,416, 33.4, 0.0123."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+# ---- Gantt: numbers -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GanttRow:
+    """One row of a Gantt chart, boxes by start.
+
+    label: what the row is; thin: a collective lane
+    lanes: lanes of the timeline that the row stands for (several where equal replicas share it)
+    stages: on the row's device, rising
+    kind, microbatch: int8, int32 [boxes]; chunk: int32 [boxes], position of the box's stage in `stages`
+    start, end: float64 [boxes], seconds
+    """
+
+    label: str
+    thin: bool
+    lanes: tuple[int, ...]
+    stages: tuple[int, ...]
+    kind: NDArray[np.int8]
+    microbatch: NDArray[np.int32]
+    chunk: NDArray[np.int32]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def within(self, begin: float, end: float) -> GanttRow:
+        """The boxes that show between two moments, cut at them."""
+        rows = (self.end > begin) & (self.start < end)
+        return GanttRow(
+            self.label,
+            self.thin,
+            self.lanes,
+            self.stages,
+            self.kind[rows],
+            self.microbatch[rows],
+            self.chunk[rows],
+            np.maximum(self.start[rows], begin),
+            np.minimum(self.end[rows], end),
+        )
+
+
+def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int = MOST_ROWS) -> tuple[GanttRow, ...]:
+    """Rows from top to bottom: stage 0 first, replicas by number, each stage's all-reduce under its replicas.
+
+    The parts into which all-reduce splits a backward become one box. Where there would be more than `most_rows`, replicas of a
+    stage that do the same at the same time share one row.
+    """
+    offsets = np.searchsorted(timeline.lane, np.arange(len(timeline.lane_kind) + 1))
+    replicas = np.zeros(int(timeline.stage.max(initial=0)) + 1, dtype=np.int64)
+    computing = timeline.lane_kind[timeline.lane] == LaneKind.COMPUTE
+    np.maximum.at(replicas, timeline.stage[computing], timeline.replica[computing] + 1)
+    keyed: list[tuple[tuple[int, int, int, int], GanttRow]] = []
+    for lane, (first, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        if first == stop or timeline.lane_kind[lane] == LaneKind.LINK:
+            continue
+        thin = bool(timeline.lane_kind[lane] == LaneKind.COLLECTIVE)
+        stages = tuple(np.unique(timeline.stage[first:stop]).tolist())
+        replica, device = int(timeline.replica[first]), int(timeline.device[first])
+        many = int(replicas[stages[0]]) > 1 and not thin
+        label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
+        label += " all-reduce" if thin else f" · replica {replica}" if many else ""
+        label += "" if thin else f" ({device_word} {device})"
+        keyed.append(((stages[0], int(thin), replica, lane), _row(timeline, lane, first, stop, stages, thin, label)))
+    keyed.sort(key=lambda pair: pair[0])
+    rows = tuple(row for _, row in keyed)
+    return rows if len(rows) <= most_rows else _share_rows(rows, device_word, timeline)
+
+
+def _row(
+    timeline: Timeline, lane: int, first: int, stop: int, stages: tuple[int, ...], thin: bool, label: str
+) -> GanttRow:
+    kind, stage = timeline.kind[first:stop], timeline.stage[first:stop]
+    microbatch, start, end = timeline.microbatch[first:stop], timeline.start[first:stop], timeline.end[first:stop]
+    same = (kind[1:] == kind[:-1]) & (stage[1:] == stage[:-1]) & (microbatch[1:] == microbatch[:-1])
+    same &= (start[1:] == end[:-1]) & (kind[1:] <= OpKind.WEIGHT_GRADIENT)
+    opens, closes = np.concatenate([[True], ~same]), np.concatenate([~same, [True]])
+    chunk = np.searchsorted(np.array(stages), stage[opens]).astype(np.int32)
+    return GanttRow(label, thin, (lane,), stages, kind[opens], microbatch[opens], chunk, start[opens], end[closes])
+
+
+def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) -> tuple[GanttRow, ...]:
+    """Put rows of one stage that do the same at the same time into one."""
+    shared: list[list[GanttRow]] = []
+    groups: dict[tuple[object, ...], list[GanttRow]] = {}
+    for row in rows:
+        columns = (row.kind, row.microbatch, row.start, row.end)
+        key = (row.thin, row.stages, *(column.tobytes() for column in columns))
+        if key not in groups:
+            groups[key] = []
+            shared.append(groups[key])
+        groups[key].append(row)
+    result = []
+    for group in shared:
+        one = group[0]
+        if len(group) == 1:
+            result.append(one)
+            continue
+        lanes = tuple(lane for row in group for lane in row.lanes)
+        devices = np.unique(timeline.device[np.isin(timeline.lane, lanes)])
+        label = f"{one.label.split(' ·')[0]} · {len(group)} equal replicas ({device_word}s {devices[0]}–{devices[-1]})"
+        result.append(
+            GanttRow(label, one.thin, lanes, one.stages, one.kind, one.microbatch, one.chunk, one.start, one.end)
+        )
+    return tuple(result)
+
+
+def readable_window(timeline: Timeline, *, boxes: int = 48) -> tuple[float, float] | None:
+    """Seconds (begin, end) of a cut from the middle in which the fullest row has about `boxes` boxes; None where all fit.
+
+    Meant for streams without a flush, whose middle shows the steady state.
+    """
+    if boxes < 2:
+        raise ValueError(f"a cut needs at least 2 boxes a row, got {boxes}")
+    if not timeline.ops:
+        return None
+    rows = [row for row in gantt_rows(timeline, most_rows=0) if not row.thin]
+    fullest = max(rows, key=lambda row: int(np.count_nonzero(row.kind <= OpKind.WEIGHT_GRADIENT)))
+    compute = fullest.kind <= OpKind.WEIGHT_GRADIENT
+    start, end = fullest.start[compute], fullest.end[compute]
+    if len(start) <= max(boxes, MOST_NUMBERED):
+        return None
+    first = len(start) // 2 - boxes // 2
+    return float(start[first]), float(end[first + boxes - 1])
+
+
+# ---- Gantt: drawing -------------------------------------------------------------------------------------------------
+
+
+def gantt(
+    timeline: Timeline,
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    window: tuple[float, float] | None = None,
+    device_word: str = "GPU",
+) -> Axes:
+    """Draw a timeline: one row a lane, stage 0 on top, the micro-batch's number in its box where it can be read.
+
+    ax: where to draw; by default a figure of its own (`ax.get_figure()`)
+    window: seconds (begin, end) to show, as from `readable_window`; default all
+    device_word: what a device is called
+    Raises ValueError for a window that does not rise from at least 0.
+    """
+    makespan = timeline.makespan_seconds
+    begin, end = (0.0, makespan if makespan > 0 else 1.0) if window is None else window
+    if not 0 <= begin < end:
+        raise ValueError(f"a window must rise from at least 0 seconds, got {begin} to {end}")
+    whole = gantt_rows(timeline, device_word=device_word)
+    rows = [row.within(begin, end) for row in whole]
+    unit, factor = time_unit(end - begin)
+    heights = np.array([0.45 if row.thin else 1.0 for row in rows])
+    if ax is None:
+        ax = _gantt_figure(rows, heights, titled=title is not None)
+    bottom = np.cumsum(heights) - heights
+    box = ax.get_window_extent()
+    points = 72.0 / ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+    per_second = box.width * points / (end - begin)
+    row_points = box.height * points / max(1.0, float(heights.sum()))
+    boxes = sum(len(row) for row in rows)
+    for row, low, height in zip(rows, bottom.tolist(), heights.tolist(), strict=True):
+        ax.broken_barh(
+            [(begin * factor, (end - begin) * factor)], (low + 0.06, height - 0.12), facecolor=IDLE, zorder=1
+        )
+        _draw_boxes(ax, row, low, height, factor, per_second, rasterized=boxes > _CUT_SVG_BOXES)
+    _draw_numbers(ax, rows, bottom + heights / 2, factor, per_second, row_points)
+    _draw_transfers(ax, timeline, whole, bottom, heights, begin, end, factor, per_second)
+    _gantt_axes(ax, rows, bottom, heights, row_points)
+    ax.set_xlim(begin * factor, end * factor)
+    cut = "" if window is None else f"; a cut of {_seconds(end - begin)} from a stream of {_seconds(makespan)}"
+    ax.set_xlabel(f"time ({unit}{cut})", color=INK)
+    _gantt_heading(ax, timeline, rows, title, cut=window is not None)
+    return ax
+
+
+def _seconds(value: float) -> str:
+    unit, factor = time_unit(value)
+    return f"{figures(value * factor)} {unit}"
+
+
+def _gantt_figure(rows: Sequence[GanttRow], heights: NDArray[np.float64], *, titled: bool) -> Axes:
+    total = float(heights.sum())
+    inches = min(0.34, max(0.2, 8.0 / max(total, 1.0))) if total <= MOST_ROWS else max(9.0 / total, 0.04)
+    body = max(0.5, inches * total)
+    label = max((len(row.label) for row in rows), default=1)
+    width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6
+    above = 0.78 if titled else 0.5
+    figure = Figure(figsize=(width, body + above + below), dpi=_DPI, facecolor="white")
+    return figure.add_axes(
+        (left / width, below / (body + above + below), (width - left - right) / width, body / (body + above + below))
+    )
+
+
+def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    """The colour of a stage's ops when it is the `chunk`-th of the `chunks` stages of its device: lighter with every chunk."""
+    white = min(0.38, 0.6 / max(1, chunks - 1)) * chunk
+    red, green, blue = (part + (1.0 - part) * white for part in mpl.colors.to_rgb(color))
+    return red, green, blue
+
+
+def _draw_boxes(
+    ax: Axes, row: GanttRow, low: float, height: float, factor: float, per_second: float, *, rasterized: bool
+) -> None:
+    width = row.end - row.start
+    for kind in np.unique(row.kind).tolist():
+        for chunk in np.unique(row.chunk[row.kind == kind]).tolist():
+            chosen = (row.kind == kind) & (row.chunk == chunk) & (width > 0)
+            if not chosen.any():
+                continue
+            edged = float(np.median(width[chosen])) * per_second > 3.0
+            ax.broken_barh(
+                list(zip((row.start[chosen] * factor).tolist(), (width[chosen] * factor).tolist(), strict=True)),
+                (low + 0.06, height - 0.12),
+                facecolor=shade(KIND_COLORS[OpKind(kind)], chunk, len(row.stages)),
+                edgecolor="white" if edged else "none",
+                linewidth=0.6 if edged else 0.0,
+                rasterized=rasterized,
+                zorder=2,
+            )
+
+
+def _numbered_boxes(
+    rows: Sequence[GanttRow], per_second: float, row_points: float
+) -> dict[tuple[int, int], NDArray[np.int64]]:
+    """The boxes to number, by (row, kind): all of a kind in a row or none, so that no run of numbers breaks off.
+
+    A kind for which fewer than half of the rows have room gets no numbers. `per_second` is points a second. Boxes that a window
+    has cut narrow do not count, and get no number.
+    """
+    chosen: dict[tuple[int, int], NDArray[np.int64]] = {}
+    if row_points * 0.6 < _SMALLEST:
+        return chosen
+    rows_of_kind: Counter[int] = Counter()
+    for place, row in enumerate(rows):
+        compute = row.kind <= OpKind.WEIGHT_GRADIENT
+        if row.thin or not 0 < np.count_nonzero(compute) <= MOST_NUMBERED:
+            continue
+        for kind in np.unique(row.kind[compute]).tolist():
+            boxes = np.flatnonzero(row.kind == kind)
+            rows_of_kind[kind] += 1
+            room = (row.end - row.start)[boxes] * per_second
+            needed = _room(int(row.microbatch[boxes].max()), _SMALLEST)
+            if float(np.median(room)) >= needed:
+                chosen[place, kind] = boxes[room >= needed]
+    numbered = Counter(kind for _, kind in chosen)
+    return {key: boxes for key, boxes in chosen.items() if 2 * numbered[key[1]] >= rows_of_kind[key[1]]}
+
+
+def _room(microbatch: int, size: float) -> float:
+    """Points that a number of `size` points takes in width, with a little air."""
+    return 0.64 * size * len(str(microbatch)) + 1.0
+
+
+def _draw_numbers(
+    ax: Axes,
+    rows: Sequence[GanttRow],
+    middle: NDArray[np.float64],
+    factor: float,
+    per_second: float,
+    row_points: float,
+) -> None:
+    chosen = _numbered_boxes(rows, per_second, row_points)
+    sizes: dict[int, float] = {}
+    for (place, _), boxes in chosen.items():
+        row = rows[place]
+        room = float(np.median((row.end - row.start)[boxes])) * per_second
+        fitting = _SMALLEST * room / _room(int(row.microbatch[boxes].max()), _SMALLEST)
+        sizes[place] = max(_SMALLEST, min(8.0, row_points * 0.6, fitting, sizes.get(place, 8.0)))
+    for (place, _), boxes in chosen.items():
+        row = rows[place]
+        centres = (row.start[boxes] + row.end[boxes]) / 2 * factor
+        for x, number in zip(centres.tolist(), row.microbatch[boxes].tolist(), strict=True):
+            ax.text(
+                x,
+                float(middle[place]),
+                str(number),
+                ha="center",
+                va="center_baseline",
+                fontsize=sizes[place],
+                color=INK,
+                clip_on=True,
+                zorder=4,
+            )
+
+
+def _draw_transfers(
+    ax: Axes,
+    timeline: Timeline,
+    rows: Sequence[GanttRow],
+    bottom: NDArray[np.float64],
+    heights: NDArray[np.float64],
+    begin: float,
+    end: float,
+    factor: float,
+    per_second: float,
+) -> None:
+    """A thin line from producer to consumer for every transfer that takes visible time, where they are few and short."""
+    moved = timeline.transfers
+    shown = np.flatnonzero((moved.end > begin) & (moved.start < end))
+    if not 0 < len(shown) <= 160 or float(np.median((moved.end - moved.start)[shown])) * per_second < 2.0:
+        return
+    middle = {lane: at + tall / 2 for row, at, tall in zip(rows, bottom, heights, strict=True) for lane in row.lanes}
+    reach = max(abs(middle[a] - middle[b]) for a, b in _lane_pairs(timeline, shown))
+    if reach > 3.5:  # lines across many rows hide more than they show
+        return
+    for index, lanes in zip(shown.tolist(), _lane_pairs(timeline, shown), strict=True):
+        ys = [float(middle[lane]) for lane in lanes]
+        side = 0.42 if ys[1] > ys[0] else -0.42
+        xs = [float(moved.start[index]) * factor, float(moved.end[index]) * factor]
+        ax.plot(xs, [ys[0] + side, ys[1] - side], color=FAINT, linewidth=0.8, zorder=3)
+
+
+def _lane_pairs(timeline: Timeline, transfers: NDArray[np.int64]) -> list[tuple[int, int]]:
+    producer, consumer = timeline.transfers.producer[transfers], timeline.transfers.consumer[transfers]
+    return list(zip(timeline.lane[producer].tolist(), timeline.lane[consumer].tolist(), strict=True))
+
+
+def _gantt_axes(
+    ax: Axes, rows: Sequence[GanttRow], bottom: NDArray[np.float64], heights: NDArray[np.float64], row_points: float
+) -> None:
+    total = float(heights.sum())
+    ax.set_ylim(max(total, 0.5), 0.0)
+    step = max(1, math.ceil(8.5 / max(row_points, 0.1)))
+    chosen = [i for i in range(len(rows)) if step == 1 or i % step == 0]
+    ax.set_yticks([float(bottom[i] + heights[i] / 2) for i in chosen], [rows[i].label for i in chosen])
+    for text, i in zip(ax.get_yticklabels(), chosen, strict=True):
+        text.set_fontsize(7.0 if rows[i].thin else min(9.0, max(6.5, row_points * 0.75)))
+        text.set_color(FAINT if rows[i].thin else INK)
+    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="x", labelsize=8.5, colors=INK)
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    ax.set_axisbelow(True)
+
+
+def _gantt_heading(ax: Axes, timeline: Timeline, rows: Sequence[GanttRow], title: str | None, *, cut: bool) -> None:
+    words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
+    words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
+    over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    ax.annotate(words, (0, 1), (0, 8), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
+    if title is not None:
+        ax.annotate(title, (0, 1), (0, 25), ha="left", va="bottom", fontsize=12, color=INK, fontweight="bold", **over)
+    kinds = sorted({kind for row in rows for kind in np.unique(row.kind).tolist()})
+    handles = [Patch(facecolor=KIND_COLORS[OpKind(kind)], label=KIND_WORDS[OpKind(kind)]) for kind in kinds]
+    handles.append(Patch(facecolor=IDLE, label="idle"))
+    if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
+        handles.append(Patch(facecolor=shade("#808890", 1, 2), label="lighter: later stage of a device"))
+    ax.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.1,
+        handletextpad=0.5,
+        borderaxespad=0.2,
+    )
+
+
+# ---- memory: numbers ------------------------------------------------------------------------------------------------
+
+
+def memory_steps(memory: DeviceMemory, most: int = 2000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times [steps] and bytes [steps, len(CATEGORIES)] of one device, thinned to about `most` steps, peak kept.
+
+    Of the steps at one moment the last stays; of every bin of time the fullest one.
+    """
+    last = np.concatenate([memory.times[1:] > memory.times[:-1], [True]])
+    times, held = memory.times[last], memory.bytes[last]
+    if len(times) <= most:
+        return times, held
+    horizon = float(times[-1]) or 1.0
+    bins = np.minimum((times / horizon * most).astype(np.int64), most - 1)
+    order = np.lexsort((held.sum(axis=1), bins))
+    fullest = np.concatenate([bins[order][1:] != bins[order][:-1], [True]])
+    chosen = np.unique(np.concatenate([[0], np.sort(order[fullest]), [len(times) - 1]]))
+    return times[chosen], held[chosen]
+
+
+def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
+    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), and bytes by category."""
+    return [
+        {
+            "device": memory.device,
+            "peak_bytes": memory.peak_bytes,
+            "capacity_bytes": memory.capacity_bytes,
+            "share": memory.peak_bytes / memory.capacity_bytes,
+            **memory.peak_parts,
+        }
+        for memory in sorted(memories, key=lambda memory: memory.device)
+    ]
+
+
+def shown_devices(memories: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
+    """Devices whose memory over time is worth a panel: all where there are up to four, else the fullest and the emptiest."""
+    ordered = sorted(memories, key=lambda memory: memory.device)
+    if len(ordered) <= 4:
+        return tuple(ordered)
+    shares = [memory.peak_bytes / memory.capacity_bytes for memory in ordered]
+    fullest, emptiest = int(np.argmax(shares)), int(np.argmin(shares))
+    return (ordered[fullest],) if shares[fullest] == shares[emptiest] else (ordered[fullest], ordered[emptiest])
+
+
+def capacity_in_view(memories: Iterable[DeviceMemory]) -> bool:
+    """Whether a line at the capacity leaves the data at least a third of the axis."""
+    pairs = [(memory.peak_bytes, memory.capacity_bytes) for memory in memories]
+    return max(capacity for _, capacity in pairs) <= 3.0 * max(peak for peak, _ in pairs)
+
+
+# ---- memory: drawing ------------------------------------------------------------------------------------------------
+
+
+def memory_figure(
+    memories: Sequence[DeviceMemory],
+    figure: Figure | None = None,
+    *,
+    title: str | None = None,
+    device_word: str = "GPU",
+) -> Figure:
+    """Draw memory: over time by category for the devices of `shown_devices`, and every device's peak against its capacity.
+
+    figure: an empty figure to draw in; by default one of its own
+    Raises ValueError where there is no device.
+    """
+    if not memories:
+        raise ValueError("a memory figure needs at least one device, got none")
+    rows, shown = peak_rows(memories), shown_devices(memories)
+    tall = max(3.6, 1.9 * len(shown) + 0.9, min(9.0, 0.24 * len(rows) + 1.5))
+    if figure is None:
+        figure = Figure(figsize=(12.0, tall), dpi=_DPI, facecolor="white")
+    tall = float(figure.get_figheight())
+    top, low = 1.0 - 0.95 / tall, 0.6 / tall
+    used = [name for name in CATEGORIES if any(row[name] > 0 for row in rows)]
+    used += [n for i, n in enumerate(CATEGORIES) if n not in used and any(m.bytes[:, i].max() > 0 for m in shown)]
+    used.sort(key=CATEGORIES.index)
+    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.985, top=top, bottom=low, wspace=0.16, hspace=0.34)
+    grid.set_width_ratios([1.5, 1.0])
+    unit, factor = byte_unit(max(max(row["peak_bytes"] for row in rows), 1.0))
+    most = max(memory.peak_bytes for memory in shown)
+    first: Axes | None = None
+    for position, memory in enumerate(shown):
+        ax = figure.add_subplot(grid[position, 0], sharex=first)
+        _memory_panel(ax, memory, used, most, device_word)
+        ax.tick_params(labelbottom=position == len(shown) - 1)
+        if position < len(shown) - 1:
+            ax.set_xlabel("")
+        first = first or ax
+    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, capacity_in_view(memories), unit, factor, device_word)
+    figure.legend(
+        handles=[Patch(facecolor=CATEGORY_COLORS[name], label=name) for name in used],
+        loc="upper left",
+        bbox_to_anchor=(0.06, 1.0 - 0.33 / tall),
+        ncols=max(1, len(used)),
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.3,
+    )
+    if title is not None:
+        figure.text(0.065, 1.0 - 0.12 / tall, title, fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
+    return figure
+
+
+def _memory_panel(ax: Axes, memory: DeviceMemory, used: Sequence[str], most: float, device_word: str) -> None:
+    """One device over time; on the scale of the fullest, `most` bytes, or on its own where that would flatten it."""
+    times, held = memory_steps(memory)
+    time_name, per_second = time_unit(float(times[-1]))
+    peak = memory.peak_bytes
+    own = peak < 0.25 * most
+    top = max(peak if own else most, 1.0)
+    unit, factor = byte_unit(top)
+    layers = [held[:, CATEGORIES.index(name)] * factor for name in used]
+    if layers:
+        colors = [CATEGORY_COLORS[name] for name in used]
+        ax.stackplot(times * per_second, *layers, colors=colors, step="post", linewidth=0, zorder=2)
+    ax.axhline(peak * factor, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
+    share = figures(100 * peak / memory.capacity_bytes, 2)
+    head = f"{device_word} {memory.device}: peak {_bytes(peak)}, {share} % of {_bytes(memory.capacity_bytes)}"
+    head += "" if memory.fits else ": does not fit"
+    head += " (own scale)" if own else ""
+    ax.set_title(head, fontsize=9, color=INK if memory.fits else ALARM, loc="left", pad=4)
+    ax.set_ylim(0.0, top * factor * 1.12)
+    ax.set_xlim(0.0, max(float(times[-1]) * per_second, 1e-12))
+    ax.set_ylabel(f"memory ({unit})", fontsize=9)
+    ax.set_xlabel(f"time ({time_name})", fontsize=9)
+    _plain(ax, grid="y")
+
+
+def _bytes(value: float) -> str:
+    unit, factor = byte_unit(value)
+    return f"{figures(value * factor)} {unit}"
+
+
+def _plain(ax: Axes, grid: Any) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(labelsize=8.5)
+    ax.grid(axis=grid, color="#dfe3e8", linewidth=0.6, zorder=0)
+    ax.set_axisbelow(True)
+
+
+def _peak_panel(
+    ax: Axes,
+    rows: Sequence[dict[str, float]],
+    used: Sequence[str],
+    line: bool,
+    unit: str,
+    factor: float,
+    device_word: str,
+) -> None:
+    places = np.arange(len(rows), dtype=np.float64)
+    left = np.zeros(len(rows))
+    for name in used:
+        width = np.array([row[name] for row in rows]) * factor
+        ax.barh(
+            places,
+            width,
+            min(0.74, 0.1 + 0.12 * len(rows)),
+            left=left,
+            color=CATEGORY_COLORS[name],
+            linewidth=0,
+            zorder=2,
+        )
+        left += width
+    capacity = np.array([row["capacity_bytes"] for row in rows]) * factor
+    if line:
+        ax.vlines(capacity, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
+    most = max(float(left.max()), float(capacity.max()) if line else 0.0, 1e-12)
+    decimals = max(0, 2 - math.floor(math.log10(max(float(left.max()), 1e-12))))
+    if len(rows) <= 24:
+        for place, row, end in zip(places.tolist(), rows, left.tolist(), strict=True):
+            over = row["share"] > 1
+            text = f"{row['peak_bytes'] * factor:,.{decimals}f}" + (" does not fit" if over else "")
+            ax.annotate(
+                text,
+                (end, place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                ha="left",
+                fontsize=8,
+                color=ALARM if over else INK,
+                bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+                zorder=4,
+            )
+    step = max(1, math.ceil(len(rows) / 32))
+    ax.set_yticks(places[::step], [f"{device_word} {int(row['device'])}" for row in rows[::step]])
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.set_xlim(0, most * (1.12 if all(row["share"] <= 1 for row in rows) else 1.3))
+    ax.set_xlabel(f"peak memory ({unit})", fontsize=9)
+    values = sorted({row["capacity_bytes"] for row in rows})
+    words = _bytes(values[-1]) if len(values) == 1 else f"{_bytes(values[0])} to {_bytes(values[-1])}"
+    ax.set_title(
+        f"peak of every device; {'red line: ' if line else ''}capacity {words}{'' if line else ', far beyond the axis'}",
+        fontsize=9,
+        color=INK,
+        loc="left",
+        pad=4,
+    )
+    _plain(ax, grid="x")
+    ax.tick_params(axis="y", length=0)
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def save(figure: Figure, path_stem: str | Path, *, dpi: int = 150) -> tuple[Path, Path]:
+    """Write `path_stem`.png and `path_stem`.svg, each whole or not at all, the same bytes for the same figure; return the paths.
+
+    Raises OSError where the folder cannot be written.
+    """
+    stem = Path(path_stem)
+    png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
+    with mpl.rc_context({"svg.hashsalt": "pipeplan"}):
+        pictures = []
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+            pictures.append(buffer.getvalue())
+    for path, picture in zip((png, svg), pictures, strict=True):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(picture)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return png, svg

@@ -1,0 +1,74 @@
+"""Training run: the settings that go in and the result of one seed that comes out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.training.optimizers import LearningRateSchedule, constant
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """How to train, the same for every method that is compared.
+
+    batch: samples a mini-batch, divided over the order's micro-batches as evenly as whole samples allow
+    learning_rate, schedule: base rate and the factor on it, by update
+    evaluate_every: updates between evaluations on the test samples (None: once an epoch)
+    precision: float64 or float32
+    ValueError: a value out of range.
+    """
+
+    batch: int = 32
+    learning_rate: float = 0.002
+    schedule: LearningRateSchedule = constant
+    evaluate_every: int | None = None
+    precision: Literal["float64", "float32"] = "float64"
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"the mini-batch must have at least 1 sample, got {self.batch}")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0.0):
+            raise ValueError(f"the learning rate must be a positive number, got {self.learning_rate}")
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise ValueError(f"updates between evaluations must be at least 1, got {self.evaluate_every}")
+        if self.precision not in ("float64", "float32"):
+            raise ValueError(f"precision must be float64 or float32, got {self.precision!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What one seed's training gave.
+
+    train_loss, test_accuracy: mean cross-entropy over the training samples and share of right test samples, with
+        the final weights of every stage
+    diverged: a number overflowed, or the final train loss is not below that of guessing, ln(classes)
+    weight_copies: most copies of weights that any stage held at once, the current ones included;
+        weight_copies_per_stage: the same for each stage
+    simulated_seconds: the timeline's end
+    prediction_error_ratio: ||W_used - W(m-1)|| / ||W_current - W(m-1)||, root mean square over the forwards of all
+        stages, W(m-1) the synchronous version: 1 without prediction, NaN where no version differs
+    update_seconds, update_loss: (M,) the timeline's time of every update, and the mean loss of its mini-batch
+    evaluated_updates, evaluated_seconds, evaluated_loss, evaluated_accuracy: the test samples' loss and accuracy
+        with every stage's weights after so many updates, and the time at which the last stage had them
+    """
+
+    method: str
+    seed: int
+    train_loss: float
+    test_accuracy: float
+    diverged: bool
+    weight_copies: int
+    weight_copies_per_stage: tuple[int, ...]
+    simulated_seconds: float
+    prediction_error_ratio: float
+    update_seconds: NDArray[np.float64]
+    update_loss: NDArray[np.float64]
+    evaluated_updates: NDArray[np.int64]
+    evaluated_seconds: NDArray[np.float64]
+    evaluated_loss: NDArray[np.float64]
+    evaluated_accuracy: NDArray[np.float64]

@@ -1,0 +1,353 @@
+"""Cluster: routes, transfers, all-reduce, levels."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import Cluster, Link, Phase, Precision, Work, cluster_names, load_cluster
+
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Stub:
+    """An accelerator that takes no time."""
+
+    name: str = "stub"
+    memory_bytes: float = 1e9
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """Nothing takes time."""
+        return 0.0
+
+
+def star(count: int, *links: Link, servers: tuple[tuple[int, ...], ...] | None = None) -> Cluster:
+    """Devices d0, d1, ... and one switch `hub`, joined as the links say (default: 1 GB/s, 1 ms each)."""
+    nodes = tuple(f"d{i}" for i in range(count))
+    return Cluster(
+        name="star",
+        devices=(Stub(),) * count,
+        nodes=nodes,
+        switches=("hub",),
+        servers=servers or tuple((i,) for i in range(count)),
+        links=links or tuple(Link(node, "hub", GIGA, 1e-3) for node in nodes),
+    )
+
+
+def line(count: int, closed: bool = False, **link: object) -> Cluster:
+    """Devices in a line (or a ring), in one server, without switches."""
+    nodes = [f"d{i}" for i in range(count)]
+    pairs = [*pairwise(nodes), *([(nodes[-1], nodes[0])] if closed else [])]
+    links = tuple(replace(Link(first, second, GIGA, 1e-3), **link) for first, second in pairs)
+    return Cluster("line", (Stub(),) * count, tuple(nodes), (), (tuple(range(count)),), links)
+
+
+def two_servers(attach: str) -> Cluster:
+    """2 servers of 2 devices: 10 GB/s inside over a switch; 1 GB/s outside, one card a server or one a device."""
+    links = []
+    for server in range(2):
+        for member in (2 * server, 2 * server + 1):
+            links.append(Link(f"d{member}", f"switch{server}", 10 * GIGA))
+            shared = f"card{server}" if attach == "server" else None
+            links.append(Link(f"d{member}", "network", GIGA, 1e-3, shared=shared))
+    return Cluster(
+        "two",
+        (Stub(),) * 4,
+        ("d0", "d1", "d2", "d3"),
+        ("switch0", "switch1", "network"),
+        ((0, 1), (2, 3)),
+        tuple(links),
+    )
+
+
+# ------------------------------------------------------------------------------------------------- transfers
+
+
+def test_transfer_is_latencies_plus_bytes_over_the_narrowest_channel() -> None:
+    """Two hops of 1 ms and 1 GB/s: 2 ms + 1 s for 1 GB; a hop of half the bandwidth makes it 2 s."""
+    assert star(2).transfer_seconds(0, 1, 1e9) == pytest.approx(1.002)
+    uneven = star(2, Link("d0", "hub", GIGA, 1e-3), Link("d1", "hub", GIGA / 2, 1e-3))
+    assert uneven.transfer_seconds(0, 1, 1e9) == pytest.approx(2.002)
+    assert uneven.point_to_point(0, 1) == (pytest.approx(2e-3), pytest.approx(GIGA / 2))
+
+
+def test_same_device_costs_nothing() -> None:
+    """A device hands a tensor to itself in no time over no channel."""
+    assert star(2).transfer_seconds(1, 1, 1e9) == 0.0
+    assert star(2).route(1, 1) == ()
+
+
+def test_full_duplex_has_a_channel_each_way_and_half_duplex_one() -> None:
+    """There and back share nothing on a full-duplex line and everything on a half-duplex one."""
+    full, half = line(2), line(2, duplex="half")
+    assert set(full.route(0, 1)).isdisjoint(full.route(1, 0))
+    assert len(full.channels) == 2
+    assert half.route(0, 1) == half.route(1, 0)
+    assert len(half.channels) == 1
+
+
+def test_point_to_point_efficiency_is_in_the_channel() -> None:
+    """A channel's bandwidth is what a lone transfer reaches."""
+    assert line(2, point_to_point=0.8).channels[0].bandwidth == pytest.approx(0.8 * GIGA)
+
+
+def test_a_shared_medium_is_one_channel() -> None:
+    """A half-duplex bus of three devices: one channel, counted once on a route over it."""
+    links = [Link(f"d{i}", "hub", GIGA, 1e-3, duplex="half", shared="bus") for i in range(3)]
+    bus = star(3, *links)
+    assert len(bus.channels) == 1
+    assert bus.route(0, 2) == (0,)
+    assert bus.transfer_seconds(0, 2, 1e9) == pytest.approx(1.001)
+
+
+def test_route_takes_the_quicker_way() -> None:
+    """Around a ring of five, 0 reaches 4 over one hop and 2 over two."""
+    ring = line(5, closed=True)
+    assert len(ring.route(0, 4)) == 1
+    assert [ring.channels[c].name for c in ring.route(0, 2)] == ["d0-d1:forth", "d1-d2:forth"]
+
+
+def test_routes_repeat() -> None:
+    """A second cluster of the same parts gives the same routes: ties are broken by the order of links."""
+    ring, again = line(4, closed=True), line(4, closed=True)
+    pairs = [(a, b) for a in range(4) for b in range(4)]
+    assert [ring.route(*pair) for pair in pairs] == [again.route(*pair) for pair in reversed(pairs)][::-1]
+
+
+# ------------------------------------------------------------------------------------------------- all-reduce
+
+
+def test_ring_formula() -> None:
+    """4 devices on a full-duplex switch: 2*3/4 * bytes / bandwidth + 2*3 steps of two 1 ms hops."""
+    assert star(4).allreduce_seconds(range(4), 1e9) == pytest.approx(1.5 + 6 * 2e-3)
+
+
+def test_one_device_has_nothing_to_reduce() -> None:
+    """The sum over one device is there already."""
+    assert star(4).allreduce_seconds([2], 1e9) == 0.0
+    assert star(4).allreduce_route([2]) == ()
+    assert star(4).allreduce_seconds([], 1e9) == 0.0
+
+
+def test_collective_efficiency_is_its_own() -> None:
+    """All-reduce feels the collective efficiency, a lone transfer does not."""
+    slow = line(2, collective=0.5, latency=0.0)
+    assert slow.allreduce_seconds([0, 1], 1e9) == pytest.approx(2.0)
+    assert slow.transfer_seconds(0, 1, 1e9) == pytest.approx(1.0)
+
+
+def test_ring_members_share_a_bus() -> None:
+    """On a half-duplex bus all four edges of the ring share one medium."""
+    links = [Link(f"d{i}", "hub", GIGA, duplex="half", shared="bus") for i in range(4)]
+    assert star(4, *links).allreduce_seconds(range(4), 1e9) == pytest.approx(4 * 1.5)
+
+
+def test_closing_a_ring_on_a_line_uses_the_way_back() -> None:
+    """On a full-duplex line each channel carries one edge; half-duplex carries two."""
+    assert line(3, latency=0.0).allreduce_seconds(range(3), 1e9) == pytest.approx(2 * 2 / 3)
+    assert line(3, latency=0.0, duplex="half").allreduce_seconds(range(3), 1e9) == pytest.approx(2 * 2 * 2 / 3)
+
+
+def test_one_card_a_server_is_used_once_by_the_flat_ring() -> None:
+    """Server by server, a ring leaves each server once: hierarchical (0.1 + 1 s) beats flat (1.5 s) with one card."""
+    cluster = two_servers("server")
+    inside, between = 2 * 1 / 2 / 10, 2 * 1 / 2 / 1
+    assert cluster.allreduce_seconds(range(4), 1e9) == pytest.approx(inside + between + 2 * 2e-3)
+
+
+def test_a_card_a_device_halves_the_time_between_servers() -> None:
+    """With two cards the two rings between the servers no longer share: 0.1 + 0.5 s."""
+    cluster = two_servers("device")
+    assert cluster.allreduce_seconds(range(4), 1e9) == pytest.approx(0.1 + 0.5 + 2 * 2e-3)
+
+
+def test_unequal_parts_of_servers_take_the_flat_ring() -> None:
+    """Two devices of one server and one of the other: 2*2/3 s over the cards, with each card used once a direction."""
+    cluster = two_servers("server")
+    assert cluster.allreduce_seconds([0, 1, 2], 1e9) == pytest.approx(2 * 2 / 3 + 4 * 2e-3)
+
+
+def test_allreduce_within_a_server_does_not_touch_the_network() -> None:
+    """Channels named after the network card stay free."""
+    cluster = two_servers("server")
+    names = [cluster.channels[c].name for c in cluster.allreduce_route([0, 1])]
+    assert names
+    assert not any("card" in name for name in names)
+    assert any("card" in cluster.channels[c].name for c in cluster.allreduce_route([0, 1, 2, 3]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(["pipedream-a", "pipedream-b", "dgx-a100", "fpga-vcu118-4"]),
+    data=st.data(),
+    small=st.floats(0.0, 1e9),
+    more=st.floats(0.0, 1e9),
+)
+def test_allreduce_grows_with_bytes_and_ignores_order(
+    name: str, data: st.DataObject, small: float, more: float
+) -> None:
+    """The time depends on the set of devices, not their order, and never falls as bytes grow."""
+    cluster = CLUSTERS[name]
+    ids = st.lists(st.integers(0, len(cluster.devices) - 1), min_size=2, unique=True)
+    devices = data.draw(ids)
+    seconds = cluster.allreduce_seconds(devices, small)
+    assert seconds == cluster.allreduce_seconds(sorted(devices), small)
+    assert cluster.allreduce_seconds(devices, small + more) >= seconds >= 0.0
+
+
+CLUSTERS = {name: load_cluster(name) for name in ("pipedream-a", "pipedream-b", "dgx-a100", "fpga-vcu118-4")}
+
+# ------------------------------------------------------------------------------------------------- shape
+
+
+def test_levels_of_a_tree() -> None:
+    """Two of two: 10 GB/s inside, 1 GB/s between; the ring between servers has the card to itself."""
+    levels = two_servers("server").levels()
+    assert [(lv.width, lv.bandwidth, lv.collective_bandwidth) for lv in levels] == [
+        (2, 10 * GIGA, 10 * GIGA),
+        (2, GIGA, GIGA),
+    ]
+
+
+def test_levels_leave_out_width_one() -> None:
+    """One device a server leaves the network only; one device leaves none."""
+    assert [level.width for level in star(4).levels()] == [4]
+    assert star(4).take(1).levels() == ()
+
+
+def test_levels_refuse_unequal_servers() -> None:
+    """Servers of different sizes, different devices or different links have no levels."""
+    with pytest.raises(ValueError, match="servers of equal size"):
+        star(3, servers=((0, 1), (2,))).levels()
+    with pytest.raises(ValueError, match="one kind of accelerator"):
+        replace(star(2), devices=(Stub(), Stub("other"))).levels()
+    links = [Link("d0", "hub", GIGA), Link("d1", "hub", GIGA), Link("d2", "hub", GIGA / 2)]
+    with pytest.raises(ValueError, match="equal links"):
+        star(3, *links).levels()
+
+
+def test_take_keeps_the_first_devices_and_their_links() -> None:
+    """Three of four: server 1 keeps one device, the rest routes as before."""
+    cluster = two_servers("server")
+    part = cluster.take(3)
+    assert part.nodes == ("d0", "d1", "d2")
+    assert part.servers == ((0, 1), (2,))
+    assert part.transfer_seconds(0, 2, 1e9) == cluster.transfer_seconds(0, 2, 1e9)
+    assert len(part.channels) < len(cluster.channels)
+    assert cluster.take(4) is cluster
+
+
+def test_take_keeps_devices_that_pass_messages_on() -> None:
+    """Two neighbours of a ring of four still have the long way round, a line loses its end."""
+    assert len(line(4, closed=True).take(2).links) == 4
+    assert len(line(4).take(2).links) == 1
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_take_refuses_other_counts(count: int) -> None:
+    """From 1 to as many as there are."""
+    with pytest.raises(ValueError, match=f"from 1 to 4 devices: {count}"):
+        star(4).take(count)
+
+
+# ------------------------------------------------------------------------------------------------- checks
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ([Link("d0", "hub", 1.0), Link("d1", "nowhere", 1.0)], "ends at 'nowhere'.* choose from d0, d1, hub"),
+        ([Link("d0", "hub", 1.0)], r"device 1 \(d1\) is not connected to device 0"),
+        ([Link("d0", "hub", 1.0), Link("hub", "d0", 1.0), Link("d1", "hub", 1.0)], "linked twice"),
+        ([Link("d0", "hub", 1.0, shared="x"), Link("d1", "hub", 2.0, shared="x")], "one medium.*another bandwidth"),
+    ],
+)
+def test_refuses_bad_graphs(links: list[Link], words: str) -> None:
+    """Dangling links, unconnected devices, doubled links and contradicting media are named."""
+    with pytest.raises(ValueError, match=words):
+        star(2, *links)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bandwidth": 0.0},
+        {"bandwidth": -1.0},
+        {"latency": -1e-6},
+        {"duplex": "simplex"},
+        {"collective": 0.0},
+        {"second": "a"},
+    ],
+)
+def test_refuses_bad_links(change: dict[str, object]) -> None:
+    """Bandwidth above 0, latency at least 0, a known duplex, shares within 1, two different ends."""
+    with pytest.raises(ValueError, match="link a - "):
+        replace(Link("a", "b", 1.0), **change)
+
+
+def test_refuses_bad_devices() -> None:
+    """Unknown ids, doubled members, doubled names and homeless devices are errors."""
+    with pytest.raises(ValueError, match="ids run from 0 to 1: 2"):
+        star(2).route(0, 2)
+    with pytest.raises(ValueError, match="each device once"):
+        star(2).allreduce_seconds([1, 1], 1.0)
+    with pytest.raises(ValueError, match="'d0' is repeated"):
+        replace(star(2), nodes=("d0", "d0"))
+    with pytest.raises(ValueError, match="exactly one server"):
+        replace(star(2), servers=((0,),))
+    with pytest.raises(ValueError, match="size_bytes is at least 0: -1"):
+        star(2).transfer_seconds(0, 1, -1)
+
+
+def test_is_a_value() -> None:
+    """A cluster survives pickle as an equal value with an equal hash."""
+    cluster = load_cluster("pipedream-b")
+    copy = pickle.loads(pickle.dumps(cluster))
+    assert copy == cluster
+    assert hash(copy) == hash(cluster)
+
+
+# ------------------------------------------------------------------------------------------------- shipped
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_contract_of_every_shipped_cluster(name: str) -> None:
+    """Every cluster routes first to last and back, reduces over all devices, and can be cut down to two."""
+    cluster = load_cluster(name)
+    last = len(cluster.devices) - 1
+    assert cluster.name == name
+    assert 0.0 < cluster.transfer_seconds(0, last, 1e6) < cluster.transfer_seconds(0, last, 2e6)
+    assert cluster.transfer_seconds(last, 0, 1e6) == pytest.approx(cluster.transfer_seconds(0, last, 1e6))
+    assert cluster.allreduce_seconds(range(last + 1), 1e6) > 0.0
+    assert all(0 <= c < len(cluster.channels) for c in cluster.allreduce_route(range(last + 1)))
+    assert len(cluster.take(2).devices) == 2
+    assert sorted(d for server in cluster.servers for d in server) == list(range(last + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "servers", "gpus", "between"),
+    [
+        ("pipedream-a", 4, 4, 1.25e9),
+        ("pipedream-b", 2, 8, 3.125e9),
+        ("pipedream-c", 4, 1, 5e9),
+        ("pipedream-arxiv-a", 16, 1, 3.125e9),
+        ("pipedream-arxiv-b", 8, 1, 1.25e9),
+    ],
+)
+def test_pipedream_clusters_are_those_of_the_papers(name: str, servers: int, gpus: int, between: float) -> None:
+    """Servers, GPUs a server and line rate between servers, as in the table of the reference."""
+    cluster = load_cluster(name)
+    assert [len(server) for server in cluster.servers] == [gpus] * servers
+    assert cluster.levels()[-1].bandwidth == pytest.approx(between)
+
+
+def test_cluster_a_all_reduces_at_half_of_line_rate() -> None:
+    """The measured speedups need 0.56-0.68 GB/s on A and 1.0-1.45 GB/s on B."""
+    assert 0.56e9 <= load_cluster("pipedream-a").levels()[-1].collective_bandwidth <= 0.68e9
+    assert 1.0e9 <= load_cluster("pipedream-b").levels()[-1].collective_bandwidth <= 1.45e9

@@ -1,0 +1,132 @@
+"""FPGA: bounds of DSPs and DDR."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import Accelerator, FieldProgrammableGateArray, Work, load_accelerator
+from hardware_profiles.fpga import FPGA_KINDS
+
+BOARDS = ("vcu118", "vcu129", "u280")
+
+
+def board(**changes: object) -> FieldProgrammableGateArray:
+    """1,000 DSPs x 1 MAC at 100 MHz and half efficiency: 100 GFLOP/s; 1 MB on chip, 10 GB/s of DDR."""
+    plain = FieldProgrammableGateArray(
+        name="board",
+        dsps=1000,
+        clock=100e6,
+        macs_per_cycle={"fp32": 1.0, "int8": 2.0},
+        efficiency=0.5,
+        on_chip_bytes=1e6,
+        ddr_bytes=4e9,
+        ddr_bandwidth=10e9,
+        transceiver_bandwidth=1e9,
+    )
+    return replace(plain, **changes)
+
+
+SMALL = Work("convolution", 2e6, 1e3, 1e3, 1e4)
+WEIGHTY = Work("linear", 2e3, 1e3, 1e3, 1e6)
+
+works = st.builds(
+    Work,
+    kind=st.sampled_from(FPGA_KINDS),
+    flop=st.floats(0.0, 1e12),
+    input_elements=st.floats(1.0, 1e8),
+    output_elements=st.floats(1.0, 1e8),
+    parameters=st.one_of(st.just(0.0), st.floats(1.0, 1e9)),
+)
+
+
+def test_is_an_accelerator() -> None:
+    """A board satisfies the protocol."""
+    assert isinstance(board(), Accelerator)
+
+
+def test_on_chip_layer_is_bound_by_its_dsps() -> None:
+    """1e6 MACs a sample at 1,000 x 100 MHz x 0.5 take 20 us a sample; int8 packs two."""
+    assert board().seconds(SMALL, 10, "forward", "fp32") == pytest.approx(200e-6)
+    assert board().seconds(SMALL, 10, "forward", "int8") == pytest.approx(100e-6)
+
+
+def test_backward_is_twice_the_macs() -> None:
+    """Error and weight gradient take a forward's MACs each."""
+    forward = board().seconds(SMALL, 1, "forward", "fp32")
+    assert board().seconds(SMALL, 1, "backward", "fp32") == pytest.approx(2 * forward)
+
+
+def test_weights_that_do_not_fit_stream_from_ddr() -> None:
+    """4 MB of weights beside 1 MB on chip: 4 MB over 10 GB/s take 400 us, once a call."""
+    assert board().seconds(WEIGHTY, 1, "forward", "fp32") == pytest.approx(400e-6)
+    assert board().ddr_traffic(WEIGHTY, 8, "forward", "fp32") == 4e6
+    assert board(on_chip_bytes=8e6).ddr_traffic(WEIGHTY, 8, "forward", "fp32") == 0.0
+
+
+def test_features_that_do_not_fit_move_for_every_sample() -> None:
+    """8 MB of features a sample move over DDR, the weights stay."""
+    wide = Work("convolution", 2e6, 1e6, 1e6, 1e4)
+    assert board().ddr_traffic(wide, 3, "forward", "fp32") == 3 * 8e6
+
+
+def test_half_a_board_takes_twice_as_long() -> None:
+    """A share divides DSPs, memory and bandwidth; shares multiply."""
+    half = board().portion(0.5)
+    assert half.seconds(SMALL, 4, "forward", "fp32") == pytest.approx(2 * board().seconds(SMALL, 4, "forward", "fp32"))
+    assert half.memory_bytes == board().memory_bytes / 2
+    assert half.portion(0.5).share == 0.25
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    name=st.sampled_from(BOARDS),
+    work=works,
+    samples=st.integers(1, 512),
+    phase=st.sampled_from(["forward", "input_gradient", "weight_gradient"]),
+    precision=st.sampled_from(["fp32", "fp16", "int8"]),
+)
+def test_no_layer_beats_its_dsps_or_its_ddr(name: str, work: Work, samples: int, phase: str, precision: str) -> None:
+    """On every shipped board a pass takes at least its MACs on all DSPs, and at least its DDR bytes at full rate."""
+    fpga = load_accelerator(name)
+    assert isinstance(fpga, FieldProgrammableGateArray)
+    seconds = fpga.seconds(work, samples, phase, precision)
+    if work.kind not in ("input", "reshape", "embedding") and (phase == "forward" or work.parameters):
+        most = 2 * fpga.dsps * fpga.macs_per_cycle[precision] * fpga.clock
+        assert seconds >= work.flop * samples / most * (1 - 1e-12)
+    assert seconds >= fpga.ddr_traffic(work, samples, phase, precision) / fpga.ddr_bandwidth * (1 - 1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(work=works, samples=st.integers(1, 512), more=st.integers(1, 512))
+def test_never_falls_as_samples_rise(work: Work, samples: int, more: int) -> None:
+    """More samples never take less time."""
+    for phase in ("forward", "backward"):
+        seconds = board().seconds(work, samples, phase, "fp32")
+        assert board().seconds(work, samples + more, phase, "fp32") >= seconds
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dsps": 0},
+        {"clock": -1.0},
+        {"efficiency": 1.1},
+        {"share": 0.0},
+        {"macs_per_cycle": {}},
+        {"macs_per_cycle": {"fp99": 1}},
+    ],
+)
+def test_refuses_impossible_boards(changes: dict[str, object]) -> None:
+    """Figures are above 0, shares at most 1, precisions known."""
+    with pytest.raises(ValueError, match="board: "):
+        board(**changes)
+
+
+def test_refuses_precisions_without_a_rate() -> None:
+    """A precision that the profile does not list is an error that lists the choices."""
+    with pytest.raises(ValueError, match="'bf16'; it has fp32, int8"):
+        board().seconds(SMALL, 1, "forward", "bf16")

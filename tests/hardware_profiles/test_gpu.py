@@ -1,0 +1,225 @@
+"""GPU: the roofline and its saturation."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import Accelerator, GraphicsProcessor, Work
+from hardware_profiles.files import EfficiencyTables
+from hardware_profiles.gpu import (
+    DEFAULT_EFFICIENCIES,
+    ZERO_COST_KINDS,
+    KindEfficiency,
+    demand,
+    window_overlap,
+)
+from simulator import LAYER_KINDS
+
+PLAIN = KindEfficiency(forward=0.5, backward=0.25, matrix=0.5, memory=0.5)
+
+
+def device(**changes: object) -> GraphicsProcessor:
+    """1 TFLOP/s in fp32, 8 in fp16, 100 GB/s, no overheads, every kind at half of the peaks."""
+    plain = GraphicsProcessor(
+        name="plain",
+        memory_bytes=1e9,
+        memory_bandwidth=100e9,
+        peak_flops={"fp32": 1e12, "fp16": 8e12},
+        call_overhead=0.0,
+        step_overhead=0.0,
+        efficiencies=dict.fromkeys(DEFAULT_EFFICIENCIES, PLAIN),
+    )
+    return replace(plain, **changes)
+
+
+LINEAR = Work("linear", flop=2e9, input_elements=1e3, output_elements=1e3, parameters=1e6)
+STREAM = Work("activation", flop=0.0, input_elements=1e6, output_elements=1e6, parameters=0)
+
+works = st.builds(
+    Work,
+    kind=st.sampled_from(sorted(DEFAULT_EFFICIENCIES)),
+    flop=st.floats(1e3, 1e12),
+    input_elements=st.floats(1.0, 1e8),
+    output_elements=st.floats(1.0, 1e8),
+    parameters=st.one_of(st.just(0.0), st.floats(1.0, 1e9)),
+    sequential_steps=st.integers(1, 100),
+)
+phases = st.sampled_from(["forward", "backward", "input_gradient", "weight_gradient"])
+precisions = st.sampled_from(["fp32", "fp16"])
+
+
+def test_is_an_accelerator() -> None:
+    """A GPU satisfies the protocol."""
+    assert isinstance(device(), Accelerator)
+
+
+def test_knows_every_kind_of_layer() -> None:
+    """Kinds with an efficiency and kinds without a cost are the simulator's kinds, and a file may name the former."""
+    assert set(DEFAULT_EFFICIENCIES) | ZERO_COST_KINDS == set(LAYER_KINDS)
+    assert set(EfficiencyTables.__struct_fields__) == set(DEFAULT_EFFICIENCIES)
+
+
+def test_compute_bound_forward() -> None:
+    """10 samples of 2 GFLOP at half of 1 TFLOP/s take 40 ms."""
+    assert device().seconds(LINEAR, 10, "forward", "fp32") == pytest.approx(0.040)
+
+
+def test_memory_bound_forward() -> None:
+    """Reading and writing 4 MB a sample at half of 100 GB/s takes 160 us."""
+    assert device().seconds(STREAM, 1, "forward", "fp32") == pytest.approx(8e6 / 50e9)
+
+
+def test_half_precision_halves_the_traffic_and_uses_the_matrix_ceiling() -> None:
+    """fp16 moves 2 bytes an element; its peak and its ceiling are its own."""
+    assert device().seconds(STREAM, 1, "forward", "fp16") == pytest.approx(4e6 / 50e9)
+    assert device().seconds(LINEAR, 10, "forward", "fp16") == pytest.approx(20e9 / 4e12)
+
+
+def test_parameters_are_read_once_a_call() -> None:
+    """Traffic is a + b * samples, and a is the bytes of the parameters."""
+    one, two = (demand(LINEAR, samples, "forward", 4).traffic for samples in (1, 2))
+    assert 2 * one - two == pytest.approx(4e6)
+
+
+def test_backward_is_twice_the_flop_where_there_are_parameters() -> None:
+    """Input gradient and weight gradient cost a forward's FLOP each, at the backward's ceiling."""
+    assert demand(LINEAR, 3, "input_gradient", 4).flop == demand(LINEAR, 3, "weight_gradient", 4).flop == 6e9
+    assert device().seconds(LINEAR, 10, "backward", "fp32") == pytest.approx(2 * 20e9 / 0.25e12)
+
+
+def test_layers_without_parameters_have_no_weight_gradient() -> None:
+    """The whole backward of an activation is its input gradient; a product of activations costs two products."""
+    gpu = device()
+    assert gpu.seconds(STREAM, 4, "weight_gradient", "fp32") == 0.0
+    assert gpu.seconds(STREAM, 4, "backward", "fp32") == gpu.seconds(STREAM, 4, "input_gradient", "fp32")
+    scores = Work("attention", 1e9, 1e3, 1e3, 0)
+    assert demand(scores, 1, "input_gradient", 4).flop == 2e9
+
+
+@pytest.mark.parametrize("kind", ["input", "reshape"])
+def test_inputs_and_views_cost_nothing(kind: str) -> None:
+    """Nothing is launched for data that arrive, nor for a view."""
+    work = Work(kind, 0.0, 1e6, 1e6, 0)
+    assert device(call_overhead=1.0).seconds(work, 8, "forward", "fp32") == 0.0
+    assert device(call_overhead=1.0).seconds(work, 8, "backward", "fp32") == 0.0
+
+
+def test_embedding_reads_its_rows_and_not_its_table() -> None:
+    """Forward: tokens in, rows read and written; the table of a million elements is touched by the gradient only."""
+    work = Work("embedding", 0.0, 10, 100, 1e6)
+    assert demand(work, 1, "forward", 4).traffic == 4 * 210
+    assert demand(work, 1, "weight_gradient", 4).traffic == 4 * (110 + 1e6)
+    assert demand(work, 1, "input_gradient", 4).traffic == 0.0
+
+
+def test_overheads_count_a_call_and_a_step() -> None:
+    """A recurrent layer of 7 steps pays the call once and the step 7 times."""
+    work = Work("recurrent", 7e9, 1e3, 1e3, 1e3, sequential_steps=7)
+    slow = device(call_overhead=0.1, step_overhead=0.01)
+    extra = slow.seconds(work, 1, "forward", "fp32") - device().seconds(work, 1, "forward", "fp32")
+    assert extra == pytest.approx(0.1 + 0.07)
+
+
+def test_half_work_reaches_half_of_the_ceiling() -> None:
+    """Work of exactly the saturation seconds at peak takes twice what it would at the ceiling."""
+    kinds = {"linear": replace(PLAIN, saturation_seconds=0.002)}
+    assert device(efficiencies=kinds).seconds(LINEAR, 1, "forward", "fp32") == pytest.approx(2 * 0.004)
+
+
+def test_window_overlap_is_kernel_over_stride_squared() -> None:
+    """A 3x3 convolution of stride 1 overlaps 9-fold, of stride 2 2.25-fold, a 1x1 not at all, nor does a linear layer."""
+
+    def convolution(kernel: int, stride: int) -> Work:
+        weights, positions = kernel**2 * 16 * 32, 100.0
+        return Work("convolution", 2 * weights * positions, stride**2 * positions * 16, positions * 32, weights)
+
+    assert window_overlap(convolution(3, 1)) == pytest.approx(9.0)
+    assert window_overlap(convolution(3, 2)) == pytest.approx(2.25)
+    assert window_overlap(convolution(1, 1)) == pytest.approx(1.0)
+    assert window_overlap(LINEAR) == 1.0
+
+
+def test_fast_convolution_is_taken_only_where_it_is_quicker() -> None:
+    """With overlap 9 and exponent 1/2 the rate triples, unless the transformed tiles take longer to move."""
+    kinds = {"convolution": replace(PLAIN, window_exponent=0.5, transform_traffic=10.0)}
+    gpu = device(efficiencies=kinds)
+    weights = 9 * 1000 * 1000
+    many = Work("convolution", 2.0 * weights * 100, 1e5, 1e5, weights)
+    assert gpu.seconds(many, 100, "forward", "fp32") == pytest.approx(many.flop * 100 / 1.5e12)
+    weights = 9 * 4 * 4
+    few = Work("convolution", 2.0 * weights * 1e4, 4e4, 4e4, weights)
+    assert gpu.seconds(few, 100, "forward", "fp32") == device().seconds(few, 100, "forward", "fp32")
+    assert gpu.seconds(many, 100, "forward", "fp16") == device().seconds(many, 100, "forward", "fp16")
+
+
+@settings(deadline=None, max_examples=80)
+@given(work=works, samples=st.integers(1, 4096), more=st.integers(1, 4096), phase=phases, precision=precisions)
+def test_never_falls_as_samples_rise(work: Work, samples: int, more: int, phase: str, precision: str) -> None:
+    """More samples never take less time, whatever the layer."""
+    gpu = GraphicsProcessor("gpu", 1e9, 900e9, {"fp32": 15e12, "fp16": 120e12})
+    less_time = gpu.seconds(work, samples, phase, precision)
+    assert gpu.seconds(work, samples + more, phase, precision) >= less_time * (1 - 1e-12)
+
+
+@settings(deadline=None, max_examples=80)
+@given(work=works, samples=st.integers(1, 4096), precision=precisions)
+def test_positive_and_backward_is_the_sum_of_its_gradients(work: Work, samples: int, precision: str) -> None:
+    """A forward takes time, and a full backward is exactly its input gradient plus its weight gradient."""
+    gpu = GraphicsProcessor("gpu", 1e9, 900e9, {"fp32": 15e12, "fp16": 120e12})
+    assert gpu.seconds(work, samples, "forward", precision) > 0.0
+    split = [gpu.seconds(work, samples, phase, precision) for phase in ("input_gradient", "weight_gradient")]
+    assert gpu.seconds(work, samples, "backward", precision) == split[0] + split[1] > 0.0
+
+
+def test_is_a_value() -> None:
+    """Equal devices are equal and hash alike, also after a trip through pickle."""
+    copy = pickle.loads(pickle.dumps(device()))
+    assert copy == device()
+    assert hash(copy) == hash(device())
+
+
+@pytest.mark.parametrize(
+    ("samples", "phase", "precision", "kind", "words"),
+    [
+        (0, "forward", "fp32", "linear", "samples must be above 0: 0"),
+        (float("nan"), "forward", "fp32", "linear", "samples must be above 0: nan"),
+        (1, "sideways", "fp32", "linear", "'sideways'; choose from forward"),
+        (1, "forward", "fp8", "linear", "'fp8'; it has fp32, fp16"),
+        (1, "forward", "fp32", "magic", "'magic'; choose from input, reshape, convolution"),
+    ],
+)
+def test_refuses_what_it_cannot_time(samples: float, phase: str, precision: str, kind: str, words: str) -> None:
+    """A bad request names the rule, the value and the choices in one line."""
+    with pytest.raises(ValueError, match=words) as caught:
+        device().seconds(replace(LINEAR, kind=kind), samples, phase, precision)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory_bytes": 0.0},
+        {"memory_bandwidth": -1.0},
+        {"peak_flops": {}},
+        {"peak_flops": {"fp99": 1.0}},
+        {"peak_flops": {"fp32": -1.0}},
+        {"call_overhead": -1e-6},
+        {"efficiencies": {"magic": PLAIN}},
+    ],
+)
+def test_refuses_impossible_devices(changes: dict[str, object]) -> None:
+    """Capacity, bandwidth and rates are above 0, overheads at least 0, kinds and precisions are known."""
+    with pytest.raises(ValueError, match="plain: "):
+        device(**changes)
+
+
+@pytest.mark.parametrize("figure", ["forward", "backward", "matrix", "memory"])
+def test_refuses_shares_beyond_one(figure: str) -> None:
+    """An efficiency is a share of the peak."""
+    with pytest.raises(ValueError, match=f"efficiency {figure} is a share"):
+        replace(PLAIN, **{figure: 1.5})

@@ -1,0 +1,401 @@
+"""Load: profiles by name and by path, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hardware_profiles import (
+    Cluster,
+    FieldProgrammableGateArray,
+    GraphicsProcessor,
+    ProfileError,
+    Work,
+    accelerator_names,
+    check_file,
+    cluster_names,
+    load_accelerator,
+    load_cluster,
+    schema,
+)
+
+SHIPPED = Path(sys.modules["hardware_profiles"].__path__[0])
+
+MINIMAL = """
+kind = "gpu"
+name = "mine"
+memory_gib = 24
+memory_bandwidth_gb_per_s = 1008
+[compute]
+tflops_fp32 = 82.6
+tflops_fp16 = 165.2
+"""
+
+PAIR = """
+name = "pair"
+[[servers]]
+count = 2
+accelerator = "v100-sxm2"
+[network]
+bandwidth_gbps = 8
+latency_us = 10
+"""
+
+GRAPH = """
+name = "triangle"
+[[devices]]
+name = "a"
+accelerator = "vcu118"
+[[devices]]
+name = "b"
+accelerator = "vcu118"
+server = "rack"
+[[devices]]
+name = "c"
+accelerator = "vcu129"
+server = "rack"
+[[switches]]
+name = "hub"
+[[links]]
+between = ["a", "hub"]
+bandwidth_gb_per_s = 1
+[[links]]
+between = ["b", "hub"]
+bandwidth_gb_per_s = 1
+duplex = "half"
+[[links]]
+between = ["b", "c"]
+bandwidth_gb_per_s = 2
+"""
+
+WORK = Work("linear", 2e9, 1e3, 1e3, 1e6)
+
+
+@pytest.fixture(autouse=True)
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty user folder: no profile of whoever runs the tests gets in."""
+    folder = tmp_path / "profiles"
+    for kind in ("accelerators", "clusters"):
+        (folder / kind).mkdir(parents=True)
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(folder))
+    return folder
+
+
+def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
+    """A file with that text."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------- shipped
+
+
+def test_ships_the_promised_profiles() -> None:
+    """All accelerators and clusters that the issue lists are there."""
+    accelerators = "titan-x p40 p100 v100-pcie v100-sxm2 rtx-2080-ti a100-40 a100-80 h100 h200 vcu118 vcu129 u280"
+    clusters = (
+        "pipedream-a pipedream-b pipedream-c pipedream-arxiv-a pipedream-arxiv-b dapple-a dapple-b dapple-c "
+        "dgx-a100 dgx-h100 fpga-vcu118-4 fpga-vcu129-4 fpga-mixed-4"
+    )
+    assert set(accelerators.split()) <= set(accelerator_names())
+    assert set(clusters.split()) <= set(cluster_names())
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_contract_of_every_shipped_accelerator(name: str) -> None:
+    """Each is called as its file is, holds memory, and takes time at each precision that it lists."""
+    device = load_accelerator(name)
+    assert device.name == name
+    assert device.memory_bytes > 0
+    assert isinstance(device, (GraphicsProcessor, FieldProgrammableGateArray))
+    rates = device.peak_flops if isinstance(device, GraphicsProcessor) else device.macs_per_cycle
+    for precision in rates:
+        assert 0 < device.seconds(WORK, 1, "forward", precision) <= device.seconds(WORK, 8, "forward", precision)
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/*.toml")), ids=lambda path: path.stem)
+def test_every_number_of_a_shipped_file_states_its_source(path: Path) -> None:
+    """A file opens with its grammar, and each line with a number has a comment."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# Grammar")
+    for line in lines:
+        value = line.partition("=")[2].strip()
+        if not line.startswith("#") and value[:1].isdigit():
+            assert "#" in value, line
+
+
+def test_data_sheet_figures_arrive_in_base_units() -> None:
+    """V100 SXM2: 16 GiB, 900 GB/s, 15.7 TFLOP/s."""
+    device = load_accelerator("v100-sxm2")
+    assert isinstance(device, GraphicsProcessor)
+    assert device.memory_bytes == 16 * 2**30
+    assert device.memory_bandwidth == 900e9
+    assert device.peak_flops["fp32"] == pytest.approx(15.7e12)
+
+
+def test_vcu118_on_chip_bytes() -> None:
+    """345.9 Mb are 43.24 MB."""
+    board = load_accelerator("vcu118")
+    assert isinstance(board, FieldProgrammableGateArray)
+    assert board.on_chip_bytes == pytest.approx(345.9e6 / 8)
+    assert board.dsps == 6840
+
+
+@pytest.mark.parametrize(("name", "servers"), [("dgx-a100", 2), ("dgx-a100:1", 1), ("dgx-a100:4", 4)])
+def test_name_and_count(name: str, servers: int) -> None:
+    """`name:count` overrides the number of servers."""
+    assert [len(server) for server in load_cluster(name).servers] == [8] * servers
+
+
+# ------------------------------------------------------------------------------------------------- user's own
+
+
+def test_minimal_accelerator_by_path(tmp_path: Path) -> None:
+    """Six figures of a data sheet are a working accelerator."""
+    device = load_accelerator(written(tmp_path, MINIMAL))
+    assert device.name == "mine"
+    assert device.seconds(WORK, 64, "backward", "fp16") > 0
+
+
+def test_user_folder_comes_before_shipped_files(user_folder: Path) -> None:
+    """A user's profile is known by its file's name, and replaces a shipped one of that name."""
+    written(user_folder / "accelerators", MINIMAL)
+    written(user_folder / "accelerators", MINIMAL.replace("mine", "p40"), "p40.toml")
+    written(user_folder / "clusters", PAIR.replace("v100-sxm2", "mine"), "pair.toml")
+    assert load_accelerator("mine").memory_bytes == load_accelerator("p40").memory_bytes == 24 * 2**30
+    assert {device.name for device in load_cluster("pair").devices} == {"mine"}
+    assert "mine" in accelerator_names()
+    assert "pair" in cluster_names()
+
+
+def test_efficiencies_of_a_kind_can_be_overridden(tmp_path: Path) -> None:
+    """A key given replaces the default, a key left out keeps it."""
+    text = MINIMAL + "[efficiency.linear]\nforward = 0.25\nsaturation_us = 3\n[overhead]\ncall_us = 7\n"
+    device = load_accelerator(written(tmp_path, text))
+    plain = load_accelerator(written(tmp_path, MINIMAL, "plain.toml"))
+    assert isinstance(device, GraphicsProcessor)
+    assert isinstance(plain, GraphicsProcessor)
+    assert device.efficiencies["linear"].forward == 0.25
+    assert device.efficiencies["linear"].saturation_seconds == pytest.approx(3e-6)
+    assert device.efficiencies["linear"].backward == plain.efficiencies["linear"].backward
+    assert device.call_overhead == pytest.approx(7e-6)
+
+
+def test_cluster_refers_to_an_accelerator_beside_it(tmp_path: Path) -> None:
+    """A path in a cluster's file is relative to that file."""
+    (tmp_path / "parts").mkdir()
+    written(tmp_path / "parts", MINIMAL)
+    cluster = load_cluster(written(tmp_path, PAIR.replace("v100-sxm2", "parts/mine.toml"), "pair.toml"))
+    assert cluster.devices[1].name == "mine"
+    assert cluster.transfer_seconds(0, 1, 1e9) == pytest.approx(1.0 + 20e-6)
+
+
+def test_path_and_count(tmp_path: Path) -> None:
+    """The count works on a path as well."""
+    assert len(load_cluster(f"{written(tmp_path, PAIR)}:5").servers) == 5
+
+
+def test_explicit_graph(tmp_path: Path) -> None:
+    """Devices, switches and links as written; servers by label; one channel for a half-duplex link."""
+    cluster = load_cluster(written(tmp_path, GRAPH))
+    assert [device.name for device in cluster.devices] == ["vcu118", "vcu118", "vcu129"]
+    assert cluster.servers == ((0,), (1, 2))
+    assert len(cluster.channels) == 5
+    assert len(cluster.route(0, 2)) == 3
+
+
+@pytest.mark.parametrize(
+    ("topology", "channels", "hops"),
+    [("switch", 8, 2), ("shared-bus", 2, 2), ("full", 12, 1), ("ring", 8, 2), ("chain", 6, 2)],
+)
+def test_topologies_of_a_server(tmp_path: Path, topology: str, channels: int, hops: int) -> None:
+    """Four devices, full duplex: channels in all, and channels from device 0 to device 2."""
+    text = (
+        'name = "box"\n[[servers]]\naccelerator = "p40"\ndevices = 4\n[servers.inside]\n'
+        f'topology = "{topology}"\nbandwidth_gb_per_s = 1\n'
+    )
+    cluster = load_cluster(written(tmp_path, text))
+    assert len(cluster.channels) == channels
+    assert len(cluster.route(0, 2)) == hops
+
+
+class Entry:
+    """A stand-in for an installed entry point."""
+
+    def __init__(self, name: str, value: object, group: str) -> None:
+        self.name, self.value, self.group = name, "package:thing", group
+        self._object = value
+
+    def load(self) -> object:
+        """What the package offers."""
+        return self._object
+
+
+def test_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package outside offers a folder of files, a path as text, or a finished object."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    written(folder, MINIMAL)
+    device = load_accelerator("p40")
+    offers = {
+        "pipeplan.accelerators": [Entry("folder", folder, "a"), Entry("ready", device, "a")],
+        "pipeplan.clusters": [Entry("text", str(written(tmp_path, PAIR, "pair.toml")), "c"), Entry("bad", 3, "c")],
+    }
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: offers[group])
+    assert load_accelerator("mine").name == "mine"
+    assert load_accelerator("ready") is device
+    assert isinstance(load_cluster("pair"), Cluster)
+    assert {"mine", "ready", "a100-40"} <= set(accelerator_names())
+    with pytest.raises(ProfileError, match=r"bad = package:thing: must be an accelerator.* not int"):
+        load_cluster("nowhere")
+
+
+# ------------------------------------------------------------------------------------------------- mistakes
+
+
+def complaint(path: str | Path) -> str:
+    """The one line that check_file has to say."""
+    with pytest.raises(ProfileError) as caught:
+        check_file(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert str(path) in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("tflops_fp32 = 82.6", 'tflops_fp32 = "fast"', ["$.compute.tflops_fp32 = 'fast'", "expected `float"]),
+        ("tflops_fp32 = 82.6", "tflops_fp32 = -1", ["$.compute.tflops_fp32 = -1", "> 0"]),
+        ("tflops_fp32 = 82.6", "tflops_fp32 = inf", ["$.compute.tflops_fp32 = inf", "finite"]),
+        ("memory_gib = 24", "memory_gib = 1" + "0" * 400, ["$.memory_gib = 1000", "..."]),
+        ("tflops_fp32 = 82.6", "tflops_fp32 = true", ["$.compute.tflops_fp32 = True", "expected `float"]),
+        ("tflops_fp16", "tflop_fp16", ["$.compute.tflop_fp16 = 165.2", "did you mean tflops_fp16?", "tflops_bf16"]),
+        ("memory_gib = 24", "", ["$.memory_gib: is missing", "memory_bandwidth_gb_per_s"]),
+        ('kind = "gpu"', 'kind = "tpu"', ["$.kind = 'tpu'", "gpu, fpga"]),
+        ('name = "mine"', 'name = "my card"', ["$.name = 'my card'"]),
+        ("tflops_fp32 = 82.6\ntflops_fp16 = 165.2", "", ["$.compute: needs at least one rate"]),
+        ("[compute]", "[efficiency.magic]\n[compute]", ["$.efficiency.magic", "choose from convolution"]),
+        ("[compute]", "[efficiency.linear]\nmemory = 2\n[compute]", ["$.efficiency.linear.memory = 2", "<= 1"]),
+        ("memory_gib = 24", "memory_gib = = 24", ["not valid TOML", "line 4"]),
+    ],
+)
+def test_one_line_says_what_is_wrong_with_an_accelerator(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
+    """File, path of the key, value, rule, choices."""
+    assert old in MINIMAL
+    text = complaint(written(tmp_path, MINIMAL.replace(old, new)))
+    for word in words:
+        assert word in text, text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"v100-sxm2"', '"v100-smx2"', ["$.servers[0].accelerator = 'v100-smx2'", "did you mean v100-sxm2?"]),
+        ('"v100-sxm2"', '"gone/mine.toml"', ["$.servers[0].accelerator", "there is no such file"]),
+        ("count = 2", "count = 0", ["$.servers[0].count = 0", ">= 1"]),
+        ("count = 2", "count = 1000000000", ["$.servers[0].count", "at most 65536 devices"]),
+        ("count = 2", "count = 1.5", ["$.servers[0].count = 1.5", "expected `int`"]),
+        ("count = 2", "counts = 2", ["$.servers[0].counts = 2", "did you mean count?"]),
+        ("count = 2", "devices = 2", ["$.servers[0].inside", "2 devices in a server need"]),
+        ("bandwidth_gbps = 8", "", ["$.network", "exactly one of bandwidth_gbps"]),
+        ("bandwidth_gbps = 8", "bandwidth_gbps = -8", ["$.network.bandwidth_gbps = -8", "> 0"]),
+        ("latency_us = 10", 'duplex = "simplex"', ["$.network.duplex = 'simplex'"]),
+        ("[network]\nbandwidth_gbps = 8\nlatency_us = 10", "", ["$.network", "2 servers need a [network]"]),
+    ],
+)
+def test_one_line_says_what_is_wrong_with_a_cluster(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
+    """Unknown accelerators, bad numbers, missing tables: file, path, value, rule, choices."""
+    assert old in PAIR
+    text = complaint(written(tmp_path, PAIR.replace(old, new)))
+    for word in words:
+        assert word in text, text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('["b", "c"]', '["b", "d"]', ["ends at 'd'", "choose from a, b, c, hub"]),
+        ('["b", "c"]', '["b"]', ["$.links[2].between"]),
+        ('["b", "hub"]', '["c", "b"]', ["linked twice"]),
+        ('name = "c"', 'name = "a"', ["'a' is repeated"]),
+        ('[[links]]\nbetween = ["b", "c"]\nbandwidth_gb_per_s = 2\n', "", ["device 2 (c) is not connected"]),
+    ],
+)
+def test_one_line_says_what_is_wrong_with_a_graph(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
+    """Dangling links, doubled links and names, unconnected devices."""
+    assert old in GRAPH
+    text = complaint(written(tmp_path, GRAPH.replace(old, new)))
+    for word in words:
+        assert word in text, text
+
+
+def test_files_that_are_no_profiles(tmp_path: Path) -> None:
+    """Missing, directory, empty, comments only, not UTF-8, neither kind: one line each."""
+    assert "no such file" in complaint(tmp_path / "gone.toml")
+    assert "is a directory" in complaint(tmp_path)
+    assert "is empty" in complaint(written(tmp_path, ""))
+    assert "is empty" in complaint(written(tmp_path, "# nothing\n"))
+    assert "this file has only colour" in complaint(written(tmp_path, "colour = 1\n"))
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b'name = "caf\xe9"\n')
+    assert "byte 11 (0xe9)" in complaint(path)
+
+
+def test_unknown_names_list_the_choices() -> None:
+    """The closest name and all of them."""
+    with pytest.raises(ProfileError, match=r"'a100' is not known \(did you mean a100-\d0\?\); choose from a100-40"):
+        load_accelerator("a100")
+    with pytest.raises(ProfileError, match=r"'pipedream' is not known.*choose from dapple-a"):
+        load_cluster("pipedream")
+
+
+@pytest.mark.parametrize("name", ["dgx-a100:0", "dgx-a100:-1", "dgx-a100:many", "dgx-a100:", "dgx-a100:²"])
+def test_counts_are_whole_numbers_from_one(name: str) -> None:
+    """What stands after the colon is a number of servers."""
+    with pytest.raises(ProfileError, match="whole number from 1"):
+        load_cluster(name)
+
+
+def test_wrong_kind_of_file(tmp_path: Path) -> None:
+    """An accelerator is no cluster, a cluster no accelerator, an explicit graph does not scale."""
+    with pytest.raises(ProfileError, match="where a cluster is wanted"):
+        load_cluster(written(tmp_path, MINIMAL))
+    with pytest.raises(ProfileError, match="where an accelerator is wanted"):
+        load_accelerator(written(tmp_path, PAIR))
+    with pytest.raises(ProfileError, match="does not scale"):
+        load_cluster(f"{written(tmp_path, GRAPH)}:2")
+
+
+def test_check_file_sums_up(tmp_path: Path) -> None:
+    """One line that names kind, name and size."""
+    assert "gpu mine: 24 GiB" in check_file(written(tmp_path, MINIMAL))
+    assert "cluster pair: 2 devices (v100-sxm2) in 2 servers, 4 channels" in check_file(written(tmp_path, PAIR))
+
+
+def test_schema_is_json_schema() -> None:
+    """Both schemas are JSON, name their keys, and bound their numbers; another kind is an error."""
+    accelerator, cluster = json.dumps(schema("accelerator")), json.dumps(schema("cluster"))
+    assert "tflops_fp16" in accelerator
+    assert "exclusiveMinimum" in accelerator
+    assert "servers" in cluster
+    assert "links" in cluster
+    with pytest.raises(ValueError, match="one of accelerator, cluster: 'workload'"):
+        schema("workload")  # type: ignore[arg-type]
+
+
+def test_heavy_libraries_stay_out() -> None:
+    """Reading every profile loads neither networkx nor numpy."""
+    code = (
+        "import sys, hardware_profiles as h; [h.load_cluster(n) for n in h.cluster_names()]; "
+        "print([m for m in ('networkx', 'numpy', 'pandas', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,69 @@
+"""Small problems that every planner and bound is tried on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
+from simulator import Problem
+from simulator.workloads.synthetic import measured_chain, random_chain, uniform_chain
+
+
+def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cluster:
+    """GPUs of 10 TFLOP/s times their speed behind one switch, 10 GB/s each."""
+    devices = tuple(
+        GraphicsProcessor(f"gpu-{speed:g}", memory_gib * 2**30, 500e9 * speed, {"fp32": 10e12 * speed})
+        for speed in speeds
+    )
+    nodes = tuple(f"gpu{number}" for number in range(len(devices)))
+    return Cluster(
+        "line",
+        devices,
+        nodes,
+        ("switch",),
+        (tuple(range(len(devices))),),
+        tuple(Link(node, "switch", 10e9, 5e-6) for node in nodes),
+    )
+
+
+def problems() -> dict[str, Problem]:
+    """Problems of seconds at most, by name; each with its reason."""
+    chain = random_chain(5, np.random.default_rng(1), flop=2e9, parameters=3_000_000)
+    return {
+        "one-device": Problem(uniform_chain(4), line(speeds=(1.0,)), 8),
+        "one-layer": Problem(uniform_chain(1), line(), 8),
+        "two-devices": Problem(uniform_chain(6), line(), 8),
+        "fewer-layers-than-devices": Problem(uniform_chain(3), line(speeds=(1.0,) * 4), 8),
+        "batch-below-devices": Problem(uniform_chain(5), line(speeds=(1.0,) * 4), 3),
+        "random-chain": Problem(chain, load_cluster("pipedream-a").take(4), 8),
+        "two-servers": Problem(chain, load_cluster("pipedream-a").take(8), 8),
+        "recompute": Problem(chain, load_cluster("pipedream-b").take(3), 8, recompute=True),
+        "mixed-devices": Problem(chain, line(speeds=(1.0, 0.5, 2.0)), 8),
+        "measured": Problem(
+            measured_chain(
+                [3e-3, 1e-3, 2e-3, 5e-3],
+                [6e-3, 2e-3, 4e-3, 1e-2],
+                samples=4.0,
+                parameters=[10**6] * 4,
+                output_elements=[1e5] * 4,
+            ),
+            line(),
+            16,
+        ),
+    }
+
+
+PROBLEMS = problems()
+
+
+@pytest.fixture(params=list(PROBLEMS))
+def problem(request: pytest.FixtureRequest) -> Problem:
+    """Each of the small problems in turn."""
+    return PROBLEMS[request.param]
+
+
+@pytest.fixture(scope="session")
+def small_problems() -> dict[str, Problem]:
+    """The small problems by name."""
+    return PROBLEMS

@@ -1,0 +1,128 @@
+"""Contract: what every planner of the registry owes, on every small problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hardware_profiles import GraphicsProcessor
+from planners import (
+    PLANNERS,
+    Request,
+    applicable_planners,
+    iteration_lower_bound,
+    make_plan,
+    planner_entry,
+)
+from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan
+from simulator.simulation import simulate
+from simulator.workloads.synthetic import uniform_chain
+
+
+def _plan_or_skip(name: str, problem: Problem, request: Request | None = None):
+    reason = applicable_planners(problem, request)[name]
+    if reason is not None:
+        pytest.skip(reason)
+    return make_plan(name, problem, request)
+
+
+def _with_memory(problem: Problem, memory_bytes: float) -> Problem:
+    devices = tuple(
+        replace(device, memory_bytes=memory_bytes)
+        for device in problem.cluster.devices
+        if isinstance(device, GraphicsProcessor)
+    )
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem) -> None:
+    """A plan passes the plan's own rules, and fits on the device whose memory it was searched under."""
+    found = _plan_or_skip(name, problem)
+    check_plan(problem, found.plan)
+    assert found.plan.planner == name
+    assert not found.interrupted
+    assert found.evaluations >= 1
+    assert simulate(problem, found.plan, engine="recurrence").fits
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_both_engines_agree_and_none_beats_the_bound(name: str, problem: Problem) -> None:
+    """Without contention the engine repeats the recurrence to the last bit, and the lower bound holds."""
+    calm = replace(problem, contention=False)
+    plan = _plan_or_skip(name, calm).plan
+    quick, reference = simulate(calm, plan, engine="recurrence"), simulate(calm, plan)
+    assert quick.iteration_seconds == reference.iteration_seconds
+    bound = iteration_lower_bound(calm, asynchronous=not SCHEDULES[plan.schedule].flush)
+    assert 0 < bound <= quick.iteration_seconds
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_same_seed_gives_the_same_plan(name: str, problem: Problem) -> None:
+    """Two searches with equal arguments give equal plans after equally many evaluations."""
+    first = _plan_or_skip(name, problem)
+    second = make_plan(name, problem, seed=0)
+    assert first.plan == second.plan
+    assert first.evaluations == second.evaluations
+    assert [step.iteration_seconds for step in first.history] == [step.iteration_seconds for step in second.history]
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_impossible_memory_is_reported_with_numbers(name: str, problem: Problem) -> None:
+    """Devices of 1 MiB hold no stage of a million weights: one line that names the planner and the gibibytes."""
+    tiny = _with_memory(problem, 2.0**20)
+    if applicable_planners(tiny)[name] is not None:
+        pytest.skip("does not apply")
+    with pytest.raises(InfeasiblePlanError, match=rf"planner '{name}' finds no .* GiB") as raised:
+        make_plan(name, tiny)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", PLANNERS)
+def test_requests_are_kept_or_refused(name: str, schedule: str, small_problems: dict[str, Problem]) -> None:
+    """A requested schedule and count are those of the plan, or the planner says why it does not apply."""
+    problem, request = small_problems["two-devices"], Request(schedule=schedule, microbatches=4)
+    reason = planner_entry(name).applicable(problem, request)
+    if reason is not None:
+        assert schedule in reason
+        with pytest.raises(ValueError, match="does not apply"):
+            make_plan(name, problem, request)
+        return
+    plan = make_plan(name, problem, request).plan
+    check_plan(problem, plan)
+    if len(plan.stages) > 1 or name == "data-parallel":
+        assert (plan.schedule, len(plan.microbatches)) == (schedule, 4)
+
+
+def test_brute_force_is_never_slower_than_other_straight_pipelines(problem: Problem) -> None:
+    """Uniform and greedy plans are among those that brute force tries."""
+    best = simulate(problem, _plan_or_skip("brute-force", problem).plan, engine="recurrence")
+    for name in ("uniform", "greedy"):
+        other = simulate(problem, make_plan(name, problem).plan, engine="recurrence")
+        assert best.iteration_seconds <= other.iteration_seconds
+
+
+def test_brute_force_says_what_is_proven_and_refuses_large_problems(small_problems: dict[str, Problem]) -> None:
+    """The claim names the schedules; a problem with too many plans is refused with their number."""
+    found = make_plan("brute-force", small_problems["two-devices"])
+    assert "straight pipelines" in found.optimal_among
+    assert "gpipe, 1f1b" in found.optimal_among
+    large = replace(small_problems["two-devices"], workload=uniform_chain(2_000))
+    reason = planner_entry("brute-force").applicable(large, Request())
+    assert reason is not None
+    assert "plans to replay, the limit is 5000" in reason
+
+
+def test_unknown_names_and_impossible_counts_are_refused(small_problems: dict[str, Problem]) -> None:
+    """Bad requests give one line each that states the rule, the value and the choices."""
+    problem = small_problems["two-devices"]
+    with pytest.raises(ValueError, match="planner 'magic' is unknown; choices: brute-force, data-parallel"):
+        make_plan("magic", problem)
+    with pytest.raises(ValueError, match="schedule 'magic' is unknown"):
+        Request(schedule="magic")
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        Request(microbatches=0)
+    with pytest.raises(ValueError, match="9 micro-batches are more than the batch of 8 samples"):
+        make_plan("uniform", problem, Request(microbatches=9))

@@ -1,0 +1,391 @@
+"""PipeDream's partitioner against plain enumeration, hand-worked cases and the papers' plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from math import ceil, inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planners import (
+    HierarchicalPartition,
+    InfeasiblePartition,
+    LevelStage,
+    StateTable,
+    measured_seconds,
+    measured_table,
+    notation,
+    partition,
+    plan_seconds,
+    state_table,
+)
+from simulator import Layer, Workload, read_profile
+
+VARIANTS = ("paper", "script", "literal")
+
+
+def chain(seconds: list[float], parameters: list[int], outputs: list[float]) -> StateTable:
+    """A chain of measured layers, one sample a mini-batch, one byte an element."""
+    layers = tuple(
+        Layer(f"layer{i}", "linear", 1.0, p, o, o, 1, ((1, s / 3, s * 2 / 3),))
+        for i, (s, p, o) in enumerate(zip(seconds, parameters, outputs, strict=True))
+    )
+    edges = tuple((i, i + 1) for i in range(len(layers) - 1))
+    return tabled(Workload("chain", layers, edges, minibatch=1, bytes_per_element=4))
+
+
+def tabled(workload: Workload) -> StateTable:
+    return state_table(workload, measured_seconds(workload), bytes_per_element=1)
+
+
+@st.composite
+def tables(draw: st.DrawFn, most: int = 6) -> StateTable:
+    """Random graphs of whole numbers, up to `most` layers: ties are common."""
+    count = draw(st.integers(1, most))
+    edges = set()
+    for consumer in range(1, count):
+        least = consumer - 1 if draw(st.booleans()) else 0  # chains, and branches
+        edges |= {(p, consumer) for p in draw(st.sets(st.integers(least, consumer - 1), min_size=1, max_size=2))}
+    whole = st.integers(0, 9)
+    layers = tuple(
+        Layer(
+            f"layer{i}", "linear", 1.0, draw(whole), float(draw(whole)), float(draw(whole)), 1, ((1, 0.0, draw(whole)),)
+        )
+        for i in range(count)
+    )
+    return tabled(Workload("random", layers, tuple(sorted(edges)), minibatch=1, bytes_per_element=4))
+
+
+def nested_chains(table: StateTable, start: int, stop: int) -> Iterator[list[tuple[int, int]]]:
+    """Every way to cut the states [start, stop) into stages at nested states."""
+    yield [(start, stop)]
+    for cut in range(start, stop - 1):
+        before = start == 0 or table.states.contains(cut, start - 1)
+        if before and table.states.contains(stop - 1, cut):
+            for head in nested_chains(table, start, cut + 1):
+                yield [*head, (cut + 1, stop)]
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to give `total` workers to `parts` stages, each one at least."""
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(1, total - parts + 2):
+        for rest in compositions(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def plans(table: StateTable, workers: tuple[int, ...], start: int, stop: int) -> Iterator[list[list[LevelStage]]]:
+    """Every hierarchical plan over states [start, stop), its levels lowest first."""
+    for stages in nested_chains(table, start, stop):
+        if len(stages) > workers[-1]:
+            continue
+        for given_workers in compositions(workers[-1], len(stages)):
+            level = [LevelStage(a, b, m) for (a, b), m in zip(stages, given_workers, strict=True)]
+            if len(workers) == 1:
+                yield [level]
+                continue
+            lower: list[list[list[LevelStage]]] = [[[] for _ in workers[:-1]]]
+            for a, b in stages:
+                options = list(plans(table, workers[:-1], a, b))
+                lower = [[x + y for x, y in zip(one, two, strict=True)] for one in lower for two in options]
+            for below in lower:
+                yield [*below, level]
+
+
+def recurrence(
+    table: StateTable,
+    workers: tuple[int, ...],
+    bandwidths: tuple[float, ...],
+    variant: str,
+    straight: bool,
+    transfers: bool,
+) -> float:
+    """The recurrences of references/pipedream.md, as they stand, in plain Python."""
+    sent = table.augmented_output_bytes if variant == "script" else table.output_bytes
+    last_state = len(table) - 1
+
+    def between(values: np.ndarray, i: int, j: int) -> float:
+        return float(values[j] - (values[i - 1] if i else 0.0))
+
+    @cache
+    def slice_seconds(k: int, i: int, j: int) -> float:
+        return between(table.seconds, i, j) if k < 0 else best(k, i, j, workers[k])
+
+    def one(k: int, i: int, j: int, m: int, below: int) -> float:
+        weights, bandwidth = between(table.parameter_bytes, i, j), bandwidths[k]
+        if variant == "script":
+            return (slice_seconds(k - 1, i, j) + 4 * (m - 1) * weights / (bandwidth * m) / below) / m
+        ring = 2 * (m - 1) * weights / bandwidth / (m if variant == "paper" else 1)
+        return max(slice_seconds(k - 1, i, j), ring) / m
+
+    @cache
+    def best(k: int, i: int, j: int, m: int) -> float:
+        nested = variant == "script" or i == 0 or table.states.contains(j, i - 1)
+        value = one(k, i, j, m, workers[k - 1] if k else 1) if nested and not (straight and m > 1) else inf
+        for s in range(i, j):
+            if not table.states.contains(j, s):
+                continue
+            for last in range(1, 2 if straight else m):
+                if last >= m:
+                    continue
+                candidate = max(best(k, i, s, m - last), one(k, s + 1, j, last, 1))
+                if transfers and variant == "script":
+                    candidate = max(candidate, 2 * sent[s] / bandwidths[k] / last)
+                    if j != last_state:
+                        candidate = max(candidate, 2 * sent[j] / bandwidths[k] / last)
+                elif transfers:
+                    candidate = max(candidate, 2 * sent[s] / bandwidths[k])
+                value = min(value, candidate)
+        return value
+
+    return best(len(workers) - 1, 0, last_state, workers[-1])
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    tables(),
+    st.sampled_from([(1,), (2,), (3,), (5,), (2, 2), (3, 2), (1, 3), (2, 1, 2)]),
+    st.sampled_from(VARIANTS),
+    st.booleans(),
+    st.booleans(),
+)
+def test_search_is_the_recurrence(
+    table: StateTable, workers: tuple[int, ...], variant: str, straight: bool, transfers: bool
+) -> None:
+    """The pruned search finds the value of the recurrence written out in plain Python, and a plan that costs it."""
+    bandwidths = tuple(3.0 / (1 + k) for k in range(len(workers)))
+    expected = recurrence(table, workers, bandwidths, variant, straight, transfers)
+    options = {"variant": variant, "activation_transfers": transfers}
+    if expected == inf:
+        with pytest.raises(InfeasiblePartition):
+            partition(table, workers, bandwidths, straight=straight, **options)
+        return
+    found = partition(table, workers, bandwidths, straight=straight, **options)
+    assert found.slowest_stage_seconds == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    if expected > 0 and all(stage.layers for stage in found.stages):
+        assert plan_seconds(table, found.levels, workers, bandwidths, **options) == pytest.approx(expected, rel=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(tables(most=5), st.sampled_from([(3,), (4,), (2, 2)]), st.sampled_from(["paper", "literal"]))
+def test_no_plan_is_better(table: StateTable, workers: tuple[int, ...], variant: str) -> None:
+    """Against enumeration of every plan: none has a faster slowest stage."""
+    bandwidths = (2.0, 1.0)[: len(workers)]
+    found = partition(table, workers, bandwidths, variant=variant)
+    costs = [
+        plan_seconds(table, levels, workers, bandwidths, variant=variant)
+        for levels in plans(table, workers, 0, len(table))
+    ]
+    assert found.slowest_stage_seconds == min(costs)
+
+
+@settings(deadline=None, max_examples=40)
+@given(tables(most=5), st.sampled_from([(3,), (2, 2), (3, 2)]), st.integers(5, 120))
+def test_memory_is_exact_over_all_levels(table: StateTable, workers: tuple[int, ...], memory: int) -> None:
+    """Against enumeration of every plan that fits, stage by stage, with PipeDream's count of versions."""
+    bandwidths = (2.0, 1.0)[: len(workers)]
+    costs = [
+        plan_seconds(table, levels, workers, bandwidths)
+        for levels in plans(table, workers, 0, len(table))
+        if all(need <= memory for need in memory_needs(table, levels, workers))
+    ]
+    if not costs:
+        with pytest.raises(InfeasiblePartition, match=f"within {memory}"):
+            partition(table, workers, bandwidths, memory_bytes=memory)
+        return
+    found = partition(table, workers, bandwidths, memory_bytes=memory)
+    assert found.slowest_stage_seconds == min(costs)
+    assert all(need <= memory for need in memory_needs(table, [list(level) for level in found.levels], workers))
+
+
+def memory_needs(table: StateTable, levels: list[list[LevelStage]], workers: tuple[int, ...]) -> list[float]:
+    """Bytes of each stage: (1 + devices downstream / replicas, rounded up) x (stash + weights) + gradients."""
+    flat = []
+    for stage in levels[0]:
+        replicas = 1
+        for level in levels:
+            replicas *= next(s.workers for s in level if s.start <= stage.start < s.stop)
+        flat.append((stage, replicas))
+    needs = []
+    for position, (stage, replicas) in enumerate(flat):
+        downstream = sum(count for _, count in flat[position + 1 :])
+        lower = stage.start - 1
+        stash = table.stash_bytes[stage.stop - 1] - (table.stash_bytes[lower] if lower >= 0 else 0)
+        weights = table.parameter_bytes[stage.stop - 1] - (table.parameter_bytes[lower] if lower >= 0 else 0)
+        needs.append((1 + ceil(downstream / replicas)) * (stash + weights) + weights)
+    return needs
+
+
+def test_balanced_chain_splits_in_the_middle() -> None:
+    """4 equal layers on 2 workers without weights: one stage on both, 4/2 seconds; as 2 + 2 layers it is no faster."""
+    table = chain([1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0])
+    assert notation(partition(table, (2,), (1.0,))) == "2"
+    straight = partition(table, (2,), (1.0,), straight=True)
+    assert notation(straight) == "straight"
+    assert [stage.layers for stage in straight.stages] == [(0, 1), (2, 3)]
+    assert straight.slowest_stage_seconds == 2
+
+
+def test_forms_differ_by_their_synchronisation() -> None:
+    """One layer of 6 s and 12 bytes on 3 workers at 4 bytes/s: max(6, 2*2/3*3)/3, (6 + 4*2/3*3)/3, max(6, 2*2*3)/3."""
+    table = chain([6], [12], [0])
+    seconds = {v: partition(table, (3,), (4.0,), variant=v).slowest_stage_seconds for v in VARIANTS}
+    assert seconds == pytest.approx({"paper": 2, "script": 14 / 3, "literal": 4})
+
+
+def test_heavy_last_layer_stands_alone() -> None:
+    """3 s of compute, then 1 s with huge weights, on 4 workers: 3-1, every stage 1 s."""
+    found = partition(chain([1, 1, 1, 1], [0, 0, 0, 1000], [1, 1, 1, 1]), (4,), (10.0,))
+    assert notation(found) == "3-1"
+    assert found.slowest_stage_seconds == 1
+    assert found.speedup_over_one == 4
+    # Data parallel: ring 2*3/4*1000/10 = 150 s, a quarter of it a mini-batch.
+    assert found.data_parallel_seconds == 37.5
+    assert found.speedup_over_dp == 37.5
+
+
+def test_transfers_move_the_cut_or_are_ignored() -> None:
+    """A tensor of 40 bytes at 10 bytes/s takes 2*40/10 = 8 s: the cut behind it is taken only if transfers are free."""
+    table = chain([2, 2, 1], [0, 0, 0], [40, 5, 0])
+    straight = partition(table, (2,), (10.0,), straight=True)
+    assert [stage.layers for stage in straight.stages] == [(0, 1), (2,)]
+    assert straight.slowest_stage_seconds == 4
+    free = partition(table, (2,), (10.0,), straight=True, activation_transfers=False)
+    assert [stage.layers for stage in free.stages] == [(0,), (1, 2)]
+    assert free.slowest_stage_seconds == 3
+
+
+def test_collectives_have_their_own_bandwidth() -> None:
+    """At a tenth of the link's rate the all-reduce of 10 bytes over 2 workers is 10 s, halved; alone it is hidden."""
+    table = chain([4], [10], [0])
+    assert partition(table, (2,), (10.0,)).slowest_stage_seconds == 2
+    assert partition(table, (2,), (10.0,), collective_bandwidths=(1.0,)).slowest_stage_seconds == 5
+
+
+def test_memory_takes_versions_into_account() -> None:
+    """A straight pipeline of 2: the first stage keeps 2 versions and 2 mini-batches, the last one 1; and gradients."""
+    table = chain([1, 1], [10, 10], [5, 5])  # first: 2*(10 + 5) + 10 = 40; last: 1*(10 + 5) + 10 = 25
+    assert partition(table, (2,), (1e9,), straight=True, memory_bytes=40).slowest_stage_seconds == 1
+    with pytest.raises(InfeasiblePartition):
+        partition(table, (2,), (1e9,), straight=True, memory_bytes=39)
+    assert (
+        partition(table, (2,), (1e9,), straight=True, memory_bytes=30, unversioned_copies=0).slowest_stage_seconds == 1
+    )
+
+
+def test_branches_may_go_to_different_stages() -> None:
+    """A diamond of 1, 4, 4, 1 s without tensors on 2 workers, straight: 5 and 5, which no prefix order forbids."""
+    layers = tuple(
+        Layer(f"l{i}", "linear", 1.0, 0, 0.0, 0.0, 1, ((1, 0.0, s),)) for i, s in enumerate([1.0, 4.0, 4.0, 1.0])
+    )
+    diamond = Workload("diamond", layers, ((0, 1), (0, 2), (1, 3), (2, 3)), minibatch=1, bytes_per_element=4)
+    assert partition(tabled(diamond), (2,), (1.0,), straight=True).slowest_stage_seconds == 5
+
+
+def test_stages_hold_every_layer_once_and_use_every_worker() -> None:
+    """Whatever the levels: the stages' layers are a partition, and the replicas add up to the devices."""
+    rng = np.random.default_rng(3)
+    table = chain(list(rng.random(12)), list(rng.integers(1, 50, 12)), list(rng.random(12)))
+    for workers in ((12,), (4, 3), (2, 3, 2)):
+        found = partition(table, workers, (9.0, 3.0, 1.0)[: len(workers)])
+        assert sorted(layer for stage in found.stages for layer in stage.layers) == list(range(12))
+        assert sum(stage.replicas for stage in found.stages) == 12
+
+
+def test_same_input_same_plan() -> None:
+    """Two searches agree to the last bit, plan and all."""
+    rng = np.random.default_rng(4)
+    table = chain(list(rng.random(20)), list(rng.integers(1, 50, 20)), list(rng.random(20)))
+    one, two = (partition(table, (4, 4), (5.0, 1.0), memory_bytes=900.0) for _ in range(2))
+    assert (one.levels, one.stages, one.slowest_stage_seconds) == (two.levels, two.stages, two.slowest_stage_seconds)
+
+
+def test_more_than_one_worker_for_a_single_layer_is_data_parallel() -> None:
+    """One state cannot be cut: all workers replicate it, and straight is infeasible."""
+    table = chain([3], [0], [0])
+    assert notation(partition(table, (3,), (1.0,))) == "3"
+    with pytest.raises(InfeasiblePartition, match="straight partition of 1 states over 3 workers"):
+        partition(table, (3,), (1.0,), straight=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers_per_level": ()}, "workers_per_level"),
+        ({"workers_per_level": (0,)}, "workers_per_level"),
+        ({"bandwidths": (1.0, 2.0)}, "bandwidths must be 1 "),
+        ({"bandwidths": (0.0,)}, "bandwidths must be 1 "),
+        ({"collective_bandwidths": (float("nan"),)}, "collective_bandwidths"),
+        ({"variant": "sosp"}, "paper, script, literal"),
+        ({"memory_bytes": -1.0}, "memory_bytes"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(options: dict[str, object], message: str) -> None:
+    """The rule, the value and the choices, in one line."""
+    arguments: dict[str, object] = {"workers_per_level": (2,), "bandwidths": (1.0,)} | options
+    with pytest.raises(ValueError, match=message) as raised:
+        partition(chain([1, 1], [1, 1], [1, 1]), **arguments)
+    assert "\n" not in str(raised.value)
+
+
+def test_measured_seconds_scale_and_interpolate() -> None:
+    """Rows 2 -> 3 s and 4 -> 9 s: 1.5 s for 1 sample, 6 s for 3, 18 s for 8."""
+    layers = (Layer("a", "linear", 1.0, 1, 1.0, 1.0, 1, ((2, 1.0, 2.0), (4, 4.0, 5.0))),)
+    workload = Workload("one", layers, (), minibatch=2, bytes_per_element=4)
+    assert [measured_seconds(workload, samples)[0] for samples in (1, 2, 3, 4, 8)] == [1.5, 3, 6, 9, 18]
+
+
+def test_analytic_layers_need_a_cost_model() -> None:
+    """A layer without measured rows has no seconds of its own."""
+    workload = Workload("one", (Layer("a", "linear", 1.0, 1, 1.0, 1.0),), ())
+    with pytest.raises(ValueError, match="'a' must have measured seconds"):
+        measured_seconds(workload)
+    with pytest.raises(ValueError, match="seconds must be 1 finite"):
+        state_table(workload, np.array([-1.0]))
+
+
+def planned(shared_data: Path, name: str, minibatch: int, workers: int, **options: object) -> HierarchicalPartition:
+    """A bundled profile on a flat network of cluster A's 10 Gb/s, by the paper's form."""
+    workload = read_profile(shared_data / "pipedream_profiles" / f"{name}.txt")
+    return partition(measured_table(workload, minibatch), (workers,), (1.25e9,), **options)
+
+
+@pytest.mark.parametrize("collective_efficiency", [1.0, 0.5])
+@pytest.mark.parametrize(("workers", "expected"), [(16, "15-1"), (8, "7-1"), (4, "3-1")])
+def test_vgg16_is_n_minus_one_to_one(
+    shared_data: Path, workers: int, expected: str, collective_efficiency: float
+) -> None:
+    """SOSP Table 1: VGG-16 at 64 images a device over 10 Gb/s, whether or not the all-reduce reaches line rate."""
+    found = planned(shared_data, "vgg16", 64, workers, collective_bandwidths=(collective_efficiency * 1.25e9,))
+    assert notation(found) == expected
+
+
+def test_vgg16_on_16_is_cut_after_pool5(shared_data: Path) -> None:
+    """The first stage of 15-1 is the 31 layers up to the fifth pooling (node 32), the last one the classifier."""
+    found = planned(shared_data, "vgg16", 64, 16)
+    layers = read_profile(shared_data / "pipedream_profiles" / "vgg16.txt").layers
+    assert len(found.stages[0].layers) == 31
+    assert layers[max(found.stages[0].layers)].name.startswith("node32_MaxPool2d")
+    assert found.speedup_over_dp == pytest.approx(2.35, abs=0.01)
+
+
+def test_alexnet_and_resnet50_on_16(shared_data: Path) -> None:
+    """SOSP Table 1: AlexNet 15-1, cut after its last pooling; ResNet-50 plain data parallelism."""
+    alexnet = planned(shared_data, "alexnet", 256, 16)
+    assert notation(alexnet) == "15-1"
+    assert len(alexnet.stages[0].layers) == 13
+    resnet = planned(shared_data, "resnet50", 128, 16)
+    assert notation(resnet) == "16"
+    assert resnet.speedup_over_dp == 1
+
+
+def test_gnmt8_on_4_is_straight(shared_data: Path) -> None:
+    """The shipped plan of GNMT-8 on 4 devices."""
+    assert notation(planned(shared_data, "gnmt", 32, 4)) == "straight"

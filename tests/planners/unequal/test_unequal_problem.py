@@ -1,0 +1,128 @@
+"""The unequal problem: what it refuses, its grid of durations, and its memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planners.unequal import (
+    FAMILIES,
+    Infeasible,
+    MemoryModel,
+    UnequalProblem,
+    memory_use,
+    powers_of_two,
+    problem_from_callables,
+    random_problem,
+)
+
+MEMORY = MemoryModel(
+    state_bytes=(1000.0, 2000.0),
+    input_bytes=(10.0, 20.0),
+    activation_bytes=(50.0, 60.0),
+    forward_workspace_bytes=(1.0, 2.0),
+    backward_workspace_bytes=(3.0, 4.0),
+)
+
+
+def two_stages(**options: Any) -> UnequalProblem:
+    """Two stages, 8 samples, a second a sample forward and two backward."""
+    return problem_from_callables(8, [float, float], [lambda b: 2.0 * b] * 2, memory=MEMORY, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": (0, 1)}, "candidates must be sizes in 1..8"),
+        ({"candidates": (9,)}, "candidates must be sizes in 1..8"),
+        ({"link_block": "larger"}, "link_block must be one of sender, receiver, smaller, own"),
+        ({"recomputation": "sometimes"}, "recomputation must be one of none, always, where-differs"),
+        ({"forward_caps": (1,)}, "caps must be 2 sizes"),
+    ],
+)
+def test_bad_choices_are_refused(options: dict[str, Any], message: str) -> None:
+    """An error states the rule and the choices."""
+    with pytest.raises(ValueError, match=message):
+        two_stages(**options)
+
+
+def test_bad_tables_are_refused() -> None:
+    """Wrong shapes, negative seconds, and time for no samples."""
+    good = two_stages()
+    with pytest.raises(ValueError, match="must have shape"):
+        replace(good, forward_link=np.zeros((2, 9)))
+    with pytest.raises(ValueError, match="non-negative"):
+        replace(good, forward=-good.forward)
+    with pytest.raises(ValueError, match="must be 0"):
+        replace(good, forward=good.forward + 1.0)
+
+
+def test_caps_without_a_candidate_are_infeasible() -> None:
+    """Candidates 4 and 8 with a cap of 2 on stage 1."""
+    with pytest.raises(Infeasible, match="stage 1"):
+        two_stages(candidates=(4, 8), forward_caps=(8, 2))
+
+
+def test_the_grid_survives_replace() -> None:
+    """A copy with other options has the same durations, bit for bit."""
+    problem = random_problem(np.random.default_rng(0), "log-uniform", 4, 16, powers_of_two(16))
+    copy = replace(problem, link_block="receiver")
+    assert copy.forward.tobytes() == problem.forward.tobytes()
+    assert (problem.forward / problem.quantum == np.rint(problem.forward / problem.quantum)).all()
+
+
+def test_tables_are_read_only() -> None:
+    """A frozen value holds frozen arrays."""
+    with pytest.raises(ValueError, match="read-only"):
+        two_stages().forward[0, 1] = 3.0
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_families_are_reproducible(family: str) -> None:
+    """The same seed gives the same tables; no samples take no time, one takes some."""
+    first, second = (FAMILIES[family](np.random.default_rng(3), 2, 8) for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+    assert (first[:, 0] == 0).all()
+    assert (first[:, 1:] > 0).all()
+
+
+def test_powers_of_two_include_the_mini_batch() -> None:
+    """1, 2, 4, ... and B."""
+    assert powers_of_two(12) == (1, 2, 4, 8, 12)
+
+
+def test_static_memory_with_recomputation() -> None:
+    """State + B inputs + max(f workspace, g (activations + workspace)): stage 0 is 1000 + 80 + max(2, 4 x 53)."""
+    use = memory_use(two_stages(recomputation="always"), (2, 2), (4, 1))
+    assert use.static_bytes.tolist() == [1000 + 80 + 4 * 53, 2000 + 160 + 64]
+
+
+def test_static_memory_without_recomputation() -> None:
+    """State + B activations + max(f workspace, g workspace): stage 0 is 1000 + 400 + max(2, 12)."""
+    use = memory_use(two_stages(), (2, 8), (4, 1))
+    assert use.static_bytes.tolist() == [1000 + 400 + 12, 2000 + 480 + 16]
+
+
+def test_receive_queues_follow_from_the_profile() -> None:
+    """Stage 1 takes 8 s a sample, stage 0 one: when stage 1 ends sample 1 at 9, the other 7 wait, 20 bytes each.
+
+    In the backward pass stage 1 is the slow one and sends; nothing waits at stage 0.
+    """
+    slow = problem_from_callables(8, [float, lambda b: 8.0 * b], [float, lambda b: 8.0 * b], memory=MEMORY)
+    use = memory_use(slow, (1, 1), (1, 1))
+    assert use.queue_bytes.tolist() == [0.0, 7 * 20.0]
+    assert (use.peak_bytes >= use.static_bytes).all()
+
+
+def test_a_memory_limit_becomes_caps() -> None:
+    """Stage 0 with recomputation: 1080 + g 53 <= 1300 allows g = 4 (1292), not 8 (1504)."""
+    limited = two_stages(recomputation="always", candidates=(1, 2, 4, 8)).with_memory_limit((1300, 10_000))
+    assert limited.backward_caps == (4, 8)
+    assert limited.forward_caps == (8, 8)
+    with pytest.raises(Infeasible, match="stage 1"):
+        two_stages().with_memory_limit((10_000, 2000))
+    with pytest.raises(ValueError, match="memory limits need"):
+        two_stages(recomputation="where-differs").with_memory_limit(1e9)

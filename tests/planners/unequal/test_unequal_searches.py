@@ -1,0 +1,214 @@
+"""Searches: the exact method against exhaustive search, the order of the searches, bounds, seeds and interrupts."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planners.unequal import (
+    EVALUATORS,
+    FAMILIES,
+    LINK_BLOCKS,
+    RECOMPUTATION,
+    Genetic,
+    UnequalProblem,
+    best_equal,
+    dgap,
+    exact_sizes,
+    greedy_dp,
+    local_greedy,
+    lower_bound,
+    powers_of_two,
+    problem_from_callables,
+    random_problem,
+    tidgap,
+)
+from planners.unequal.exact import exact_chain
+from planners.unequal.recurrence import makespan
+
+
+def small_problem(seed: int, family: str, link_block: str, recomputation: str = "none") -> UnequalProblem:
+    """1-4 stages, up to 12 samples, up to 4 candidates."""
+    rng = np.random.default_rng(seed)
+    stages, samples = int(rng.integers(1, 5)), int(rng.integers(1, 13))
+    most = 3 if link_block == "own" else 4
+    candidates = tuple(rng.integers(1, samples + 1, most).tolist())
+    return random_problem(rng, family, stages, samples, candidates, link_block, recomputation)
+
+
+def textbook_bound(problem: UnequalProblem) -> float:
+    """Max over stages of (fastest fill + least total time of the stage + fastest drain), both passes."""
+    total = 0.0
+    for chain in (problem.forward_chain, problem.backward_chain):
+        fastest = [row[list(problem.candidates)].min() for row in chain.durations[: chain.processes]]
+        # the last block may be a remainder, and a link's size another candidate: allow any size in fill and drain
+        fastest = [min(fast, row[1:].min()) for fast, row in zip(fastest, chain.durations, strict=False)]
+        least = []
+        for row in chain.durations[: chain.processes : 2]:
+            times = []
+            for size in problem.candidates:
+                whole, rest = divmod(chain.samples, size)
+                times.append(whole * row[size] + row[rest])
+            least.append(min(times))
+        total += max(
+            sum(fastest[: 2 * stage]) + work + sum(fastest[2 * stage + 1 :]) for stage, work in enumerate(least)
+        )
+    return total
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    family=st.sampled_from(sorted(FAMILIES)),
+    link_block=st.sampled_from(sorted(LINK_BLOCKS)),
+    recomputation=st.sampled_from(RECOMPUTATION[:2]),
+)
+def test_exact_is_exhaustive_search(seed: int, family: str, link_block: str, recomputation: str) -> None:
+    """No size vector is better, to the last bit, and the plan says that it is proven."""
+    problem = small_problem(seed, family, link_block, recomputation)
+    vectors = np.array(list(itertools.product(problem.candidates, repeat=problem.genes)))
+    evaluate = EVALUATORS["compiled"](problem)
+    best = evaluate.forward_population(vectors).min() + evaluate.backward_population(vectors).min()
+    plan = exact_sizes(problem)
+    assert plan.makespan_seconds == plan.lower_bound_seconds == best
+    assert plan.proven_optimal
+    assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == best
+    assert textbook_bound(problem) <= lower_bound(problem) * (1 + 1e-12)
+    assert lower_bound(problem) <= best
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    family=st.sampled_from(sorted(FAMILIES)),
+    link_block=st.sampled_from(sorted(LINK_BLOCKS)),
+)
+def test_the_order_of_the_searches(seed: int, family: str, link_block: str) -> None:
+    """Exact <= TiDGAP (seeded) <= greedy DP; exact and both genetic searches <= best equal size; bound <= exact."""
+    rng = np.random.default_rng(seed)
+    stages, samples = int(rng.integers(1, 9)), int(rng.choice([8, 24, 64]))
+    problem = random_problem(rng, family, stages, samples, powers_of_two(samples), link_block)
+    exact = exact_sizes(problem).makespan_seconds
+    search = Genetic(evaluator="compiled", seeded=True, individuals=30, generations=10)
+    seeded = search(problem, np.random.default_rng(seed)).makespan_seconds
+    unseeded = Genetic(evaluator="compiled", individuals=30, generations=5)(problem, rng).makespan_seconds
+    equal = best_equal(problem).makespan_seconds
+    assert lower_bound(problem) <= exact <= seeded <= min(greedy_dp(problem).makespan_seconds, equal)
+    assert exact <= unseeded <= equal
+    assert exact <= local_greedy(problem).makespan_seconds
+
+
+def test_memory_caps_hold_in_every_search() -> None:
+    """Stage 1 may not exceed 2 forward and 4 backward; nobody does, and the cap costs time."""
+    rng = np.random.default_rng(2)
+    free = random_problem(rng, "affine", 4, 32, powers_of_two(32))
+    capped = random_problem(np.random.default_rng(2), "affine", 4, 32, powers_of_two(32))
+    capped = UnequalProblem(
+        32, capped.forward, capped.backward, capped.forward_link, capped.backward_link, capped.candidates,
+        forward_caps=(32, 2, 32, 32), backward_caps=(32, 4, 32, 32),
+    )  # fmt: skip
+    searches = (exact_sizes, greedy_dp, local_greedy, best_equal, lambda p: tidgap()(p, np.random.default_rng(0)))
+    for search in searches:
+        plan = search(capped)
+        assert plan.forward_sizes[1] <= 2
+        assert plan.backward_sizes[1] <= 4
+    assert exact_sizes(capped).makespan_seconds > exact_sizes(free).makespan_seconds
+
+
+def test_the_best_equal_size_by_hand() -> None:
+    """K = 3 stages of 1 + b seconds, B = 4: (M + 2)(1 + b) is 12 for b = 1, 12 for 2, 15 for 4."""
+    times = [lambda b: 1.0 + b] * 3
+    plan = best_equal(problem_from_callables(4, times, times))
+    assert plan.makespan_seconds == 24.0
+    assert plan.forward_sizes == plan.backward_sizes == (1, 1, 1)
+
+
+def test_local_greedy_by_hand() -> None:
+    """(ceil(B / b) + K - 1) t: for 1 + b seconds, B = 4, K = 2 that is 10, 9, 10 for b = 1, 2, 4."""
+    times = [lambda b: 1.0 + b] * 2
+    assert local_greedy(problem_from_callables(4, times, times, candidates=(1, 2, 4))).forward_sizes == (2, 2)
+
+
+def test_large_blocks_suit_weight_bound_stages() -> None:
+    """Two stages of 1 s a sample, then one of 6 s for any block: (1, 1, 4) takes 1 + 4 + 6, four samples each.
+
+    Equal sizes: 1 takes 2 + 4 x 6 = 26, 2 takes 2 + 2 + 2 x 6 = 16, 4 takes 4 + 4 + 6 = 14.
+    """
+    problem = problem_from_callables(4, [float, float, lambda b: 6.0], [lambda b: 0.0] * 3)
+    plan = exact_sizes(problem)
+    assert plan.makespan_seconds == 11.0
+    assert plan.forward_sizes == (1, 1, 4)
+    assert best_equal(problem).makespan_seconds == 14.0
+
+
+def test_truncated_exact_says_so() -> None:
+    """With room for one profile a stage the answer is no proof, and its bound is still a bound."""
+    unproven = 0
+    for seed in range(6):
+        problem = random_problem(np.random.default_rng(seed), "affine", 8, 64, tuple(range(1, 65)))
+        full, narrow = exact_sizes(problem), exact_sizes(problem, max_profiles=1)
+        assert full.proven_optimal
+        assert narrow.lower_bound_seconds <= full.makespan_seconds <= narrow.makespan_seconds
+        assert narrow.proven_optimal == (narrow.lower_bound_seconds == narrow.makespan_seconds)
+        unproven += not narrow.proven_optimal
+        assert exact_chain(problem.forward_chain).profiles < 5000
+    assert unproven
+
+
+@pytest.mark.parametrize("recomputation", RECOMPUTATION)
+@pytest.mark.parametrize("chromosomes", ["dual", "single"])
+def test_the_same_search_on_every_evaluator(recomputation: str, chromosomes: str) -> None:
+    """DGAP and TiDGAP differ in speed only: one seed, one plan, one history."""
+    problem = random_problem(
+        np.random.default_rng(4), "roofline", 4, 16, powers_of_two(16), recomputation=recomputation
+    )
+    plans = [
+        Genetic(evaluator=name, chromosomes=chromosomes, individuals=20, generations=6)(
+            problem, np.random.default_rng(9)
+        )
+        for name in EVALUATORS
+    ]
+    assert len({(p.forward_sizes, p.backward_sizes, p.makespan_seconds, p.history) for p in plans}) == 1
+    assert makespan(problem, plans[0].forward_sizes, plans[0].backward_sizes) == plans[0].makespan_seconds
+    if chromosomes == "single":
+        assert plans[0].forward_sizes == plans[0].backward_sizes
+
+
+def test_history_never_rises() -> None:
+    """Elites survive: the best so far falls or stays, over evaluations that rise by the population."""
+    problem = random_problem(np.random.default_rng(1), "uniform", 8, 64, powers_of_two(64))
+    plan = dgap("compiled")(problem, np.random.default_rng(0))
+    best = [value for _, value in plan.history]
+    assert best == sorted(best, reverse=True)
+    assert [count for count, _ in plan.history] == [200 * (i + 1) for i in range(len(best))]
+    assert len(plan.history_seconds) == len(plan.history)
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    """Ctrl-C in the third generation: the plan is the best of the first three, marked as interrupted."""
+    problem = random_problem(np.random.default_rng(1), "uniform", 8, 64, powers_of_two(64))
+    calls: list[float] = []
+
+    def progress(evaluations: int, best: float) -> None:
+        calls.append(best)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    plan = tidgap(seeded=False)(problem, np.random.default_rng(0), progress)
+    assert plan.interrupted
+    assert plan.makespan_seconds == calls[-1]
+    assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == plan.makespan_seconds
+
+
+def test_settings_are_checked() -> None:
+    """Unknown evaluators and chromosomes are refused with the choices."""
+    with pytest.raises(ValueError, match="evaluator must be one of recurrence, matrix"):
+        Genetic(evaluator="simpy")
+    with pytest.raises(ValueError, match="chromosomes must be one of dual, single"):
+        Genetic(chromosomes="triple")
+    with pytest.raises(ValueError, match="fewer elites"):
+        Genetic(individuals=4, elites=4)

@@ -1,0 +1,238 @@
+"""Strategies: generated schedules, costs and plans, and hand-made costs, devices and clusters for the simulator's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hardware_profiles import Channel, Cluster, Link
+from simulator import Bucket, Op, OpKind, Program, Schedule, Transfer, build_schedule, lower
+from simulator.schedule import from_lists
+
+F, B, I, W, U = (  # noqa: E741
+    OpKind.FORWARD,
+    OpKind.BACKWARD,
+    OpKind.INPUT_GRADIENT,
+    OpKind.WEIGHT_GRADIENT,
+    OpKind.UPDATE,
+)
+
+FLUSHED = ("gpipe", "1f1b", "eager-1f1b")
+LOOPED = ("interleaved-1f1b", "looped-bfs")
+
+
+# ---- hand-made costs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HandCosts:
+    """Costs from tables: seconds a sample of each kind and stage, one transfer and one bucket list for all.
+
+    routes: channels by (source device, target device); none: a link of its own
+    stride: device of replica r of stage s is s + r · stride
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    weight: tuple[float, ...] = ()
+    update: float = 0.0
+    transfer_seconds: float = 0.0
+    transfer_bytes: float = 0.0
+    routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    channels: tuple[Channel, ...] = ()
+    stage_buckets: dict[int, tuple[Bucket, ...]] = field(default_factory=dict)
+    device_of_stage: tuple[int, ...] = ()
+    stride: int = 100
+
+    def device(self, stage: int, replica: int) -> int:
+        return (self.device_of_stage[stage] if self.device_of_stage else stage) + replica * self.stride
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        if kind is U:
+            return np.full(len(samples), self.update)
+        weight = self.weight[stage] if self.weight else self.backward[stage] / 2
+        one = {F: self.forward[stage], B: self.backward[stage], W: weight, I: self.backward[stage] - weight}[kind]
+        return one * samples
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        size = self.transfer_bytes * samples
+        route = self.routes.get((self.device(*source), self.device(*target)), ())
+        seconds = self.transfer_seconds * samples
+        if route:
+            seconds = sum(self.channels[c].latency for c in route)
+            seconds += size / min(self.channels[c].bandwidth for c in route)
+        return Transfer(seconds, size, route)
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        return self.stage_buckets.get(stage, ())
+
+
+# ---- hand-made hardware ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UnitDevice:
+    """An accelerator of hand-made figures: flop / rate seconds a sample forward, as much for each gradient; updates are free."""
+
+    memory_bytes: float = 1e12
+    rate: float = 1.0
+    name: str = "unit"
+
+    def seconds(self, work: Any, samples: float, phase: str, precision: str) -> float:
+        return float(work.flop * samples * (2.0 if phase == "backward" else 1.0) / self.rate)
+
+
+def chain_cluster(
+    devices: int, *, bandwidth: float = 1.0, latency: float = 0.0, memory_bytes: float = 1e12, duplex: Any = "full"
+) -> Cluster:
+    """Devices 0..n-1 in a row, each linked to the next."""
+    nodes = tuple(f"d{i}" for i in range(devices))
+    return Cluster(
+        name="row",
+        devices=(UnitDevice(memory_bytes),) * devices,
+        nodes=nodes,
+        switches=(),
+        servers=tuple((i,) for i in range(devices)),
+        links=tuple(Link(nodes[i], nodes[i + 1], bandwidth, latency, duplex) for i in range(devices - 1)),
+    )
+
+
+def star_cluster(devices: int, *, bandwidth: float = 1.0, memory_bytes: float = 1e12) -> Cluster:
+    """Devices around one switch: every pair is two hops apart."""
+    nodes = tuple(f"d{i}" for i in range(devices))
+    return Cluster(
+        name="star",
+        devices=(UnitDevice(memory_bytes),) * devices,
+        nodes=nodes,
+        switches=("switch",),
+        servers=tuple((i,) for i in range(devices)),
+        links=tuple(Link(node, "switch", bandwidth) for node in nodes),
+    )
+
+
+def channel(bandwidth: float, latency: float = 0.0) -> Channel:
+    """One channel."""
+    return Channel("wire", bandwidth, latency, bandwidth)
+
+
+def bits(program_start: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Whether two arrays of float64 are the same to the last bit."""
+    return program_start.shape == other.shape and bool((program_start.view(np.int64) == other.view(np.int64)).all())
+
+
+# ---- generated schedules ---------------------------------------------------------------------------------------------
+
+
+@st.composite
+def op_lists(draw: st.DrawFn, *, most_stages: int = 4, most_microbatches: int = 5) -> list[list[Op]]:
+    """Lists in a random order that runs: a random linear extension of the data dependencies, one stage or two a device."""
+    stages = draw(st.integers(1, most_stages))
+    microbatches = draw(st.integers(1, most_microbatches))
+    devices = draw(st.integers(1, stages))
+    device = [draw(st.integers(0, devices - 1)) for _ in range(stages)]
+    split = [draw(st.booleans()) for _ in range(stages)]
+    rng = draw(st.randoms(use_true_random=False))
+    done: set[Op] = set()
+    todo = {Op(s, F, m) for s in range(stages) for m in range(microbatches)}
+    for s in range(stages):
+        todo |= {Op(s, kind, m) for kind in ((I, W) if split[s] else (B,)) for m in range(microbatches)}
+
+    def gradient(stage: int, microbatch: int) -> Op:
+        return Op(stage, I if split[stage] else B, microbatch)
+
+    def ready(op: Op) -> bool:
+        if op.kind is F:
+            return op.stage == 0 or Op(op.stage - 1, F, op.microbatch) in done
+        if op.kind is W:
+            return Op(op.stage, I, op.microbatch) in done
+        ahead = op.stage == stages - 1 or gradient(op.stage + 1, op.microbatch) in done
+        return Op(op.stage, F, op.microbatch) in done and ahead
+
+    lists: list[list[Op]] = [[] for _ in range(devices)]
+    while todo:
+        op = rng.choice(sorted(op for op in todo if ready(op)))
+        todo.remove(op)
+        done.add(op)
+        lists[device[op.stage]].append(op)
+    return [ops for ops in lists if ops]
+
+
+@st.composite
+def schedules(draw: st.DrawFn, *, most_devices: int = 4, most_microbatches: int = 7) -> Schedule:
+    """A schedule of any family, or a random order that runs."""
+    family = draw(st.sampled_from((*FLUSHED, *LOOPED, "pipedream", "1f1b-rr", "random")))
+    devices = draw(st.integers(1, most_devices))
+    microbatches = draw(st.integers(1, most_microbatches))
+    if family == "random":
+        return from_lists("random", draw(op_lists()))
+    if family in LOOPED:
+        chunks = draw(st.integers(1, 3))
+        return build_schedule(family, devices * chunks, microbatches, chunks=chunks)
+    if family == "1f1b-rr":
+        replicas = tuple(draw(st.integers(1, min(3, microbatches))) for _ in range(devices))
+        return build_schedule(family, devices, microbatches, replicas=replicas)
+    return build_schedule(family, devices, microbatches)
+
+
+_seconds = st.one_of(st.just(0.0), st.just(1.0), st.floats(1e-3, 10.0))
+
+
+def _composition(draw: st.DrawFn, total: int, parts: int) -> list[int]:
+    cuts = sorted(draw(st.sets(st.integers(1, total - 1), min_size=parts - 1, max_size=parts - 1))) if parts > 1 else []
+    return [end - begin for begin, end in zip([0, *cuts], [*cuts, total], strict=True)]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """A lowered plan: schedule × stage times × unequal sizes × replicas × communication × updates; it may deadlock."""
+    schedule = draw(schedules())
+    stages, count = schedule.stages, schedule.microbatches
+    devices = [int(schedule.stage[schedule.offsets[r]]) for r in range(schedule.ranks)]
+    round_robin = schedule.name == "1f1b-rr"
+    replicas = [1] * stages
+    if not round_robin and draw(st.booleans()):
+        for rank in range(schedule.ranks):
+            shared = draw(st.integers(1, 3))
+            for stage in np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]):
+                replicas[int(stage)] = shared
+    sizes: Any = None
+    backward_sizes: Any = None
+    form = draw(st.sampled_from(("equal", "unequal", "by stage")))
+    if form != "equal":
+        sizes = [draw(st.integers(1, 4)) for _ in range(count)]
+        if form == "by stage":
+            total = sum(sizes)
+            sizes = [_composition(draw, total, count) for _ in range(stages)]
+            backward_sizes = [_composition(draw, total, count) for _ in range(stages)] if draw(st.booleans()) else None
+    shares = draw(st.sampled_from(((1.0,), (0.5, 0.5), (0.2, 0.3, 0.5))))
+    costs = HandCosts(
+        forward=tuple(draw(_seconds) for _ in range(stages)),
+        backward=tuple(draw(_seconds) for _ in range(stages)),
+        update=draw(_seconds),
+        transfer_seconds=draw(_seconds),
+        stage_buckets={
+            s: tuple(Bucket(share, draw(_seconds)) for share in shares)
+            for s in range(stages)
+            if replicas[s] > 1 or round_robin
+        },
+        device_of_stage=tuple(_device_of(schedule, devices, s) for s in range(stages)),
+    )
+    return lower(
+        schedule,
+        costs,
+        forward_sizes=sizes,
+        backward_sizes=backward_sizes,
+        split_replicas=None if round_robin else replicas,
+        communication=draw(st.sampled_from(("overlapped", "send-blocking", "both-blocking"))),
+        updates=draw(st.booleans()),
+    )
+
+
+def _device_of(schedule: Schedule, heads: Sequence[int], stage: int) -> int:
+    rank = int(schedule.rank_of_row()[np.flatnonzero(schedule.stage == stage)[0]])
+    return int(heads[rank])

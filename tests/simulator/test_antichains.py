@@ -1,0 +1,162 @@
+"""Antichain states: counts, cuts and order."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import Layer, Workload, antichain_states, read_profile
+
+
+def layer(name: str, kind: str = "linear", parameters: int = 1) -> Layer:
+    return Layer(name, kind, 1.0 if kind == "linear" else 0.0, parameters, 1.0, 1.0)
+
+
+def workload(count: int, edges: list[tuple[int, int]], kinds: dict[int, str] | None = None) -> Workload:
+    kinds = kinds or {}
+    layers = [layer(f"layer{i}", kinds.get(i, "linear"), 0 if i in kinds else 1) for i in range(count)]
+    return Workload("test", tuple(layers), tuple(sorted(edges)))
+
+
+DIAMOND = workload(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Workload:
+    """Connected graphs with one source, up to 7 layers."""
+    count = draw(st.integers(1, 7))
+    edges = set()
+    for consumer in range(1, count):
+        producers = draw(st.sets(st.integers(0, consumer - 1), min_size=1, max_size=3))
+        edges |= {(producer, consumer) for producer in producers}
+    return workload(count, list(edges))
+
+
+def test_chain_has_one_state_a_layer() -> None:
+    """The states of a chain are its prefixes, in order."""
+    states = antichain_states(workload(4, [(0, 1), (1, 2), (2, 3)]))
+    assert states.members.tolist() == np.tril(np.ones((4, 4), dtype=bool)).tolist()
+
+
+def test_diamond_has_five_states() -> None:
+    """A fork of two branches of one layer each has 2 x 2 states within, one before and one after."""
+    states = antichain_states(DIAMOND)
+    sets = [set(np.flatnonzero(row)) for row in states.members]
+    assert len(sets) == 5
+    assert sets[0] == {0}
+    assert sets[-1] == {0, 1, 2, 3}
+    assert {frozenset(s) for s in sets[1:4]} == {frozenset({0, 1}), frozenset({0, 2}), frozenset({0, 1, 2})}
+
+
+def test_cut_counts_each_producer_once() -> None:
+    """Behind {0} only layer 0's output crosses, once, though two layers read it; behind {0, 1} both 0's and 1's."""
+    states = antichain_states(DIAMOND)
+    crossing = {
+        tuple(np.flatnonzero(members)): total
+        for members, total in zip(states.members, states.crossing(np.array([1.0, 10.0, 100.0, 1000.0])), strict=True)
+    }
+    assert crossing == {(0,): 1, (0, 1): 11, (0, 2): 101, (0, 1, 2): 110, (0, 1, 2, 3): 0}
+
+
+def test_augmented_antichain_keeps_the_fork() -> None:
+    """PipeDream's own measure also charges the fork, 0, behind {0, 1, 2}, and the output of the whole network."""
+    states = antichain_states(DIAMOND)
+    sent = {
+        tuple(np.flatnonzero(members)): total
+        for members, total in zip(
+            states.members, states.augmented_totals(np.array([1.0, 10.0, 100.0, 1000.0])), strict=True
+        )
+    }
+    assert sent == {(0,): 1, (0, 1): 11, (0, 2): 101, (0, 1, 2): 111, (0, 1, 2, 3): 1000}
+
+
+def test_stage_layers_are_the_difference_of_two_states() -> None:
+    """The stage from the first state to the last one is all layers but the first state's."""
+    states = antichain_states(DIAMOND)
+    assert states.stage_layers(0, 1) == (0,)
+    assert states.stage_layers(1, 5) == (1, 2, 3)
+
+
+def test_inputs_add_no_state_unless_asked() -> None:
+    """An input is in every state; kept, it is a first layer like any other."""
+    chain = workload(3, [(0, 1), (1, 2)], {0: "input"})
+    assert antichain_states(chain).members.tolist() == [[True, True, False], [True, True, True]]
+    assert len(antichain_states(chain, drop_inputs=False)) == 3
+
+
+def test_unread_item_goes_where_its_producer_goes() -> None:
+    """A reshape that nothing reads does not double the states; one that is read does."""
+    graph = workload(4, [(0, 1), (0, 2), (2, 3)], {1: "reshape"})
+    states = antichain_states(graph)
+    assert len(states) == 3
+    assert states.members[:, 1].all()
+
+
+def test_second_source_joins_with_its_first_reader() -> None:
+    """Layer 2 has no producer; it enters when layer 3, which reads it, does."""
+    states = antichain_states(workload(4, [(0, 1), (1, 3), (2, 3)]))
+    assert [tuple(np.flatnonzero(row)) for row in states.members] == [(0,), (0, 1), (0, 1, 2, 3)]
+
+
+def test_too_many_states_are_refused() -> None:
+    """12 branches of one layer make 2^12 + 1 states, more than 1,000."""
+    edges = [(0, i) for i in range(1, 13)] + [(i, 13) for i in range(1, 13)]
+    assert len(antichain_states(workload(14, edges))) == 2**12 + 1
+    with pytest.raises(ValueError, match="at most 1000 antichain states"):
+        antichain_states(workload(14, edges), limit=1000)
+
+
+def test_only_inputs_are_refused() -> None:
+    """A workload of inputs alone has nothing to partition."""
+    with pytest.raises(ValueError, match="a layer that is not an input"):
+        antichain_states(workload(1, [], {0: "input"}))
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs())
+def test_states_are_all_down_sets(graph: Workload) -> None:
+    """Against enumeration: every non-empty set of layers closed under producers, each once, smaller ones first."""
+    count = len(graph.layers)
+    expected = {
+        frozenset(chosen)
+        for size in range(1, count + 1)
+        for chosen in combinations(range(count), size)
+        if all(producer in chosen for producer, consumer in graph.edges if consumer in chosen)
+    }
+    states = antichain_states(graph)
+    found = [frozenset(np.flatnonzero(row).tolist()) for row in states.members]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+    for outer, layers in enumerate(found):
+        inside = [inner for inner, others in enumerate(found) if others < layers]
+        assert states.predecessors[states.offsets[outer] : states.offsets[outer + 1]].tolist() == inside
+        assert all(inner < outer for inner in inside)
+        assert all(states.contains(outer, inner) == (inner in inside) for inner in range(len(found)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs())
+def test_cut_of_a_prefix_agrees_with_the_workload(graph: Workload) -> None:
+    """Where a state is a prefix of the layer order, its cut is the workload's own."""
+    states = antichain_states(graph)
+    crossing = states.crossing(np.array([layer.output_elements for layer in graph.layers]))
+    for row, total in zip(states.members, crossing, strict=True):
+        size = int(row.sum())
+        if row[:size].all():
+            assert total == graph.cut_elements()[size]
+
+
+@pytest.mark.parametrize(
+    ("profile", "count"), [("vgg16", 40), ("alexnet", 22), ("gnmt", 99), ("gnmt_large", 1495), ("resnet50", 240)]
+)
+def test_profiles_have_the_recorded_counts(shared_data: Path, profile: str, count: int) -> None:
+    """The official optimizer's number of states, for each bundled profile."""
+    measured = read_profile(shared_data / "pipedream_profiles" / f"{profile}.txt")
+    states = antichain_states(measured, drop_inputs=False)
+    assert len(states) == count
+    assert states.members[-1].all()

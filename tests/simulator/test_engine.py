@@ -1,0 +1,316 @@
+"""Tests of `simulator.engine`: contention, all-reduce, deadlocks, noise and shared devices, in figures worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import Bucket, DeadlockError, OpKind, Program, Timeline, build_schedule, from_text, given_costs, lower
+from simulator.engine import replay
+from tests.simulator.strategies import HandCosts, bits, channel, programs
+
+
+def times(timeline: Timeline, stage: int, kind: OpKind, replica: int = 0) -> list[tuple[float, float]]:
+    """(start, end) of the ops of one kind of a stage, in order."""
+    rows = (timeline.stage == stage) & (timeline.kind == kind) & (timeline.replica == replica)
+    return list(zip(timeline.start[rows].tolist(), timeline.end[rows].tolist(), strict=True))
+
+
+F, B = OpKind.FORWARD, OpKind.BACKWARD
+
+
+# ---- contention ------------------------------------------------------------------------------------------------------
+
+
+def two_stages(routes: dict[tuple[int, int], tuple[int, ...]], size: float, channels: int, name: str, m: int) -> Program:
+    """Two stages, F = B = 1 s, tensors of `size` bytes over channels of 1 byte a second."""
+    costs = HandCosts(
+        (1.0, 1.0), (1.0, 1.0), transfer_bytes=size, routes=routes, channels=(channel(1.0),) * channels
+    )
+    return lower(build_schedule(name, 2, m), costs)
+
+
+def test_two_transfers_on_one_channel_queue() -> None:
+    """Tensors of 2 s leave at 1 and 2: the second waits until 3 and arrives at 5; gradients queue alike on the way back."""
+    program = two_stages({(0, 1): (0,), (1, 0): (1,)}, 2.0, 2, "gpipe", 2)
+    free, queued = replay(program), replay(program, contention=True)
+    assert times(free, 1, F) == [(3.0, 4.0), (4.0, 5.0)]
+    assert times(free, 0, B) == [(8.0, 9.0), (9.0, 10.0)]
+    assert times(queued, 1, F) == [(3.0, 4.0), (5.0, 6.0)]
+    assert times(queued, 1, B) == [(6.0, 7.0), (7.0, 8.0)]
+    assert times(queued, 0, B) == [(9.0, 10.0), (11.0, 12.0)]
+    assert queued.transfers.start.tolist() == [1.0, 2.0, 7.0, 8.0]
+    assert queued.transfers.end.tolist() == [3.0, 5.0, 9.0, 11.0]
+    assert queued.transfers.size_bytes.tolist() == [2.0] * 4
+
+
+def two_senders(routes: dict[tuple[int, int], tuple[int, ...]], channels: tuple[Any, ...], size: float) -> float:
+    """When the last of two tensors, sent at 1 by the two replicas of stage 0, arrives at stage 1."""
+    costs = HandCosts((1.0, 1.0), (1.0, 1.0), transfer_bytes=size, routes=routes, channels=channels)
+    program = lower(build_schedule("gpipe", 2, 1), costs, forward_sizes=[2], split_replicas=[2, 1])
+    return times(replay(program, contention=True), 1, F)[0][0]
+
+
+def test_transfers_on_different_channels_do_not_wait() -> None:
+    """Two replicas send 2 bytes at 1 byte a second: side by side until 3, one after the other until 5."""
+    assert two_senders({(0, 1): (0,), (100, 1): (1,)}, (channel(1.0), channel(1.0)), 2.0) == 3.0
+    assert two_senders({(0, 1): (0,), (100, 1): (0,)}, (channel(1.0), channel(1.0)), 2.0) == 5.0
+
+
+@pytest.mark.parametrize("bandwidths", [(4.0, 2.0), (2.0, 4.0)])
+def test_cut_through_on_two_hops(bandwidths: tuple[float, float]) -> None:
+    """8 bytes at 2 bytes a second and 0.75 s of latency: 4.75 alone; the second message is one bottleneck's 4 s behind: 8.75."""
+    channels = (channel(bandwidths[0], 0.5), channel(bandwidths[1], 0.25))
+    apart = (*channels, *channels)
+    assert two_senders({(0, 1): (0, 1), (100, 1): (2, 3)}, apart, 8.0) == 1.0 + 4.75
+    assert two_senders({(0, 1): (0, 1), (100, 1): (0, 1)}, channels, 8.0) == 1.0 + 8.75
+
+
+def test_half_duplex_makes_activations_and_gradients_wait_for_each_other() -> None:
+    """1F1B, tensors of 3 s: the gradient of 6 s leaves at once on a channel of its own, at 7 on a shared one."""
+    full = two_stages({(0, 1): (0,), (1, 0): (1,)}, 3.0, 2, "1f1b", 2)
+    half = two_stages({(0, 1): (0,), (1, 0): (0,)}, 3.0, 1, "1f1b", 2)
+    assert times(replay(full, contention=True), 0, B) == [(9.0, 10.0), (12.0, 13.0)]
+    assert times(replay(half, contention=True), 0, B) == [(10.0, 11.0), (13.0, 14.0)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    p=st.integers(1, 4),
+    m=st.integers(1, 6),
+    f=st.floats(1.0, 5.0),
+    b=st.floats(1.0, 5.0),
+    busy=st.floats(0.0, 1.0),
+    latency=st.floats(0.0, 3.0),
+)
+def test_idle_links_under_contention_equal_no_contention(
+    p: int, m: int, f: float, b: float, busy: float, latency: float
+) -> None:
+    """Where no transfer meets another (each channel is busy for less than F), contention changes nothing (1e-12)."""
+    routes = {}
+    for s in range(p - 1):
+        routes[s, s + 1], routes[s + 1, s] = (2 * s,), (2 * s + 1,)
+    costs = HandCosts(
+        (f,) * p, (b,) * p, transfer_bytes=busy, routes=routes, channels=(channel(1.0, latency),) * (2 * p)
+    )
+    program = lower(build_schedule("1f1b", p, m), costs)
+    free, contended = replay(program), replay(program, contention=True)
+    np.testing.assert_allclose(contended.start, free.start, rtol=1e-12)
+    np.testing.assert_allclose(contended.end, free.end, rtol=1e-12)
+    np.testing.assert_allclose(contended.transfers.end, free.transfers.end, rtol=1e-12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_contention_without_routes_is_no_contention(data: st.DataObject) -> None:
+    """The loop for contended links finds the same times as the lean one where every link is its own (1e-12)."""
+    try:
+        program = data.draw(programs())
+        free = replay(program)
+    except ValueError:
+        return
+    contended = replay(program, contention=True)
+    np.testing.assert_allclose(contended.end, free.end, rtol=1e-12, atol=1e-12)
+
+
+def test_blocking_transfers_queue_on_their_channel_too() -> None:
+    """Two replicas that are busy sending 2 bytes each over one channel of 1 byte a second need 4 s together, not 2."""
+    costs = HandCosts(
+        (1.0, 1.0),
+        (1.0, 1.0),
+        transfer_bytes=2.0,
+        routes={(0, 1): (0,), (100, 1): (0,)},
+        channels=(channel(1.0),),
+    )
+    program = lower(
+        build_schedule("gpipe", 2, 1), costs, forward_sizes=[2], split_replicas=[2, 1], communication="send-blocking"
+    )
+    assert times(replay(program, contention=True), 1, F)[0][0] == 5.0
+
+
+# ---- all-reduce ------------------------------------------------------------------------------------------------------
+
+
+def replicated(samples: int, buckets: tuple[Bucket, ...], m: int = 1) -> Timeline:
+    """One stage on two replicas, F = 1 and B = 4 seconds a sample, updates of 0.5 s."""
+    costs = HandCosts((1.0,), (4.0,), update=0.5, stage_buckets={0: buckets})
+    program = lower(
+        build_schedule("gpipe", 1, m), costs, forward_sizes=[samples] * m, split_replicas=[2], updates=True
+    )
+    return replay(program)
+
+
+def test_all_reduce_overlaps_backward_bucket_by_bucket() -> None:
+    """Backward 1-5: half of the gradients are there at 3 and reduced 3-5, the rest 5-6; the update follows at 6."""
+    timeline = replicated(2, (Bucket(0.5, 2.0), Bucket(0.5, 1.0)))
+    assert times(timeline, 0, B) == [(1.0, 3.0), (3.0, 5.0)]
+    assert times(timeline, 0, OpKind.REDUCE) == [(3.0, 5.0), (5.0, 6.0)]
+    assert times(timeline, 0, OpKind.UPDATE) == times(timeline, 0, OpKind.UPDATE, 1) == [(6.0, 6.5)]
+    slow = replicated(2, (Bucket(0.5, 3.0), Bucket(0.5, 1.0)))
+    assert times(slow, 0, OpKind.REDUCE) == [(3.0, 6.0), (6.0, 7.0)]
+
+
+def test_all_reduce_waits_for_the_slower_replica() -> None:
+    """3 samples over 2 replicas are 1 and 2: the first halves are there at 3 and 6, the second at 5 and 10."""
+    timeline = replicated(3, (Bucket(0.5, 2.0), Bucket(0.5, 1.0)))
+    assert times(timeline, 0, B, 0) == [(1.0, 3.0), (3.0, 5.0)]
+    assert times(timeline, 0, B, 1) == [(2.0, 6.0), (6.0, 10.0)]
+    assert times(timeline, 0, OpKind.REDUCE) == [(6.0, 8.0), (10.0, 11.0)]
+
+
+def test_only_the_last_backward_is_reduced() -> None:
+    """Gradients add up over micro-batches: 2 of them, one all-reduce, overlapped with the second backward (6-10)."""
+    timeline = replicated(2, (Bucket(0.5, 2.0), Bucket(0.5, 1.0)), m=2)
+    assert times(timeline, 0, B) == [(2.0, 6.0), (6.0, 8.0), (8.0, 10.0)]
+    assert times(timeline, 0, OpKind.REDUCE) == [(8.0, 10.0), (10.0, 11.0)]
+
+
+def test_all_reduces_on_one_channel_queue() -> None:
+    """Stage 1 reduces 3-8 over the channel that stage 0 wants at 4: 8-13; on channels of their own 4-9."""
+    shared = {s: (Bucket(1.0, 5.0, (0,)),) for s in range(2)}
+    costs = HandCosts((1.0, 1.0), (1.0, 1.0), stage_buckets=shared, channels=(channel(1.0),))
+    program = lower(build_schedule("gpipe", 2, 1), costs, forward_sizes=[2], split_replicas=[2, 2])
+    assert times(replay(program, contention=True), 1, OpKind.REDUCE) == [(3.0, 8.0)]
+    assert times(replay(program, contention=True), 0, OpKind.REDUCE) == [(8.0, 13.0)]
+    assert times(replay(program), 0, OpKind.REDUCE) == [(4.0, 9.0)]
+
+
+def test_round_robin_replicas_reduce_once_each_has_run_one_minibatch() -> None:
+    """2-1, F = B = 1, all-reduce 0.5 s: mini-batches 0 and 1 end at 4 and 6 on stage 0, reduced 6-6.5, both updated then."""
+    schedule = build_schedule("1f1b-rr", 2, 2, replicas=(2, 1))
+    costs = HandCosts((1.0, 1.0), (1.0, 1.0), stage_buckets={0: (Bucket(1.0, 0.5),)})
+    timeline = replay(lower(schedule, costs))
+    assert times(timeline, 1, F) == [(1.0, 2.0), (3.0, 4.0)]
+    assert times(timeline, 0, B, 0) == [(3.0, 4.0)]
+    assert times(timeline, 0, B, 1) == [(5.0, 6.0)]
+    assert times(timeline, 0, OpKind.REDUCE) == [(6.0, 6.5)]
+    assert times(timeline, 0, OpKind.UPDATE, 0) == times(timeline, 0, OpKind.UPDATE, 1) == [(6.5, 6.5)]
+
+
+# ---- deadlocks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contention", [False, True])
+def test_deadlock_names_device_position_and_op(contention: bool) -> None:
+    """Every stuck device is named with its position, its op, and where the op stands that it waits for."""
+    program = lower(from_text("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"), given_costs(2, 1.0, 1.0, transfer=0.5))
+    with pytest.raises(DeadlockError) as caught:
+        replay(program, contention=contention)
+    assert str(caught.value) == (
+        "deadlock: device 0, position 1: op 0B0 waits for 1B0 (device 1, position 2); "
+        "device 1, position 1: op 1F1 waits for 0F1 (device 0, position 2)"
+    )
+
+
+# ---- noise -----------------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_seeded() -> None:
+    """The same seed gives the same bits, another seed others, and no noise the durations themselves."""
+    program = lower(build_schedule("1f1b", 4, 8), given_costs(4, 1.0, 2.0))
+    first, again, other = (program.with_noise(0.1, np.random.default_rng(seed)) for seed in (7, 7, 8))
+    assert bits(replay(first).end, replay(again).end)
+    assert not bits(first.seconds, other.seconds)
+    assert bits(program.with_noise(0.0, np.random.default_rng(7)).seconds, program.seconds)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.3, 0.8])
+def test_noise_has_mean_one_and_the_spread_asked_for(spread: float) -> None:
+    """Factors are log-normal of mean 1; 65,536 of them come within 5 standard errors."""
+    program = lower(build_schedule("gpipe", 8, 4096), given_costs(8, 1.0, 1.0))
+    factors = program.with_noise(spread, np.random.default_rng(11)).seconds
+    deviation = np.sqrt(np.expm1(spread * spread))
+    assert abs(factors.mean() - 1.0) < 5 * deviation / np.sqrt(len(factors))
+    assert np.log(factors).std() == pytest.approx(spread, rel=0.02)
+
+
+@pytest.mark.parametrize("spread", [-0.1, 2.0, float("nan")])
+def test_impossible_noise_is_refused(spread: float) -> None:
+    """Spread is at least 0 and below 2."""
+    program = lower(build_schedule("gpipe", 1, 1), given_costs(1, 1.0, 1.0))
+    with pytest.raises(ValueError, match="noise must be at least 0 and below 2"):
+        program.with_noise(spread, np.random.default_rng(1))
+
+
+# ---- lanes that share a device ---------------------------------------------------------------------------------------
+
+
+def lanes(seconds: list[list[float]], sharing: list[int], after: dict[int, int] | None = None) -> Program:
+    """Lanes of tasks with the given durations; `after`: task -> the task that it waits for."""
+    waits = after or {}
+    flat = [one for lane in seconds for one in lane]
+    count = len(flat)
+    zeros = np.zeros(count, dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(lane) for lane in seconds])]).astype(np.int64)
+    has = np.array([task in waits for task in range(count)], dtype=np.int64)
+    return Program(
+        lane_offsets=offsets,
+        lane_device=np.zeros(len(seconds), dtype=np.int32),
+        lane_kind=np.zeros(len(seconds), dtype=np.int8),
+        lane_sharing=np.array(sharing, dtype=np.int32),
+        kind=zeros.astype(np.int8),
+        stage=zeros,
+        microbatch=np.arange(count, dtype=np.int32),
+        replica=zeros,
+        first_sample=zeros,
+        samples=np.ones(count, dtype=np.int32),
+        seconds=np.array(flat),
+        dependency_offsets=np.concatenate([[0], np.cumsum(has)]).astype(np.int64),
+        dependency=np.array([waits[task] for task in sorted(waits)], dtype=np.int32),
+        transfer=np.zeros(len(waits), dtype=np.int32),
+        transfer_seconds=np.zeros(1),
+        transfer_bytes=np.zeros(1),
+        transfer_route=((),),
+        lane_route=((),) * len(seconds),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sharing", "ends"),
+    [
+        ([[1.0], [1.0]], [0, 0], [2.0, 2.0]),
+        ([[1.0], [1.0]], [-1, -1], [1.0, 1.0]),
+        ([[1.0], [1.0]], [0, 1], [1.0, 1.0]),
+        ([[1.0], [3.0]], [0, 0], [2.0, 4.0]),
+        ([[1.0], [1.0], [1.0]], [0, 0, 0], [3.0, 3.0, 3.0]),
+        ([[1.0, 1.0], [2.0]], [0, 0], [2.0, 4.0, 4.0]),
+        ([[1.0], [1.0], [5.0]], [0, 0, -1], [2.0, 2.0, 5.0]),
+        ([[0.0], [1.0]], [0, 0], [0.0, 1.0]),
+    ],
+)
+def test_lanes_that_share_a_device(seconds: list[list[float]], sharing: list[int], ends: list[float]) -> None:
+    """n active lanes of a group proceed at 1/n: two of 1 s end at 2; lanes alone and other groups are not slowed."""
+    assert replay(lanes(seconds, sharing)).end.tolist() == ends
+
+
+def test_a_lane_that_joins_slows_the_other_from_then_on() -> None:
+    """3 s begin at 0; 1 s joins at 1 and ends at 3; the first has 1 s left and ends at 4."""
+    program = lanes([[3.0], [1.0], [1.0]], [0, 0, -1], after={1: 2})
+    assert replay(program).end.tolist() == [4.0, 3.0, 1.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seconds=st.lists(st.lists(st.floats(0.0, 10.0), max_size=5), min_size=1, max_size=4))
+def test_a_shared_device_does_all_its_work_without_idling(seconds: list[list[float]]) -> None:
+    """Without dependencies the last lane ends when the work of all is done."""
+    work = sum(map(sum, seconds))
+    assert replay(lanes(seconds, [0] * len(seconds))).makespan_seconds == pytest.approx(work, rel=1e-9, abs=1e-12)
+
+
+def test_sharing_forward_and_backward_lanes_of_a_lowered_program() -> None:
+    """Two stages lowered as lanes of one shared device take the sum of their work when both are always busy."""
+    program = lower(build_schedule("gpipe", 2, 1), given_costs(2, 1.0, 1.0))
+    shared = replace(program, lane_sharing=np.zeros(2, dtype=np.int32))
+    assert bits(replay(shared).end, replay(program).end)  # one lane is active at a time: nobody is slowed
+
+
+def test_replays_repeat_to_the_bit() -> None:
+    """The same program gives the same bits, contended or not."""
+    program = two_stages({(0, 1): (0,), (1, 0): (0,)}, 0.3, 1, "1f1b", 7)
+    for contention in (False, True):
+        assert bits(replay(program, contention=contention).end, replay(program, contention=contention).end)

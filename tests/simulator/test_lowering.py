@@ -1,0 +1,296 @@
+"""Tests of `simulator.lowering.lower`: who waits for whom, sample ranges, blocking transfers, replicas, updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import (
+    COMMUNICATIONS,
+    Bucket,
+    LaneKind,
+    OpKind,
+    Program,
+    ScheduleError,
+    build_schedule,
+    from_text,
+    given_costs,
+    lower,
+)
+from simulator.recurrence import replay
+from tests.simulator.strategies import HandCosts
+
+F, B = OpKind.FORWARD, OpKind.BACKWARD
+
+
+def lane(program: Program, number: int) -> list[str]:
+    """The tasks of a lane as text."""
+    return [program.name_of(t) for t in range(int(program.lane_offsets[number]), int(program.lane_offsets[number + 1]))]
+
+
+def spans(program: Program, stage: int, kind: OpKind) -> list[tuple[float, float]]:
+    """(start, end) of a stage's ops of one kind, by start."""
+    timeline = replay(program)
+    rows = (timeline.stage == stage) & (timeline.kind == kind)
+    return sorted(zip(timeline.start[rows].tolist(), timeline.end[rows].tolist(), strict=True))
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_op_waits_for_every_op_that_delivers_its_samples() -> None:
+    """Stage 0 runs 1 and 3 samples, stage 1 runs 2 and 2, a second each: stage 1 begins when 2 samples are there, at 4."""
+    costs = given_costs(2, 1.0, 1.0, per_sample=True)
+    program = lower(build_schedule("gpipe", 2, 2), costs, forward_sizes=[[1, 3], [2, 2]])
+    assert spans(program, 0, F) == [(0.0, 1.0), (1.0, 4.0)]
+    assert spans(program, 1, F) == [(4.0, 6.0), (6.0, 8.0)]
+    assert spans(program, 1, B) == [(8.0, 10.0), (10.0, 12.0)]
+    assert spans(program, 0, B) == [(10.0, 11.0), (12.0, 15.0)]
+
+
+def test_stages_may_cut_the_minibatch_into_different_numbers_of_microbatches() -> None:
+    """Stage 0 runs 4 samples at once, stage 1 in 2 halves: both halves wait for the whole, both gradients for the way back."""
+    schedule = from_text("0F0 0B0\n1F0 1F1 1B0 1B1")
+    program = lower(schedule, given_costs(2, 1.0, 1.0, per_sample=True), forward_sizes=[[4], [2, 2]])
+    assert spans(program, 1, F) == [(4.0, 6.0), (6.0, 8.0)]
+    assert spans(program, 0, B) == [(12.0, 16.0)]
+
+
+def test_backward_sizes_of_their_own() -> None:
+    """Forward 1 + 3, backward 2 + 2: the first backward covers samples of both forwards, so it needs both."""
+    costs = given_costs(1, 1.0, 1.0, per_sample=True)
+    program = lower(from_text("0F0 0F1 0B0 0B1"), costs, forward_sizes=[1, 3], backward_sizes=[2, 2])
+    assert spans(program, 0, F) == [(0.0, 1.0), (1.0, 4.0)]
+    assert spans(program, 0, B) == [(4.0, 6.0), (6.0, 8.0)]
+    with pytest.raises(ScheduleError, match="device 0, position 1: op 0B0 stands before 0F1, whose output it needs"):
+        lower(from_text("0F0 0B0 0F1 0B1"), costs, forward_sizes=[1, 3], backward_sizes=[2, 2])
+
+
+def test_unequal_sizes_scale_durations_and_transfers() -> None:
+    """1 and 3 samples, F = 1, transfer 0.5 a sample: stage 1 has them at 1.5 and 4 + 1.5."""
+    costs = given_costs(2, 1.0, 2.0, transfer=0.5, per_sample=True)
+    program = lower(build_schedule("gpipe", 2, 2), costs, forward_sizes=[1, 3])
+    assert spans(program, 1, F) == [(1.5, 2.5), (5.5, 8.5)]
+
+
+def test_one_transfer_carries_all_that_a_device_needs_of_an_op() -> None:
+    """Stage 0 gives 4 samples to two ops of stage 1: one transfer of 4 samples' seconds and bytes, for both."""
+    costs = HandCosts((0.25, 0.25), (0.25, 0.25), transfer_seconds=0.5, transfer_bytes=10.0)
+    schedule = from_text("0F0 0B0\n1F0 1F1 1B0 1B1")
+    program = lower(schedule, costs, forward_sizes=[[4], [2, 2]])
+    assert spans(program, 1, F) == [(3.0, 3.5), (3.5, 4.0)]
+    transfers = replay(program).transfers
+    assert sorted(transfers.size_bytes.tolist()) == [20.0, 20.0, 40.0]
+
+
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+def test_three_samples_over_two_replicas() -> None:
+    """Split as 1 and 2: ranges [0, 1) and [1, 3); both together cover the micro-batch."""
+    program = lower(build_schedule("gpipe", 1, 2), HandCosts((1.0,), (2.0,)), forward_sizes=[3, 3], split_replicas=[2])
+    rows = program.kind == F
+    assert program.replica[rows].tolist() == [0, 0, 1, 1]
+    assert program.first_sample[rows].tolist() == [0, 3, 1, 4]
+    assert program.samples[rows].tolist() == [1, 1, 2, 2]
+    assert program.lane_device.tolist() == [0, 100]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_replicas_tile_every_microbatch(count: int, size: int) -> None:
+    """Whatever the numbers, the replicas' ranges are disjoint, differ by at most one sample and cover all; none takes no time."""
+    program = lower(build_schedule("1f1b", 1, 3), HandCosts((1.0,), (2.0,)), forward_sizes=[size] * 3, split_replicas=[count])
+    for kind in (F, B):
+        for microbatch in range(3):
+            rows = (program.kind == kind) & (program.microbatch == microbatch)
+            covered = [
+                sample
+                for first, samples in zip(program.first_sample[rows], program.samples[rows], strict=True)
+                for sample in range(first, first + samples)
+            ]
+            assert sorted(covered) == list(range(size * microbatch, size * (microbatch + 1)))
+            assert program.samples[rows].max() - program.samples[rows].min() <= 1
+    assert (program.seconds[program.samples == 0] == 0.0).all()
+
+
+def test_a_replica_sends_only_the_samples_that_the_other_side_needs() -> None:
+    """6 samples, 2 replicas to 3: each of the 3 takes 2 samples; the middle one takes 1 from either side."""
+    costs = HandCosts((1.0, 1.0), (1.0, 1.0), transfer_bytes=1.0, transfer_seconds=0.1)
+    program = lower(build_schedule("gpipe", 2, 1), costs, forward_sizes=[6], split_replicas=[2, 3])
+    transfers = replay(program).transfers
+    down = program.kind[transfers.producer] == F
+    moved = zip(
+        program.replica[transfers.producer][down].tolist(),
+        program.replica[transfers.consumer][down].tolist(),
+        transfers.size_bytes[down].tolist(),
+        strict=True,
+    )
+    assert sorted(moved) == [(0, 0, 2.0), (0, 1, 1.0), (1, 1, 1.0), (1, 2, 2.0)]
+
+
+def test_round_robin_replicas_take_turns() -> None:
+    """2-1: mini-batches 0 and 2 on one replica, 1 and 3 on the other, on a device each."""
+    program = lower(build_schedule("1f1b-rr", 2, 4, replicas=(2, 1)), HandCosts((1.0, 1.0), (1.0, 1.0)))
+    assert lane(program, 0) == ["0F0", "0F2", "0B0", "0U0", "0B2", "0U2"]
+    assert lane(program, 1) == ["0F1", "0F3", "0B1", "0U1", "0B3", "0U3"]
+    assert program.lane_device.tolist() == [0, 100, 1]
+
+
+def test_gradients_of_replicas_are_reduced_on_a_lane_of_their_own() -> None:
+    """One lane a replicated stage, one task a bucket; backward falls into parts by the buckets' shares."""
+    buckets = {0: (Bucket(0.25, 3.0, (0,)), Bucket(0.75, 1.0, (0,)))}
+    program = lower(
+        build_schedule("gpipe", 2, 1),
+        HandCosts((1.0, 1.0), (4.0, 4.0), stage_buckets=buckets),
+        forward_sizes=[2],
+        split_replicas=[2, 1],
+        updates=True,
+    )
+    assert program.lane_kind.tolist() == [LaneKind.COMPUTE] * 3 + [LaneKind.COLLECTIVE]
+    assert program.lane_route == ((), (), (), (0,))
+    assert lane(program, 0) == ["0F0", "0B0", "0B0", "0U0"]
+    assert lane(program, 3) == ["0R0", "0R0"]
+    assert program.seconds[program.kind == B].tolist() == [1.0, 3.0, 1.0, 3.0, 8.0]
+
+
+# ---- transfers -------------------------------------------------------------------------------------------------------
+
+
+def test_no_transfer_within_a_device() -> None:
+    """Two stages of one device pass tensors on at once."""
+    program = lower(build_schedule("looped-bfs", 2, 2, chunks=2), given_costs(2, 1.0, 1.0, transfer=9.0))
+    assert replay(program).makespan_seconds == 8.0
+    assert len(replay(program).transfers) == 0
+
+
+def test_send_blocking_tasks() -> None:
+    """Each op whose output moves is followed by its send; the receiver has no task."""
+    program = lower(build_schedule("1f1b", 2, 2), given_costs(2, 1.0, 2.0, transfer=0.5), communication="send-blocking")
+    assert lane(program, 0) == ["0F0", "0S0", "0F1", "0S1", "0B0", "0B1"]
+    assert lane(program, 1) == ["1F0", "1B0", "1S0", "1F1", "1B1", "1S1"]
+    assert spans(program, 1, F)[0] == (1.5, 2.5)
+    assert (program.seconds[program.kind == OpKind.SEND] == 0.5).all()
+
+
+def test_both_blocking_tasks() -> None:
+    """The receiver's device is then busy as long, right before its op."""
+    program = lower(build_schedule("1f1b", 2, 2), given_costs(2, 1.0, 2.0, transfer=0.5), communication="both-blocking")
+    assert lane(program, 0) == ["0F0", "0S0", "0F1", "0S1", "0V0", "0B0", "0V1", "0B1"]
+    assert lane(program, 1) == ["1V0", "1F0", "1B0", "1S0", "1V1", "1F1", "1B1", "1S1"]
+    assert spans(program, 1, F)[0] == (2.0, 3.0)
+
+
+def test_modes_are_the_same_where_transfers_are_free() -> None:
+    """With transfers of 0 s the three modes have one makespan."""
+    costs = given_costs(4, 1.0, 2.0)
+    ends = {
+        replay(lower(build_schedule("1f1b", 4, 8), costs, communication=mode)).makespan_seconds  # type: ignore[arg-type]
+        for mode in COMMUNICATIONS
+    }
+    assert ends == {33.0}
+
+
+# ---- updates ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_flushed_schedule_ends_in_one_update_a_stage() -> None:
+    """One update for each stage of a device, at the end; none unless asked for."""
+    schedule = build_schedule("interleaved-1f1b", 4, 2, chunks=2)
+    costs = given_costs(4, 1.0, 1.0, update=[0.1, 0.2, 0.3, 0.4], devices=schedule)
+    program = lower(schedule, costs, updates=True)
+    assert lane(program, 0)[-2:] == ["0U0", "2U0"]
+    assert lane(program, 1)[-2:] == ["1U0", "3U0"]
+    assert program.seconds[program.kind == OpKind.UPDATE].tolist() == [0.1, 0.3, 0.2, 0.4]
+    assert not (lower(schedule, costs).kind == OpKind.UPDATE).any()
+
+
+def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
+    """`updates` adds none to a schedule that has them, built or read from text."""
+    schedule = build_schedule("pipedream", 2, 3)
+    costs = given_costs(2, 1.0, 1.0, update=0.5)
+    for one in (schedule, from_text("0F0 0F1 0B0 0U0 0F2 0B1 0U1 0B2 0U2\n1F0 1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2")):
+        program = lower(one, costs, updates=True)
+        assert np.count_nonzero(program.kind == OpKind.UPDATE) == 6
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"communication": "telepathy"}, "communication 'telepathy' is unknown; choices: overlapped, send-blocking"),
+        ({"forward_sizes": [1, 2, 3]}, "forward sizes need 2 micro-batches, got 3"),
+        ({"forward_sizes": [1, 0]}, r"forward sizes of stage 0 must be at least 1 sample each, got \[1, 0\]"),
+        ({"forward_sizes": [[1, 1]]}, "forward sizes need one list for each of 2 stages, got 1 lists"),
+        ({"forward_sizes": [[1, 1], [1, 2]]}, "every stage must cover the same mini-batch"),
+        ({"forward_sizes": [[1, 1], [2]]}, "stage 1 has 1 micro-batches, the schedule asks for number 1"),
+        ({"forward_sizes": [1, 2], "backward_sizes": [2, 2]}, "backward sizes of stage 0 sum to 4 samples"),
+        ({"split_replicas": [1]}, r"split replicas need a count of at least 1 for each of 2 stages, got \[1\]"),
+        ({"split_replicas": [1, 0]}, r"got \[1, 0\]"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    """Each rule is stated with the value, in one line."""
+    with pytest.raises(ValueError, match=message) as caught:
+        lower(build_schedule("gpipe", 2, 2), given_costs(2, 1.0, 1.0), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_sizes_that_no_op_covers_are_refused() -> None:
+    """Three micro-batches of samples, two in the lists: the third would be lost."""
+    with pytest.raises(ValueError, match="micro-batches"):
+        lower(build_schedule("gpipe", 2, 2), given_costs(2, 1.0, 1.0), forward_sizes=[[1, 1, 1], [1, 1, 1]])
+
+
+def test_fractions_of_a_sample_are_refused() -> None:
+    """Sizes are whole samples; 1.5 is not silently 1."""
+    with pytest.raises(ValueError, match="sizes"):
+        lower(build_schedule("gpipe", 1, 2), given_costs(1, 1.0, 1.0), forward_sizes=[1.5, 1.5])  # type: ignore[list-item]
+
+
+def test_two_kinds_of_replication_are_refused() -> None:
+    """Round robin and split exclude each other; stages of one device have one number of replicas."""
+    with pytest.raises(ValueError, match="cannot split micro-batches over replicas as well"):
+        lower(build_schedule("1f1b-rr", 1, 4, replicas=(2,)), HandCosts((1.0,), (1.0,)), split_replicas=[2])
+    with pytest.raises(ValueError, match=r"the stages of device 0 must have one number of replicas, got \[1, 2\]"):
+        lower(build_schedule("looped-bfs", 2, 1, chunks=2), HandCosts((1.0,) * 2, (1.0,) * 2), split_replicas=[1, 2])
+
+
+def test_an_order_that_contradicts_its_data_is_refused() -> None:
+    """A backward before its forward on one device is named without a replay."""
+    with pytest.raises(ScheduleError, match="device 0, position 0: op 0B0 stands before 0F0, whose output it needs"):
+        lower(from_text("0B0 0F0"), given_costs(1, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"forward": [1.0, 2.0]}, "forward needs one number or one for each of 3 stages, got 2 numbers"),
+        ({"forward": -1.0}, "forward of stage 0 must be a finite number of at least 0, got -1.0"),
+        ({"backward": [1.0, float("nan"), 1.0]}, "backward of stage 1 must be a finite number of at least 0, got nan"),
+        ({"transfer": float("inf")}, "transfer must be a finite number of at least 0, got inf"),
+    ],
+)
+def test_given_costs_are_checked(arguments: dict[str, Any], message: str) -> None:
+    """Numbers are finite and not negative, one or one a stage."""
+    with pytest.raises(ValueError, match=message):
+        given_costs(3, **{"forward": 1.0, "backward": 1.0, **arguments})
+
+
+def test_durations_of_a_program_are_checked() -> None:
+    """Other durations must be of the same shape, finite and not negative."""
+    program = lower(build_schedule("gpipe", 1, 1), given_costs(1, 1.0, 1.0))
+    with pytest.raises(ValueError, match="durations must have shape"):
+        program.with_seconds(np.ones(3))
+    with pytest.raises(ValueError, match="finite and at least 0"):
+        program.with_seconds(np.array([1.0, -1.0]))
+
+
+def test_predictions_cost_nothing_unless_given() -> None:
+    """A schedule with weight predictions (P) lowers with given costs."""
+    program = lower(from_text("0P0 0F0 0B0 0U0"), given_costs(1, 1.0, 2.0))
+    assert replay(program).makespan_seconds == 3.0

@@ -1,0 +1,248 @@
+"""Rules of figures: the numbers that are drawn, and the files that are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from simulator import recurrence
+from simulator.costs import Bucket, GivenCosts, given_costs
+from simulator.lowering import lower
+from simulator.memory import CATEGORIES, DeviceMemory
+from simulator.ops import OpKind
+from simulator.plots import (
+    MOST_NUMBERED,
+    byte_unit,
+    capacity_in_view,
+    figures,
+    gantt,
+    gantt_rows,
+    memory_figure,
+    memory_steps,
+    peak_rows,
+    readable_window,
+    save,
+    shade,
+    shown_devices,
+    time_unit,
+)
+from simulator.schedules import build_schedule
+from simulator.timeline import Timeline
+
+
+def replayed(name: str, stages: int, microbatches: int, *, transfer: float = 0.0, **options: Any) -> Timeline:
+    schedule = build_schedule(name, stages, microbatches, **options)
+    return recurrence.replay(lower(schedule, given_costs(stages, 1.0, 2.0, transfer=transfer, devices=schedule)))
+
+
+class Reduced(GivenCosts):
+    """Given costs whose stage 0 all-reduces in two buckets; replica r of stage s is device 10·s + r."""
+
+    def device(self, stage: int, replica: int) -> int:
+        return 10 * stage + replica
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        return (Bucket(0.25, 1.0), Bucket(0.75, 1.0)) if stage == 0 else ()
+
+
+def replicated(replicas: int) -> Timeline:
+    """Two stages, stage 0 on `replicas` devices that split one micro-batch, with all-reduce and updates."""
+    numbers = (1.0, 1.0)
+    costs = Reduced(numbers, (2.0, 2.0), numbers, numbers, (0.5, 0.5))
+    program = lower(
+        build_schedule("gpipe", 2, 1), costs, forward_sizes=[replicas], split_replicas=[replicas, 1], updates=True
+    )
+    return recurrence.replay(program)
+
+
+def memory(device: int, peak: float, capacity: float, steps: int = 4) -> DeviceMemory:
+    held = np.zeros((steps, len(CATEGORIES)))
+    held[:, 0] = peak / 4
+    held[steps // 2, CATEGORIES.index("activations")] = peak * 3 / 4
+    return DeviceMemory(device, capacity, np.linspace(0.0, 2.0, steps), held)
+
+
+def drawn_texts(timeline: Timeline, **options: Any) -> list[str]:
+    return [text.get_text() for text in gantt(timeline, **options).texts if text.get_text().isdigit()]
+
+
+def test_rows_stand_with_stage_0_on_top() -> None:
+    """Rows go by stage; the boxes of a row are its ops by start."""
+    rows = gantt_rows(replayed("1f1b", 3, 2))
+    assert [row.label for row in rows] == ["stage 0 (GPU 0)", "stage 1 (GPU 1)", "stage 2 (GPU 2)"]
+    last = rows[2]
+    assert last.kind.tolist() == [OpKind.FORWARD, OpKind.BACKWARD] * 2
+    assert last.microbatch.tolist() == [0, 0, 1, 1]
+    assert last.start.tolist() == [2, 3, 5, 6]
+    assert last.end.tolist() == [3, 5, 6, 8]
+
+
+def test_stages_of_one_device_share_a_row_shaded_by_position() -> None:
+    """An interleaved device is one row; its second stage is drawn lighter."""
+    rows = gantt_rows(replayed("interleaved-1f1b", 4, 2, chunks=2), device_word="FPGA")
+    assert [row.label for row in rows] == ["stages 0, 2 (FPGA 0)", "stages 1, 3 (FPGA 1)"]
+    assert rows[0].chunk[:4].tolist() == [0, 0, 1, 1]
+    assert all(late > early for late, early in zip(shade("#204060", 1, 2), shade("#204060", 0, 2), strict=True))
+
+
+def test_replicas_are_named_and_their_all_reduce_is_a_thin_row_below() -> None:
+    """Replicas of a stage are numbered, all-reduce follows them, and a backward in parts is one box."""
+    rows = gantt_rows(replicated(2))
+    assert [(row.label, row.thin) for row in rows] == [
+        ("stage 0 · replica 0 (GPU 0)", False),
+        ("stage 0 · replica 1 (GPU 1)", False),
+        ("stage 0 all-reduce", True),
+        ("stage 1 (GPU 10)", False),
+    ]
+    assert rows[0].kind.tolist() == [OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE]
+    assert (rows[0].end - rows[0].start).tolist() == [1.0, 2.0, 0.5]
+
+
+def test_equal_replicas_share_a_row_where_there_are_many() -> None:
+    """Above the most rows, replicas that do the same at the same time become one row; none of their lanes is lost."""
+    timeline = replicated(50)
+    rows = gantt_rows(timeline)
+    assert [row.label for row in rows] == [
+        "stage 0 · 50 equal replicas (GPUs 0–49)",
+        "stage 0 all-reduce",
+        "stage 1 (GPU 10)",
+    ]
+    assert sorted(lane for row in rows for lane in row.lanes) == list(range(len(timeline.lane_kind)))
+    assert len(gantt_rows(timeline, most_rows=60)) == 52
+
+
+def test_a_window_cuts_boxes_at_its_ends() -> None:
+    """Boxes that cross an end of the window are cut there, others are left out."""
+    row = gantt_rows(replayed("gpipe", 1, 2))[0].within(0.5, 3.0)
+    assert list(zip(row.start.tolist(), row.end.tolist(), strict=True)) == [(0.5, 1.0), (1.0, 2.0), (2.0, 3.0)]
+
+
+def test_readable_window_only_for_long_streams() -> None:
+    """A short timeline needs no cut; a long one is cut in the middle, with as many boxes as asked for in the fullest row."""
+    assert readable_window(replayed("pipedream", 2, 32)) is None
+    timeline = replayed("pipedream", 2, 100)
+    window = readable_window(timeline, boxes=20)
+    assert window is not None
+    begin, end = window
+    assert 0 < begin < timeline.makespan_seconds / 2 < end < timeline.makespan_seconds
+    counts = [int((row.within(begin, end).kind <= OpKind.WEIGHT_GRADIENT).sum()) for row in gantt_rows(timeline)]
+    assert 18 <= max(counts) <= 22
+    with pytest.raises(ValueError, match="at least 2 boxes"):
+        readable_window(timeline, boxes=1)
+
+
+def test_boxes_carry_numbers_where_they_can_be_read() -> None:
+    """Every op of a small timeline has its number; a row with more than the most numbered boxes has none."""
+    assert sorted(drawn_texts(replayed("1f1b", 2, 3))) == sorted("000011112222")
+    assert drawn_texts(replayed("1f1b", 1, MOST_NUMBERED)) == []
+
+
+def test_numbers_of_a_kind_in_a_row_are_all_or_none() -> None:
+    """Where the widest number of a kind has no room, the kind has no numbers rather than those below ten only."""
+    assert sorted(map(int, drawn_texts(replayed("gpipe", 8, 32)))) == sorted(list(range(32)) * 8)
+
+
+def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:
+    """Given axes are used; a window that does not rise is a ValueError."""
+    timeline = replayed("1f1b", 2, 2, transfer=0.5)
+    ax = Figure(figsize=(6, 2)).add_axes((0.2, 0.2, 0.7, 0.5))
+    assert gantt(timeline, ax, title="two stages") is ax
+    assert ax.get_xlim() == (0.0, timeline.makespan_seconds)
+    assert ax.get_ylim() == (2.0, 0.0)
+    assert ax.get_xlabel() == "time (s)"
+    with pytest.raises(ValueError, match="window must rise"):
+        gantt(timeline, window=(2.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "factor"),
+    [
+        (0.0, "s", 1.0),
+        (5e-8, "ns", 1e9),
+        (2e-5, "µs", 1e6),
+        (0.25, "ms", 1e3),
+        (1.0, "s", 1.0),
+        (10800.0, "h", 1 / 3600),
+    ],
+)
+def test_time_units(seconds: float, unit: str, factor: float) -> None:
+    """The unit is the largest that keeps the figure at 1 or more; hours from three on."""
+    name, per_second = time_unit(seconds)
+    assert name == unit
+    assert per_second == pytest.approx(factor)
+
+
+def test_byte_units_and_figures() -> None:
+    """Bytes in binary units; numbers with three digits and thousands apart."""
+    assert byte_unit(16 * 2**30) == ("GiB", 2.0**-30)
+    assert byte_unit(10) == ("bytes", 1.0)
+    assert [figures(value) for value in (0, 16.0, 2416.4, 33.44, 0.01234)] == ["0", "16", "2,416", "33.4", "0.0123"]
+
+
+def test_thinned_steps_keep_the_peak() -> None:
+    """Thinning a long history keeps its ends and its peak; of one moment the last step stays."""
+    long = memory(0, 100.0, 200.0, steps=50_001)
+    times, held = memory_steps(long, most=100)
+    assert len(times) <= 102
+    assert (times[0], times[-1]) == (0.0, 2.0)
+    assert (np.diff(times) > 0).all()
+    assert held.sum(axis=1).max() == long.peak_bytes == 100.0
+    held = np.zeros((3, len(CATEGORIES)))
+    held[:, 4] = (1.0, 0.0, 7.0)
+    times, kept = memory_steps(DeviceMemory(0, 10.0, np.array([0.0, 1.0, 1.0]), held))
+    assert times.tolist() == [0.0, 1.0]
+    assert kept[:, 4].tolist() == [1.0, 7.0]
+
+
+def test_peak_rows_name_every_device_and_its_parts() -> None:
+    """One row a device by id; the parts of a peak sum to it."""
+    rows = peak_rows([memory(3, 80.0, 100.0), memory(1, 40.0, 100.0)])
+    assert [(row["device"], row["peak_bytes"], row["share"]) for row in rows] == [(1, 40.0, 0.4), (3, 80.0, 0.8)]
+    assert all(sum(row[name] for name in CATEGORIES) == row["peak_bytes"] for row in rows)
+
+
+def test_panels_show_all_of_few_devices_and_the_extremes_of_many() -> None:
+    """Up to four devices each have a panel; of more, the fullest and the emptiest; of equal ones, one."""
+    assert [one.device for one in shown_devices([memory(d, 10.0, 100.0) for d in (2, 0, 1)])] == [0, 1, 2]
+    many = [memory(d, 10.0 + (d == 4) * 50 - (d == 2) * 5, 100.0) for d in range(6)]
+    assert [one.device for one in shown_devices(many)] == [4, 2]
+    assert [one.device for one in shown_devices([memory(d, 10.0, 100.0) for d in range(6)])] == [0]
+
+
+def test_capacity_line_only_where_it_does_not_flatten() -> None:
+    """A capacity of at most three times the peak is drawn as a line, a larger one is written out."""
+    assert capacity_in_view([memory(0, 40.0, 100.0)])
+    assert not capacity_in_view([memory(0, 30.0, 100.0)])
+    for peak, words in ((40.0, "red line: capacity 100 bytes"), (30.0, "capacity 100 bytes, far beyond the axis")):
+        figure = memory_figure([memory(0, peak, 100.0)])
+        assert words in figure.axes[-1].get_title(loc="left")
+    with pytest.raises(ValueError, match="at least one device"):
+        memory_figure([])
+
+
+def test_a_device_that_does_not_fit_is_named() -> None:
+    """A peak above the capacity is said in words, not by colour alone."""
+    figure = memory_figure([memory(7, 120.0, 100.0)])
+    assert figure.axes[0].get_title(loc="left") == "GPU 7: peak 120 bytes, 120 % of 100 bytes: does not fit"
+
+
+def test_files_are_whole_and_the_same_every_time(tmp_path: Path) -> None:
+    """PNG and SVG of one timeline have the same bytes twice, and nothing else is left in the folder."""
+    for stem in ("a", "b"):
+        save(gantt(replayed("1f1b", 2, 2), title="twice").figure, tmp_path / stem)  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg", "b.png", "b.svg"]
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+
+
+def test_nothing_is_left_where_the_folder_is_missing(tmp_path: Path) -> None:
+    """A folder that does not exist is an OSError, and nothing is written."""
+    with pytest.raises(OSError, match="missing"):
+        save(Figure(figsize=(1, 1)), tmp_path / "missing" / "a")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,158 @@
+"""Tests of `simulator.recurrence`: the compiled twin of the engine, single and batched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import DeadlockError, Op, Program, build_schedule, given_costs, lower
+from simulator import engine as simpy_engine
+from simulator import recurrence
+from simulator.schedule import ScheduleError, from_lists
+from tests.simulator.strategies import B, F, bits, programs
+
+
+def one_forward_one_backward(forward: float = 1.0, transfer: float = 0.0) -> Program:
+    """1F1B on 4 stages, 8 micro-batches, B = 2F."""
+    return lower(build_schedule("1f1b", 4, 8), given_costs(4, forward, 2 * forward, transfer=transfer))
+
+
+def assert_engines_agree(program: Program) -> bool:
+    """Same start and end bits on both engines, or a deadlock on both; True if the program runs."""
+    try:
+        reference = simpy_engine.replay(program)
+    except DeadlockError as deadlock:
+        with pytest.raises(DeadlockError) as other:
+            recurrence.replay(program)
+        assert str(other.value) == str(deadlock)
+        return False
+    compiled = recurrence.replay(program)
+    assert bits(compiled.start, reference.start)
+    assert bits(compiled.end, reference.end)
+    assert bits(compiled.transfers.end, reference.transfers.end)
+    return True
+
+
+@st.composite
+def lowered(draw: st.DrawFn) -> Program | None:
+    """A generated plan; None where its sizes contradict the order on one device already."""
+    try:
+        return draw(programs())
+    except ScheduleError as error:
+        assert "whose output it needs" in str(error)
+        return None
+
+
+@settings(max_examples=250, deadline=None)
+@given(program=lowered())
+def test_engine_and_recurrence_agree_to_the_last_bit(program: Program | None) -> None:
+    """Start and end of every task are the same bits on both engines, on any plan; a deadlock is the same deadlock."""
+    if program is not None:
+        assert_engines_agree(program)
+
+
+@settings(max_examples=60, deadline=None)
+@given(program=lowered(), seed=st.integers(0, 2**32 - 1))
+def test_engines_agree_on_noisy_durations(program: Program | None, seed: int) -> None:
+    """Noise is drawn before the replay: both engines replay the same noisy durations to the same bits."""
+    if program is not None:
+        assert_engines_agree(program.with_noise(0.3, np.random.default_rng(seed)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(program=lowered())
+def test_no_task_starts_before_its_lane_and_its_data(program: Program | None) -> None:
+    """start = max(end of the lane's task before, end of each dependency + lag), and end = start + seconds, for every task."""
+    if program is None:
+        return
+    try:
+        timeline = recurrence.replay(program)
+    except DeadlockError:
+        return
+    for lane in range(program.lanes):
+        free = 0.0
+        for task in range(int(program.lane_offsets[lane]), int(program.lane_offsets[lane + 1])):
+            rows = slice(int(program.dependency_offsets[task]), int(program.dependency_offsets[task + 1]))
+            lag = program.transfer_seconds[program.transfer[rows]]
+            ready = timeline.end[program.dependency[rows]] + lag
+            assert timeline.start[task] == max(free, ready.max(initial=0.0))
+            assert timeline.end[task] == timeline.start[task] + program.seconds[task]
+            free = timeline.end[task]
+
+
+def test_makespan_of_a_prepared_program_is_the_closed_form() -> None:
+    """1F1B without transfers: (m + p - 1)(F + B) = 11 · 3."""
+    assert recurrence.makespan(recurrence.prepare(one_forward_one_backward())) == 33.0
+
+
+def test_makespans_of_many_plans_equal_single_ones() -> None:
+    """A batch of different plans, with one dependency a task and with several, gives each plan's own makespan to the bit."""
+    plans = [one_forward_one_backward(1.0 + i / 7, i / 3) for i in range(5)]
+    plans.append(lower(build_schedule("gpipe", 3, 5), given_costs(3, [1, 2, 3], 1.5, transfer=0.1)))
+    plans.append(
+        lower(
+            build_schedule("gpipe", 2, 4),
+            given_costs(2, 1.0, 1.0, per_sample=True),
+            forward_sizes=[[1, 2, 3, 2], [2, 2, 2, 2]],
+        )
+    )
+    prepared = [recurrence.prepare(plan) for plan in plans]
+    assert {one.single for one in prepared} == {True, False}
+    assert recurrence.makespans(prepared).tolist() == [recurrence.makespan(one) for one in prepared]
+
+
+def test_makespans_of_no_plans_is_empty() -> None:
+    """No plans, no makespans."""
+    assert recurrence.makespans([]).shape == (0,)
+
+
+def test_makespans_of_durations_equal_single_ones() -> None:
+    """Each row of durations, in the program's task order, gives the makespan of the program with those durations."""
+    program = one_forward_one_backward(transfer=0.25)
+    rng = np.random.default_rng(5)
+    rows = program.seconds * rng.uniform(0.5, 2.0, (6, len(program)))
+    batch = recurrence.makespans_of_durations(recurrence.prepare(program), rows)
+    single = [recurrence.makespan(recurrence.prepare(program.with_seconds(row))) for row in rows]
+    assert batch.tolist() == single
+
+
+def test_makespans_of_durations_wants_a_row_per_variant() -> None:
+    """Durations of another shape are refused with the shape that is needed."""
+    prepared = recurrence.prepare(one_forward_one_backward())
+    with pytest.raises(ValueError, match=r"shape \(rows, 64\), got \(64,\)"):
+        recurrence.makespans_of_durations(prepared, np.ones(64))
+
+
+def test_ends_fills_the_memory_that_it_is_given() -> None:
+    """`out` is filled and returned, so that many replays need one allocation."""
+    prepared = recurrence.prepare(one_forward_one_backward())
+    out = np.empty(len(prepared) + 1)
+    assert recurrence.ends(prepared, out) is out
+    assert out.max() == 33.0
+
+
+def test_shared_lanes_are_refused() -> None:
+    """Lanes that share a device need the event engine, and the message says so."""
+    program = one_forward_one_backward()
+    shared = replace(program, lane_sharing=np.zeros(program.lanes, dtype=np.int32))
+    with pytest.raises(ValueError, match="use the SimPy engine"):
+        recurrence.prepare(shared)
+
+
+def test_deadlock_names_device_position_and_op() -> None:
+    """Two devices that each begin with what the other still has to deliver are both named."""
+    lists = [
+        [Op(0, F, 0), Op(0, B, 0), Op(0, F, 1), Op(0, B, 1)],
+        [Op(1, F, 0), Op(1, F, 1), Op(1, B, 0), Op(1, B, 1)],
+    ]
+    program = lower(from_lists("stuck", lists), given_costs(2, 1.0, 1.0))
+    with pytest.raises(DeadlockError) as caught:
+        recurrence.prepare(program)
+    assert str(caught.value) == (
+        "deadlock: device 0, position 1: op 0B0 waits for 1B0 (device 1, position 2); "
+        "device 1, position 1: op 1F1 waits for 0F1 (device 0, position 2)"
+    )

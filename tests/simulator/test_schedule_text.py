@@ -1,0 +1,136 @@
+"""Tests of `simulator.schedule_text`: text lines and the CSV of torch, both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from simulator import (
+    COMPUTE_KINDS,
+    Schedule,
+    ScheduleError,
+    build_schedule,
+    from_text,
+    from_torch_csv,
+    read_schedule,
+    to_text,
+    to_torch_csv,
+)
+from tests.simulator.strategies import schedules
+
+
+def assert_same(read: Schedule, written: Schedule) -> None:
+    """Same ops on the same ranks, same counts, same replica numbers, same kind of end."""
+    assert list(read.lists()) == list(written.lists())
+    assert (read.stages, read.microbatches) == (written.stages, written.microbatches)
+    assert np.array_equal(read.replica, written.replica)
+    assert read.flush is written.flush
+
+
+def test_text_is_one_line_a_device() -> None:
+    """Ops apart by spaces, device 0 first."""
+    assert to_text(build_schedule("1f1b", 2, 2)) == "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"
+
+
+def test_csv_is_one_row_a_rank() -> None:
+    """Cells as torch prints its actions; updates are the optimizer's and are left out."""
+    assert to_torch_csv(build_schedule("1f1b", 2, 2)) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+    assert to_torch_csv(build_schedule("pipedream", 2, 1)) == "0F0,0B0\n1F0,1B0\n"
+
+
+@settings(max_examples=80, deadline=None)
+@given(schedule=schedules())
+def test_text_round_trip(schedule: Schedule) -> None:
+    """Reading what was written gives the same schedule, updates included."""
+    assert_same(from_text(to_text(schedule), schedule.name), schedule)
+
+
+@settings(max_examples=80, deadline=None)
+@given(schedule=schedules())
+def test_csv_round_trip(schedule: Schedule) -> None:
+    """Reading what was written gives the same compute ops."""
+    read = from_torch_csv(to_torch_csv(schedule))
+    compute = [tuple(op for op in ops if op.kind in COMPUTE_KINDS) for ops in schedule.lists()]
+    assert list(read.lists()) == compute
+    assert np.array_equal(read.replica, schedule.replica)
+
+
+def test_full_csv_of_torch() -> None:
+    """Transfers and sharding actions are passed over, blank cells are idle time, quoted cells and spaces are read."""
+    text = (
+        '0UNSHARD,0F0,0SEND_F0,,"0F1",0SEND_F1, 0RECV_B0 ,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\n'
+        ",1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1I1,1SEND_B1,1W1,,\n"
+    )
+    assert to_text(from_torch_csv(text)) == "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1I1 1W1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,zero,0B0\n", "row 1, column 2: op 'zero' is not STAGE"),
+        ("0F0,0B0\n1F0,1G0\n", "row 2, column 2: op '1G0' is not STAGE"),
+        ("(0F1;1B0)OVERLAP_F_B,0B1\n", "row 1, column 1: overlapped pairs"),
+        ("0SEND_F0,0RECV_B0\n", "a schedule needs at least one op, got none"),
+    ],
+)
+def test_faults_of_a_csv_are_placed(text: str, message: str) -> None:
+    """Row and column of the first cell that is no op, in one line."""
+    with pytest.raises(ScheduleError, match=message) as caught:
+        from_torch_csv(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_are_read_by_their_form(tmp_path: Path) -> None:
+    """Commas make a CSV, spaces make text; the schedule takes the file's name."""
+    schedule = build_schedule("1f1b", 2, 3)
+    for name, text in (("own.csv", to_torch_csv(schedule)), ("own.txt", to_text(schedule))):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        read = read_schedule(tmp_path / name)
+        assert read.name == "own"
+        assert_same(read, schedule)
+
+
+def test_files_that_are_no_schedule_are_refused(tmp_path: Path) -> None:
+    """Absent, a directory, empty, not text, nonsense: one line that begins with the path."""
+    (tmp_path / "empty.csv").write_text(" \n")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00,")
+    (tmp_path / "nonsense.csv").write_text("0F0,what\n")
+    faults = {
+        "absent.csv": "No such file",
+        ".": "Is a directory",
+        "empty.csv": "the file is empty",
+        "binary.csv": "is not a text file",
+        "nonsense.csv": "row 1, column 2: op 'what'",
+    }
+    for name, message in faults.items():
+        with pytest.raises(ScheduleError, match=message) as caught:
+            read_schedule(tmp_path / name)
+        assert str(caught.value).startswith(str(tmp_path / name))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("torch_class", "name", "devices", "microbatches", "chunks"),
+    [
+        ("ScheduleGPipe", "gpipe", 4, 8, 1),
+        ("ScheduleGPipe", "gpipe", 4, 2, 1),
+        ("Schedule1F1B", "1f1b", 4, 8, 1),
+        ("Schedule1F1B", "1f1b", 3, 5, 1),
+        ("ScheduleInterleaved1F1B", "interleaved-1f1b", 4, 8, 2),
+        ("ScheduleInterleaved1F1B", "interleaved-1f1b", 2, 6, 3),
+        ("ScheduleLoopedBFS", "looped-bfs", 4, 8, 2),
+    ],
+)
+def test_orders_are_those_of_torch(torch_class: str, name: str, devices: int, microbatches: int, chunks: int) -> None:
+    """Op for op the order that torch.distributed.pipelining lists for the same sizes."""
+    visualizer = pytest.importorskip(
+        "torch.distributed.pipelining._schedule_visualizer", reason="torch is not installed: its orders are not at hand"
+    )
+    listed = visualizer.get_schedule_ops(torch_class.removeprefix("Schedule"), devices, microbatches, chunks)
+    options = {"chunks": chunks} if chunks > 1 else {}
+    ours = build_schedule(name, devices * chunks, microbatches, **options)
+    theirs = [[str(action) for action in ops if action is not None] for ops in listed]
+    assert [[str(op) for op in ops] for ops in ours.lists()] == theirs

@@ -1,0 +1,359 @@
+"""Tests of `simulator.schedules`: orders against golden staircases, closed forms and peaks in flight."""
+
+from __future__ import annotations
+
+import json
+from math import floor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import (
+    SCHEDULES,
+    OpKind,
+    Schedule,
+    Timeline,
+    build_schedule,
+    check_schedule,
+    given_costs,
+    lower,
+    schedule_families,
+)
+from simulator import engine as simpy_engine
+from simulator import recurrence
+
+GOLDEN = Path(__file__).parent / "golden"
+ENGINES = {"simpy": simpy_engine.replay, "recurrence": recurrence.replay}
+
+
+def makespan(schedule: Schedule, forward: Any, backward: Any, transfer: float = 0.0, **options: Any) -> float:
+    """Makespan on the recurrence."""
+    costs = given_costs(schedule.stages, forward, backward, transfer=transfer, devices=schedule)
+    return recurrence.replay(lower(schedule, costs, **options)).makespan_seconds
+
+
+# ---- golden staircases -----------------------------------------------------------------------------------------------
+
+
+def staircase(schedule: Schedule) -> str:
+    """One line a device, one column a second, F = B = 1 s: digits are forwards, letters the backwards of the same micro-batches.
+
+    Where a device holds several stages, a cell is the op's text and micro-batches keep their numbers.
+    """
+    timeline = recurrence.replay(lower(schedule, given_costs(schedule.stages, 1.0, 1.0, devices=schedule)))
+    looped = any(len(np.unique([op.stage for op in ops])) > 1 for ops in schedule.lists())
+    width = 5 if looped else 1
+    seconds = round(timeline.makespan_seconds)
+    lines = [["." + " " * (width - 1)] * seconds for _ in range(schedule.ranks)]
+    for row in np.flatnonzero(timeline.compute()):
+        number, forward = int(timeline.microbatch[row]), timeline.kind[row] == OpKind.FORWARD
+        letter = str(number) if forward else "abcdefghij"[number]
+        cell = f"{timeline.stage[row]}{'F' if forward else 'B'}{number}" if looped else letter
+        lines[timeline.lane[row]][round(float(timeline.start[row]))] = cell.ljust(width)
+    return "\n".join("".join(line).rstrip() for line in lines) + "\n"
+
+
+def golden_name(name: str, stages: int, microbatches: int, options: dict[str, Any]) -> str:
+    """As in `1f1b-p4-m8.txt`: p devices, m micro-batches; c chunks, or r replicas of each stage."""
+    devices = stages // options.get("chunks", 1)
+    text = f"{name}-p{devices}-m{microbatches}"
+    if "chunks" in options:
+        text += f"-c{options['chunks']}"
+    if "replicas" in options:
+        text += "-r" + "".join(map(str, options["replicas"]))
+    return text + ".txt"
+
+
+STAIRCASES: list[tuple[str, int, int, dict[str, Any]]] = [
+    ("gpipe", 4, 4, {}),
+    ("gpipe", 4, 2, {}),
+    ("gpipe", 1, 3, {}),
+    ("1f1b", 4, 8, {}),
+    ("1f1b", 4, 4, {}),
+    ("1f1b", 4, 2, {}),
+    ("1f1b", 3, 5, {}),
+    ("1f1b", 1, 3, {}),
+    ("eager-1f1b", 4, 8, {}),
+    ("eager-1f1b", 4, 3, {}),
+    ("eager-1f1b", 3, 4, {}),
+    ("interleaved-1f1b", 4, 4, {"chunks": 2}),
+    ("interleaved-1f1b", 8, 8, {"chunks": 2}),
+    ("interleaved-1f1b", 8, 6, {"chunks": 2}),
+    ("interleaved-1f1b", 8, 2, {"chunks": 2}),
+    ("interleaved-1f1b", 6, 4, {"chunks": 3}),
+    ("looped-bfs", 4, 4, {"chunks": 2}),
+    ("looped-bfs", 6, 2, {"chunks": 2}),
+    ("pipedream", 4, 8, {}),
+    ("pipedream", 4, 2, {}),
+    ("1f1b-rr", 2, 8, {"replicas": (2, 1)}),
+    ("1f1b-rr", 2, 6, {"replicas": (1, 2)}),
+    ("1f1b-rr", 3, 5, {"replicas": (2, 1, 1)}),
+]
+
+
+@pytest.mark.parametrize(("name", "stages", "microbatches", "options"), STAIRCASES)
+def test_golden_staircase(name: str, stages: int, microbatches: int, options: dict[str, Any]) -> None:
+    """The order, drawn with F = B = 1 s and free transfers, is the staircase of the golden file."""
+    drawn = staircase(build_schedule(name, stages, microbatches, **options))
+    assert drawn == (GOLDEN / golden_name(name, stages, microbatches, options)).read_text(encoding="utf-8")
+
+
+def test_every_golden_file_has_its_test_and_every_family_its_staircase() -> None:
+    """No golden file lies about unread, and no family is without one."""
+    assert {path.name for path in GOLDEN.iterdir()} == {golden_name(*case) for case in STAIRCASES}
+    assert {name for name, *_ in STAIRCASES} == set(SCHEDULES)
+
+
+# ---- closed forms ----------------------------------------------------------------------------------------------------
+
+SHAPES = [(1, 1), (1, 5), (2, 1), (2, 2), (3, 2), (4, 2), (4, 8), (5, 7), (8, 3)]
+TIMES = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
+
+
+@pytest.mark.parametrize(("p", "m"), SHAPES)
+@pytest.mark.parametrize(("f", "b"), TIMES)
+@pytest.mark.parametrize("c", [0.0, 0.1, 0.5, 3.0])
+def test_gpipe_closed_form(p: int, m: int, f: float, b: float, c: float) -> None:
+    """(m + p - 1)(F + B) + 2(p - 1)c, fewer micro-batches than stages included."""
+    expected = (m + p - 1) * (f + b) + 2 * (p - 1) * c
+    assert makespan(build_schedule("gpipe", p, m), f, b, c) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "m"), SHAPES)
+@pytest.mark.parametrize(("f", "b"), TIMES)
+def test_1f1b_takes_as_long_as_gpipe_where_transfers_are_free(p: int, m: int, f: float, b: float) -> None:
+    """(m + p - 1)(F + B) at c = 0, fewer micro-batches than stages included; the eager form alike."""
+    expected = (m + p - 1) * (f + b)
+    assert makespan(build_schedule("1f1b", p, m), f, b) == pytest.approx(expected, rel=1e-12)
+    assert makespan(build_schedule("eager-1f1b", p, m), f, b) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 8), (3, 6), (4, 4), (4, 8), (5, 20), (8, 64)])
+@pytest.mark.parametrize("c", [0.1, 0.5, 1.0])
+def test_1f1b_with_transfers_where_stages_divide_microbatches(p: int, m: int, c: float) -> None:
+    """(m + p - 1)(F + B) + 2c((p - 1)m/p + (p - 2)) where p divides m; F = 1, B = 2."""
+    expected = 3 * (m + p - 1) + 2 * c * ((p - 1) * m / p + (p - 2))
+    assert makespan(build_schedule("1f1b", p, m), 1.0, 2.0, c) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("c", "expected"), [(0.0, 213.0), (0.1, 225.4), (0.5, 275.0), (1.0, 337.0)])
+def test_1f1b_of_8_stages_and_64_microbatches(engine: str, c: float, expected: float) -> None:
+    """The reference's figures for p = 8, m = 64, F = 1, B = 2."""
+    program = lower(build_schedule("1f1b", 8, 64), given_costs(8, 1.0, 2.0, transfer=c))
+    assert ENGINES[engine](program).makespan_seconds == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("communication", "p", "m", "c", "expected"),
+    [
+        ("send-blocking", 8, 64, 0.1, 226.9),
+        ("send-blocking", 4, 8, 0.3, 38.7),
+        ("both-blocking", 8, 64, 0.1, 240.8),
+        ("both-blocking", 4, 8, 0.3, 44.4),
+    ],
+)
+def test_blocking_transfers(engine: str, communication: Any, p: int, m: int, c: float, expected: float) -> None:
+    """1F1B, F = 1, B = 2, where the sender's device, or both devices, are busy for a transfer (BaPipe's 1F1B-SNO: 38.7)."""
+    costs = given_costs(p, 1.0, 2.0, transfer=c)
+    program = lower(build_schedule("1f1b", p, m), costs, communication=communication)
+    assert ENGINES[engine](program).makespan_seconds == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 9), (4, 8), (4, 3), (8, 32)])
+@pytest.mark.parametrize("c", [0.0, 0.1, 0.3, 0.5])
+def test_eager_1f1b_hides_transfers_up_to_half_a_forward(p: int, m: int, c: float) -> None:
+    """(m + p - 1)(F + B) + 2(p - 1)c while c <= F/2; p = 4, m = 8, c = 0.3 is BaPipe's 1F1B-SO of 34.8 s."""
+    expected = 3 * (m + p - 1) + 2 * (p - 1) * c
+    assert makespan(build_schedule("eager-1f1b", p, m), 1.0, 2.0, c) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 2), (2, 2, 8), (3, 2, 6), (4, 3, 8), (8, 2, 64), (16, 4, 128)])
+def test_interleaved_1f1b_closed_form(p: int, v: int, m: int) -> None:
+    """m·v·(F + B) + (p - 1)(F + B) where p divides m: 405 for p = 8, v = 2, m = 64; 1581 for 16, 4, 128."""
+    schedule = build_schedule("interleaved-1f1b", p * v, m, chunks=v)
+    assert makespan(schedule, 1.0, 2.0) == pytest.approx(3 * (m * v + p - 1), rel=1e-12)
+
+
+def test_pipedream_straight_pipeline_of_four_stages() -> None:
+    """4 balanced stages, 16 mini-batches, B = 2F: 57 forwards' time."""
+    assert makespan(build_schedule("pipedream", 4, 16), 1.0, 2.0) == 57.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(["gpipe", "1f1b", "eager-1f1b"]),
+    p=st.integers(1, 6),
+    m=st.integers(1, 12),
+    f=st.floats(0.1, 10),
+    b=st.floats(0.1, 10),
+    c=st.floats(0, 5),
+)
+def test_no_synchronous_schedule_beats_the_lower_bound(name: str, p: int, m: int, f: float, b: float, c: float) -> None:
+    """One stage a device: at least m(F + B) + (p - 1)(F + B + 2c), for a micro-batch must go down and come back."""
+    bound = m * (f + b) + (p - 1) * (f + b + 2 * c)
+    assert makespan(build_schedule(name, p, m), f, b, c) >= bound * (1 - 1e-12)
+
+
+# ---- peaks in flight, warm-ups ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "m"), SHAPES)
+def test_peak_in_flight(p: int, m: int) -> None:
+    """Stage s holds at most min(p - s, m) micro-batches in 1F1B, min(2(p - s) - 1, m) in its eager form, m in GPipe."""
+
+    def peak(name: str) -> list[int]:
+        program = lower(build_schedule(name, p, m), given_costs(p, 1.0, 2.0, transfer=0.25))
+        return [int(count) for count in recurrence.replay(program).peak_in_flight()]
+
+    assert peak("1f1b") == [min(p - s, m) for s in range(p)]
+    assert peak("eager-1f1b") == [min(2 * (p - s) - 1, m) for s in range(p)]
+    assert peak("gpipe") == [m] * p
+
+
+def warm_up(schedule: Schedule, rank: int) -> int:
+    """Forwards before the first backward."""
+    return [op.kind for op in schedule.ops(rank)].index(OpKind.BACKWARD)
+
+
+def most_versions(schedule: Schedule, rank: int) -> int:
+    """Weight versions that mini-batches in flight use, the newest included, over the order of one rank."""
+    version, used, most = 0, {}, 1
+    for op in schedule.ops(rank):
+        if op.kind is OpKind.FORWARD:
+            used[op.microbatch] = version
+        elif op.kind is OpKind.UPDATE:
+            version += 1
+        else:
+            most = max(most, len({version, *used.values()}))
+            del used[op.microbatch]
+        most = max(most, len({version, *used.values()}))
+    return most
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 7])
+def test_pipedream_keeps_n_minus_s_weight_versions(n: int) -> None:
+    """Stage s of a straight pipeline of n stages keeps n - s weight versions."""
+    schedule = build_schedule("pipedream", n, 4 * n)
+    assert [most_versions(schedule, s) for s in range(n)] == [n - s for s in range(n)]
+
+
+@pytest.mark.parametrize("replicas", [(1, 1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (4, 2, 1, 1), (15, 1)])
+def test_round_robin_warm_up(replicas: tuple[int, ...]) -> None:
+    """A rank of stage s warms up with floor((ranks - 1 - ranks before it) / R_s) forwards; its first backward follows one more."""
+    ranks = sum(replicas)
+    schedule = build_schedule("1f1b-rr", len(replicas), 8 * ranks, replicas=replicas)
+    rank = 0
+    for stage, count in enumerate(replicas):
+        rule = floor((ranks - 1 - sum(replicas[:stage])) / count)
+        for number in range(count):
+            assert warm_up(schedule, rank) == rule + 1
+            assert schedule.replica[rank] == number
+            assert {op.microbatch % count for op in schedule.ops(rank)} == {number}
+            assert most_versions(schedule, rank) == rule + 1
+            rank += 1
+    assert rank == schedule.ranks
+    assert schedule.replicas().tolist() == list(replicas)
+
+
+def test_an_update_follows_each_backward_of_an_asynchronous_schedule() -> None:
+    """Every backward is followed at once by the update of its mini-batch."""
+    for ops in build_schedule("pipedream", 3, 5).lists():
+        for op, after in zip(ops[:-1], ops[1:], strict=True):
+            if op.kind is OpKind.BACKWARD:
+                assert (after.kind, after.microbatch) == (OpKind.UPDATE, op.microbatch)
+
+
+# ---- every family ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=120, deadline=None)
+@given(name=st.sampled_from(sorted(SCHEDULES)), p=st.integers(1, 5), m=st.integers(1, 13), v=st.integers(1, 3))
+def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) -> None:
+    """Any stages and micro-batches, fewer than stages and counts that do not divide included, pass the validator and replay."""
+    options: dict[str, Any] = {}
+    stages = p
+    if "chunks" in SCHEDULES[name].options:
+        options, stages = {"chunks": v}, p * v
+    if "replicas" in SCHEDULES[name].options:
+        options = {"replicas": tuple(1 + (s + v) % 3 for s in range(p))}
+    schedule = build_schedule(name, stages, m, **options)
+    check_schedule(schedule)
+    timeline = recurrence.replay(lower(schedule, given_costs(stages, 1.0, 2.0, devices=schedule)))
+    assert timeline.ops == 2 * stages * m
+    assert schedule.flush is SCHEDULES[name].flush
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_every_family_says_what_it_is(name: str) -> None:
+    """Each family carries a one-line summary for `pipeplan list`."""
+    summary = schedule_families()[name].summary
+    assert summary
+    assert "\n" not in summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("zigzag", 2, 2), {}, "schedule 'zigzag' is unknown; choices: 1f1b"),
+        (("1f1b", 0, 2), {}, "stages must be at least 1, got 0"),
+        (("1f1b", 2, 0), {}, "micro-batches must be at least 1, got 0"),
+        (("1f1b", 2, 2), {"chunks": 2}, "schedule '1f1b' does not take chunks; it takes no options"),
+        (("interleaved-1f1b", 5, 2), {"chunks": 2}, "got 5 stages and 2 chunks"),
+        (("interleaved-1f1b", 4, 2), {"chunks": 0}, "must be at least 1, got 0"),
+        (("1f1b-rr", 2, 2), {"replicas": (1,)}, r"one replica count of at least 1 for each of 2 stages, got \[1\]"),
+        (("1f1b-rr", 2, 2), {"replicas": (1, 0)}, r"got \[1, 0\]"),
+    ],
+)
+def test_impossible_schedules_are_refused(arguments: Any, options: dict[str, Any], message: str) -> None:
+    """Unknown names and options and counts that do not fit are refused in one line with the value and the rule."""
+    with pytest.raises(ValueError, match=message) as caught:
+        build_schedule(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+# ---- the reference cases ---------------------------------------------------------------------------------------------
+
+
+def replay_case(case: dict[str, Any], engine: str) -> Timeline:
+    """One entry of schedule_cases.json on one engine."""
+    name = {"LoopedBFS": "looped-bfs"}.get(case["schedule"], case["schedule"])
+    chunks = case.get("chunks_per_device", 1)
+    options = {"chunks": chunks} if "chunks_per_device" in case else {}
+    stages = case["devices"] * chunks
+    schedule = build_schedule(name, stages, case["microbatches"], **options)
+    if "sizes" in case:
+        costs = given_costs(
+            stages, case["F_per_sample"], case["B_per_sample"], transfer=case["p2p_per_sample"], per_sample=True
+        )
+        return ENGINES[engine](lower(schedule, costs, forward_sizes=case["sizes"]))
+    costs = given_costs(stages, case["F"], case["B"], weight=case["W"] or 0.0, transfer=case["p2p"])
+    return ENGINES[engine](lower(schedule, costs))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_reference_cases(shared_data: Path, engine: str) -> None:
+    """Every entry of schedule_cases.json whose family is here: makespan within 1e-9, bubbles, ops and peaks as printed."""
+    known = 0
+    for case in json.loads((shared_data / "schedule_cases.json").read_text(encoding="utf-8")):
+        if case["schedule"] not in SCHEDULES and case["schedule"] != "LoopedBFS":
+            continue
+        known += 1
+        timeline = replay_case(case, engine)
+        bubble = timeline.bubble()
+        assert timeline.makespan_seconds == pytest.approx(case["expected_makespan"], rel=1e-9), case["name"]
+        assert bubble.idle_over_makespan == pytest.approx(case["expected_bubble"], abs=6e-7), case["name"]
+        if "ops" in case:
+            assert timeline.ops == case["ops"], case["name"]
+            ideal = timeline.busy_seconds().max()
+            longest = ideal / (1 - bubble.longest_stage)
+            assert longest == pytest.approx(case["expected_longest_stage"], rel=1e-9), case["name"]
+        if "expected_peak_inflight_samples" in case:
+            peaks = timeline.peak_in_flight(unit="samples").tolist()
+            assert peaks == case["expected_peak_inflight_samples"], case["name"]
+    assert known >= 64

@@ -1,0 +1,255 @@
+"""The reader of PipeDream's graph.txt: the five bundled profiles, a small one by hand, and broken ones."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.layers import Workload
+from simulator.workloads.alexnet import alexnet
+from simulator.workloads.pipedream_profile import ProfileFormatError, read_profile
+from simulator.workloads.resnet import resnet50
+from simulator.workloads.vgg import vgg16
+
+
+def node(number: int, operator: str, forward: float = 0, backward: float = 0, out: str = "0", w: float = 0) -> str:
+    return (
+        f"node{number} -- {operator} -- forward_compute_time={forward}, backward_compute_time={backward}, "
+        f"activation_size={out}, parameter_size={w}\n"
+    )
+
+
+# 2 samples: 6 inputs -> Linear(3, 4) -> ReLU -> Linear(4, 5), with a shortcut from the first to the last.
+LINEAR = (
+    "\tnode3 -- node4\n"
+    + node(4, "Linear(in_features=4, out_features=5, bias=True)", 5, 7, "40.000", 100)
+    + node(1, "Input", 9, 0, "24.0")
+    + "\tnode1 -- node2\n"
+    + node(3, "ReLU(inplace)", 1, 2, "32")
+    + node(2, "Linear(in_features=3, out_features=4, bias=True)", 3, 4, "[16.0; 16.0]", 64)
+    + "\tnode2 -- node3\n"
+    + "\tnode2 -- node4"
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.txt"
+    path.write_text(LINEAR)
+    return path
+
+
+def test_a_small_profile_in_base_units_per_sample(small: Path) -> None:
+    """Milliseconds become seconds, bytes elements a sample; list sizes are summed; 32 bytes / 4·4 is 2."""
+    workload = read_profile(small)
+    assert (workload.name, workload.minibatch, workload.bytes_per_element) == ("small", 2, 4)
+    assert [layer.name for layer in workload.layers] == ["node2_Linear", "node3_ReLU", "node4_Linear"]
+    assert [layer.kind for layer in workload.layers] == ["linear", "activation", "linear"]
+    assert [layer.output_elements for layer in workload.layers] == [4, 4, 5]
+    assert [layer.parameters for layer in workload.layers] == [16, 0, 25]
+    assert [layer.flop for layer in workload.layers] == [2 * 3 * 4, 0, 2 * 4 * 5]
+    assert workload.layers[2].measured == ((2, 0.005, 0.007),)
+    assert workload.edges == ((0, 1), (0, 2), (1, 2))
+    # the first Linear keeps the image (3), the second keeps ReLU's result, which is the first's own storage
+    assert [layer.stashed_elements for layer in workload.layers] == [3, 0, 4]
+
+
+def test_input_nodes_are_kept_on_request_with_their_loading_time(small: Path) -> None:
+    """The official optimizer drops them; here they can stay as kind `input`."""
+    workload = read_profile(small, include_input=True)
+    assert workload.layers[0].kind == "input"
+    assert workload.layers[0].measured == ((2, 0.009, 0.0),)
+    assert workload.edges[0] == (0, 1)
+
+
+def test_another_minibatch_scales_by_rows_per_sample(small: Path) -> None:
+    """Per-sample figures, weights and the measured row stay; only the default mini-batch changes."""
+    assert read_profile(small, minibatch=16) == read_profile(small).scaled_to(16)
+
+
+def test_the_argument_overrides_the_shapes(small: Path) -> None:
+    """Profiled with 1 sample instead of 2: twice the elements a sample, the row at 1 sample."""
+    workload = read_profile(small, profiled_minibatch=1)
+    assert [layer.output_elements for layer in workload.layers] == [8, 8, 10]
+    assert workload.layers[0].measured == ((1, 0.003, 0.004),)
+    assert workload.minibatch == 1
+
+
+BUNDLED = {
+    # profiled mini-batch, layers without Input, parameter elements, forward + backward seconds
+    "vgg16": (128, 40, 138_357_544, 0.672535),
+    "alexnet": (256, 22, 61_100_840, 0.085321),
+    "resnet50": (128, 176, 25_557_032, 0.443419),
+    "gnmt": (32, 45, 193_765_952, 0.089416),
+    "gnmt_large": (128, 93, 277_717_568, 0.520453),
+}
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_bundled_profiles(name: str, shared_data: Path) -> None:
+    """Mini-batch from the shapes, layers, weights and total seconds (as in PipeDream's own optimizer runs)."""
+    workload = read_profile(shared_data / "pipedream_profiles" / f"{name}.txt")
+    seconds = sum(row[1] + row[2] for layer in workload.layers for row in layer.measured)
+    found = (workload.minibatch, len(workload), workload.parameters())
+    assert found == BUNDLED[name][:3]
+    assert seconds == pytest.approx(BUNDLED[name][3], rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "make"), [("vgg16", vgg16), ("alexnet", alexnet), ("resnet50", resnet50)])
+def test_measured_and_analytic_networks_agree(name: str, make: object, shared_data: Path) -> None:
+    """Same parameters and FLOP exactly; same kept elements but for the loss, which profiles lack."""
+    measured = read_profile(shared_data / "pipedream_profiles" / f"{name}.txt")
+    analytic: Workload = make()  # type: ignore[operator]
+    assert measured.parameters() == analytic.parameters()
+    assert measured.flop() == analytic.flop()
+    assert measured.prefix_stashed()[-1] == analytic.prefix_stashed()[-1] - 1000
+    assert measured.sample == analytic.sample == "image"
+
+
+def test_vgg16_cut_after_pool5(shared_data: Path) -> None:
+    """Layers 1..31 are convolutional; the cut behind node32 carries 12,845,056 bytes of 128 images."""
+    workload = read_profile(shared_data / "pipedream_profiles" / "vgg16.txt")
+    pool5 = [layer.name for layer in workload.layers].index("node32_MaxPool2d")
+    assert pool5 == 30
+    assert workload.cut_elements()[pool5 + 1] * 128 * 4 == 12_845_056
+
+
+def test_gnmt_steps_are_the_tokens(shared_data: Path) -> None:
+    """48 source and 47 target tokens; the bidirectional layer runs both directions in turn."""
+    workload = read_profile(shared_data / "pipedream_profiles" / "gnmt.txt")
+    steps = {layer.name: layer.sequential_steps for layer in workload.layers if layer.kind == "recurrent"}
+    assert steps["node5_EmuBidirLSTM"] == 96
+    assert steps["node7_LSTM"] == 48
+    assert steps["node23_RecurrentAttention"] == 47
+    assert {layer.sequential_steps for layer in workload.layers if layer.kind != "recurrent"} == {1}
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32))
+def test_the_order_of_lines_does_not_matter(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """Any shuffle of the lines reads as the same workload."""
+    lines = LINEAR.splitlines()
+    random.Random(seed).shuffle(lines)
+    folder = tmp_path_factory.mktemp("shuffled")
+    (folder / "shuffled.txt").write_text("\n".join(lines))
+    (folder / "plain").mkdir()
+    (folder / "plain" / "shuffled.txt").write_text(LINEAR)
+    assert read_profile(folder / "shuffled.txt") == read_profile(folder / "plain" / "shuffled.txt")
+
+
+def test_ties_in_the_order_go_to_the_lowest_node_number(tmp_path: Path) -> None:
+    """node10 and node9 are both ready after node1: 9 comes first, then 2, which 9 makes ready."""
+    path = tmp_path / "ties.txt"
+    path.write_text(
+        "".join(node(number, "Add", out="4") for number in (10, 1, 2, 9))
+        + "\tnode1 -- node10\n\tnode1 -- node9\n\tnode9 -- node2\n"
+    )
+    workload = read_profile(path, profiled_minibatch=1)
+    assert [layer.name for layer in workload.layers] == ["node1_Add", "node9_Add", "node2_Add", "node10_Add"]
+
+
+def test_an_unknown_operator_is_linear_with_weights_and_elementwise_without(tmp_path: Path) -> None:
+    """A profile of another network is still usable: its times are measured."""
+    path = tmp_path / "unknown.txt"
+    path.write_text(node(1, "Fancy(3)", w=8) + node(2, "Swish()") + "\tnode1 -- node2\n")
+    workload = read_profile(path, profiled_minibatch=4)
+    assert [layer.kind for layer in workload.layers] == ["linear", "elementwise"]
+
+
+RELU = node(1, "ReLU(inplace)", 1, 1, "8")
+BROKEN = [
+    ("", 1, "no nodes"),
+    ("\n  \n", 1, "no nodes"),
+    ("\tnode1 -- node2\n", 1, "no nodes"),
+    ("hello\n", 1, "a node is `node1 -- operator -- forward_compute_time=..., ...`; got 'hello'"),
+    (RELU + node(2, "ReLU", forward="fast"), 2, "forward_compute_time must be a number, got 'fast'"),
+    (RELU + node(2, "ReLU", -1), 2, "forward_compute_time must be finite and not negative, got '-1'"),
+    (node(1, "ReLU", 1, "nan"), 1, "backward_compute_time must be finite and not negative, got 'nan'"),
+    (node(1, "ReLU", out="[4; x]"), 1, "activation_size must be a number, got '[4; x]'"),
+    (node(1, "ReLU", out="[]"), 1, "activation_size must be a number, got '[]'"),
+    (node(1, "ReLU", "[1; 2]"), 1, "forward_compute_time must be a number, got '[1; 2]'"),
+    (node(1, "ReLU", w=1.5), 1, "parameter_size must be a multiple of 4 bytes (fp32), got 1.5"),
+    (RELU.replace("parameter_size", "size"), 1, "expected each of forward_compute_time, "),
+    (RELU.replace(", parameter_size=0", ""), 1, "parameter_size is missing"),
+    (RELU.replace("node1", "knot1"), 1, "a node is called node<number>, got 'knot1'"),
+    (RELU + "\n" + RELU, 3, "node1 is already on line 1"),
+    (RELU + "\tnode1 -- node7\n", 2, "edge to node7, which has no line of its own"),
+    (RELU + "\tnode1\n", 2, "an edge is `node1 -- node2`, indented by a tab; got 'node1'"),
+    (RELU + "\tnode1 -- node1\n", 1, "the edges form a cycle, so node1 can never run"),
+    (
+        RELU + node(2, "Add") + node(3, "Add") + "\tnode1 -- node2\n\tnode2 -- node3\n\tnode3 -- node2\n",
+        2,
+        "the edges form a cycle, so node2 can never run",
+    ),
+    (
+        RELU + node(2, "Add") + "\tnode1 -- node2\n\tnode1 -- node2\n",
+        4,
+        "edge node1 -- node2 is already on line 3",
+    ),
+    (RELU, 1, "no LSTM with its states and no Linear layer tells the mini-batch"),
+    (node(1, "Linear(in_features=2, out_features=3)", out="30"), 1, "mini-batch of 2.5, not a whole number"),
+    (
+        node(1, "Linear(in_features=2, out_features=1)", out="8")
+        + node(2, "Linear(in_features=1, out_features=1)", out="12"),
+        2,
+        "node2 implies a mini-batch of 3, node1 of 2; give the profiled mini-batch",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "rule"), BROKEN)
+def test_a_malformed_profile_is_one_line_with_file_and_line(text: str, line: int, rule: str, tmp_path: Path) -> None:
+    """The message is `file:line: what is wrong`."""
+    path = tmp_path / "broken.txt"
+    path.write_text(text)
+    with pytest.raises(ProfileFormatError, match=re.escape(f"{path}:{line}: ") + ".*" + re.escape(rule)) as caught:
+        read_profile(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_directory_and_binary_junk(tmp_path: Path) -> None:
+    """What is not a text file is told apart."""
+    junk = tmp_path / "junk.txt"
+    junk.write_bytes(b"\x89PNG\x00\xff\xfe")
+    for path, rule in (
+        (tmp_path / "none.txt", "cannot be read: No such file or directory"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (junk, "not a text file"),
+    ):
+        with pytest.raises(ProfileFormatError, match=re.escape(f"{path}:1: {rule}")):
+            read_profile(path)
+
+
+def test_only_input_nodes_is_nothing_to_compute(tmp_path: Path) -> None:
+    """A file of Input nodes is refused unless they are asked for."""
+    path = tmp_path / "input.txt"
+    path.write_text(node(1, "Input", 1, 0, "8"))
+    with pytest.raises(ProfileFormatError, match="every node is an Input"):
+        read_profile(path, profiled_minibatch=1)
+    assert len(read_profile(path, profiled_minibatch=1, include_input=True)) == 1
+
+
+@pytest.mark.parametrize("argument", ["minibatch", "profiled_minibatch"])
+def test_a_minibatch_below_one_is_refused(argument: str, small: Path) -> None:
+    """Zero samples have no figures."""
+    with pytest.raises(ValueError, match=f"^{argument} must be at least 1 sample, got 0"):
+        read_profile(small, **{argument: 0})
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.one_of(st.text(max_size=80), st.integers(0, len(LINEAR)).map(lambda cut: LINEAR[:cut])))
+def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """Junk and files cut short give a workload or a ProfileFormatError, never another error."""
+    path = tmp_path_factory.mktemp("junk") / "junk.txt"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    message = ""
+    try:
+        read_profile(path)
+    except ProfileFormatError as error:
+        message = str(error)
+    assert "\n" not in message

@@ -1,0 +1,91 @@
+"""The registry of workloads: a contract over every entry, names, plug-ins and what a user may write."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import networkx
+import pytest
+
+from simulator.layers import LAYER_KINDS, Workload
+from simulator.workloads import registry
+from simulator.workloads.registry import WORKLOADS, load_workload, workload_from_spec, workload_names
+from simulator.workloads.vgg import vgg16
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_entry_is_a_sound_network(name: str) -> None:
+    """Named as registered, connected, one sink (the loss), work, weights, something to send and to keep."""
+    workload = load_workload(name)
+    graph = workload.graph()
+    assert workload.name == name
+    assert networkx.is_weakly_connected(graph)
+    assert [workload.layers[node].kind for node in graph if graph.out_degree(node) == 0] == ["loss"]
+    assert {layer.kind for layer in workload.layers} <= set(LAYER_KINDS) - {"input"}
+    assert min(workload.parameters(), workload.flop(), workload.prefix_stashed()[-1]) > 0
+    assert (workload.cut_elements()[1:-1] > 0).all()
+    assert workload.bytes_per_element is None
+    assert load_workload(name) == workload
+
+
+def test_an_unknown_name_lists_the_choices_and_the_closest() -> None:
+    """One line."""
+    with pytest.raises(
+        ValueError, match=r"^unknown workload 'resnet5': choose one of alexnet, .*did you mean resnet50"
+    ):
+        load_workload("resnet5")
+    with pytest.raises(ValueError, match=r"unknown workload 'zzz'.*vgg19$"):
+        load_workload("zzz")
+
+
+def test_an_installed_package_adds_a_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point of group pipeplan.workloads is a name and a function."""
+    entry = metadata.EntryPoint("mine", "simulator.workloads.vgg:vgg19", registry.ENTRY_POINTS)
+    wrong = metadata.EntryPoint("wrong", "builtins:dict", registry.ENTRY_POINTS)
+    absent = metadata.EntryPoint("absent", "no_such_package:f", registry.ENTRY_POINTS)
+    monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [entry, wrong, absent])
+    assert "mine" in workload_names()
+    assert load_workload("mine").parameters() == 143_667_240
+    with pytest.raises(ValueError, match=r"workload .wrong. must be a function that returns a Workload, got \{\}"):
+        load_workload("wrong")
+    with pytest.raises(ValueError, match="'absent': no_such_package:f cannot be imported: No module named"):
+        load_workload("absent")
+
+
+def test_a_spec_is_a_name_a_chain_or_a_configuration(tmp_path: Path) -> None:
+    """vgg16, chain:3, and a config.json; sequence goes where there are sequences."""
+    config = tmp_path / "config.json"
+    sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 10}
+    config.write_text(json.dumps({"model_type": "gpt2"} | sizes))
+    assert workload_from_spec("vgg16") == vgg16()
+    assert len(workload_from_spec("chain:3")) == 3
+    assert isinstance(workload_from_spec(str(config)), Workload)
+    half = workload_from_spec(str(config), sequence=8)
+    assert half.layers[0].output_elements == 8 * 8
+    assert workload_from_spec("gpt2", sequence=8).layers[0].output_elements == 8 * 768
+
+
+@pytest.mark.parametrize(
+    ("spec", "sequence", "rule"),
+    [
+        ("vgg16", 8, "workload 'vgg16' has no sequence length to set, got 8"),
+        ("chain:3", 8, "workload 'chain:3' has no sequence length to set, got 8"),
+        ("chain:", None, "a chain is written chain:LAYERS with 1 to 100000 layers, got 'chain:'"),
+        ("chain:-1", None, "got 'chain:-1'"),
+        ("chain:0", None, "got 'chain:0'"),
+        ("chain:99999999999999999999", None, "with 1 to 100000 layers"),
+        ("gpt2", 0, "transformer sequence must be at least 1, got 0"),
+        ("none.json", None, r"none\.json: cannot be read: No such file"),
+        ("./none", None, "none: cannot be read: No such file"),
+        ("none.txt", None, r"none\.txt:1: cannot be read: No such file"),
+        ("none.txt", 8, "has no sequence length to set"),
+        ("", None, "unknown workload ''"),
+    ],
+)
+def test_a_bad_spec_is_one_line(spec: str, sequence: int | None, rule: str) -> None:
+    """Rule, value and choices."""
+    with pytest.raises(ValueError, match=rule) as caught:
+        workload_from_spec(spec, sequence)
+    assert "\n" not in str(caught.value)
