@@ -56,12 +56,17 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     rows = [list(row) for row in rows]
     table = Table(title=title, title_justify="left", header_style="bold")
     for number, column in enumerate(columns):
-        numeric = all(row[number][:1] in "0123456789-–+" for row in rows if row[number])
+        numeric = all(_is_figure(row[number]) for row in rows if row[number])
         table.add_column(column, justify="right" if number and numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     width = None if sys.stdout.isatty() else 400
     Console(width=width, soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+
+
+def _is_figure(text: str) -> bool:
+    """Whether a cell is a number, perhaps with a unit or `of` another one."""
+    return text.replace(",", "").removeprefix("-").split(" ")[0].replace(".", "").replace("e", "").replace("+", "").isdigit()
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

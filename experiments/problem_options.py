@@ -103,3 +103,25 @@ def read_request(arguments: argparse.Namespace) -> Request:
     if arguments.seed < 0:
         raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
     return Request(schedule=arguments.schedule, microbatches=arguments.microbatches)
+
+
+def problem_options(arguments: argparse.Namespace, problem: Problem) -> dict[str, object]:
+    """The options that give this problem again, as a plan file keeps them; files by absolute path."""
+    from pathlib import Path
+
+    def path(text: str | None) -> str | None:
+        return str(Path(text).resolve()) if text is not None and Path(text).is_file() else text
+
+    return {
+        "workload": path(arguments.workload),
+        "profile": path(arguments.profile),
+        "cluster": path(arguments.cluster),
+        "devices": arguments.devices,
+        "batch": problem.batch,
+        "sequence": arguments.sequence,
+        "precision": problem.precision,
+        "optimizer": problem.optimizer,
+        "recompute": problem.recompute,
+        "communication": problem.communication,
+        "no_contention": not problem.contention,
+    }

@@ -81,8 +81,8 @@ class GreedyBalance:
     """As many stages as devices, balanced by the seconds of a micro-batch, each on its own device.
 
     Stages are filled up to their share of what is left; then the slowest stage hands boundary layers to a neighbour while that
-    makes the slowest one faster. Without a requested schedule: GPipe, or, where no number of micro-batches fits, 1F1B, which keeps
-    fewer activations. Where that does not fit either, the fullest stage hands layers over while memory is missing.
+    makes the slowest one faster. Without a requested schedule: GPipe, or, where no number of micro-batches fits, 1F1B, which
+    keeps fewer activations. Where that does not fit either, the fullest stage hands layers over while memory is missing.
     """
 
     request: Request = field(default_factory=Request)

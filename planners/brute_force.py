@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from planners.candidates import devices_in_order, microbatch_counts, straight_plan
+from planners.candidates import CHUNKS, devices_in_order, microbatch_counts, straight_plan
 from planners.search import Evaluator, Request, best_plan
 from simulator import Plan, Problem, schedule_families
 
@@ -25,7 +25,7 @@ class BruteForce:
     """The fastest straight pipeline that fits, proven by replaying them all.
 
     Stages are contiguous ranges of the layers, on the first devices in the cluster's order, one device a stage or, for schedules
-    that go round the devices, every whole number of stages a device. Micro-batches: the same counts that the other planners try.
+    that go round the devices, CHUNKS stages a device. Micro-batches: the same counts that the other planners try.
     """
 
     request: Request = field(default_factory=Request)
@@ -45,7 +45,11 @@ class BruteForce:
     def inapplicable(self, problem: Problem) -> str | None:
         """Why the problem is too large to try every plan, or None."""
         count = self.configurations(problem)
-        return None if count <= self.limit else f"{count:.4g} plans to replay, the limit is {self.limit}"
+        if count <= self.limit:
+            return None
+        # A count of hundreds of digits is no float.
+        number = f"{count:,}" if count < 10**12 else f"about 10^{len(str(count)) - 1}"
+        return f"{number} plans to replay, the limit is {self.limit:,}"
 
     def configurations(self, problem: Problem) -> int:
         """Number of plans that would be replayed."""
@@ -77,12 +81,12 @@ class BruteForce:
         )
 
     def _shapes(self, problem: Problem) -> Iterator[tuple[str, int, int]]:
-        """Schedule, devices, stages a device: one, or for looped schedules two and more (one as well if that is requested)."""
+        """Schedule, devices, stages a device."""
         layers, most = len(problem.workload), len(problem.cluster.devices)
         families = schedule_families()
         for schedule in SCHEDULES if self.request.schedule is None else (self.request.schedule,):
             looped = "chunks" in families[schedule].options
             for devices in range(1, min(layers, most) + 1):
-                for chunks in range(1 if self.request.schedule else 2, layers // devices + 1) if looped else (1,):
-                    if devices * chunks <= layers:
-                        yield schedule, devices, chunks
+                # One stage a device is 1F1B or GPipe again: only where the looped schedule itself is asked for.
+                chunks = (CHUNKS,) if looped and self.request.schedule is None else (1, CHUNKS) if looped else (1,)
+                yield from ((schedule, devices, held) for held in chunks if devices * held <= layers)

@@ -67,9 +67,9 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
 def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
     """The fastest plan that fits, else the one that misses least memory; the first of equals.
 
-    plans: at least one, by rising number of micro-batches. Iteration seconds fall while bubbles shrink and rise once the fixed cost
-    of a call outweighs that: after RISES plans that fit, each slower than the one before, the rest is not replayed. Without a
-    plan that fits, more micro-batches may still save memory: all are.
+    plans: at least one, by rising number of micro-batches. Iteration seconds fall while bubbles shrink and rise once the fixed
+    cost of a call outweighs that: after RISES plans that fit, each slower than the one before, the rest is not replayed. Without
+    a plan that fits, more micro-batches may still save memory: all are.
     """
     best: tuple[tuple[float, float], Plan] | None = None
     last, rises = float("inf"), 0

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf, isfinite, prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -348,7 +349,7 @@ class _Search:
         workers = self.workers[level]
         return (workers - total + downstream * workers) / replicas
 
-    def _arguments(self, level: int, downstream: Fraction) -> tuple[object, ...]:
+    def _arguments(self, level: int, downstream: Fraction) -> tuple[Any, ...]:
         """The kernels' arguments that are the same for every row of a level."""
         table = self.table
         inner, context = self._contexts(level, downstream)

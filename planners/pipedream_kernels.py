@@ -6,14 +6,19 @@ pipeline over states i..j with m components of the level below; T(k+1..j, m') is
 Why it is fast. A split after state k with m' replicas in the last stage costs at least T's compute part,
 inner / m', and at least the least A(i..k, m'') over m'' <= m - m'. The first bound falls with m' and the second one
 rises, so only a short run of m' can beat the best value known, and for most k it is empty; its beginning is found by
-bisection where the all-reduce is slow. The first value known is that of the split that was best one state before. What is skipped could not have been an improvement, so value and
-plan are those of the plain recurrence, to the last bit.
+bisection where the all-reduce is slow. The first value known is that of the split that was best
+one state before. What is skipped could not have been an improvement, so value and plan are those of the plain
+recurrence, to the last bit.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64] | NDArray[np.int32]
 
 RING = 0
 SCRIPT = 1
@@ -24,7 +29,7 @@ _SLACK = 1.0 - 1e-12
 
 
 @njit(cache=True, error_model="numpy")
-def synchronization_seconds(form, parameter_bytes, bandwidth, replicas):
+def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float, replicas: int) -> float:
     """Seconds of the gradient all-reduce of one stage, before the division by `replicas`."""
     if form == RING:
         return 2.0 * (replicas - 1) / replicas * (parameter_bytes / bandwidth)
@@ -34,7 +39,7 @@ def synchronization_seconds(form, parameter_bytes, bandwidth, replicas):
 
 
 @njit(cache=True, error_model="numpy")
-def stage_seconds(form, inner_seconds, synchronization, replicas):
+def stage_seconds(form: int, inner_seconds: float, synchronization: float, replicas: int) -> float:
     """Seconds a mini-batch of one stage over `replicas`: the script adds the all-reduce, the paper hides it."""
     if form == SCRIPT:
         return (inner_seconds + synchronization) / replicas
@@ -42,7 +47,9 @@ def stage_seconds(form, inner_seconds, synchronization, replicas):
 
 
 @njit(cache=True, error_model="numpy")
-def _split_seconds(form, rest_seconds, last_seconds, entry_seconds, exit_seconds, replicas):
+def _split_seconds(
+    form: int, rest_seconds: float, last_seconds: float, entry_seconds: float, exit_seconds: float, replicas: int
+) -> float:
     """Slowest of the rest of the pipeline, its last stage, and the transfers charged to that stage."""
     slowest = max(rest_seconds, last_seconds)
     if form == SCRIPT:
@@ -51,21 +58,29 @@ def _split_seconds(form, rest_seconds, last_seconds, entry_seconds, exit_seconds
 
 
 @njit(cache=True, error_model="numpy")
-def _fits(form, outer, workers, total, replicas, stash, parameters):
+def _fits(
+    form: int,
+    outer: tuple[float, bool, int, int, float],
+    workers: int,
+    total: int,
+    replicas: int,
+    stash: float,
+    parameters: float,
+) -> bool:
     """Whether a stage fits that, with all before it, takes `total` of `workers`."""
     memory, memory_here, numerator, denominator, fixed = outer
     if not memory_here:
         return True
     if form == SCRIPT:
-        return -((total - workers) // replicas) * (stash + parameters) <= memory
+        return bool(-((total - workers) // replicas) * (stash + parameters) <= memory)
     # Downstream workers per replica, rounded up, are the warm-up forwards; one more version is in use.
     downstream = (workers - total) * denominator + numerator * workers
     versions = 1 - ((-downstream) // (replicas * denominator))
-    return versions * (stash + parameters) + fixed * parameters <= memory
+    return bool(versions * (stash + parameters) + fixed * parameters <= memory)
 
 
 @njit(cache=True, error_model="numpy")
-def _is_inside(predecessors, offsets, inner, outer):
+def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> bool:
     low, high = offsets[outer], offsets[outer + 1]
     while low < high:
         middle = (low + high) // 2
@@ -73,11 +88,13 @@ def _is_inside(predecessors, offsets, inner, outer):
             low = middle + 1
         else:
             high = middle
-    return low < offsets[outer + 1] and predecessors[low] == inner
+    return bool(low < offsets[outer + 1] and predecessors[low] == inner)
 
 
 @njit(cache=True, error_model="numpy")
-def _next_replicas(form, inner_seconds, parameters, bandwidth, replicas, most, value):
+def _next_replicas(
+    form: int, inner_seconds: float, parameters: float, bandwidth: float, replicas: int, most: int, value: float
+) -> int:
     """The next count after `replicas` at which a stage is faster than `value`, most + 1 if there is none.
 
     From 2 replicas on a stage of the ring's or the script's form gets faster with each more, so bisection finds it.
@@ -97,33 +114,33 @@ def _next_replicas(form, inner_seconds, parameters, bandwidth, replicas, most, v
 
 @njit(cache=True, error_model="numpy")
 def solve_row(
-    form,
-    start,
-    stop,
-    workers,
-    below,
-    straight,
-    transfers,
-    bandwidth,
-    collective_bandwidth,
-    seconds,
-    output_bytes,
-    parameter_bytes,
-    stash_bytes,
-    predecessors,
-    offsets,
-    inner,
-    context,
-    memory,
-    memory_here,
-    outer_numerator,
-    outer_denominator,
-    fixed,
-    best,
-    floor,
-    split,
-    last,
-):
+    form: int,
+    start: int,
+    stop: int,
+    workers: int,
+    below: int,
+    straight: bool,
+    transfers: bool,
+    bandwidth: float,
+    collective_bandwidth: float,
+    seconds: Floats,
+    output_bytes: Floats,
+    parameter_bytes: Floats,
+    stash_bytes: Floats,
+    predecessors: Integers,
+    offsets: Integers,
+    inner: Floats,
+    context: Integers,
+    memory: float,
+    memory_here: bool,
+    outer_numerator: int,
+    outer_denominator: int,
+    fixed: float,
+    best: Floats,
+    floor: Floats,
+    split: Integers,
+    last: Integers,
+) -> None:
     """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `best` (states, workers + 1).
 
     seconds, parameter_bytes, stash_bytes: (states,), over the layers of each state
@@ -143,6 +160,7 @@ def solve_row(
     base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
     base_stash = stash_bytes[start - 1] if start > 0 else 0.0
     outer = (memory, memory_here, outer_numerator, outer_denominator, fixed)
+    sending = 2.0 * output_bytes / bandwidth if transfers else np.zeros(states)
 
     # Where a stage may end: states that hold state start-1. The official script also takes states that do not, a
     # slip that is kept: on branching graphs its figures cannot be reproduced without.
@@ -176,8 +194,8 @@ def solve_row(
 
         # A shorter pipeline over start..cut, then a last stage over the rest.
         exit_seconds = 0.0
-        if form == SCRIPT and transfers and state < states - 1:
-            exit_seconds = 2.0 * output_bytes[state] / bandwidth
+        if form == SCRIPT and state < states - 1:
+            exit_seconds = sending[state]
 
         # The split that was best for the state before is good here too: nothing slower needs a look.
         limit = best[state].copy()
@@ -191,7 +209,7 @@ def solve_row(
                 continue
             tail = seconds[state] - seconds[cut] if lowest else inner[context[total, replicas], cut + 1, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
-            entry_seconds = 2.0 * output_bytes[cut] / bandwidth if transfers else 0.0
+            entry_seconds = sending[cut]
             candidate = _split_seconds(
                 form,
                 best[cut, total - replicas],
@@ -203,16 +221,21 @@ def solve_row(
             limit[total] = min(limit[total], np.nextafter(candidate, np.inf))
 
         inverse = 1.0 / limit
+        longest = 0.0  # last stage that is worth a look for some count of workers
+        for total in range(2, workers + 1):
+            longest = max(longest, limit[total] * (total - 1))
         for position in range(offsets[state], offsets[state + 1]):
             cut = predecessors[position]
             if cut < start or not allowed[cut]:
                 continue
             shortest = seconds[state] - seconds[cut] if lowest else inner[0, cut + 1, state]
-            entry_seconds = 2.0 * output_bytes[cut] / bandwidth if transfers else 0.0
+            entry_seconds = sending[cut]
             bound = max(shortest, exit_seconds)
             if form == SCRIPT:
                 bound = max(bound, entry_seconds)
             bound *= _SLACK
+            if bound >= longest:
+                continue
             parameters = parameter_bytes[state] - parameter_bytes[cut]
             stash = stash_bytes[state] - stash_bytes[cut]
             best_cut, floor_cut = best[cut], floor[cut]
@@ -257,27 +280,27 @@ def solve_row(
 
 @njit(cache=True, error_model="numpy")
 def solve_all_rows(
-    form,
-    workers,
-    below,
-    straight,
-    transfers,
-    bandwidth,
-    collective_bandwidth,
-    seconds,
-    output_bytes,
-    parameter_bytes,
-    stash_bytes,
-    predecessors,
-    offsets,
-    inner,
-    context,
-    memory,
-    memory_here,
-    outer_numerator,
-    outer_denominator,
-    fixed,
-):
+    form: int,
+    workers: int,
+    below: int,
+    straight: bool,
+    transfers: bool,
+    bandwidth: float,
+    collective_bandwidth: float,
+    seconds: Floats,
+    output_bytes: Floats,
+    parameter_bytes: Floats,
+    stash_bytes: Floats,
+    predecessors: Integers,
+    offsets: Integers,
+    inner: Floats,
+    context: Integers,
+    memory: float,
+    memory_here: bool,
+    outer_numerator: int,
+    outer_denominator: int,
+    fixed: float,
+) -> Floats:
     """A(i..j, workers) for every i and j, (states, states); infinite where there is no such slice or none fits.
 
     Only one row's table is alive at a time: memory is states^2 numbers, not states^2 times workers.

@@ -80,10 +80,9 @@ class PlanCosts:
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done."""
-        devices = self.plan.stages[stage].devices
-        if len(devices) == 1:
-            return ()
-        held = self._held[stage]
+        devices, held = self.plan.stages[stage].devices, self._held[stage]
+        if len(devices) == 1 or not self.layers.parameters[held].any():
+            return ()  # without weights there is nothing to wait for
         sizes = self.layers.parameters[held] * self.problem.element_bytes
         samples = max(1, max(self.plan.microbatches) // (len(devices) if self.plan.replication == "split" else 1))
         backward = self.layers.seconds(devices[0], samples, "backward")[held]

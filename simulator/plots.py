@@ -63,6 +63,7 @@ MOST_NUMBERED = 64
 INK, FAINT, IDLE, ALARM = "#1f2328", "#59636e", "#eceef1", "#b3261e"
 _CUT_SVG_BOXES = 20_000  # above this many boxes, SVG holds them as an image
 _SMALLEST = 5.5  # points of the smallest number that can be read
+_LEAST_POINTS = 0.5  # drawn width of the narrowest box, where there are few
 _DPI = 100
 
 
@@ -251,7 +252,7 @@ def gantt(
         ax = _gantt_figure(rows, heights, titled=title is not None)
     bottom = np.cumsum(heights) - heights
     box = ax.get_window_extent()
-    points = 72.0 / ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+    points = 72.0 / ax.figure.dpi
     per_second = box.width * points / (end - begin)
     row_points = box.height * points / max(1.0, float(heights.sum()))
     boxes = sum(len(row) for row in rows)
@@ -298,7 +299,7 @@ def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
 def _draw_boxes(
     ax: Axes, row: GanttRow, low: float, height: float, factor: float, per_second: float, *, rasterized: bool
 ) -> None:
-    width = row.end - row.start
+    width = visible_widths(row, _LEAST_POINTS / per_second)
     for kind in np.unique(row.kind).tolist():
         for chunk in np.unique(row.chunk[row.kind == kind]).tolist():
             chosen = (row.kind == kind) & (row.chunk == chunk) & (width > 0)
@@ -311,9 +312,25 @@ def _draw_boxes(
                 facecolor=shade(KIND_COLORS[OpKind(kind)], chunk, len(row.stages)),
                 edgecolor="white" if edged else "none",
                 linewidth=0.6 if edged else 0.0,
+                # Snapped to pixels, boxes narrower than one would vanish by chance.
+                snap=edged,
                 rasterized=rasterized,
                 zorder=2,
             )
+
+
+def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:
+    """Seconds [boxes] that the boxes are drawn wide: at least `least`, but never into the next box.
+
+    The least width shrinks where many boxes need it, so that all of them add no more than a twentieth of the row's time.
+    """
+    width = row.end - row.start
+    if len(row) < 2:
+        return width
+    span = float(row.end.max() - row.start.min())
+    room = np.append(row.start[1:] - row.start[:-1], np.inf)
+    wished = np.minimum(min(least, 0.05 * span / len(row)), np.maximum(room, width))
+    return np.where(width > 0, np.maximum(width, wished), 0.0)
 
 
 def _numbered_boxes(
@@ -460,7 +477,7 @@ def _gantt_heading(ax: Axes, timeline: Timeline, rows: Sequence[GanttRow], title
 # ---- memory: numbers ------------------------------------------------------------------------------------------------
 
 
-def memory_steps(memory: DeviceMemory, most: int = 2000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Times [steps] and bytes [steps, len(CATEGORIES)] of one device, thinned to about `most` steps, peak kept.
 
     Of the steps at one moment the last stays; of every bin of time the fullest one.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 """Weights of one stage: (seeds, parameters), float32 or float64."""
 
-Rounding = Literal["round", "floor", "ceil"]
+Rounding = Literal["round", "half-even", "floor", "ceil"]
 Correction = Literal["adam", "literal"]
 Direction = Literal["step", "literal-step", "momentum"]
 """`step`: what the optimizer's next step would be a unit of lr, from its present moments; `literal-step`: the same
@@ -31,8 +31,16 @@ def _half_up(value: float) -> int:
     return math.floor(value + 0.5)
 
 
-ROUNDINGS: dict[str, Callable[[float], int]] = {"round": _half_up, "floor": math.floor, "ceil": math.ceil}
-"""How a formula's fractional number of steps becomes whole; `round` takes halves up."""
+ROUNDINGS: dict[str, Callable[[float], int]] = {
+    "round": _half_up,
+    "half-even": round,
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+"""How a formula's fractional number of steps becomes whole; `round` takes halves up.
+
+Halves are common: (T + N - k/2 - 2) / T is one for every odd k at T = 1, and for k = 0 at N = 8, T = 4.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +317,7 @@ class XPipe(PredictionRule):
     """XPipe: the bellwether (first micro-batch of a mini-batch) predicts, at forward and at backward; the rest reuse.
 
     steps: `paper` for the printed formulas, `exact` for the synchronous version (ceil((N-1-k)/T) and 0)
-    forward_rounding, backward_rounding: of the printed formulas' fractions: round, floor or ceil
+    forward_rounding, backward_rounding: of the printed formulas' fractions: round, half-even, floor or ceil
     correction: bias correction of the predicted Adam step: `adam` (1 - beta^t) or `literal` (1 - beta)
     ValueError: an unknown choice.
     """

@@ -165,7 +165,8 @@ def iteration_seconds(problem: Problem, plan: Plan, schedule: Schedule, timeline
     done = np.zeros(count)
     np.maximum.at(done, timeline.microbatch[rows], timeline.end[rows])
     done = np.maximum.accumulate(done)
-    first, last = count // 4 - 1, count - count // 4 - 1
+    first, period = count // 4 - 1, _period(plan)
+    last = first + max(1, count // 2 // period) * period  # whole periods: half a round robin is no measure
     moved = np.resize(np.array(plan.microbatches), count)[first + 1 : last + 1].sum()
     return float((done[last] - done[first]) * problem.batch / moved)
 

@@ -10,9 +10,7 @@ SCHEMAS = ("accelerator", "cluster")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument(
-        "file", nargs="?", metavar="FILE", help="profile TOML, graph.txt, config.json or schedule CSV"
-    )
+    group.add_argument("file", nargs="?", metavar="FILE", help="profile TOML, graph.txt, config.json or schedule CSV")
     group.add_argument("--schema", metavar="KIND", help=f"print the JSON Schema of a profile: {' or '.join(SCHEMAS)}")
 
 

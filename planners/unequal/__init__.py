@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planners.unequal.bound import lower_bound as lower_bound
     from planners.unequal.chain import LINK_BLOCKS as LINK_BLOCKS
+    from planners.unequal.coupled import exact_coupled as exact_coupled
     from planners.unequal.evaluators import EVALUATORS as EVALUATORS
     from planners.unequal.evaluators import PopulationEvaluator as PopulationEvaluator
     from planners.unequal.exact import exact_sizes as exact_sizes
@@ -52,6 +53,7 @@ _HOME = {
     "UnequalProblem": "problem",
     "best_equal": "greedy",
     "dgap": "genetic",
+    "exact_coupled": "coupled",
     "exact_sizes": "exact",
     "flush_order": "orders",
     "greedy_dp": "greedy",

@@ -61,7 +61,7 @@ def tails(chain: Chain) -> Floats:
 
 
 @njit(cache=True)
-def _tail_of_process(row: Floats, block: int, after: Floats, before: Floats) -> None:
+def tail_of_process(row: Floats, block: int, after: Floats, before: Floats) -> None:
     """V before one process with blocks of `block` samples, from V after it."""
     samples = row.shape[0] - 1
     count = (samples + block - 1) // block
@@ -85,17 +85,17 @@ def _tail(
     before[1:-1] = np.inf
     for index in range(allowed.shape[0]):
         block = allowed[index]
-        _tail_of_process(durations[second], block, after, between)
+        tail_of_process(durations[second], block, after, between)
         if first < 0:
             outer[:] = between
         elif smaller:
             # the link's size is the smaller of this and an unknown one: any up to this
             outer[1:-1] = np.inf
             for size in range(1, block + 1):
-                _tail_of_process(durations[first], size, between, relaxed)
+                tail_of_process(durations[first], size, between, relaxed)
                 outer[:] = np.minimum(outer, relaxed)
         else:
-            _tail_of_process(durations[first], block, between, outer)
+            tail_of_process(durations[first], block, between, outer)
         for s in range(1, before.shape[0] - 1):
             before[s] = min(before[s], outer[s])
 

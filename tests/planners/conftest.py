@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
+from planners import PlannedOutcome, applicable_planners, make_plan
 from simulator import Problem
 from simulator.workloads.synthetic import measured_chain, random_chain, uniform_chain
 
@@ -28,7 +32,7 @@ def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cl
 
 
 def problems() -> dict[str, Problem]:
-    """Problems of seconds at most, by name; each with its reason."""
+    """Problems that even brute force solves in a second, by name."""
     chain = random_chain(5, np.random.default_rng(1), flop=2e9, parameters=3_000_000)
     return {
         "one-device": Problem(uniform_chain(4), line(speeds=(1.0,)), 8),
@@ -36,8 +40,8 @@ def problems() -> dict[str, Problem]:
         "two-devices": Problem(uniform_chain(6), line(), 8),
         "fewer-layers-than-devices": Problem(uniform_chain(3), line(speeds=(1.0,) * 4), 8),
         "batch-below-devices": Problem(uniform_chain(5), line(speeds=(1.0,) * 4), 3),
-        "random-chain": Problem(chain, load_cluster("pipedream-a").take(4), 8),
-        "two-servers": Problem(chain, load_cluster("pipedream-a").take(8), 8),
+        "random-chain": Problem(chain, load_cluster("pipedream-a").take(4), 6),
+        "two-servers": Problem(chain, load_cluster("pipedream-a").take(8), 4),
         "recompute": Problem(chain, load_cluster("pipedream-b").take(3), 8, recompute=True),
         "mixed-devices": Problem(chain, line(speeds=(1.0, 0.5, 2.0)), 8),
         "measured": Problem(
@@ -61,6 +65,26 @@ PROBLEMS = problems()
 def problem(request: pytest.FixtureRequest) -> Problem:
     """Each of the small problems in turn."""
     return PROBLEMS[request.param]
+
+
+@functools.cache
+def searched(name: str, problem_name: str) -> PlannedOutcome | str:
+    """The first search of a planner on a problem, or why it does not apply; tests share it."""
+    reason = applicable_planners(PROBLEMS[problem_name])[name]
+    return make_plan(name, PROBLEMS[problem_name]) if reason is None else reason
+
+
+@pytest.fixture
+def plan_of() -> Callable[[str, Problem], PlannedOutcome]:
+    """(planner, problem) -> what it found; skips where the planner does not apply."""
+
+    def find(name: str, problem: Problem) -> PlannedOutcome:
+        found = searched(name, next(key for key, value in PROBLEMS.items() if value is problem))
+        if isinstance(found, str):
+            pytest.skip(found)
+        return found
+
+    return find
 
 
 @pytest.fixture(scope="session")

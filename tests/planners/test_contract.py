@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hardware_profiles import GraphicsProcessor
 from planners import (
     PLANNERS,
+    PlannedOutcome,
     Request,
     applicable_planners,
     iteration_lower_bound,
@@ -20,11 +22,7 @@ from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 
 
-def _plan_or_skip(name: str, problem: Problem, request: Request | None = None):
-    reason = applicable_planners(problem, request)[name]
-    if reason is not None:
-        pytest.skip(reason)
-    return make_plan(name, problem, request)
+Find = Callable[[str, Problem], PlannedOutcome]
 
 
 def _with_memory(problem: Problem, memory_bytes: float) -> Problem:
@@ -37,9 +35,9 @@ def _with_memory(problem: Problem, memory_bytes: float) -> Problem:
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem) -> None:
+def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem, plan_of: Find) -> None:
     """A plan passes the plan's own rules, and fits on the device whose memory it was searched under."""
-    found = _plan_or_skip(name, problem)
+    found = plan_of(name, problem)
     check_plan(problem, found.plan)
     assert found.plan.planner == name
     assert not found.interrupted
@@ -48,10 +46,10 @@ def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem) -> No
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-def test_both_engines_agree_and_none_beats_the_bound(name: str, problem: Problem) -> None:
+def test_both_engines_agree_and_none_beats_the_bound(name: str, problem: Problem, plan_of: Find) -> None:
     """Without contention the engine repeats the recurrence to the last bit, and the lower bound holds."""
     calm = replace(problem, contention=False)
-    plan = _plan_or_skip(name, calm).plan
+    plan = plan_of(name, problem).plan
     quick, reference = simulate(calm, plan, engine="recurrence"), simulate(calm, plan)
     assert quick.iteration_seconds == reference.iteration_seconds
     bound = iteration_lower_bound(calm, asynchronous=not SCHEDULES[plan.schedule].flush)
@@ -59,9 +57,9 @@ def test_both_engines_agree_and_none_beats_the_bound(name: str, problem: Problem
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-def test_same_seed_gives_the_same_plan(name: str, problem: Problem) -> None:
+def test_same_seed_gives_the_same_plan(name: str, problem: Problem, plan_of: Find) -> None:
     """Two searches with equal arguments give equal plans after equally many evaluations."""
-    first = _plan_or_skip(name, problem)
+    first = plan_of(name, problem)
     second = make_plan(name, problem, seed=0)
     assert first.plan == second.plan
     assert first.evaluations == second.evaluations
@@ -96,23 +94,25 @@ def test_requests_are_kept_or_refused(name: str, schedule: str, small_problems: 
         assert (plan.schedule, len(plan.microbatches)) == (schedule, 4)
 
 
-def test_brute_force_is_never_slower_than_other_straight_pipelines(problem: Problem) -> None:
+def test_brute_force_is_never_slower_than_other_straight_pipelines(problem: Problem, plan_of: Find) -> None:
     """Uniform and greedy plans are among those that brute force tries."""
-    best = simulate(problem, _plan_or_skip("brute-force", problem).plan, engine="recurrence")
+    best = simulate(problem, plan_of("brute-force", problem).plan, engine="recurrence")
     for name in ("uniform", "greedy"):
-        other = simulate(problem, make_plan(name, problem).plan, engine="recurrence")
+        other = simulate(problem, plan_of(name, problem).plan, engine="recurrence")
         assert best.iteration_seconds <= other.iteration_seconds
 
 
-def test_brute_force_says_what_is_proven_and_refuses_large_problems(small_problems: dict[str, Problem]) -> None:
+def test_brute_force_says_what_is_proven_and_refuses_large_problems(
+    small_problems: dict[str, Problem], plan_of: Find
+) -> None:
     """The claim names the schedules; a problem with too many plans is refused with their number."""
-    found = make_plan("brute-force", small_problems["two-devices"])
+    found = plan_of("brute-force", small_problems["two-devices"])
     assert "straight pipelines" in found.optimal_among
     assert "gpipe, 1f1b" in found.optimal_among
     large = replace(small_problems["two-devices"], workload=uniform_chain(2_000))
     reason = planner_entry("brute-force").applicable(large, Request())
     assert reason is not None
-    assert "plans to replay, the limit is 5000" in reason
+    assert "plans to replay, the limit is 5,000" in reason
 
 
 def test_unknown_names_and_impossible_counts_are_refused(small_problems: dict[str, Problem]) -> None:

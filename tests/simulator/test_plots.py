@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from simulator.plots import (
     shade,
     shown_devices,
     time_unit,
+    visible_widths,
 )
 from simulator.schedules import build_schedule
 from simulator.timeline import Timeline
@@ -144,6 +146,15 @@ def test_boxes_carry_numbers_where_they_can_be_read() -> None:
 def test_numbers_of_a_kind_in_a_row_are_all_or_none() -> None:
     """Where the widest number of a kind has no room, the kind has no numbers rather than those below ten only."""
     assert sorted(map(int, drawn_texts(replayed("gpipe", 8, 32)))) == sorted(list(range(32)) * 8)
+
+
+def test_narrow_boxes_stay_visible_and_out_of_the_next() -> None:
+    """Boxes are widened to what can be seen, but not into the next box, and by a twentieth of the row at most."""
+    row = gantt_rows(replayed("gpipe", 1, 2))[0]  # boxes of 1, 1, 2, 2 seconds that follow each other
+    assert visible_widths(row, 10.0).tolist() == [1.0, 1.0, 2.0, 2.0]
+    sparse = replace(row, start=np.array([0.0, 10.0, 20.0, 99.0]), end=np.array([0.1, 10.1, 20.1, 100.0]))
+    assert visible_widths(sparse, 0.5).tolist() == pytest.approx([0.5, 0.5, 0.5, 1.0])
+    assert visible_widths(sparse, 9.0).tolist() == pytest.approx([1.25, 1.25, 1.25, 1.25])
 
 
 def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:

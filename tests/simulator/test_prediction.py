@@ -67,22 +67,24 @@ def test_xpipe_steps_by_hand() -> None:
     assert [xpipe_backward_steps(p, "round") for p in positions] == [1, 1, 1, 1]
 
 
-def test_halves_round_up() -> None:
-    """0.5 -> 1, 1.5 -> 2, 2.5 -> 3."""
-    assert [ROUNDINGS["round"](x) for x in (0.5, 1.5, 2.5, 1.25, 1.75)] == [1, 2, 3, 1, 2]
+def test_rounding_of_halves() -> None:
+    """`round` takes halves up, `half-even` to the even number."""
+    values = (0.5, 1.5, 2.5, 1.25, 1.75)
+    assert [ROUNDINGS["round"](x) for x in values] == [1, 2, 3, 1, 2]
+    assert [ROUNDINGS["half-even"](x) for x in values] == [0, 2, 2, 1, 2]
 
 
-def test_xpipe_at_one_microbatch_is_spectrain_v1() -> None:
-    """T=1: XPipe's printed steps with N-k/2-1 rounded up are SpecTrain v1's floor(k/2)+N-k-1, and floor(k/2)."""
+def test_xpipe_at_one_microbatch_aims_where_spectrain_v1_does() -> None:
+    """T=1: XPipe's printed steps, rounded down, are SpecTrain v1's floor(k/2)+N-k-1 and floor(k/2)."""
     for stages in range(2, 9):
         for k in range(stages):
             position = Position(k, stages, 1)
-            assert xpipe_forward_steps(position, "ceil") == stages - k // 2 - 1
-            assert xpipe_backward_steps(position) == k // 2
+            expected = [k // 2 + stages - k - 1, k // 2]
+            assert [xpipe_forward_steps(position, "floor"), xpipe_backward_steps(position)] == expected
             fake = FakeStage(position)
             PREDICTION_RULES["spectrain-v1"].forward(fake, 0)
             PREDICTION_RULES["spectrain-v1"].backward(fake, 0)
-            assert fake.asked == [(k // 2 + stages - k - 1, "momentum"), (k // 2, "momentum")]
+            assert fake.asked == [(steps, "momentum") for steps in expected]
 
 
 @pytest.mark.parametrize("stages", range(1, 9))
@@ -230,7 +232,7 @@ def test_pipemare_learning_rate_and_warmup() -> None:
 
 def test_bad_options_are_refused() -> None:
     """Unknown choices name the choices; numbers out of range name the rule."""
-    with pytest.raises(ValueError, match="one of round, floor, ceil, got 'up'"):
+    with pytest.raises(ValueError, match="one of round, half-even, floor, ceil, got 'up'"):
         replace(XPipe(), forward_rounding="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one of adam, literal"):
         XPipe(correction="none")  # type: ignore[arg-type]

@@ -38,13 +38,13 @@ def test_updates_count_as_idle_but_not_for_the_longest_stage() -> None:
 
 
 def test_the_longest_stage_may_be_shorter_than_the_makespan() -> None:
-    """Device 1 waits for 8 s of transfer and then works 4 s while device 0 is done: spans of 1 and 3 in a makespan of 12."""
-    costs = HandCosts((1.0, 3.0), (0.0, 0.0), transfer_seconds=8.0)
-    program = lower(from_text("0F0 0I0 0W0\n1F0 1I0 1W0"), costs)
-    assert replay(program).makespan_seconds == 1.0 + 8.0 + 3.0 + 8.0
-    bubble = replay(program).bubble()
-    assert bubble.longest_stage == pytest.approx(1 - 3 / 20)
-    assert bubble.over_ideal == pytest.approx(17 / 3)
+    """Device 1 works 1-13 without a break (W of 10 s), device 0 is done at 5: idle by the makespan, none by the longest stage."""
+    costs = HandCosts((1.0, 1.0), (2.0, 11.0), weight=(1.0, 10.0))
+    outcome = replay(lower(from_text("0F0 0I0 0W0\n1F0 1I0 1W0"), costs))
+    assert outcome.makespan_seconds == 13.0
+    assert outcome.bubble().longest_stage == pytest.approx(0.0)
+    assert outcome.bubble().over_ideal == pytest.approx(1 / 12)
+    assert outcome.bubble().idle_over_makespan == pytest.approx(1 - 15 / 26)
 
 
 def test_one_device_alone_has_no_bubble() -> None:

@@ -1,0 +1,87 @@
+"""`pipeplan export`: a plan's schedule or timeline in a format of other tools."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
+
+if TYPE_CHECKING:
+    from simulator import Plan, Problem
+
+FORMATS = {
+    "chrome-trace": "timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, with transfers and memory",
+    "torch-csv": "compute-only schedule of torch.distributed.pipelining",
+    "text": "schedule, one line of ops a device",
+    "plan": "the plan itself, JSON",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `pipeplan export`."""
+    add_problem_arguments(parser)
+    add_search_arguments(parser)
+    parser.add_argument(
+        "--format", required=True, metavar="FORMAT", help="; ".join(f"{k}: {v}" for k, v in FORMATS.items())
+    )
+    parser.add_argument("--planner", default="pipedream", metavar="NAME", help="planner (default %(default)s)")
+    parser.add_argument(
+        "--plan", metavar="FILE", help="export this plan (from pipeplan plan --out) with its own problem"
+    )
+    parser.add_argument("--out", metavar="FILE", help="file to write (default: stdout)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make or read the plan, and write it."""
+    from experiments.output import UsageError, to_json, write_atomically
+
+    if arguments.format not in FORMATS:
+        raise UsageError(f"--format {arguments.format!r} is unknown; choices: {', '.join(FORMATS)}")
+    problem, plan = _plan(arguments)
+    if arguments.format == "plan":
+        from experiments.plan_files import FORMAT, plan_document
+        from experiments.problem_options import problem_options
+
+        document = {"format": FORMAT, "problem": problem_options(arguments, problem), "plan": plan_document(plan)}
+        content = to_json(document) + "\n"
+    elif arguments.format == "chrome-trace":
+        import json
+
+        from simulator import chrome_trace, simulate
+
+        outcome = simulate(problem, plan)
+        name = f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
+        content = json.dumps(chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
+    else:
+        from simulator import build_program, to_text, to_torch_csv
+
+        _, schedule, _ = build_program(problem, plan)
+        content = to_torch_csv(schedule) if arguments.format == "torch-csv" else to_text(schedule)
+    if arguments.out is None:
+        print(content, end="")
+        return 0
+    path = Path(arguments.out)
+    if path.is_dir():
+        raise UsageError(f"--out {path} is a folder; name a file")
+    write_atomically(path, content)
+    print(f"{arguments.format} written to {path}")
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
+    if arguments.plan is not None:
+        from experiments.output import InputError
+        from experiments.plan_files import read_plan
+
+        plan, options = read_plan(arguments.plan)
+        unknown = sorted(set(options) - set(vars(arguments)))
+        if unknown:
+            raise InputError(f"{arguments.plan}: problem option {unknown[0]!r} is unknown")
+        vars(arguments).update(options)
+        return read_problem(arguments), plan
+    from planners import make_plan
+
+    problem = read_problem(arguments)
+    return problem, make_plan(arguments.planner, problem, read_request(arguments), seed=arguments.seed).plan

@@ -1,0 +1,153 @@
+"""Recorded runs of PipeDream's optimizer planned again; growth of the partitioner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.pipedream_growth import draw, growth_exponent, inception_like, measure, random_chain
+from experiments.pipedream_optimizer import main, read_runs
+from simulator import antichain_states
+
+# Two layers of 4 and 2 s and no weights; the tensor between them is 5 bytes.
+PROFILE = """\
+node1 -- Linear(in_features=1, out_features=1, bias=True) -- \
+forward_compute_time=1000.000, backward_compute_time=3000.000, activation_size=8.000, parameter_size=0.000
+node2 -- Linear(in_features=1, out_features=1, bias=True) -- \
+forward_compute_time=1000.000, backward_compute_time=1000.000, activation_size=8.000, parameter_size=0.000
+\tnode1 -- node2
+"""
+ROW: dict[str, object] = {
+    "profile": "two",
+    "states": 2,
+    "workers_per_level": [2],
+    "bandwidth_bytes_per_s": [16.0],
+    "activation_ratio": 1,
+    "straight": True,
+    "memory_constraint_bytes": None,
+    "slowest_stage_seconds": 4.0,
+    "dp_speedup_over_one": 2.0,
+    "levels_top_first": [
+        {
+            "level": 1,
+            "stages": [
+                {"states": [0, 1], "compute_seconds": 4.0, "workers": 1},
+                {"states": [1, 2], "compute_seconds": 2.0, "workers": 1},
+            ],
+        }
+    ],
+    "script_wall_seconds": 1.0,
+}
+
+
+def run(folder: Path, rows: list[dict[str, object]], *options: str) -> int:
+    (folder / "two.txt").write_text(PROFILE)
+    (folder / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return main(["--runs", str(folder / "runs.jsonl"), "--profiles", str(folder), *options])
+
+
+def test_a_right_row_is_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """4 s and 2 s on 2 workers, straight: 4 s; exit 0, and the plan is equal."""
+    assert run(tmp_path, [ROW], "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["matched"], result["failed"]) == (1, 0)
+    assert result["rows"][0]["plan"] == "equal"
+    assert result["rows"][0]["speedup_over_script"] > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slowest_stage_seconds": 4.0 * (1 + 2e-6)},
+        {"states": 3},
+        {"levels_top_first": [{"level": 1, "stages": [{"states": [0, 2], "compute_seconds": 6.0, "workers": 1}]}]},
+        {"memory_constraint_bytes": 1.0},
+    ],
+)
+def test_a_wrong_row_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object]) -> None:
+    """Other seconds, states, a slower plan or one that no device can hold: the row fails, and exit is 1."""
+    assert run(tmp_path, [ROW, ROW | change], "--json") == 1
+    result = json.loads(capsys.readouterr().out)
+    assert (result["matched"], result["failed"]) == (1, 1)
+
+
+def test_tolerance_is_a_millionth(tmp_path: Path) -> None:
+    """Seconds off by half a millionth still match."""
+    assert run(tmp_path, [ROW | {"slowest_stage_seconds": 4.0 * (1 + 5e-7)}]) == 0
+
+
+def test_table_names_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --json a table, and the counts below it."""
+    assert run(tmp_path, [ROW, ROW]) == 0
+    output = capsys.readouterr().out
+    assert output.count("two") == 2
+    assert "matched 2, failed 0" in output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "not json\n",
+        "[1]\n",
+        "{}\n",
+        json.dumps(ROW | {"straight": "no"}) + "\n",
+        json.dumps(ROW | {"levels_top_first": []}),
+    ],
+)
+def test_bad_files_are_one_line_and_exit_4(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """Empty, no JSON, other JSON, missing keys, wrong types."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text(text)
+    assert main(["--runs", str(path), "--profiles", str(tmp_path)]) == 4
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert str(path) in captured.err
+
+
+def test_missing_files_and_folders_are_exit_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No runs, a folder as runs, no profile."""
+    (tmp_path / "runs.jsonl").write_text(json.dumps(ROW))
+    for runs in (tmp_path / "absent", tmp_path, tmp_path / "runs.jsonl"):
+        assert main(["--runs", str(runs), "--profiles", str(tmp_path)]) == 4
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_every_recorded_run_is_matched(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All 55 recorded runs of the official optimizer, on five profiles."""
+    runs = shared_data / "pipedream_optimizer_runs.jsonl"
+    assert len(read_runs(runs)) == 55
+    assert main(["--runs", str(runs), "--profiles", str(shared_data / "pipedream_profiles"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["matched"], result["failed"]) == (55, 0)
+    assert max(abs(row["relative_error"]) for row in result["rows"]) < 1e-12
+    assert max(abs(row["data_parallel_relative_error"]) for row in result["rows"]) < 1e-12
+
+
+def test_inception_like_graph_has_branches() -> None:
+    """With a layer a convolution its states are the sum over modules: far more than layers, far fewer than with three."""
+    graph = inception_like()
+    states = antichain_states(graph)
+    assert len(states) == 1205
+    assert len(graph.layers) == 118
+    assert len(antichain_states(random_chain(30))) == 30
+
+
+def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
+    """Every study has rows of both forms, and the figure is written as PNG and SVG."""
+    rows = measure(quick=True)
+    studies = {"states, flat", "states, two levels", "workers, flat", "levels", "graph"}
+    assert {(row["study"], row["variant"]) for row in rows} == {(s, v) for s in studies for v in ("paper", "script")}
+    assert all(row["search_cpu_seconds"] >= 0 for row in rows)
+    draw(rows, tmp_path / "growth")
+    assert (tmp_path / "growth.png").stat().st_size > 10_000
+    assert (tmp_path / "growth.svg").stat().st_size > 10_000
+
+
+def test_growth_exponent_is_the_slope() -> None:
+    """Twice the states, eight times the seconds: power 3."""
+    rows = [{"states": 10, "search_cpu_seconds": 1.0}, {"states": 20, "search_cpu_seconds": 8.0}]
+    assert growth_exponent(rows, "states") == pytest.approx(3)

@@ -1,0 +1,93 @@
+"""Search: the evaluator's memo, budget and history, and how a search ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planners import Evaluator, Progress, Request, UniformLayers, make_plan, run_planner
+from simulator import InfeasiblePlanError, Plan, Problem, equal_microbatches, stages_from_cuts
+
+
+def _plan(problem: Problem, count: int, planner: str = "test") -> Plan:
+    stages = stages_from_cuts([3], len(problem.workload), [(0,), (1,)])
+    return Plan(planner, "gpipe", stages, equal_microbatches(problem.batch, count))
+
+
+def test_equal_plans_are_replayed_once(small_problems: dict[str, Problem]) -> None:
+    """Who made a plan does not matter to its score."""
+    problem = small_problems["two-devices"]
+    evaluate = Evaluator(problem)
+    assert evaluate(_plan(problem, 2)) == evaluate(_plan(problem, 2, "another"))
+    assert evaluate.evaluations == 1
+
+
+def test_history_keeps_improvements_only(small_problems: dict[str, Problem]) -> None:
+    """Seconds fall from entry to entry, and progress hears of each as it happens; a given clock times them."""
+    problem = small_problems["two-devices"]
+    heard: list[Progress] = []
+    ticks = iter(range(100))
+    evaluate = Evaluator(problem, progress=heard.append, clock=lambda: float(next(ticks)))
+    for count in (1, 2, 4, 1, 8):
+        evaluate(_plan(problem, count))
+    seconds = [step.iteration_seconds for step in evaluate.history]
+    assert seconds == sorted(seconds, reverse=True)
+    assert len(set(seconds)) == len(seconds)
+    assert heard == evaluate.history
+    assert [step.elapsed_seconds for step in heard] == list(range(1, len(heard) + 1))
+
+
+def test_spent_budget_answers_with_the_best_so_far(small_problems: dict[str, Problem]) -> None:
+    """A search of one evaluation gives the first plan, marked as interrupted."""
+    found = make_plan("uniform", small_problems["two-devices"], budget=1)
+    assert found.interrupted
+    assert found.evaluations == 1
+    assert len(found.plan.microbatches) == 1
+
+
+def test_interrupt_answers_with_the_best_so_far(small_problems: dict[str, Problem]) -> None:
+    """Ctrl-C in the middle of a search keeps its best plan; before any plan it goes on up."""
+    problem = small_problems["two-devices"]
+
+    def stopped(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        evaluate(_plan(problem, 1))
+        evaluate(_plan(problem, 4))
+        raise KeyboardInterrupt
+
+    def stopped_at_once(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        raise KeyboardInterrupt
+
+    found = run_planner(stopped, problem, Evaluator(problem), np.random.default_rng(0))
+    assert found.interrupted
+    assert found.plan in (_plan(problem, 1), _plan(problem, 4))
+    with pytest.raises(KeyboardInterrupt):
+        run_planner(stopped_at_once, problem, Evaluator(problem), np.random.default_rng(0))
+
+
+def test_budget_without_a_plan_that_fits_is_infeasible(small_problems: dict[str, Problem]) -> None:
+    """A budget that ends among plans that do not fit has no answer."""
+    problem = small_problems["two-devices"]
+    tiny = replace(
+        problem,
+        cluster=replace(
+            problem.cluster, devices=tuple(replace(one, memory_bytes=1e6) for one in problem.cluster.devices)
+        ),
+    )
+    with pytest.raises(InfeasiblePlanError, match="budget of 1 evaluations ended"):
+        run_planner(UniformLayers(Request()), tiny, Evaluator(tiny, budget=1), np.random.default_rng(0))
+    with pytest.raises(ValueError, match="at least 1 evaluation, got 0"):
+        Evaluator(problem, budget=0)
+
+
+def test_score_prefers_plans_that_fit(small_problems: dict[str, Problem]) -> None:
+    """Key: missing memory first, seconds second."""
+    problem = small_problems["two-devices"]
+    score = Evaluator(problem)(_plan(problem, 2))
+    assert score.fits
+    assert score.key == (0.0, score.iteration_seconds)
+    fuller = replace(score, capacity_bytes=score.peak_bytes / 2, iteration_seconds=0.0)
+    assert not fuller.fits
+    assert fuller.key == (1.0, 0.0)
+    assert score.key < fuller.key

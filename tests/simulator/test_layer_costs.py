@@ -1,0 +1,163 @@
+"""Tests of `simulator.layer_costs` and `simulator.plan_costs`: seconds and bytes of layers and stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_profiles import Cluster, Link
+from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload
+from simulator.workloads.synthetic import chain
+from tests.simulator.strategies import UnitDevice, chain_cluster
+
+ROWS = ((2.0, 1.0, 3.0), (4.0, 2.0, 4.0), (8.0, 3.0, 8.0))
+
+
+def measured(rows: tuple[tuple[float, float, float], ...], parameters: int = 10) -> LayerCosts:
+    """One measured layer on one device."""
+    layer = Layer("one", "linear", 5.0, parameters, 1.0, 1.0, measured=rows)
+    return LayerCosts(Problem(Workload("w", (layer,), (), bytes_per_element=4), chain_cluster(1), 1))
+
+
+@pytest.mark.parametrize(
+    ("samples", "forward", "backward"),
+    [(1, 1.0, 3.0), (2, 1.0, 3.0), (3, 1.5, 3.5), (4, 2.0, 4.0), (6, 2.5, 6.0), (8, 3.0, 8.0), (16, 6.0, 16.0)],
+)
+def test_measured_seconds_of_several_sizes(samples: int, forward: float, backward: float) -> None:
+    """Between sizes linearly, beyond the last in proportion, below the first as the first (a small call takes no less)."""
+    costs = measured(ROWS)
+    assert costs.seconds(0, samples, "forward").tolist() == [forward]
+    assert costs.seconds(0, samples, "backward").tolist() == [backward]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 10])
+def test_measured_seconds_of_one_size_are_proportional(samples: int) -> None:
+    """One row of 2 samples: in proportion both ways."""
+    assert measured(ROWS[:1]).seconds(0, samples, "forward").tolist() == [pytest.approx(samples / 2)]
+
+
+def test_measured_gradients_are_halves_where_there_are_weights() -> None:
+    """With parameters half each; without, the input gradient is the whole backward."""
+    for parameters, weight in ((10, 1.5), (0, 0.0)):
+        costs = measured(ROWS, parameters)
+        assert costs.seconds(0, 2, "weight_gradient").tolist() == [weight]
+        assert costs.seconds(0, 2, "input_gradient").tolist() == [3.0 - weight]
+
+
+def mixed(**changes: Any) -> Problem:
+    """A chain of 3 layers on a fast and a slow device."""
+    workload = chain([1.0, 2.0, 4.0], parameters=[10, 0, 30], output_elements=[4.0, 2.0, 1.0], stashed_elements=[3.0, 5.0, 7.0])
+    cluster = Cluster(
+        "mixed",
+        (UnitDevice(rate=2.0, name="fast"), UnitDevice(rate=1.0, name="slow"), UnitDevice(rate=2.0, name="fast")),
+        ("a", "b", "c"),
+        (),
+        ((0,), (1,), (2,)),
+        (Link("a", "b", 16.0, 0.5), Link("b", "c", 8.0, 0.25)),
+    )
+    return replace(Problem(workload, cluster, 4), **changes)
+
+
+def test_seconds_are_the_devices_own() -> None:
+    """flop / rate forward, twice that backward; equal accelerators are one kind."""
+    costs = LayerCosts(mixed())
+    assert costs.seconds(0, 4, "forward").tolist() == [2.0, 4.0, 8.0]
+    assert costs.seconds(1, 4, "forward").tolist() == [4.0, 8.0, 16.0]
+    assert costs.seconds(1, 1, "backward").tolist() == [2.0, 4.0, 8.0]
+    assert costs.accelerator_kinds == 2
+    assert [costs.kind_of_device(d) for d in range(3)] == [0, 1, 0]
+
+
+def test_round_trip_counts_the_second_forward_of_recomputation() -> None:
+    """F + B, and F again where the problem recomputes."""
+    assert LayerCosts(mixed()).round_trip_seconds(1, 1).tolist() == [3.0, 6.0, 12.0]
+    assert LayerCosts(mixed(recompute=True)).round_trip_seconds(1, 1).tolist() == [4.0, 8.0, 16.0]
+
+
+def test_stashed_and_crossing_bytes() -> None:
+    """Elements times bytes of the precision; every producer with a consumer outside counts once."""
+    costs = LayerCosts(mixed())
+    assert costs.stashed_bytes.tolist() == [12.0, 20.0, 28.0]
+    assert LayerCosts(mixed(precision="fp16")).stashed_bytes.tolist() == [6.0, 10.0, 14.0]
+    layers = tuple(Layer(f"l{i}", "elementwise", 0.0, 0, float(10**i), 0.0) for i in range(4))
+    diamond = Workload("diamond", layers, ((0, 1), (0, 2), (1, 3), (2, 3)))
+    costs = LayerCosts(Problem(diamond, chain_cluster(1), 1))
+    assert costs.crossing_bytes({0}) == 4.0
+    assert costs.crossing_bytes({0, 1}) == 44.0
+    assert costs.crossing_bytes({0, 1, 2}) == 440.0
+    assert costs.crossing_bytes({0, 1, 2, 3}) == 0.0
+
+
+def test_no_weights_no_update() -> None:
+    """A stage without weights has nothing to update."""
+    assert LayerCosts(mixed()).update_seconds(0, 0.0) == 0.0
+
+
+def plan_costs(stages: tuple[Stage, ...], **changes: Any) -> PlanCosts:
+    """Costs of a plan of 2 micro-batches of 2 samples."""
+    return PlanCosts(mixed(**changes), Plan("hand", "1f1b", stages, (2, 2)))
+
+
+SPLIT = (Stage((0, 1), (0,)), Stage((2,), (1,)))
+
+
+def test_stage_seconds_are_sums_over_its_layers() -> None:
+    """Stage 0 on the fast device: 1.5 s a sample forward, 3 backward; stage 1 on the slow one: 4 and 8."""
+    costs = plan_costs(SPLIT)
+    samples = np.array([2, 1, 0, 2])
+    assert costs.seconds(OpKind.FORWARD, 0, 0, samples).tolist() == [3.0, 1.5, 0.0, 3.0]
+    assert costs.seconds(OpKind.BACKWARD, 1, 0, samples).tolist() == [16.0, 8.0, 0.0, 16.0]
+    both = sum(costs.seconds(kind, 1, 0, samples) for kind in (OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT))
+    assert np.asarray(both).tolist() == [16.0, 8.0, 0.0, 16.0]
+
+
+def test_recomputation_runs_forward_again_before_a_backward() -> None:
+    """B takes F + B; where it is split, the input gradient pays."""
+    costs = plan_costs(SPLIT, recompute=True)
+    one = np.array([1])
+    assert costs.seconds(OpKind.BACKWARD, 1, 0, one).tolist() == [12.0]
+    assert costs.seconds(OpKind.INPUT_GRADIENT, 1, 0, one).tolist() == [8.0]
+    assert costs.seconds(OpKind.WEIGHT_GRADIENT, 1, 0, one).tolist() == [4.0]
+
+
+def test_transfers_take_the_route_of_the_cluster() -> None:
+    """2 elements of 4 bytes a sample: 4 samples are 32 bytes; 0.5 + 2 s over one link, 0.75 + 4 over two, either way."""
+    costs = plan_costs(SPLIT)
+    assert costs.boundary_bytes == (8.0,)
+    down = costs.transfer((0, 0), (1, 0), 4)
+    assert (down.seconds, down.size_bytes, len(down.route)) == (2.5, 32.0, 1)
+    far = plan_costs((Stage((0, 1), (0,)), Stage((2,), (2,))))
+    up = far.transfer((1, 0), (0, 0), 4)
+    assert (up.seconds, up.size_bytes, len(up.route)) == (4.75, 32.0, 2)
+
+
+def test_buckets_of_a_replicated_stage() -> None:
+    """Small gradients are one bucket of the whole backward; its seconds and channels are the cluster's all-reduce."""
+    costs = plan_costs((Stage((0, 1, 2), (0, 2)),))
+    (bucket,) = costs.buckets(0)
+    assert bucket.share == pytest.approx(1.0)
+    assert bucket.seconds == costs.problem.cluster.allreduce_seconds((0, 2), 160.0)
+    assert bucket.route == costs.problem.cluster.allreduce_route((0, 2))
+    assert plan_costs(SPLIT).buckets(0) == ()
+
+
+def test_large_gradients_are_reduced_layer_by_layer_from_the_back() -> None:
+    """Layers of 28 MB each fill a bucket of their own (25 MiB); shares are those of the layers' backward, last layer first."""
+    workload = chain([1.0, 2.0, 5.0], parameters=[7_000_000] * 3, output_elements=[1.0] * 3)
+    problem = Problem(workload, chain_cluster(2), 2)
+    buckets = PlanCosts(problem, Plan("hand", "gpipe", (Stage((0, 1, 2), (0, 1)),), (2,))).buckets(0)
+    assert [bucket.share for bucket in buckets] == pytest.approx([5 / 8, 2 / 8, 1 / 8])
+    assert [bucket.seconds for bucket in buckets] == pytest.approx([28e6] * 3)
+    assert sum(bucket.share for bucket in buckets) == pytest.approx(1.0)
+
+
+def test_there_are_at_most_32_buckets() -> None:
+    """However many layers, the bucket size grows with the stage."""
+    workload = chain([1.0] * 100, parameters=[7_000_000] * 100, output_elements=[1.0] * 100)
+    problem = Problem(workload, chain_cluster(2), 2)
+    buckets = PlanCosts(problem, Plan("hand", "gpipe", (Stage(tuple(range(100)), (0, 1)),), (2,))).buckets(0)
+    assert len(buckets) <= 32
+    assert sum(bucket.share for bucket in buckets) == pytest.approx(1.0)

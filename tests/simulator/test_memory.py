@@ -1,0 +1,181 @@
+"""Tests of `simulator.memory`: bytes over time on small plans, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import (
+    CATEGORIES,
+    Engine,
+    Outcome,
+    Plan,
+    PlanCosts,
+    Problem,
+    Stage,
+    from_text,
+    lower,
+    memory_over_time,
+    simulate,
+)
+from simulator.recurrence import replay
+
+from simulator.workloads.synthetic import chain
+from tests.simulator.strategies import chain_cluster
+
+STRAIGHT = (Stage((0,), (0,)), Stage((1,), (1,)))
+
+
+def problem(**changes: Any) -> Problem:
+    """Two layers of 1 s a sample (B = 2 s): 10 and 20 weights, 16 bytes between them (1 s), stashes of 12 and 20 bytes."""
+    workload = chain([1.0, 1.0], parameters=[10, 20], output_elements=[4.0, 2.0], stashed_elements=[3.0, 5.0])
+    return replace(Problem(workload, chain_cluster(2, bandwidth=16.0), batch=2), **changes)
+
+
+def run(stages: tuple[Stage, ...] = STRAIGHT, schedule: str = "gpipe", engine: Engine = "simpy", **changes: Any) -> Outcome:
+    """Two micro-batches of one sample."""
+    return simulate(problem(**changes), Plan("hand", schedule, stages, (1, 1)), engine=engine)
+
+
+def parts(outcome: Outcome, device: int) -> dict[str, float]:
+    """What the peak consists of, without what is not there."""
+    return {name: size for name, size in outcome.memory[device].peak_parts.items() if size}
+
+
+def at(outcome: Outcome, device: int, time: float) -> dict[str, float]:
+    """Bytes held just after a moment."""
+    memory = outcome.memory[device]
+    row = memory.bytes[np.searchsorted(memory.times, time, side="right") - 1]
+    return {name: size for name, size in zip(CATEGORIES, row.tolist(), strict=True) if size}
+
+
+@pytest.mark.parametrize("engine", ["simpy", "recurrence"])
+def test_peak_of_a_two_stage_pipeline(engine: Engine) -> None:
+    """Device 0 peaks at 1-3 with 2 stashes and a tensor that it sends, device 1 at 3-6 with 2 stashes.
+
+    Stage 1 runs F 2-3 3-4, B 4-6 6-8; gradients travel 6-7 and 8-9; stage 0 runs B 7-9 9-11.
+    """
+    outcome = run(engine=engine)
+    assert outcome.timeline.makespan_seconds == 11.0
+    assert parts(outcome, 0) == {"weights": 40, "gradients": 40, "optimizer": 40, "activations": 24, "buffers": 16}
+    assert parts(outcome, 1) == {"weights": 80, "gradients": 80, "optimizer": 80, "activations": 40}
+    assert [device.peak_bytes for device in outcome.memory] == [160.0, 280.0]
+
+
+def test_buffers_live_from_the_producers_end_to_the_arrival_and_to_the_consumers_start() -> None:
+    """Activations are on both devices at 1-2 and 2-3, gradients at 6-7 and 8-9: each is used as it arrives."""
+    outcome = run()
+    assert [at(outcome, 0, t + 0.5).get("buffers", 0) for t in range(11)] == [0, 16, 16, 0, 0, 0, 16, 0, 16, 0, 0]
+    assert [at(outcome, 1, t + 0.5).get("buffers", 0) for t in range(11)] == [0, 16, 16, 0, 0, 0, 16, 0, 16, 0, 0]
+
+
+def test_a_tensor_that_waits_keeps_its_buffer() -> None:
+    """The activation of micro-batch 1 leaves at 2 and arrives at 3: GPipe uses it at once, 1F1B after the B of 3-5, at 5.
+
+    The gradient of that B travels at 5-6.
+    """
+    assert [at(run(), 1, t + 0.5).get("buffers", 0) for t in range(6)] == [0, 16, 16, 0, 0, 0]
+    waiting = run(schedule="1f1b")
+    assert [at(waiting, 1, t + 0.5).get("buffers", 0) for t in range(6)] == [0, 16, 16, 16, 16, 16]
+
+
+def test_activations_live_from_forward_to_backward() -> None:
+    """Stash of 12 bytes a sample on device 0: taken at 0 and 1, freed at 9 and 11."""
+    outcome = run()
+    assert [at(outcome, 0, t + 0.5).get("activations", 0) for t in range(12)] == [12, *[24] * 8, 12, 12, 0]
+
+
+def test_recomputation_keeps_the_input_only() -> None:
+    """The first stage keeps no stash (its input is the data), the second 16 bytes a sample; backward makes the stash again.
+
+    B takes 3 s: stage 1 runs B 4-7 7-10, stage 0 8-11 11-14.
+    """
+    outcome = run(recompute=True)
+    assert outcome.timeline.makespan_seconds == 14.0
+    assert at(outcome, 1, 3.5)["activations"] == 32
+    assert [at(outcome, 1, t + 0.5).get("workspace", 0) for t in (3, 4, 6, 7, 9, 10)] == [0, 20, 20, 20, 20, 0]
+    assert parts(outcome, 0) == {"weights": 40, "gradients": 40, "optimizer": 40, "workspace": 12, "buffers": 16}
+    assert [device.peak_bytes for device in outcome.memory] == [120.0 + 28.0, 240.0 + 52.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"optimizer": "sgd"}, {"weights": 40, "gradients": 40, "optimizer": 0}),
+        ({"optimizer": "adam"}, {"weights": 40, "gradients": 40, "optimizer": 80}),
+        ({"optimizer": "adam", "precision": "fp16"}, {"weights": 20, "gradients": 20, "optimizer": 120}),
+    ],
+)
+def test_state_of_a_parameter(changes: dict[str, Any], expected: dict[str, float]) -> None:
+    """10 weights: fp32 states, and a master copy where weights are narrower."""
+    held = run(**changes).memory[0].peak_parts
+    assert {name: held[name] for name in expected} == expected
+
+
+def test_asynchronous_stages_keep_a_version_for_every_minibatch_in_flight() -> None:
+    """Stage s of n keeps n - s versions: one copy beside the current weights on stage 0 of 2, none on stage 1."""
+    outcome = run(schedule="pipedream")
+    assert [device.peak_parts["weight versions"] for device in outcome.memory] == [40.0, 0.0]
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_versions_of_a_straight_pipeline(n: int) -> None:
+    """n - 1 - s copies of 40 bytes beside the current weights."""
+    one = Problem(chain([1.0] * n, parameters=[10] * n, output_elements=[0.0] * n), chain_cluster(n), 4)
+    stages = tuple(Stage((s,), (s,)) for s in range(n))
+    outcome = simulate(one, Plan("hand", "pipedream", stages, (1,) * 4))
+    assert [device.peak_parts["weight versions"] for device in outcome.memory] == [40.0 * (n - 1 - s) for s in range(n)]
+
+
+def test_memory_of_replicas_is_that_of_their_samples() -> None:
+    """2 samples split over 2 replicas of both layers: each stashes 32 bytes and holds all weights."""
+    outcome = simulate(problem(), Plan("hand", "gpipe", (Stage((0, 1), (0, 1)),), (2,)))
+    for device in (0, 1):
+        assert parts(outcome, device) == {"weights": 120, "gradients": 120, "optimizer": 120, "activations": 32}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "pipedream"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_everything_taken_is_given_back(schedule: str, recompute: bool) -> None:
+    """At the end nothing is held but weights, versions, gradients and states; nothing is ever below 0; times rise."""
+    for device in run(schedule=schedule, recompute=recompute).memory:
+        held = dict(zip(CATEGORIES, device.bytes[-1].tolist(), strict=True))
+        assert held["activations"] == held["workspace"] == held["buffers"] == 0.0
+        assert (device.bytes >= 0).all()
+        assert (np.diff(device.times) >= 0).all()
+
+
+@pytest.mark.parametrize("text", ["0F0 0F1 0B0 0B1", "0F0 0F1 0I0 0I1 0W0 0W1"])
+def test_parts_of_a_reduced_backward_free_the_stash_once(text: str) -> None:
+    """Replicas reduce their last gradients in 3 buckets; the stash is freed once, whether backward is whole or split."""
+    layers = 3
+    workload = chain([1.0] * layers, parameters=[7_000_000] * layers, stashed_elements=[4.0] * layers)
+    one = Problem(workload, chain_cluster(2), 4)
+    plan = Plan("hand", "gpipe", (Stage(tuple(range(layers)), (0, 1)),), (2, 2))
+    costs = PlanCosts(one, plan)
+    assert len(costs.buckets(0)) == 3
+    timeline = replay(lower(from_text(text), costs, forward_sizes=[2, 2], split_replicas=[2]))
+    activations = CATEGORIES.index("activations")
+    for device in memory_over_time(costs, timeline):
+        assert device.bytes[:, activations].max() == 2 * 3 * 16.0
+        assert device.bytes[:, activations].min() == 0.0
+        assert device.bytes[-1, activations] == 0.0
+
+
+def test_buffers_are_held_under_blocking_transfers_too() -> None:
+    """A tensor that is sent takes room whether or not the device is busy sending it."""
+    outcome = run(communication="send-blocking")
+    assert max(device.bytes[:, CATEGORIES.index("buffers")].max() for device in outcome.memory) >= 16.0
+
+
+def test_a_plan_that_does_not_fit_is_reported_not_raised() -> None:
+    """Peaks of 160 and 280 bytes on devices of 200: the outcome says which does not fit and by how much."""
+    outcome = run(cluster=chain_cluster(2, bandwidth=16.0, memory_bytes=200.0))
+    assert not outcome.fits
+    assert [device.fits for device in outcome.memory] == [True, False]
+    assert outcome.fullest.device == 1
+    assert (outcome.fullest.peak_bytes, outcome.fullest.capacity_bytes) == (280.0, 200.0)
+    assert run().fits

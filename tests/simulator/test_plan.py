@@ -1,0 +1,179 @@
+"""Tests of `simulator.plan`: problems and plans that can and cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator import (
+    InfeasiblePlanError,
+    Layer,
+    Plan,
+    Problem,
+    Stage,
+    Workload,
+    build_program,
+    check_plan,
+    equal_microbatches,
+)
+from simulator.plan import stages_from_cuts
+from simulator.workloads.synthetic import chain
+from tests.simulator.strategies import chain_cluster
+
+
+def problem(**changes: Any) -> Problem:
+    """Four layers, four devices in a row, 8 samples."""
+    return replace(Problem(chain([1.0] * 4, parameters=[10] * 4), chain_cluster(4), batch=8), **changes)
+
+
+def plan(stages: tuple[Stage, ...], **changes: Any) -> Plan:
+    """1F1B of 4 micro-batches of 2 samples."""
+    return replace(Plan("hand", "1f1b", stages, (2, 2, 2, 2)), **changes)
+
+
+TWO = (Stage((0, 1), (0,)), Stage((2, 3), (1,)))
+
+
+def test_a_good_plan_passes() -> None:
+    """Every layer once, data flow down, devices exist, sizes sum to the batch; replicas and several stages a device too."""
+    check_plan(problem(), plan(TWO))
+    check_plan(problem(), plan((Stage((0, 1, 2), (0, 1, 3)), Stage((3,), (2,)))))
+    looped = tuple(Stage((layer,), (layer % 2,)) for layer in range(4))
+    check_plan(problem(), plan(looped, schedule="interleaved-1f1b"))
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ((Stage((0, 1, 2, 3), (0,)), Stage((), (1,))), "stage 1 of plan 'hand' holds no layer"),
+        ((Stage((0, 1), (0,)), Stage((1, 2, 3), (1,))), "stage 1 of plan 'hand' holds layer 1, which stage 0 holds"),
+        ((Stage((0, 1, 2, 3, 4), (0,)),), "holds layer 4, which does not exist"),
+        ((Stage((0, 1), (0,)), Stage((3,), (1,))), r"no stage of plan 'hand' holds layer 2 \(layer3\)"),
+        ((Stage((0, 2), (0,)), Stage((1, 3), (1,))), "puts layer 1 in stage 1, behind its consumer 2 in stage 0"),
+        ((Stage((0, 1), ()), Stage((2, 3), (1,))), r"stage 0 of plan 'hand' needs devices of its own, got \(\)"),
+        ((Stage((0, 1), (0, 0)), Stage((2, 3), (1,))), r"needs devices of its own, got \(0, 0\)"),
+        ((Stage((0, 1), (0,)), Stage((2, 3), (4,))), r"stage 1 of plan 'hand' uses devices \(4,\), the cluster has 0 to 3"),
+        ((Stage((0, 1), (0, 1)), Stage((2, 3), (1, 2))), "device 1 of plan 'hand' serves two replica groups"),
+        ((), "no stage of plan 'hand' holds layer 0"),
+    ],
+)
+def test_impossible_stages_are_refused(stages: tuple[Stage, ...], message: str) -> None:
+    """Each rule is stated with the numbers, in one line."""
+    with pytest.raises(InfeasiblePlanError, match=message) as caught:
+        check_plan(problem(), plan(stages))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sizes", [(), (2, 2, 2), (8, 0), (9, -1)])
+def test_sizes_that_do_not_make_the_batch_are_refused(sizes: tuple[int, ...]) -> None:
+    """At least 1 sample each, and the batch together."""
+    with pytest.raises(InfeasiblePlanError, match="must be at least 1 sample and sum to 8"):
+        check_plan(problem(), plan(TWO, microbatches=sizes))
+
+
+def test_a_flushed_schedule_cannot_go_round_robin() -> None:
+    """Round robin needs a schedule with a list for each replica: replicas must not be left idle without a word."""
+    with pytest.raises(InfeasiblePlanError, match="round-robin"):
+        build_program(problem(), plan((Stage((0, 1, 2, 3), (0, 1)),), replication="round-robin"))
+
+
+def test_a_round_robin_schedule_cannot_split() -> None:
+    """1F1B-RR deals whole micro-batches."""
+    with pytest.raises(InfeasiblePlanError, match="split"):
+        build_program(problem(), plan((Stage((0, 1, 2, 3), (0, 1)),), schedule="1f1b-rr", replication="split"))
+
+
+def test_one_device_cannot_hold_two_stages_of_a_schedule_of_one_stage_a_device() -> None:
+    """1F1B gives each stage a list, so that two stages on device 0 would compute at the same time on it."""
+    stages = (Stage((0, 1), (0,)), Stage((2, 3), (0,)))
+    with pytest.raises(InfeasiblePlanError, match="device 0"):
+        build_program(problem(), plan(stages))
+
+
+def test_stages_of_a_looped_schedule_must_lie_as_it_deals_them() -> None:
+    """Interleaved 1F1B on 2 devices deals stages 0 and 2 to one, 1 and 3 to the other; 0 and 1 together is another plan."""
+    blocks = tuple(Stage((layer,), (layer // 2,)) for layer in range(4))
+    with pytest.raises(InfeasiblePlanError, match="device"):
+        build_program(problem(), plan(blocks, schedule="interleaved-1f1b"))
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    """The choices are told."""
+    with pytest.raises(ValueError, match="schedule 'zigzag' is unknown; choices: 1f1b"):
+        build_program(problem(), plan(TWO, schedule="zigzag"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 0}, "batch must be at least 1 sample, got 0"),
+        ({"precision": "fp64"}, "precision 'fp64' is unknown; choices: fp32"),
+        ({"optimizer": "luck"}, "optimizer 'luck' is unknown; choices: sgd, momentum, adam"),
+        ({"communication": "telepathy"}, "communication 'telepathy' is unknown; choices: overlapped"),
+    ],
+)
+def test_problems_are_checked(changes: dict[str, Any], message: str) -> None:
+    """Values and choices in one line."""
+    with pytest.raises(ValueError, match=message):
+        problem(**changes)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "element", "optimizer_bytes"),
+    [("fp32", "sgd", 4, 0), ("fp32", "momentum", 4, 4), ("fp32", "adam", 4, 8), ("fp16", "sgd", 2, 4), ("bf16", "adam", 2, 12)],
+)
+def test_bytes_of_a_parameter(precision: Any, optimizer: str, element: int, optimizer_bytes: int) -> None:
+    """fp32 states, and a master copy where weights are narrower: fp16 with Adam takes 2 + 2 + 12."""
+    one = problem(precision=precision, optimizer=optimizer)
+    assert (one.element_bytes, one.optimizer_bytes) == (element, optimizer_bytes)
+
+
+def test_a_measured_workload_keeps_its_bytes() -> None:
+    """Bytes are as profiled, whatever the precision asked for."""
+    layer = Layer("one", "linear", 0.0, 10, 1.0, 1.0, measured=((1.0, 0.1, 0.2),))
+    measured = Workload("measured", (layer,), (), bytes_per_element=4)
+    assert problem(workload=measured, precision="fp16").element_bytes == 4
+
+
+def test_notation_is_the_papers() -> None:
+    """15-1, 16 for data parallelism, straight for a stage a device."""
+
+    def of(*counts: int) -> str:
+        return plan(tuple(Stage((s,), tuple(range(n))) for s, n in enumerate(counts))).notation
+
+    assert of(15, 1) == "15-1"
+    assert of(16) == "16"
+    assert of(1, 1, 1) == "straight"
+    assert of(1) == "1"
+
+
+def test_chunks_replicas_and_devices_of_a_plan() -> None:
+    """Stages a device, devices a stage, devices in use."""
+    looped = plan(tuple(Stage((layer,), (3 - layer % 2,)) for layer in range(4)))
+    assert (looped.chunks, looped.replicas, looped.devices) == (2, (1, 1, 1, 1), (2, 3))
+
+
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_equal_microbatches(batch: int, count: int) -> None:
+    """They sum to the batch, differ by at most one sample, the larger ones first; more than samples is refused."""
+    if count > batch:
+        with pytest.raises(ValueError, match=f"must be from 1 to the batch of {batch} samples, got {count}"):
+            equal_microbatches(batch, count)
+        return
+    sizes = equal_microbatches(batch, count)
+    assert (len(sizes), sum(sizes)) == (count, batch)
+    assert sizes[0] - sizes[-1] <= 1
+    assert list(sizes) == sorted(sizes, reverse=True)
+
+
+def test_stages_from_cuts() -> None:
+    """Contiguous layers between the cuts, with the devices given."""
+    assert stages_from_cuts([1, 3], 5, [[0], [1, 2], [3]]) == (
+        Stage((0,), (0,)),
+        Stage((1, 2), (1, 2)),
+        Stage((3, 4), (3,)),
+    )

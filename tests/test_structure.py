@@ -1,0 +1,203 @@
+"""Tests of the architecture: imports go down, no circles, one door to each library, faces between floors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
+"""From the ground up."""
+
+DOORS = {
+    "simulator.engine",
+    "simulator.recurrence",
+    "simulator.plots",
+    "simulator.traces",
+}
+"""Modules that other floors enter by name, for what they load: SimPy, numba, matplotlib."""
+
+OWNERS: dict[str, tuple[str, ...]] = {
+    "simpy": ("simulator.engine",),
+    "networkx": ("simulator.layers", "simulator.antichains", "hardware_profiles.cluster"),
+    "msgspec": ("hardware_profiles.*",),
+}
+"""Which modules may import a library; `.*` stands for the modules below."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: where it stands, what it names, whether it runs when the module is loaded."""
+
+    module: str
+    target: str
+    names: tuple[str, ...]
+    line: int
+    typing_only: bool
+    deferred: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def module_files() -> dict[str, Path]:
+    """Every module of the four floors, by dotted name."""
+    found = {}
+    for floor in FLOORS:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = module_files()
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    """The imports of a module, those under TYPE_CHECKING and inside functions marked as such."""
+
+    def walk(node: ast.AST, typing_only: bool, deferred: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(module, alias.name, (), child.lineno, typing_only, deferred)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{module}:{child.lineno} imports relatively"
+                names = tuple(alias.name for alias in child.names)
+                yield Import(module, str(child.module), names, child.lineno, typing_only, deferred)
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                for part in child.body:
+                    yield from walk(ast.Module([part], []), True, deferred)
+                for part in child.orelse:
+                    yield from walk(ast.Module([part], []), typing_only, deferred)
+            else:
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+                yield from walk(child, typing_only, deferred or inside)
+
+    yield from walk(ast.parse(MODULES[module].read_text(encoding="utf-8")), False, False)
+
+
+IMPORTS = [one for module in MODULES for one in imports_of(module)]
+
+
+def floor(module: str) -> str:
+    """The floor of a module."""
+    return module.partition(".")[0]
+
+
+def modules_named(one: Import) -> Iterator[str]:
+    """Modules of ours that an import loads: the target, and names of it that are modules."""
+    if one.target in MODULES:
+        submodules = [f"{one.target}.{name}" for name in one.names if f"{one.target}.{name}" in MODULES]
+        if submodules:
+            yield from submodules
+        if not submodules or len(submodules) < len(one.names):
+            yield one.target
+
+
+def test_the_floors_are_there() -> None:
+    """All four, each a package with a face."""
+    for name in FLOORS:
+        assert name in MODULES
+
+
+def test_no_import_goes_up() -> None:
+    """hardware_profiles < simulator < planners < experiments, annotations included."""
+    up = [
+        str(one)
+        for one in IMPORTS
+        if floor(one.target) in FLOORS and FLOORS.index(floor(one.target)) > FLOORS.index(floor(one.module))
+    ]
+    assert not up
+
+
+def test_imports_name_modules_that_exist() -> None:
+    """Every import from a floor of ours finds its module."""
+    lost = [str(one) for one in IMPORTS if floor(one.target) in FLOORS and one.target not in MODULES]
+    assert not lost
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_no_circle_within_a_floor(name: str) -> None:
+    """Modules of a floor import each other in one direction only; imports inside functions count, annotations do not."""
+    graph: dict[str, set[str]] = {module: set() for module in MODULES if floor(module) == name}
+    for one in IMPORTS:
+        if one.module in graph and not one.typing_only:
+            graph[one.module].update(target for target in modules_named(one) if target in graph)
+    done: set[str] = set()
+    circles = []
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            circles.append(" -> ".join((*path[path.index(module) :], module)))
+        elif module not in done:
+            for target in sorted(graph[module]):
+                visit(target, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+    assert not circles
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_one_door_to_a_library(library: str) -> None:
+    """A library is imported by its owners only; annotations do not load it."""
+
+    def owns(module: str) -> bool:
+        return any(module == o or (o.endswith(".*") and module.startswith(o[:-1])) for o in OWNERS[library])
+
+    doors = [str(one) for one in IMPORTS if floor(one.target) == library and not one.typing_only and not owns(one.module)]
+    assert not doors
+
+
+def test_matplotlib_is_for_plots() -> None:
+    """Only modules called plots (or in a folder of that name) draw."""
+    painters = [
+        str(one)
+        for one in IMPORTS
+        if floor(one.target) == "matplotlib" and not one.typing_only and "plots" not in one.module.split(".")
+    ]
+    assert not painters
+
+
+def test_floors_meet_at_their_faces() -> None:
+    """Between floors imports name a face (a floor, or a package in it): `from simulator import X`, not X's module."""
+    faces = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    inside = []
+    for one in IMPORTS:
+        if floor(one.target) in FLOORS and floor(one.target) != floor(one.module):
+            named = {one.target} if one.target not in FLOORS else set(modules_named(one))
+            inside += [f"{one} ({name})" for name in sorted(named - faces - DOORS)]
+    assert not inside
+
+
+@pytest.mark.parametrize("name", ["hardware_profiles", "simulator"])
+def test_faces_keep_their_promises(name: str) -> None:
+    """Every public name of a face can be had from it."""
+    face = __import__(name)
+    assert sorted(set(face.__all__)) == sorted(face.__all__)
+    for public in face.__all__:
+        assert getattr(face, public) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing_of_the_kind'"):
+        _ = face.nothing_of_the_kind
+
+
+def test_faces_load_nothing_heavy() -> None:
+    """Importing the four faces loads none of the libraries that make start-up slow."""
+    heavy = ("numba", "pandas", "matplotlib", "networkx", "simpy", "scipy", "torch", "sklearn", "hypothesis")
+    code = f"import sys, {', '.join(FLOORS)}; print([name for name in {heavy!r} if name in sys.modules])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert printed.strip() == "[]"
+
+
+def test_modules_say_what_they_are() -> None:
+    """The first line of every module is its docstring: one noun and what it is, ending in a full stop or a colon's sentence."""
+    silent = [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    assert not silent
