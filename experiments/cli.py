@@ -80,12 +80,14 @@ def guarded(name: str, action: object) -> int:
 
 def _exit_code(error: ValueError) -> int:
     from experiments.output import InputError
-    from hardware_profiles import ProfileError
+    from hardware_profiles import ProfileError, UnknownProfileError
     from simulator import InfeasiblePlanError
     from simulator.workloads.errors import WorkloadFileError
 
     if isinstance(error, InfeasiblePlanError) or type(error).__name__ == "InfeasiblePartition":
         return INFEASIBLE
+    if isinstance(error, UnknownProfileError):
+        return USAGE
     if isinstance(error, (InputError, ProfileError, WorkloadFileError)):
         return BAD_FILE
     return USAGE

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,28 +65,15 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 def _is_figure(text: str) -> bool:
     """Whether a cell is a number, perhaps with a unit or `of` another one."""
-    return text.replace(",", "").removeprefix("-").split(" ")[0].replace(".", "").replace("e", "").replace("+", "").isdigit()
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file under another name in its folder, then rename it: a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    return (
+        text.replace(",", "")
+        .removeprefix("-")
+        .split(" ")[0]
+        .replace(".", "")
+        .replace("e", "")
+        .replace("+", "")
+        .isdigit()
+    )
 
 
 def output_folder(path: str) -> Path:

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.output import InputError, to_json, write_atomically
-from simulator import Plan, Stage
+from experiments.output import InputError, to_json
+from simulator import Plan, Stage, write_atomically
 
 FORMAT = "pipeplan-plan-1"
 

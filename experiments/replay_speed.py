@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli import OK, Parser, guarded
-from experiments.output import UsageError, output_folder, print_json, print_table, progress, write_atomically
+from experiments.output import UsageError, output_folder, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from simulator import Program
@@ -258,7 +258,7 @@ def growth(arguments: argparse.Namespace) -> int:
             rows.append(json.loads(done.stdout))
     from experiments.output import to_json
     from experiments.plots import growth_figure
-    from simulator.plots import save
+    from simulator import save, write_atomically
 
     write_atomically(folder / "growth.json", to_json({"rows": rows}))
     save(growth_figure(rows), folder / "growth")

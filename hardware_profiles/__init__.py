@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hardware_profiles.gpu import GraphicsProcessor
     from hardware_profiles.load import (
         ProfileError,
+        UnknownProfileError,
         accelerator_names,
         check_file,
         cluster_names,
@@ -33,6 +34,7 @@ _HOME = {
     "FieldProgrammableGateArray": "fpga",
     "GraphicsProcessor": "gpu",
     "ProfileError": "load",
+    "UnknownProfileError": "load",
     "accelerator_names": "load",
     "check_file": "load",
     "cluster_names": "load",
@@ -53,6 +55,7 @@ __all__ = [
     "Phase",
     "Precision",
     "ProfileError",
+    "UnknownProfileError",
     "Work",
     "accelerator_names",
     "check_file",

@@ -47,6 +47,10 @@ class ProfileError(ValueError):
     """A profile that cannot be found or read: one line with file, path of the key, value, rule and choices."""
 
 
+class UnknownProfileError(ProfileError):
+    """A name that no shipped file, user folder or installed package knows; the message lists the choices."""
+
+
 # ---------------------------------------------------------------------------------------------------- public
 
 
@@ -182,7 +186,7 @@ def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
                 return files[name]
         elif point.name == name:
             return offered
-    raise ProfileError(
+    raise UnknownProfileError(
         _unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
     )
 

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulator.antichains import AntichainStates, antichain_states
     from simulator.costs import Bucket, Costs, GivenCosts, Transfer, given_costs
+    from simulator.figures import save
+    from simulator.files import write_atomically
+    from simulator.gantt_plots import gantt, readable_window
     from simulator.layer_costs import LayerCosts
     from simulator.layers import LAYER_KINDS, Layer, Workload
     from simulator.lowering import COMMUNICATIONS, Communication, lower
     from simulator.memory import CATEGORIES, DeviceMemory, memory_over_time
+    from simulator.memory_plots import memory_figure
     from simulator.ops import COMPUTE_KINDS, LETTERS, Op, OpKind
     from simulator.plan import (
         OPTIMIZER_STATES,
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
         stages_from_cuts,
     )
     from simulator.plan_costs import PlanCosts
-    from simulator.plots import gantt, memory_figure, readable_window, save
     from simulator.program import DeadlockError, LaneKind, Program
     from simulator.schedule import Schedule, ScheduleError
     from simulator.schedule_checks import check_schedule
@@ -114,10 +117,11 @@ _HOME = {
     "Outcome": "simulation",
     "build_program": "simulation",
     "simulate": "simulation",
-    "gantt": "plots",
-    "memory_figure": "plots",
-    "readable_window": "plots",
-    "save": "plots",
+    "write_atomically": "files",
+    "save": "figures",
+    "gantt": "gantt_plots",
+    "readable_window": "gantt_plots",
+    "memory_figure": "memory_plots",
     "chrome_trace": "traces",
     "write_chrome_trace": "traces",
     "VersionTable": "versions",
@@ -195,6 +199,7 @@ __all__ = [
     "version_table",
     "workload_from_spec",
     "workload_names",
+    "write_atomically",
     "write_chrome_trace",
 ]
 

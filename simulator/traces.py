@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.files import write_atomically
 from simulator.memory import CATEGORIES, DeviceMemory
 from simulator.ops import LETTERS, OpKind
 from simulator.timeline import LaneKind, Timeline
@@ -74,13 +74,7 @@ def write_chrome_trace(
         ensure_ascii=False,
         allow_nan=False,
     )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
+    return write_atomically(target, text)
 
 
 def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -18,7 +18,9 @@ FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 DOORS = {
     "simulator.engine",
     "simulator.recurrence",
-    "simulator.plots",
+    "simulator.figures",
+    "simulator.gantt_plots",
+    "simulator.memory_plots",
     "simulator.traces",
 }
 """Modules that other floors enter by name, for what they load: SimPy, numba, matplotlib."""
@@ -153,7 +155,9 @@ def test_one_door_to_a_library(library: str) -> None:
     def owns(module: str) -> bool:
         return any(module == o or (o.endswith(".*") and module.startswith(o[:-1])) for o in OWNERS[library])
 
-    doors = [str(one) for one in IMPORTS if floor(one.target) == library and not one.typing_only and not owns(one.module)]
+    doors = [
+        str(one) for one in IMPORTS if floor(one.target) == library and not one.typing_only and not owns(one.module)
+    ]
     assert not doors
 
 
@@ -199,5 +203,7 @@ def test_faces_load_nothing_heavy() -> None:
 
 def test_modules_say_what_they_are() -> None:
     """The first line of every module is its docstring: one noun and what it is, ending in a full stop or a colon's sentence."""
-    silent = [name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    silent = [
+        name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
     assert not silent

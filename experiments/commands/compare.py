@@ -18,17 +18,17 @@ COLUMNS = (
     "planner",
     "schedule",
     "plan",
-    "micro-batches",
-    "iteration, s",
+    "micro-\nbatches",
+    "iteration,\nseconds",
     "samples/s",
-    "speedup over DP",
-    "idle / makespan",
-    "over ideal",
-    "longest stage",
-    "peak memory, GiB",
-    "MB moved a sample",
-    "planning, CPU s",
-    "lower bound, s",
+    "speedup\nover DP",
+    "bubble: idle\n/ makespan",
+    "bubble:\nover ideal",
+    "bubble: long-\nest stage",
+    "peak memory,\nGiB",
+    "MB moved\na sample",
+    "planning,\nCPU s",
+    "lower\nbound, s",
     "gap",
 )
 
@@ -137,7 +137,8 @@ def _cells(record: dict[str, Any]) -> tuple[str, ...]:
 def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
     import pandas as pd
 
-    from experiments.output import progress, to_json, write_atomically
+    from experiments.output import progress, to_json
+    from simulator import write_atomically
 
     written = [folder / "comparison.csv", folder / "comparison.json"]
     write_atomically(written[0], pd.DataFrame(document["plans"]).to_csv(index=False))

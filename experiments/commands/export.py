@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from experiments.output import UsageError, to_json, write_atomically
+    from experiments.output import UsageError, to_json
+    from simulator import write_atomically
 
     if arguments.format not in FORMATS:
         raise UsageError(f"--format {arguments.format!r} is unknown; choices: {', '.join(FORMATS)}")

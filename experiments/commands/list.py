@@ -32,10 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rows(topic: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    rows: list[tuple[str, ...]] = []
     if topic == "workloads":
         from simulator.workloads import load_workload, workload_names
 
-        rows = []
         for name in workload_names():
             workload = load_workload(name)
             size = (f"{workload.parameters():,}", f"{workload.flop() / 1e9:.4g}", str(len(workload)))
@@ -50,7 +50,6 @@ def _rows(topic: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     if topic == "clusters":
         from hardware_profiles import cluster_names, load_cluster
 
-        rows = []
         for name in cluster_names():
             cluster = load_cluster(name)
             kinds = ", ".join(sorted({device.name for device in cluster.devices}))

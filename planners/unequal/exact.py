@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -52,84 +53,99 @@ def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: 
 
     If more than `max_profiles` profiles were to be kept at a stage, those of the highest bound are dropped and the plan
     says so: `proven_optimal` is False and `lower_bound_seconds` the least bound of what was dropped. An interrupt
-    (Ctrl-C) ends the search with the best so far in the same way. Raises ValueError where recomputation depends on the
-    sizes ("where-differs"): `planners.unequal.coupled` solves those.
+    (Ctrl-C) ends the search with the best so far in the same way. `progress(extensions, best makespan)` is called
+    after every stage. Raises ValueError where recomputation depends on the sizes ("where-differs"):
+    `coupled.exact_coupled` solves those.
     """
     if problem.coupled:
-        raise ValueError(
-            "exact_sizes needs recomputation 'none' or 'always'; planners.unequal.coupled takes 'where-differs'"
-        )
+        raise ValueError("exact_sizes needs recomputation 'none' or 'always'; exact_coupled takes 'where-differs'")
     started = time.perf_counter()
-    forward = exact_chain(problem.forward_chain, max_profiles)
-    if progress is not None:
-        progress(forward.extensions, forward.seconds)
-    # once interrupted, the other pass gets the greedy answer
-    backward = exact_chain(problem.backward_chain, 0 if forward.interrupted else max_profiles)
-    makespan = compiled.makespan(problem, forward.sizes, backward.sizes)
-    bound = forward.bound + backward.bound
-    evaluations = forward.extensions + backward.extensions
-    if progress is not None:
-        progress(evaluations, makespan)
+    chains = problem.forward_chain, problem.backward_chain
+    plans = [_start(chain) for chain in chains]
+    history = [(sum(plan.extensions for plan in plans), sum(plan.seconds for plan in plans))]
+
+    def report(number: int, extensions: int, seconds: float) -> None:
+        other = plans[1 - number]
+        evaluations, best = extensions + other.extensions, seconds + other.seconds
+        if best < history[-1][1]:
+            history.append((evaluations, best))
+        if progress is not None:
+            progress(evaluations, best)
+
+    for number, chain in enumerate(chains):
+        if not plans[0].interrupted:
+            plans[number] = _search(chain, plans[number], max_profiles, partial(report, number))
+    forward, backward = plans
+    makespan, bound = forward.seconds + backward.seconds, forward.bound + backward.bound
     return UnequalPlan(
         forward_sizes=forward.sizes,
         backward_sizes=backward.sizes,
         makespan_seconds=makespan,
         lower_bound_seconds=bound,
         proven_optimal=bound == makespan,
-        evaluations=evaluations,
+        evaluations=forward.extensions + backward.extensions,
         seconds=time.perf_counter() - started,
-        history=((evaluations, makespan),),
+        history=tuple(history),
         interrupted=forward.interrupted or backward.interrupted,
     )
 
 
 def exact_chain(chain: Chain, max_profiles: int = 200_000) -> ChainPlan:
-    """The optimal sizes of one chain whose durations depend on its own sizes only; without a search if `max_profiles` is 0."""
-    bounds = tails(chain)
+    """The optimal sizes of one chain whose durations depend on its own sizes only."""
+    return _search(chain, _start(chain), max_profiles, None)
+
+
+def _start(chain: Chain) -> ChainPlan:
+    """The better of the greedy dynamic programme and the best equal size, with the bound that needs no search."""
     sizes, extensions = greedy_chain(chain)
     starts = np.vstack([np.array([sizes], dtype=np.int64), equal_sizes(chain)])
     values = compiled.chain_population(chain, starts)
     best = int(np.argmin(values))
-    found = ChainPlan(
-        tuple(starts[best].tolist()), float(values[best]), float(bounds[0, 1]), 1, extensions + len(starts)
-    )
+    bound = float(tails(chain)[0, 1])
+    return ChainPlan(tuple(starts[best].tolist()), float(values[best]), bound, 1, extensions + len(starts))
+
+
+def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Progress | None) -> ChainPlan:
+    """A narrow sweep for a better plan, and a wide one for the proof."""
+    bounds = tails(chain)
     for width in (min(BEAM, max_profiles), max_profiles):
-        if found.seconds == found.bound or found.interrupted or not width:
+        if found.seconds == found.bound or found.interrupted:
             break
-        found = _sweep(chain, bounds, found, width)
+        found = _sweep(chain, bounds, found, width, progress)
     return found
 
 
-def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int) -> ChainPlan:
+def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress: Progress | None) -> ChainPlan:
     """One pass over the stages, keeping at most `width` profiles after each."""
     profiles: Floats = np.zeros((1, chain.samples + 1))
     blocks: Integers = np.array([chain.samples], dtype=np.int64)
     layers: list[tuple[Integers, Integers]] = []
-    least, most, extensions, interrupted = known.seconds, 1, known.extensions, False
-    for index, step in enumerate(steps(chain)):
-        try:
+    least, most, extensions = known.seconds, 1, known.extensions
+    try:
+        for index, step in enumerate(steps(chain)):
             profiles, blocks, parents, tried = _layer(chain, step, bounds[index + 1], known.seconds, profiles, blocks)
-        except KeyboardInterrupt:
-            interrupted = True
-            break
-        extensions += tried
-        if len(profiles) > width:
-            ends = least_ends(profiles, bounds[index + 1])
-            order = np.argsort(ends, kind="stable")
-            least = min(least, float(ends[order[width]]))
-            kept = np.sort(order[:width])
-            profiles, blocks, parents = profiles[kept], blocks[kept], parents[kept]
-        layers.append((blocks, parents))
-        most = max(most, len(profiles))
-        if not len(profiles):
-            break
-    if interrupted:
+            extensions += tried
+            if len(profiles) > width:
+                ends = least_ends(profiles, bounds[index + 1])
+                order = np.argsort(ends, kind="stable")
+                least = min(least, float(ends[order[width]]))
+                kept = np.sort(order[:width])
+                profiles, blocks, parents = profiles[kept], blocks[kept], parents[kept]
+            layers.append((blocks, parents))
+            most = max(most, len(profiles))
+            if progress is not None:
+                progress(extensions, known.seconds)
+            if not len(profiles):
+                break
+    except KeyboardInterrupt:
         return ChainPlan(known.sizes, known.seconds, known.bound, most, extensions, True)
     sizes, seconds = known.sizes, known.seconds
     if len(profiles):
         last = int(np.argmin(profiles[:, -1]))
         seconds = float(profiles[last, -1])
         sizes = tuple(chain.ordered(trace(layers, last)))
+        if progress is not None:
+            progress(extensions, seconds)
     return ChainPlan(sizes, seconds, max(known.bound, min(least, seconds)), most, extensions)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_balance_is_a_partition_no_single_move_improves(layers: list[float], spe
     seconds = np.outer(1.0 / np.array(speeds), np.array(layers))
     cuts = balanced_cuts(seconds)
     bounds = [0, *cuts, len(layers)]
-    assert all(begin < end for begin, end in zip(bounds[:-1], bounds[1:], strict=True))
+    assert all(begin < end for begin, end in pairwise(bounds))
 
     def slowest(chosen: tuple[int, ...]) -> float:
         ends = [0, *chosen, len(layers)]

@@ -21,7 +21,6 @@ from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 
-
 Find = Callable[[str, Problem], PlannedOutcome]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +28,11 @@ F, B = OpKind.FORWARD, OpKind.BACKWARD
 # ---- contention ------------------------------------------------------------------------------------------------------
 
 
-def two_stages(routes: dict[tuple[int, int], tuple[int, ...]], size: float, channels: int, name: str, m: int) -> Program:
+def two_stages(
+    routes: dict[tuple[int, int], tuple[int, ...]], size: float, channels: int, name: str, m: int
+) -> Program:
     """Two stages, F = B = 1 s, tensors of `size` bytes over channels of 1 byte a second."""
-    costs = HandCosts(
-        (1.0, 1.0), (1.0, 1.0), transfer_bytes=size, routes=routes, channels=(channel(1.0),) * channels
-    )
+    costs = HandCosts((1.0, 1.0), (1.0, 1.0), transfer_bytes=size, routes=routes, channels=(channel(1.0),) * channels)
     return lower(build_schedule(name, 2, m), costs)
 
 
@@ -118,6 +119,63 @@ def test_contention_without_routes_is_no_contention(data: st.DataObject) -> None
     np.testing.assert_allclose(contended.end, free.end, rtol=1e-12, atol=1e-12)
 
 
+@st.composite
+def contended_programs(draw: st.DrawFn) -> Program:
+    """Flushed schedules with replicas, whose transfers and all-reduces share a few channels, one or two hops a route."""
+    p, m, channels = draw(st.integers(1, 4)), draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    replicas = [draw(st.integers(1, 2)) for _ in range(p)]
+    route = st.lists(st.integers(0, channels - 1), min_size=1, max_size=2, unique=True).map(tuple)
+    devices = [s + 100 * r for s in range(p) for r in range(replicas[s])]
+    seconds = st.sampled_from([0.5, 1.0, 2.0, 3.0])
+    costs = HandCosts(
+        forward=tuple(draw(seconds) for _ in range(p)),
+        backward=tuple(draw(seconds) for _ in range(p)),
+        transfer_bytes=draw(st.sampled_from([0.0, 1.0, 4.0])),
+        routes={(a, b): draw(route) for a in devices for b in devices if a != b},
+        channels=tuple(channel(draw(seconds), draw(st.sampled_from([0.0, 0.25]))) for _ in range(channels)),
+        stage_buckets={s: (Bucket(0.5, draw(seconds), draw(route)),) * 2 for s in range(p) if replicas[s] > 1},
+    )
+    name = draw(st.sampled_from(["gpipe", "1f1b", "eager-1f1b"]))
+    return lower(build_schedule(name, p, m), costs, forward_sizes=[2] * m, split_replicas=replicas, updates=True)
+
+
+@settings(max_examples=120, deadline=None)
+@given(program=contended_programs())
+def test_contention_only_delays(program: Program) -> None:
+    """The order on each device is fixed, so that no task and no tensor is earlier than on unlimited links."""
+    free, contended = replay(program), replay(program, contention=True)
+    assert (contended.start >= free.start - 1e-9).all()
+    assert (contended.end >= free.end - 1e-9).all()
+    assert (contended.transfers.end >= free.transfers.end - 1e-9).all()
+
+
+@settings(max_examples=120, deadline=None)
+@given(program=contended_programs())
+def test_a_channel_carries_one_thing_at_a_time(program: Program) -> None:
+    """Transfers of one hop and all-reduces that use a channel hold it one after the other."""
+    contended = replay(program, contention=True)
+    busy: dict[int, list[tuple[float, float]]] = {}
+    consumer = np.repeat(np.arange(len(program)), np.diff(program.dependency_offsets))
+    class_of = {
+        (int(a), int(b)): int(c) for a, b, c in zip(program.dependency, consumer, program.transfer, strict=True) if c
+    }
+    moved = contended.transfers
+    for row in range(len(moved)):
+        number = class_of[int(moved.producer[row]), int(moved.consumer[row])]
+        route = program.transfer_route[number]
+        if len(route) == 1:
+            link = program.channels[route[0]]
+            arrived = float(moved.end[row]) - link.latency
+            busy.setdefault(route[0], []).append((arrived - float(moved.size_bytes[row]) / link.bandwidth, arrived))
+    for task in np.flatnonzero(contended.kind == OpKind.REDUCE):
+        for number in program.lane_route[contended.lane[task]]:
+            busy.setdefault(number, []).append((float(contended.start[task]), float(contended.end[task])))
+    for spans in busy.values():
+        held = sorted(span for span in spans if span[1] - span[0] > 1e-9)
+        for (_, end), (start, _) in itertools.pairwise(held):
+            assert start >= end - 1e-9
+
+
 def test_blocking_transfers_queue_on_their_channel_too() -> None:
     """Two replicas that are busy sending 2 bytes each over one channel of 1 byte a second need 4 s together, not 2."""
     costs = HandCosts(
@@ -139,9 +197,7 @@ def test_blocking_transfers_queue_on_their_channel_too() -> None:
 def replicated(samples: int, buckets: tuple[Bucket, ...], m: int = 1) -> Timeline:
     """One stage on two replicas, F = 1 and B = 4 seconds a sample, updates of 0.5 s."""
     costs = HandCosts((1.0,), (4.0,), update=0.5, stage_buckets={0: buckets})
-    program = lower(
-        build_schedule("gpipe", 1, m), costs, forward_sizes=[samples] * m, split_replicas=[2], updates=True
-    )
+    program = lower(build_schedule("gpipe", 1, m), costs, forward_sizes=[samples] * m, split_replicas=[2], updates=True)
     return replay(program)
 
 

@@ -49,7 +49,9 @@ def test_measured_gradients_are_halves_where_there_are_weights() -> None:
 
 def mixed(**changes: Any) -> Problem:
     """A chain of 3 layers on a fast and a slow device."""
-    workload = chain([1.0, 2.0, 4.0], parameters=[10, 0, 30], output_elements=[4.0, 2.0, 1.0], stashed_elements=[3.0, 5.0, 7.0])
+    workload = chain(
+        [1.0, 2.0, 4.0], parameters=[10, 0, 30], output_elements=[4.0, 2.0, 1.0], stashed_elements=[3.0, 5.0, 7.0]
+    )
     cluster = Cluster(
         "mixed",
         (UnitDevice(rate=2.0, name="fast"), UnitDevice(rate=1.0, name="slow"), UnitDevice(rate=2.0, name="fast")),

@@ -102,7 +102,9 @@ def test_three_samples_over_two_replicas() -> None:
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_replicas_tile_every_microbatch(count: int, size: int) -> None:
     """Whatever the numbers, the replicas' ranges are disjoint, differ by at most one sample and cover all; none takes no time."""
-    program = lower(build_schedule("1f1b", 1, 3), HandCosts((1.0,), (2.0,)), forward_sizes=[size] * 3, split_replicas=[count])
+    program = lower(
+        build_schedule("1f1b", 1, 3), HandCosts((1.0,), (2.0,)), forward_sizes=[size] * 3, split_replicas=[count]
+    )
     for kind in (F, B):
         for microbatch in range(3):
             rows = (program.kind == kind) & (program.microbatch == microbatch)

@@ -22,7 +22,6 @@ from simulator import (
     simulate,
 )
 from simulator.recurrence import replay
-
 from simulator.workloads.synthetic import chain
 from tests.simulator.strategies import chain_cluster
 
@@ -35,7 +34,9 @@ def problem(**changes: Any) -> Problem:
     return replace(Problem(workload, chain_cluster(2, bandwidth=16.0), batch=2), **changes)
 
 
-def run(stages: tuple[Stage, ...] = STRAIGHT, schedule: str = "gpipe", engine: Engine = "simpy", **changes: Any) -> Outcome:
+def run(
+    stages: tuple[Stage, ...] = STRAIGHT, schedule: str = "gpipe", engine: Engine = "simpy", **changes: Any
+) -> Outcome:
     """Two micro-batches of one sample."""
     return simulate(problem(**changes), Plan("hand", schedule, stages, (1, 1)), engine=engine)
 

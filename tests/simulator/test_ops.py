@@ -34,7 +34,9 @@ def test_letters_and_numbers_of_kinds_are_fixed() -> None:
     assert "".join(LETTERS[kind] for kind in COMPUTE_KINDS) == "FBIW"
 
 
-@given(st.integers(0, 5000), st.sampled_from([kind for kind in OpKind if LETTERS[kind] in "FBIWUP"]), st.integers(0, 9999))
+@given(
+    st.integers(0, 5000), st.sampled_from([kind for kind in OpKind if LETTERS[kind] in "FBIWUP"]), st.integers(0, 9999)
+)
 def test_parse_reads_what_str_writes(stage: int, kind: OpKind, microbatch: int) -> None:
     """Every op of a schedule survives its text."""
     op = Op(stage, kind, microbatch)

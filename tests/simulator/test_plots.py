@@ -12,26 +12,12 @@ from matplotlib.figure import Figure
 
 from simulator import recurrence
 from simulator.costs import Bucket, GivenCosts, given_costs
+from simulator.figures import byte_unit, figures, save, time_unit
+from simulator.gantt_plots import MOST_NUMBERED, gantt, gantt_rows, readable_window, shade, visible_widths
 from simulator.lowering import lower
 from simulator.memory import CATEGORIES, DeviceMemory
+from simulator.memory_plots import capacity_in_view, memory_figure, memory_steps, peak_rows, shown_devices
 from simulator.ops import OpKind
-from simulator.plots import (
-    MOST_NUMBERED,
-    byte_unit,
-    capacity_in_view,
-    figures,
-    gantt,
-    gantt_rows,
-    memory_figure,
-    memory_steps,
-    peak_rows,
-    readable_window,
-    save,
-    shade,
-    shown_devices,
-    time_unit,
-    visible_widths,
-)
 from simulator.schedules import build_schedule
 from simulator.timeline import Timeline
 

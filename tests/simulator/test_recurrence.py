@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import DeadlockError, Op, Program, build_schedule, given_costs, lower
+from simulator import DeadlockError, Op, Program, build_schedule, given_costs, lower, recurrence
 from simulator import engine as simpy_engine
-from simulator import recurrence
 from simulator.schedule import ScheduleError, from_lists
 from tests.simulator.strategies import B, F, bits, programs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from math import floor
 from pathlib import Path
@@ -21,10 +22,10 @@ from simulator import (
     check_schedule,
     given_costs,
     lower,
+    recurrence,
     schedule_families,
 )
 from simulator import engine as simpy_engine
-from simulator import recurrence
 
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = {"simpy": simpy_engine.replay, "recurrence": recurrence.replay}
@@ -264,7 +265,7 @@ def test_round_robin_warm_up(replicas: tuple[int, ...]) -> None:
 def test_an_update_follows_each_backward_of_an_asynchronous_schedule() -> None:
     """Every backward is followed at once by the update of its mini-batch."""
     for ops in build_schedule("pipedream", 3, 5).lists():
-        for op, after in zip(ops[:-1], ops[1:], strict=True):
+        for op, after in itertools.pairwise(ops):
             if op.kind is OpKind.BACKWARD:
                 assert (after.kind, after.microbatch) == (OpKind.UPDATE, op.microbatch)
 

@@ -61,11 +61,13 @@ def test_interleaved_plan() -> None:
 
 
 def test_data_parallelism() -> None:
-    """One stage on 4 devices, 8 samples: 2 samples each, 6 s, and the ring all-reduce of 2·3/4 of the bytes at 1 byte a second."""
+    """One stage on 4 devices, 8 samples: 2 samples each, 6 s, and the ring all-reduce of 400 bytes."""
     workload = chain([1.0], parameters=[100], output_elements=[1.0])
     one = Problem(workload, star_cluster(4), 8, optimizer="sgd")
     outcome = simulate(one, Plan("hand", "gpipe", (Stage((0,), (0, 1, 2, 3)),), (8,)))
-    assert outcome.iteration_seconds == pytest.approx(6.0 + one.cluster.allreduce_seconds((0, 1, 2, 3), 400.0), abs=1e-3)
+    assert outcome.iteration_seconds == pytest.approx(
+        6.0 + one.cluster.allreduce_seconds((0, 1, 2, 3), 400.0), abs=1e-3
+    )
     assert outcome.bytes_per_sample == pytest.approx(2 * 3 * 400 / 8)
 
 
@@ -130,7 +132,7 @@ def test_round_robin_keeps_the_pace_of_the_slowest_stage(replicas: tuple[int, ..
 
 @pytest.mark.parametrize("replicas", REPLICAS)
 def test_round_robin_is_never_faster_than_its_slowest_stage(replicas: tuple[int, ...]) -> None:
-    """With weights every update waits for its round's all-reduce: 3 s a mini-batch at least, and no more than the sum of stages."""
+    """With weights every update waits for its round's all-reduce: 3 s a mini-batch at least, all in turn at most."""
     assert 3.0 * (1 - 1e-9) <= round_robin(replicas, parameters=10) <= 3.0 * sum(replicas)
 
 

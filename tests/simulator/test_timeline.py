@@ -16,7 +16,9 @@ from tests.simulator.strategies import HandCosts, programs
 
 def timeline(name: str, p: int, m: int, transfer: float = 0.0, updates: bool = False, **costs: Any) -> Timeline:
     """F = 1, B = 2 on every stage."""
-    return replay(lower(build_schedule(name, p, m), given_costs(p, 1.0, 2.0, transfer=transfer, **costs), updates=updates))
+    return replay(
+        lower(build_schedule(name, p, m), given_costs(p, 1.0, 2.0, transfer=transfer, **costs), updates=updates)
+    )
 
 
 def test_the_three_bubble_measures() -> None:
@@ -72,7 +74,9 @@ def test_parts_of_a_backward_free_their_microbatch_once(m: int) -> None:
     """A backward in 3 buckets ends its micro-batch with the last one: peak m for GPipe, never below 0."""
     buckets = {0: tuple(Bucket(1 / 3, 0.5) for _ in range(3))}
     program = lower(
-        build_schedule("gpipe", 1, m), HandCosts((1.0,), (3.0,), stage_buckets=buckets), split_replicas=[2],
+        build_schedule("gpipe", 1, m),
+        HandCosts((1.0,), (3.0,), stage_buckets=buckets),
+        split_replicas=[2],
         forward_sizes=[2] * m,
     )
     assert replay(program).peak_in_flight().tolist() == [m, m]

@@ -204,6 +204,25 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == plan.makespan_seconds
 
 
+def test_the_exact_method_is_interrupted_cleanly() -> None:
+    """Ctrl-C after the second stage: a plan no worse than the greedy one, not called optimal, with a true bound."""
+    problem = random_problem(np.random.default_rng(1), "affine", 8, 64, tuple(range(1, 65)))
+    calls: list[int] = []
+
+    def progress(evaluations: int, best: float) -> None:
+        calls.append(evaluations)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    plan, full = exact_sizes(problem, progress=progress), exact_sizes(problem)
+    assert plan.interrupted
+    assert not plan.proven_optimal
+    assert plan.lower_bound_seconds <= full.makespan_seconds <= plan.makespan_seconds
+    assert plan.makespan_seconds <= greedy_dp(problem).makespan_seconds
+    assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == plan.makespan_seconds
+    assert full.history[-1][1] == full.makespan_seconds < full.history[0][1]
+
+
 def test_settings_are_checked() -> None:
     """Unknown evaluators and chromosomes are refused with the choices."""
     with pytest.raises(ValueError, match="evaluator must be one of recurrence, matrix"):

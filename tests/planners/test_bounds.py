@@ -1,0 +1,149 @@
+"""Bounds: no plan beats them, and some plans attain them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import Cluster, GraphicsProcessor, Link, Phase, Precision, Work, load_accelerator
+from planners import (
+    PLANNERS,
+    Request,
+    applicable_planners,
+    iteration_lower_bound,
+    lower_bound_seconds,
+    make_plan,
+)
+from planners.bounds import best_weighted_sum
+from simulator import SCHEDULES, InfeasiblePlanError, Problem
+from simulator.simulation import simulate
+from simulator.workloads.synthetic import measured_chain, random_chain, uniform_chain
+
+
+def _switched(devices: tuple[object, ...]) -> Cluster:
+    nodes = tuple(f"node{number}" for number in range(len(devices)))
+    links = tuple(Link(node, "switch", 5e9, 1e-5) for node in nodes)
+    return Cluster("switched", devices, nodes, ("switch",), (tuple(range(len(devices))),), links)  # type: ignore[arg-type]
+
+
+def _gpu(speed: float = 1.0) -> GraphicsProcessor:
+    return GraphicsProcessor(f"gpu-{speed:g}", 2.0**36, 500e9 * speed, {"fp32": 10e12 * speed})
+
+
+def test_one_device_with_the_whole_batch_attains_the_bound() -> None:
+    """A single device runs forward, backward and update of the batch at once: nothing is left to gain."""
+    problem = Problem(uniform_chain(1), _switched((_gpu(),)), 16)
+    plan = make_plan("data-parallel", problem).plan
+    seconds = simulate(problem, plan).iteration_seconds
+    assert iteration_lower_bound(problem) == pytest.approx(seconds, rel=1e-11)
+    assert iteration_lower_bound(problem) <= seconds
+
+
+def test_work_bound_by_hand() -> None:
+    """Measured layers of 3 + 6 seconds for 4 samples, no weights: 16 samples on 2 devices are 4 * 9 / 2 seconds."""
+    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(), _gpu())), 16)
+    assert lower_bound_seconds(problem) == pytest.approx(18.0)
+    assert lower_bound_seconds(replace(problem, recompute=True)) == pytest.approx(24.0)
+
+
+def test_latency_bounds_small_batches_of_flushed_plans() -> None:
+    """One sample on 4 devices: 9 / 4 seconds of its forward and backward are the latency, a quarter of it the work."""
+    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(),) * 4), 1)
+    assert iteration_lower_bound(problem) == pytest.approx(9.0 / 4.0)
+    assert iteration_lower_bound(problem, asynchronous=True) == pytest.approx(9.0 / 16.0)
+
+
+def test_profile_rows_between_sizes_are_used() -> None:
+    """Rows of 2 s for 1 sample and 2 s for 4: the least seconds a sample are a half, at 4, though the batch has 6."""
+    bare = measured_chain([1.0], [1.0])
+    layer = replace(bare.layers[0], measured=((1.0, 1.0, 1.0), (4.0, 1.0, 1.0), (8.0, 4.0, 4.0)))
+    problem = Problem(replace(bare, layers=(layer,)), _switched((_gpu(),)), 6)
+    assert lower_bound_seconds(problem) == pytest.approx(6 * 0.5)
+
+
+def test_devices_of_one_kind_at_two_speeds_add_their_rates() -> None:
+    """Seconds a sample of 1 and 1/2 on two devices: together 3 samples a second (harmonic rates)."""
+    assert best_weighted_sum(np.array([[1.0, 1.0], [0.5, 0.5]])) == pytest.approx(2.0 / 3.0)
+
+
+def test_devices_that_differ_by_layer_take_what_they_are_good_at() -> None:
+    """Each of two devices does one of two jobs in 1 s and the other in 10 s: 1 s is the optimum of the assignment."""
+    assert best_weighted_sum(np.array([[1.0, 10.0], [10.0, 1.0]])) == pytest.approx(1.0)
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=60)
+def test_weighted_sum_never_passes_an_assignment(kinds: int, jobs: int, seed: int) -> None:
+    """Whatever whole assignment of jobs to devices: its slowest device takes no less than the bound."""
+    rng = np.random.default_rng(seed)
+    seconds = rng.uniform(0.0, 3.0, (kinds, jobs)) * rng.integers(0, 2, (kinds, jobs))
+    bound = best_weighted_sum(seconds)
+    for _ in range(20):
+        chosen = rng.integers(0, kinds, jobs)
+        slowest = max(seconds[kind, chosen == kind].sum() for kind in range(kinds))
+        assert bound <= slowest + 1e-12
+
+
+@dataclass(frozen=True)
+class _Odd:
+    """A device whose passes of 3 samples are free of overhead: the least seconds a sample lie in the middle."""
+
+    name: str = "odd"
+    memory_bytes: float = 2.0**36
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """A second a sample, and another one unless there are three."""
+        if phase == "input_gradient":
+            return 0.0
+        return samples * (1.0 if samples == 3 else 2.0)
+
+
+def test_other_accelerators_are_asked_for_every_size() -> None:
+    """Sizes of 3 cost 1 s a sample each way, all others 2 s: 7 samples cost at least 14 s."""
+    problem = Problem(uniform_chain(1, parameters=0), _switched((_Odd(),)), 7)
+    assert lower_bound_seconds(problem) == pytest.approx(14.0)
+
+
+@given(
+    layers=st.integers(1, 5),
+    speeds=st.lists(st.sampled_from([1.0, 0.5, 3.0]), min_size=1, max_size=4),
+    batch=st.integers(1, 12),
+    recompute=st.booleans(),
+    name=st.sampled_from([name for name in PLANNERS if name != "brute-force"]),
+    schedule=st.sampled_from([None, *SCHEDULES]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=80)
+def test_no_plan_beats_the_bound(
+    layers: int,
+    speeds: list[float],
+    batch: int,
+    recompute: bool,
+    name: str,
+    schedule: str | None,
+    seed: int,
+) -> None:
+    """Random chains, devices, batches, planners and schedules."""
+    chain = random_chain(layers, np.random.default_rng(seed))
+    problem = Problem(chain, _switched(tuple(_gpu(speed) for speed in speeds)), batch, recompute=recompute)
+    request = Request(schedule=schedule)
+    if applicable_planners(problem, request)[name] is not None:
+        return
+    try:
+        plan = make_plan(name, problem, request).plan
+    except InfeasiblePlanError:
+        return
+    seconds = simulate(problem, plan, engine="recurrence").iteration_seconds
+    assert iteration_lower_bound(problem, asynchronous=not SCHEDULES[plan.schedule].flush) <= seconds
+
+
+def test_bound_holds_on_boards() -> None:
+    """FPGAs of two kinds: the uniform plan is no faster than the bound."""
+    boards = (load_accelerator("vcu118"), load_accelerator("vcu129"))
+    problem = Problem(uniform_chain(4), _switched(boards), 4, precision="fp16")
+    plan = make_plan("uniform", problem).plan
+    assert 0 < iteration_lower_bound(problem) <= simulate(problem, plan).iteration_seconds

@@ -1,0 +1,116 @@
+"""PipeDream planner: the published plans of VGG-16 and ResNet-50, and placement on servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import Request, make_plan, planner_entry
+from simulator import Plan, Problem
+from simulator.simulation import simulate
+from simulator.workloads import read_profile
+from simulator.workloads.synthetic import chain, uniform_chain
+
+
+def _vgg(shared_data: Path, cluster: str, devices: int) -> tuple[Problem, Plan]:
+    workload = read_profile(shared_data / "pipedream_profiles" / "vgg16.txt")
+    problem = Problem(workload, load_cluster(cluster).take(devices), 64 * devices)
+    return problem, make_plan("pipedream", problem).plan
+
+
+def test_vgg16_on_cluster_a_is_15_1_after_pool5(shared_data: Path) -> None:
+    """SOSP 2019, Table 1: 15-1; convolutions and pools are 31 layers, the fully connected part is alone."""
+    problem, plan = _vgg(shared_data, "pipedream-a", 16)
+    assert plan.notation == "15-1"
+    assert plan.schedule == "1f1b-rr"
+    assert plan.replication == "round-robin"
+    assert plan.microbatches == (64,) * 16
+    first = plan.stages[1].layers[0]
+    assert first == 31
+    assert problem.workload.layers[first - 1].kind == "pooling"
+    assert plan.stages[0].devices == tuple(range(15))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices", "notation"),
+    [
+        ("pipedream-a", 8, "7-1"),
+        ("pipedream-b", 16, "15-1"),
+        ("pipedream-arxiv-a", 8, "7-1"),
+        ("pipedream-arxiv-b", 8, "7-1"),
+        ("pipedream-arxiv-b", 4, "3-1"),
+    ],
+)
+def test_vgg16_on_other_clusters(shared_data: Path, cluster: str, devices: int, notation: str) -> None:
+    """Shipped plans: 7-1 on 8 and 3-1 on 4 where all GPUs are behind Ethernet."""
+    assert _vgg(shared_data, cluster, devices)[1].notation == notation
+
+
+def test_resnet50_is_data_parallel_within_7_percent(shared_data: Path) -> None:
+    """Small weights: on 16 GPUs of either cluster PipeDream does not beat data parallelism by more than 7 %, nor lose 7 %."""
+    workload = read_profile(shared_data / "pipedream_profiles" / "resnet50.txt")
+    for cluster in ("pipedream-a", "pipedream-b"):
+        problem = Problem(workload, load_cluster(cluster), 128 * 16)
+        seconds = {
+            name: simulate(problem, make_plan(name, problem).plan).iteration_seconds
+            for name in ("pipedream", "data-parallel")
+        }
+        assert seconds["pipedream"] == pytest.approx(seconds["data-parallel"], rel=0.07)
+
+
+def test_small_weights_give_plain_data_parallelism() -> None:
+    """No weights, nothing to synchronise: one stage, synchronous, as the data-parallel planner makes it."""
+    problem = Problem(chain([1e12] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a").take(4), 16)
+    plan, plain = (make_plan(name, problem).plan for name in ("pipedream", "data-parallel"))
+    assert replace(plan, planner="") == replace(plain, planner="")
+
+
+def test_flush_runs_the_same_partition_synchronously() -> None:
+    """Heavy weights in the last layer: both plans have the same stages; one splits micro-batches, one takes turns."""
+    heavy = chain([2e11, 2e11, 2e11, 1e9], parameters=[1000, 1000, 1000, 200_000_000], output_elements=[1e4] * 4)
+    problem = Problem(heavy, load_cluster("pipedream-arxiv-b").take(4), 16)
+    turns, split = (make_plan(name, problem).plan for name in ("pipedream", "pipedream-flush"))
+    assert turns.notation == "3-1"
+    assert turns.stages == split.stages
+    assert (turns.schedule, split.schedule) == ("1f1b-rr", "1f1b")
+    assert (turns.replication, split.replication) == ("round-robin", "split")
+
+
+def test_unequal_clusters_are_refused_with_the_reason() -> None:
+    """Servers of 4 and 2 devices, or two kinds of boards, are no tree of equal levels."""
+    workload = uniform_chain(4)
+    uneven = Problem(workload, load_cluster("pipedream-a").take(6), 8)
+    reason = planner_entry("pipedream").applicable(uneven, Request())
+    assert reason is not None
+    assert "equal size" in reason
+    mixed = Problem(workload, load_cluster("fpga-mixed-4"), 8, precision="fp16")
+    assert "one kind of accelerator" in (planner_entry("pipedream-flush").applicable(mixed, Request()) or "")
+
+
+def test_hierarchical_stages_take_whole_servers_in_order() -> None:
+    """Two servers: stage replicas of the lower level sit at the same places in every server of the upper stage."""
+    from planners.pipedream import HierarchicalPartition, LevelStage, PlannedStage
+    from planners.pipedream_planner import place_stages
+
+    found = HierarchicalPartition(
+        variant="paper",
+        workers_per_level=(4, 3),
+        stages=(
+            PlannedStage(0, 2, (0, 1), (3, 2)),
+            PlannedStage(2, 3, (2,), (1, 2)),
+            PlannedStage(3, 4, (3,), (4, 1)),
+        ),
+        levels=(
+            (LevelStage(0, 2, 3), LevelStage(2, 3, 1), LevelStage(3, 4, 4)),
+            (LevelStage(0, 3, 2), LevelStage(3, 4, 1)),
+        ),
+        slowest_stage_seconds=1.0,
+        one_device_seconds=1.0,
+        data_parallel_seconds=1.0,
+        planning_seconds=0.0,
+    )
+    stages = place_stages(found, ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)))
+    assert [stage.devices for stage in stages] == [(0, 1, 2, 4, 5, 6), (3, 7), (8, 9, 10, 11)]
