@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
     from planners.bounds import iteration_lower_bound, lower_bound_seconds
     from planners.brute_force import BruteForce
-    from planners.pipedream import HierarchicalPartition, InfeasiblePartition, LevelStage, PlannedStage, partition
+    from planners.pipedream import HierarchicalPartition, InfeasiblePartition, LevelStage, PlannedStage, notation, partition
     from planners.pipedream_planner import PipeDream, PipeDreamFlush
     from planners.pipedream_table import StateTable, measured_table, state_table
     from planners.registry import PLANNERS, PlannerEntry, applicable_planners, make_plan, planner_entries, planner_entry
@@ -40,6 +40,7 @@ _HOME = {
     "InfeasiblePartition": "pipedream",
     "LevelStage": "pipedream",
     "PlannedStage": "pipedream",
+    "notation": "pipedream",
     "partition": "pipedream",
     "PipeDream": "pipedream_planner",
     "PipeDreamFlush": "pipedream_planner",
@@ -89,6 +90,7 @@ __all__ = [
     "lower_bound_seconds",
     "make_plan",
     "measured_table",
+    "notation",
     "partition",
     "planner_entries",
     "planner_entry",

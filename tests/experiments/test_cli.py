@@ -1,0 +1,298 @@
+"""Rules of the command line: one line for every mistake, the right exit code, one JSON document, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import COMMANDS, main
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `pipeplan words…`."""
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+SIMULATE = (
+    "simulate",
+    "--schedule",
+    "1f1b",
+    "--stages",
+    "8",
+    "--microbatches",
+    "64",
+    "--forward",
+    "1",
+    "--backward",
+    "2",
+)
+
+
+@pytest.mark.parametrize(("transfer", "makespan"), [("0", 213.0), ("0.1", 225.4), ("0.5", 275.0), ("1", 337.0)])
+@pytest.mark.parametrize("engine", ["simpy", "recurrence"])
+def test_simulate_prints_the_closed_form(
+    capsys: pytest.CaptureFixture[str], engine: str, transfer: str, makespan: float
+) -> None:
+    """(m+p-1)(F+B) + 2c[(p-1)m/p + (p-2)], p=8, m=64, F=1, B=2."""
+    code, out, err = run(capsys, *SIMULATE, "--transfer", transfer, "--engine", engine, "--json")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert document["makespan_seconds"] == pytest.approx(makespan, rel=1e-9)
+    assert document["peak_in_flight"] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert (document["ops"], document["engine"]) == (1024, engine)
+    assert set(document["bubble"]) == {"idle_over_makespan", "over_ideal", "longest_stage"}
+
+
+@pytest.mark.parametrize(("mode", "makespan"), [("send-blocking", 226.9), ("both-blocking", 240.8)])
+def test_simulate_with_blocking_transfers(capsys: pytest.CaptureFixture[str], mode: str, makespan: float) -> None:
+    """A transfer of 0.1 s that occupies the sender, or both: 226.9 and 240.8 s."""
+    _, out, _ = run(capsys, *SIMULATE, "--transfer", "0.1", "--communication", mode, "--json")
+    assert json.loads(out)["makespan_seconds"] == pytest.approx(makespan, rel=1e-9)
+
+
+def test_simulate_takes_one_number_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two stages of 1+2 and 2+4 s, one micro-batch: 1 + 2 + 4 + 2 s."""
+    words = ("--stages", "2", "--microbatches", "1", "--forward", "1,2", "--backward", "2,4", "--json")
+    _, out, _ = run(capsys, "simulate", "--schedule", "gpipe", *words)
+    assert json.loads(out)["makespan_seconds"] == 9.0
+
+
+def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same seed gives the same bits, another seed others."""
+    makespans = []
+    for seed in ("1", "1", "2"):
+        _, out, _ = run(capsys, *SIMULATE, "--noise", "0.1", "--seed", seed, "--json")
+        makespans.append(json.loads(out)["makespan_seconds"])
+    assert makespans[0] == makespans[1] != makespans[2]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "said"),
+    [
+        (2, ("nonsense",), "choose from"),
+        (2, ("simulate", "--schedule", "1f1b", "--forward", "1", "--backward", "1"), "--stages"),
+        (2, (*SIMULATE[:8], "one", "--backward", "2"), "'one' is not a number"),
+        (2, (*SIMULATE[:8], "-1", "--backward", "2"), "at least 0"),
+        (2, (*SIMULATE[:8], "1,2", "--backward", "2"), "8 stages"),
+        (2, (*SIMULATE, "--transfer", "-1"), "at least 0"),
+        (2, (*SIMULATE, "--transfer", "nan"), "finite"),
+        (2, (*SIMULATE, "--engine", "fast"), "simpy, recurrence"),
+        (2, (*SIMULATE, "--communication", "carrier-pigeon"), "send-blocking"),
+        (2, (*SIMULATE, "--chunks", "2"), "does not take chunks"),
+        (2, ("simulate", "--schedule", "2f2b", *SIMULATE[3:]), "choices"),
+        (2, ("simulate", "--schedule", "1f1b-rr", *SIMULATE[3:]), "--replicas"),
+        (4, ("simulate", "--schedule-csv", "/no/such/file", "--forward", "1", "--backward", "2"), "No such file"),
+        (4, ("simulate", "--schedule-csv", "/", "--forward", "1", "--backward", "2"), "directory"),
+        (2, ("compare", "--workload", "vgg61"), "vgg16"),
+        (2, ("compare", "--cluster", "pipedream-x"), "pipedream-a"),
+        (2, ("compare", "--planner", "oracle"), "data-parallel"),
+        (2, ("compare", "--schedule", "2f2b"), "choices"),
+        (2, ("compare", "--batch", "0"), "at least 1"),
+        (2, ("compare", "--batch", "1e3"), "whole number"),
+        (2, ("compare", "--devices", "17"), "16 devices"),
+        (2, ("compare", "--precision", "fp7"), "fp16"),
+        (2, ("compare", "--optimizer", "magic"), "adam"),
+        (2, ("compare", "--microbatches", "2000"), "2000"),
+        (2, ("compare", "--seed", "-1"), "--seed"),
+        (4, ("compare", "--profile", "/no/such/graph.txt"), "No such file"),
+        (4, ("compare", "--profile", "/"), "directory"),
+        (4, ("compare", "--cluster", "/no/such/cluster.toml"), "cluster.toml"),
+        (3, ("plan", "--planner", "uniform", "--workload", "gpt3-175b"), "GiB"),
+        (2, ("plan", "--planner", "brute-force"), "does not apply"),
+        (2, ("export", "--format", "papyrus"), "chrome-trace"),
+        (4, ("export", "--format", "text", "--plan", "/no/such/plan.json"), "No such file"),
+        (2, ("list", "elephants"), "workloads"),
+        (2, ("check",), "FILE"),
+        (2, ("check", "--schema", "elephant"), "accelerator"),
+        (4, ("check", "/no/such.toml"), "/no/such.toml"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """Every mistake: its exit code, one line on stderr that says what would be right, nothing on stdout, no file written."""
+    monkeypatch.chdir(tmp_path)
+    got, out, err = run(capsys, *words)
+    assert (got, out) == (code, "")
+    assert err.count("\n") == 1
+    assert said in err
+    assert "Traceback" not in err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_empty_file_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An empty profile, schedule, plan or configuration: exit code 4, one line that names the file."""
+    for name, words in (
+        ("graph.txt", ("compare", "--profile")),
+        ("cluster.toml", ("compare", "--cluster")),
+        ("schedule.csv", ("simulate", "--forward", "1", "--backward", "1", "--schedule-csv")),
+        ("plan.json", ("export", "--format", "text", "--plan")),
+        ("config.json", ("compare", "--workload")),
+        ("any.toml", ("check",)),
+    ):
+        path = tmp_path / name
+        path.write_text("")
+        code, out, err = run(capsys, *words, str(path))
+        assert (code, out, err.count("\n")) == (4, "", 1), name
+        assert name in err
+
+
+def test_help_needs_no_heavy_library() -> None:
+    """`pipeplan --help` loads none of the libraries that take long, and lists every command."""
+    code = (
+        "import sys\nfrom experiments.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'numba', 'pandas', 'matplotlib', 'networkx', 'simpy', 'rich', 'msgspec', 'scipy'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """`pipeplan COMMAND --help` exits with 0 and says what the command does."""
+    code, out, err = run(capsys, name, "--help")
+    assert (code, err) == (0, "")
+    assert "--json" in out or name in ("check", "export")
+
+
+@pytest.mark.parametrize("topic", ["workloads", "accelerators", "clusters", "schedules", "planners"])
+def test_list_names_what_can_be_named(capsys: pytest.CaptureFixture[str], topic: str) -> None:
+    """Each topic has names, and JSON gives the same ones as the table."""
+    code, out, _ = run(capsys, "list", topic, "--json")
+    rows = json.loads(out)[topic]
+    assert code == 0
+    assert rows
+    _, table, _ = run(capsys, "list", topic)
+    assert all(row["name"] in table for row in rows)
+
+
+COMPARE = (
+    "compare", "--workload", "alexnet", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "64", "--microbatches", "4"
+)  # fmt: skip
+
+
+def test_compare_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One record a planner, in JSON, CSV and the table; a Gantt and a memory figure for every plan, PNG and SVG."""
+    code, out, _ = run(capsys, *COMPARE, "--out", str(tmp_path), "--json")
+    document = json.loads(out)
+    assert code == 0
+    planned = [record for record in document["plans"] if record["schedule"] is not None]
+    assert {"data-parallel", "uniform", "greedy", "pipedream"} <= {record["planner"] for record in planned}
+    for record in planned:
+        assert record["iteration_seconds"] >= record["lower_bound_seconds"] > 0
+        assert record["samples_per_second"] == pytest.approx(64 / record["iteration_seconds"])
+        assert 0 < record["peak_memory_bytes"] <= record["capacity_bytes"]
+        for figure in ("gantt", "memory"):
+            for ending in ("png", "svg"):
+                assert (tmp_path / f"{record['planner']}-{figure}.{ending}").stat().st_size > 1000
+    reference = next(record for record in planned if record["planner"] == "data-parallel")
+    assert reference["speedup_over_data_parallel"] == 1.0
+    assert json.loads((tmp_path / "comparison.json").read_text())["plans"] == document["plans"]
+    header = (tmp_path / "comparison.csv").read_text().splitlines()[0]
+    assert header.split(",") == list(document["plans"][0])
+    assert sorted(map(str, tmp_path.iterdir())) == sorted(document["files"])
+
+
+def test_compare_repeats_to_the_last_bit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Same inputs and seed, same records but for the seconds of planning."""
+    records = []
+    for attempt in ("a", "b"):
+        _, out, _ = run(capsys, *COMPARE, "--no-figures", "--out", str(tmp_path / attempt), "--json")
+        plans = json.loads(out)["plans"]
+        for record in plans:
+            del record["planning_seconds"]
+        records.append(plans)
+    assert records[0] == records[1]
+
+
+def test_compare_says_what_does_not_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """GPT-2 XL does not fit two 16 GiB devices: exit code 3, the numbers in the output, tables written."""
+    words = ("compare", "--workload", "gpt2-xl", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "2")
+    code, out, _ = run(
+        capsys, *words, "--optimizer", "adam", "--planner", "data-parallel", "--no-figures", "--out", str(tmp_path)
+    )
+    assert code == 3
+    assert "data-parallel: no plan" in out
+    assert "GiB" in out
+    assert (tmp_path / "comparison.json").exists()
+
+
+def test_a_plan_goes_to_a_file_and_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`plan --out` then `export --plan` gives the ops of the plan, and its trace the plan's makespan."""
+    path = tmp_path / "plan.json"
+    words = (
+        "--workload",
+        "alexnet",
+        "--cluster",
+        "pipedream-arxiv-b",
+        "--devices",
+        "2",
+        "--batch",
+        "8",
+        "--microbatches",
+        "2",
+    )
+    code, out, _ = run(
+        capsys, "plan", *words, "--planner", "uniform", "--schedule", "gpipe", "--out", str(path), "--json"
+    )
+    document = json.loads(out)
+    assert code == 0
+    code, out, _ = run(capsys, "export", "--plan", str(path), "--format", "text")
+    assert (code, out) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n")
+    code, out, _ = run(capsys, "export", "--plan", str(path), "--format", "torch-csv", "--out", str(tmp_path / "s.csv"))
+    assert (tmp_path / "s.csv").read_text() == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
+    code, out, _ = run(
+        capsys, "simulate", "--schedule-csv", str(tmp_path / "s.csv"), "--forward", "1", "--backward", "2", "--json"
+    )
+    assert json.loads(out)["makespan_seconds"] == 9.0
+    _, out, _ = run(capsys, "export", "--plan", str(path), "--format", "chrome-trace")
+    assert json.loads(out)["otherData"]["makespan_seconds"] == document["iteration_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "format"),
+        ("[1", "not JSON"),
+        ('{"format": "pipeplan-plan-1", "problem": {}}', "'plan' is missing"),
+        (
+            '{"format": "pipeplan-plan-1", "problem": {}, "plan": {"planner": "x", "schedule": "1f1b", "stages": 3}}',
+            "wrong kind",
+        ),
+    ],
+)
+def test_a_bad_plan_file_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str) -> None:
+    """What is no plan file is named with its key."""
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path))
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert said in err
+
+
+def test_a_deadlocked_schedule_file_names_device_position_and_op(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Stage 0 wants the backward before stage 1 has run the forward that it needs: device 0, position 1, op 0B0."""
+    path = tmp_path / "bad.csv"
+    path.write_text("0F0,0B1,0F1,0B0\n1F0,1B0,1F1,1B1\n")
+    code, _, err = run(capsys, "simulate", "--schedule-csv", str(path), "--forward", "1", "--backward", "1")
+    assert code == 4
+    assert "device 0, position 1: op 0B1" in err

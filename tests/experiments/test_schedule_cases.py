@@ -1,0 +1,68 @@
+"""Rules of the schedule cases: every recorded replay is met, a wrong one is found, unknown classes are counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import schedule_cases
+from experiments.schedule_cases import check_case
+
+CASE = {"schedule": "1f1b", "devices": 4, "microbatches": 8, "F": 1.0, "B": 2.0, "W": None, "p2p": 0.0, "ops": 64}
+
+
+def test_a_right_case_matches() -> None:
+    """(8+4-1)·3 = 33 s, idle (4-1)/(8+4-1) of it."""
+    row = check_case({**CASE, "expected_makespan": 33.0, "expected_bubble": round(3 / 11, 6)}, "here")
+    assert (row["verdict"], row["simpy"], row["recurrence"]) == ("matched", 33.0, 33.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"expected_makespan": 33.1},
+        {"expected_makespan": 33.0, "ops": 63},
+        {"expected_makespan": 33.0, "expected_bubble": 0.3},
+    ],
+)
+def test_a_wrong_case_fails(wrong: dict[str, float]) -> None:
+    """A wrong makespan, count of ops or bubble is a failure, with the figure found."""
+    row = check_case({**CASE, **wrong}, "here")
+    assert row["verdict"] == "failed"
+    assert row["why"]
+
+
+def test_a_class_without_a_family_is_unknown() -> None:
+    """Schedules that are not here are counted, not failed."""
+    assert check_case({**CASE, "schedule": "NoSuchSchedule", "expected_makespan": 1.0}, "here")["verdict"] == "unknown"
+
+
+def test_the_bundled_file(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0 failed, relative error at most 1e-9, on both engines."""
+    monkeypatch.setattr(sys, "argv", ["x", "--cases", str(shared_data / "schedule_cases.json"), "--json"])
+    assert schedule_cases.main() == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["failed"] == 0
+    assert document["matched"] >= 64
+    assert document["worst_relative_error"] <= 1e-9
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1", "{}", "[]", '[{"schedule": "1f1b"}]', '[{"schedule": "1f1b", "expected_makespan": 1}]']
+)
+def test_a_bad_file_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """Exit code 4 and one line that names the file."""
+    path = tmp_path / "cases.json"
+    path.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["x", "--cases", str(path)])
+    assert schedule_cases.main() == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "cases.json" in err
