@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from simulator.workloads import STEADY_SPREAD, MeasuredProfile, measured_profile
+from simulator.workloads import PROFILE_FORMAT, STEADY_SPREAD, MeasuredProfile, checked_profile
 
 KINDS: tuple[tuple[str, str], ...] = (
     ("Conv", "convolution"),
@@ -107,20 +107,21 @@ def profile_model(
     """
     model = model.to(settings.device).train()
     largest = max(settings.sizes)
-    traces = {}
-    for size in settings.sizes:
-        traces[size] = _trace(model, settings, size)
-        if [call.name for call in traces[size]] != [call.name for call in traces[settings.sizes[0]]]:
-            raise ModelError(f"{label}: the model runs other layers at {size} samples than at {settings.sizes[0]}")
-    calls = traces[largest]
-    parameters = _parameters(model, calls)
+    calls: list[_Call] = []
     timings: list[list[dict[str, float]]] = []
-    for index, call in enumerate(calls):
-        progress(index, call.name)
-        timings.append([_time_layer(traces[size][index], size, settings) for size in settings.sizes])
+    for size in sorted(settings.sizes):  # one trace at a time: each holds every layer's inputs
+        trace = _trace(model, settings, size)
+        if calls and [call.name for call in trace] != [call.name for call in calls]:
+            raise ModelError(f"{label}: the model runs other layers at {size} samples than at fewer")
+        calls = trace
+        timings = timings or [[] for _ in calls]
+        for index, call in enumerate(calls):
+            progress(index, f"{size} samples: {call.name}")
+            timings[index].append(_time_layer(call, size, settings))
+    parameters = _parameters(model, calls)
     spread = _run_spread(timings)
-    document = {
-        "format": measured_profile.FORMAT,
+    document: dict[str, object] = {
+        "format": PROFILE_FORMAT,
         "name": name,
         "sample": "sequence" if settings.vocabulary else "image" if len(settings.input_shape) == 3 else "sample",
         "minibatch": largest,
@@ -129,7 +130,7 @@ def profile_model(
             "model": label,
             "device": settings.device,
             "device_name": _device_name(settings.device),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "input_shape": list(settings.input_shape),
             "warm_up": settings.warm_up,
             "repeats": settings.repeats,
@@ -151,7 +152,7 @@ def profile_model(
         ],
         "edges": [(producer, index) for index, call in enumerate(calls) for producer in call.producers],
     }
-    return measured_profile.checked(document)
+    return checked_profile(document)
 
 
 # ------------------------------------------------------------------------------------------------------------- trace
@@ -182,7 +183,9 @@ def _trace(model: nn.Module, settings: ProfileSettings, size: int) -> list[_Call
     handles = []
 
     def before(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        base = f"{leaves[module]}_{type(module).__name__}" if leaves[module] != type(module).__name__ else leaves[module]
+        base = (
+            f"{leaves[module]}_{type(module).__name__}" if leaves[module] != type(module).__name__ else leaves[module]
+        )
         names[base] = names.get(base, 0) + 1
         name = base if names[base] == 1 else f"{base}_{names[base]}"  # a shared module runs several times
         producers: set[int] = set()
@@ -426,11 +429,15 @@ def _device_name(device: str) -> str:
     return f"{platform.machine()}, {torch.get_num_threads()} threads"
 
 
+FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
+"""What a model's forward raises on an input that is not for it."""
+
+
 @contextmanager
 def _explained(settings: ProfileSettings, size: int) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:  # whatever a model's forward raises
+    except FORWARD_ERRORS as error:
         shape = "x".join(map(str, (size, *settings.input_shape)))
         text = " ".join(str(error).split())[:300]
         raise ModelError(f"the model fails on an input of {shape}: {type(error).__name__}: {text}") from error

@@ -9,7 +9,7 @@ from experiments.commands.simulate import count
 
 if TYPE_CHECKING:
     from planners import Request
-    from simulator import Problem
+    from simulator import Problem, Workload
 
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
@@ -24,7 +24,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"workload name, config.json, or chain:N (default {DEFAULT_WORKLOAD}; see pipeplan list workloads)",
     )
-    source.add_argument("--profile", metavar="FILE", help="measured profile (PipeDream graph.txt)")
+    source.add_argument("--profile", metavar="FILE", help="measured profile: PipeDream graph.txt, or JSON of pipeplan profile")
     group.add_argument(
         "--cluster",
         default=DEFAULT_CLUSTER,
@@ -68,12 +68,12 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
     from experiments.output import UsageError
     from hardware_profiles import load_cluster
     from simulator import Problem
-    from simulator.workloads import read_profile, workload_from_spec
+    from simulator.workloads import workload_from_spec
 
     if arguments.profile is not None:
         if arguments.sequence is not None:
             raise UsageError("--sequence cannot change a measured profile")
-        workload = read_profile(arguments.profile)
+        workload = read_any_profile(arguments.profile)
     else:
         workload = workload_from_spec(arguments.workload or DEFAULT_WORKLOAD, arguments.sequence)
     cluster = load_cluster(arguments.cluster)
@@ -93,6 +93,13 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
         communication=arguments.communication,
         contention=not arguments.no_contention,
     )
+
+
+def read_any_profile(path: str) -> Workload:
+    """A measured profile in either form, told apart by the suffix: `.json` is `pipeplan profile`'s, anything else PipeDream's."""
+    from simulator.workloads import read_measured_profile, read_profile
+
+    return read_measured_profile(path) if path.endswith(".json") else read_profile(path)
 
 
 def read_request(arguments: argparse.Namespace) -> Request:

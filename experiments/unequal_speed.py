@@ -54,7 +54,7 @@ TILES = 32
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.unequal_speed", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=0.3, help="CPU seconds for each of three measurements")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds for each evaluator and shape")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", default="roofline", help="family of duration tables")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -109,23 +109,25 @@ def measure(shape: Shape, family: str, seed: int, seconds: float, core: dict[str
 
 
 def rate(evaluate: Evaluate, forward: Integers, backward: Integers, seconds: float) -> dict[str, float]:
-    """Evaluations per CPU second and per second: the best of three measurements of about `seconds` each.
+    """Evaluations per CPU second and per second, of the best call in about `seconds`, three calls at least.
 
-    Slow evaluators get the first individuals of the population only, so many as fit.
+    The best call, since other work on the machine only ever slows one down. Slow evaluators get the first individuals
+    of the population only, so many as fit.
     """
     evaluate(forward[:1], backward[:1])  # compiles, fills caches
     count = 1
-    while count < len(forward) and _timed(evaluate, forward[:count], backward[:count], 1)[0] < seconds / 4:
+    while count < len(forward) and _timed(evaluate, forward[:count], backward[:count])[1] < seconds / 8:
         count = min(2 * count, len(forward))
     forward, backward = forward[:count], backward[:count]
-    once = max(_timed(evaluate, forward, backward, 1)[0], 1e-6)
-    repeats = max(1, round(seconds / once))
-    measured = [_timed(evaluate, forward, backward, repeats) for _ in range(3)]
-    done = repeats * count
+    measured: list[tuple[float, float]] = []
+    started = time.perf_counter()
+    while len(measured) < 3 or time.perf_counter() - started < seconds:
+        measured.append(_timed(evaluate, forward, backward))
     return {
-        "evaluations_per_cpu_second": done / min(cpu for cpu, _ in measured),
-        "evaluations_per_second": done / min(wall for _, wall in measured),
+        "evaluations_per_cpu_second": count / min(cpu for cpu, _ in measured),
+        "evaluations_per_second": count / min(wall for _, wall in measured),
         "individuals": count,
+        "calls": len(measured),
     }
 
 
@@ -198,12 +200,11 @@ def _cpu_seconds(kernel: Callable[..., None], values: Floats, result: Floats, re
     return time.process_time() - started
 
 
-def _timed(evaluate: Evaluate, forward: Integers, backward: Integers, repeats: int) -> tuple[float, float]:
-    """CPU and wall seconds of `repeats` calls."""
+def _timed(evaluate: Evaluate, forward: Integers, backward: Integers) -> tuple[float, float]:
+    """CPU and wall seconds of one call, neither less than the clocks can tell."""
     cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(repeats):
-        evaluate(forward, backward)
-    return time.process_time() - cpu, time.perf_counter() - wall
+    evaluate(forward, backward)
+    return max(time.process_time() - cpu, 1e-7), max(time.perf_counter() - wall, 1e-7)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
     from planners.bounds import iteration_lower_bound, lower_bound_seconds
     from planners.brute_force import BruteForce
-    from planners.pipedream import HierarchicalPartition, InfeasiblePartition, LevelStage, PlannedStage, notation, partition
+    from planners.pipedream import (
+        HierarchicalPartition,
+        InfeasiblePartition,
+        LevelStage,
+        PlannedStage,
+        notation,
+        partition,
+    )
     from planners.pipedream_planner import PipeDream, PipeDreamFlush
     from planners.pipedream_table import StateTable, measured_table, state_table
     from planners.registry import PLANNERS, PlannerEntry, applicable_planners, make_plan, planner_entries, planner_entry

@@ -195,7 +195,8 @@ def _filled(seconds: NDArray[np.float64]) -> list[int]:
     cuts, start = [], 0
     for stage in range(stages - 1):
         left = seconds[stage:, start:].sum(axis=1)
-        share = 1.0 / float((1.0 / left).sum()) if (left > 0).all() else 0.0
+        least = float(left.min())
+        share = least / float((least / left).sum()) if least > 0 else 0.0
         stop, held = start + 1, float(seconds[stage, start])
         while stop < layers - (stages - 1 - stage) and held + seconds[stage, stop] / 2.0 <= share:
             held += float(seconds[stage, stop])

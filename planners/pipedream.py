@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import inf, isfinite, prod
+from functools import cache
+from math import ceil, inf, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class HierarchicalPartition:
     levels: the stages of each level, lowest first; those of a level refine those of the next one
     slowest_stage_seconds: seconds a mini-batch in the steady state
     data_parallel_seconds: seconds a mini-batch of plain data parallelism over all devices, by the same form
-    planning_seconds: wall-clock of the search
+    planning_seconds: wall-clock of the search, its kernels compiled
     """
 
     variant: str
@@ -141,6 +142,7 @@ def partition(
     collective_bandwidths: bytes a second that an all-reduce reaches on each level; `bandwidths` unless given
     Raises ValueError for options outside these rules, InfeasiblePartition if no partition fits into memory.
     """
+    _load_kernels()
     began = time.perf_counter()
     search = _Search(
         table,
@@ -280,6 +282,15 @@ def _flatten(states: AntichainStates, levels: Sequence[Sequence[LevelStage]]) ->
     return tuple(flat)
 
 
+@cache
+def _load_kernels() -> None:
+    """Compile the kernels, or load them from numba's cache, by a search over one state: seconds once, then nothing."""
+    one, nothing = np.ones((1, 1), dtype=np.bool_), np.zeros(1)
+    states = AntichainStates(one, one, one, np.zeros(0, dtype=np.int32), np.zeros(2, dtype=np.int64))
+    table = StateTable(states, nothing, nothing, nothing, nothing, nothing, nothing)
+    _Search(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0).expand(1, Fraction(0), 0, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
     """One search: its checked options, and the tables of lower levels, each computed when first needed."""
@@ -347,7 +358,11 @@ class _Search:
         if not isfinite(self.memory) or self.form == SCRIPT:
             return Fraction(0)
         workers = self.workers[level]
-        return (workers - total + downstream * workers) / replicas
+        per_replica = (workers - total + downstream * workers) / replicas
+        if level == 1:
+            # The lowest level rounds (M - m + d M) / m' up, and m' is whole: rounding d M up first changes nothing.
+            per_replica = Fraction(ceil(per_replica * self.workers[0]), self.workers[0])
+        return per_replica
 
     def _arguments(self, level: int, downstream: Fraction) -> tuple[Any, ...]:
         """The kernels' arguments that are the same for every row of a level."""

@@ -58,29 +58,29 @@ def _split_seconds(
 
 
 @njit(cache=True, error_model="numpy")
-def _fits(
-    form: int,
-    outer: tuple[float, bool, int, int, float],
-    workers: int,
-    total: int,
-    replicas: int,
-    stash: float,
-    parameters: float,
-) -> bool:
-    """Whether a stage fits that, with all before it, takes `total` of `workers`."""
-    memory, memory_here, numerator, denominator, fixed = outer
-    if not memory_here:
-        return True
-    if form == SCRIPT:
-        return bool(-((total - workers) // replicas) * (stash + parameters) <= memory)
-    # Downstream workers per replica, rounded up, are the warm-up forwards; one more version is in use.
-    downstream = (workers - total) * denominator + numerator * workers
-    versions = 1 - ((-downstream) // (replicas * denominator))
+def _versions(form: int, workers: int, numerator: int, denominator: int) -> Floats:
+    """Copies of a mini-batch that a stage keeps if, with all before it, it takes m of `workers` and itself m': [m, m']."""
+    versions = np.zeros((workers + 1, workers + 1))
+    for total in range(1, workers + 1):
+        for replicas in range(1, total + 1):
+            if form == SCRIPT:
+                versions[total, replicas] = -((total - workers) // replicas)
+            else:
+                # Downstream workers per replica, rounded up, are the warm-up forwards; one more version is in use.
+                downstream = (workers - total) * denominator + numerator * workers
+                versions[total, replicas] = 1 - ((-downstream) // (replicas * denominator))
+    return versions
+
+
+@njit(cache=True, error_model="numpy")
+def _fits(memory: float, fixed: float, versions: float, stash: float, parameters: float) -> bool:
+    """Whether a stage fits; `fixed` counts the copies of its weights that have no versions."""
     return bool(versions * (stash + parameters) + fixed * parameters <= memory)
 
 
 @njit(cache=True, error_model="numpy")
-def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> bool:
+def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> int:
+    """Where, in the rising list of states inside `outer`, the first one from `inner` on stands."""
     low, high = offsets[outer], offsets[outer + 1]
     while low < high:
         middle = (low + high) // 2
@@ -88,7 +88,13 @@ def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int
             low = middle + 1
         else:
             high = middle
-    return bool(low < offsets[outer + 1] and predecessors[low] == inner)
+    return int(low)
+
+
+@njit(cache=True, error_model="numpy")
+def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> bool:
+    position = _position(predecessors, offsets, inner, outer)
+    return bool(position < offsets[outer + 1] and predecessors[position] == inner)
 
 
 @njit(cache=True, error_model="numpy")
@@ -159,7 +165,10 @@ def solve_row(
     base_seconds = seconds[start - 1] if start > 0 else 0.0
     base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
     base_stash = stash_bytes[start - 1] if start > 0 else 0.0
-    outer = (memory, memory_here, outer_numerator, outer_denominator, fixed)
+    versions = np.empty((0, 0))
+    if memory_here:
+        versions = _versions(form, workers, outer_numerator, outer_denominator)
+        fixed = 0.0 if form == SCRIPT else fixed
     sending = 2.0 * output_bytes / bandwidth if transfers else np.zeros(states)
 
     # Where a stage may end: states that hold state start-1. The official script also takes states that do not, a
@@ -183,7 +192,7 @@ def solve_row(
         parameters = parameter_bytes[state] - base_parameters
         stash = stash_bytes[state] - base_stash
         for total in range(1, most_replicas + 1):
-            if not _fits(form, outer, workers, total, total, stash, parameters):
+            if memory_here and not _fits(memory, fixed, versions[total, total], stash, parameters):
                 continue
             whole = seconds[state] - base_seconds if lowest else inner[context[total, total], start, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, total)
@@ -205,7 +214,7 @@ def solve_row(
                 continue
             parameters = parameter_bytes[state] - parameter_bytes[cut]
             stash = stash_bytes[state] - stash_bytes[cut]
-            if not _fits(form, outer, workers, total, replicas, stash, parameters):
+            if memory_here and not _fits(memory, fixed, versions[total, replicas], stash, parameters):
                 continue
             tail = seconds[state] - seconds[cut] if lowest else inner[context[total, replicas], cut + 1, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
@@ -224,9 +233,9 @@ def solve_row(
         longest = 0.0  # last stage that is worth a look for some count of workers
         for total in range(2, workers + 1):
             longest = max(longest, limit[total] * (total - 1))
-        for position in range(offsets[state], offsets[state + 1]):
+        for position in range(_position(predecessors, offsets, start, state), offsets[state + 1]):
             cut = predecessors[position]
-            if cut < start or not allowed[cut]:
+            if not allowed[cut]:
                 continue
             shortest = seconds[state] - seconds[cut] if lowest else inner[0, cut + 1, state]
             entry_seconds = sending[cut]
@@ -247,6 +256,8 @@ def solve_row(
                     continue
                 replicas = int(bound * inverse[total]) + 1  # fewer cannot do the compute part in time
                 most = min(most_replicas, total - 1)
+                if memory_here and not _fits(memory, fixed, versions[total, most], stash, parameters):
+                    continue  # fewer replicas keep more versions
                 while replicas <= most and floor_cut[total - replicas] < value:
                     synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
                     last_seconds = stage_seconds(form, shortest, synchronization, replicas)
@@ -255,8 +266,8 @@ def solve_row(
                             form, shortest, parameters, collective_bandwidth, replicas, most, value
                         )
                         continue
-                    if best_cut[total - replicas] < value and _fits(
-                        form, outer, workers, total, replicas, stash, parameters
+                    if best_cut[total - replicas] < value and (
+                        not memory_here or _fits(memory, fixed, versions[total, replicas], stash, parameters)
                     ):
                         if not lowest and context[total, replicas] > 0:
                             tail = inner[context[total, replicas], cut + 1, state]

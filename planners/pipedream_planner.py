@@ -10,7 +10,7 @@ import numpy as np
 from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts
 from planners.pipedream import HierarchicalPartition, InfeasiblePartition, LevelStage, partition
 from planners.pipedream_table import StateTable, state_table
-from planners.search import Evaluator, Request, best_plan, fitting
+from planners.search import Evaluator, Request, fitting
 from simulator import (
     InfeasiblePlanError,
     Plan,
@@ -31,10 +31,11 @@ MEMORY_ROUNDS = 6
 class PipeDream:
     """PipeDream (SOSP 2019): its partition, run as asynchronous 1F1B-RR with weight stashing.
 
-    A micro-batch is one device's mini-batch: the batch over the devices, unless a count is requested. On a cluster of two levels
-    two partitions are compared by simulation: the hierarchical one, and a flat one at the rates of the slowest links, which may
-    leave servers in the middle (15-1 on 4 servers of 4). A partition of a single stage is plain, synchronous data parallelism.
-    The dynamic program bounds memory by its own rule; where the replay needs more, it searches again with as much less.
+    A micro-batch is one device's mini-batch: the batch over the devices, unless a count is requested. On a cluster
+    of two levels two partitions are compared by simulation: the hierarchical one, and a flat one at the rates of
+    the slowest links, which may leave servers in the middle (15-1 on 4 servers of 4); on the engine with
+    contention, if the problem has it. A partition of a single stage is plain, synchronous data parallelism. The
+    dynamic program bounds memory by its own rule; where the replay needs more, it searches again with as much less.
     """
 
     request: Request = field(default_factory=Request)
@@ -43,7 +44,7 @@ class PipeDream:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The faster of the partitions that fit; ValueError if the cluster is no tree of equal servers."""
-        return best_plan(self.name, pipedream_plans(self.name, self.request, self.variant, problem, evaluate), evaluate)
+        return fitting(self.name, preferred_plan(self.name, self.request, self.variant, problem, evaluate), evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,8 @@ class PipeDreamFlush:
         """The best number of micro-batches; ValueError if the cluster is no tree of equal servers."""
         schedule = self.request.schedule or "1f1b"
         # The partition is that of the asynchronous pipeline, whatever count is requested of the flushed one.
-        asynchronous = pipedream_plans(self.name, Request(engine=self.request.engine), self.variant, problem, evaluate)
-        ranked = sorted((evaluate(plan).key, number, plan.stages) for number, plan in enumerate(asynchronous))
-        stages = ranked[0][2]
-
+        own = Request(engine=self.request.engine)
+        stages = preferred_plan(self.name, own, self.variant, problem, evaluate).stages
         plans = (
             Plan(self.name, schedule, stages, equal_microbatches(problem.batch, count))
             for count in microbatch_counts(problem, self.request, len(stages))
@@ -79,6 +78,14 @@ def inapplicable(problem: Problem) -> str | None:
     except ValueError as reason:
         return str(reason)
     return None
+
+
+def preferred_plan(name: str, request: Request, variant: str, problem: Problem, evaluate: Evaluator) -> Plan:
+    """The asynchronous plan that is fastest on the reference engine: partitions differ most in how their transfers compete."""
+    plans = pipedream_plans(name, request, variant, problem, evaluate)
+    if len(plans) == 1:
+        return plans[0]
+    return min(plans, key=lambda plan: (evaluate(plan).key[0], evaluate.on_reference(plan).key))
 
 
 def pipedream_plans(name: str, request: Request, variant: str, problem: Problem, evaluate: Evaluator) -> list[Plan]:

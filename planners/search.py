@@ -109,7 +109,7 @@ class Evaluator:
         self._best_seconds = float("inf")
         self._budget, self._progress, self._clock = budget, progress, clock
         self._began = clock()
-        self._known: dict[Plan, Score] = {}
+        self._known: dict[tuple[Engine, Plan], Score] = {}
 
     def __call__(self, plan: Plan) -> Score:
         """Replay a plan, or recall what its replay gave.
@@ -117,15 +117,30 @@ class Evaluator:
         Raises InfeasiblePlanError or ScheduleError for a plan that cannot run at all; one that runs but does not fit has a score.
         Raises BudgetSpent if the budget allows no further replay.
         """
-        anonymous = replace(plan, planner="")
-        score = self._known.get(anonymous)
+        return self._score(plan, self._engine_for(plan))
+
+    def on_reference(self, plan: Plan) -> Score:
+        """The score on the SimPy engine where the problem has contention, else the usual one; for a few finalists.
+
+        Raises as a call does. The best plan so far and the history stay those of the search's own engine.
+        """
+        return self._score(plan, "simpy" if self.problem.contention else self._engine_for(plan))
+
+    def _engine_for(self, plan: Plan) -> Engine:
+        """The search's engine; SimPy for schedules whose lanes share a device, which the recurrence cannot replay."""
+        return "simpy" if schedule_families()[plan.schedule].lanes else self.engine
+
+    def _score(self, plan: Plan, engine: Engine) -> Score:
+        key = engine, replace(plan, planner="")
+        score = self._known.get(key)
         if score is None:
             if self._budget is not None and self.evaluations >= self._budget:
                 raise BudgetSpent
-            score = self._replay(plan)
-            self._known[anonymous] = score
+            score = self._replay(plan, engine)
+            self._known[key] = score
             self.evaluations += 1
-            self._remember(plan, score)
+            if engine == self._engine_for(plan):
+                self._remember(plan, score)
         return score
 
     def credit(self, evaluations: int) -> None:
@@ -138,8 +153,8 @@ class Evaluator:
         """Record that the planner has proven its plan the best of the plans that `among` describes."""
         self.optimal_among = among
 
-    def _replay(self, plan: Plan) -> Score:
-        outcome = simulate(self.problem, plan, engine=self.engine, layer_costs=self.layer_costs)
+    def _replay(self, plan: Plan, engine: Engine) -> Score:
+        outcome = simulate(self.problem, plan, engine=engine, layer_costs=self.layer_costs)
         fullest = outcome.fullest
         return Score(outcome.iteration_seconds, fullest.peak_bytes, fullest.capacity_bytes, fullest.device)
 

@@ -124,7 +124,7 @@ def given_costs(
 
     backward: seconds of the full backward where `weight` is 0; otherwise of the input gradient, and the full backward takes
     `backward + weight`
-    devices: schedule whose ranks are the devices; default stage s on device s
+    devices: schedule whose devices these are; default stage s on device s
     Raises ValueError for a wrong number of values, or one that is negative or not finite.
     """
 
@@ -151,13 +151,14 @@ def given_costs(
         update=per_stage("update", update),
         transfer_seconds=float(transfer),
         per_sample=per_sample,
-        devices=_ranks_of_stages(devices) if devices is not None else tuple((stage,) for stage in range(stages)),
+        devices=_devices_of_stages(devices) if devices is not None else tuple((stage,) for stage in range(stages)),
     )
 
 
-def _ranks_of_stages(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+def _devices_of_stages(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     held: list[list[int]] = [[] for _ in range(schedule.stages)]
-    for rank in range(schedule.ranks):
+    for rank, device in enumerate(schedule.device_of_rank().tolist()):
         for stage in np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]):
-            held[int(stage)].append(rank)
+            if device not in held[int(stage)]:  # a second lane of a device is no second replica
+                held[int(stage)].append(device)
     return tuple(map(tuple, held))

@@ -121,6 +121,7 @@ class _Run:
         seconds = program.seconds.tolist()
         missing = np.diff(program.dependency_offsets).tolist()
         sharing = program.lane_sharing.tolist()
+        least = (program.seconds if program.least_seconds is None else program.least_seconds).tolist()
         groups = {number: _Sharing(environment) for number in set(sharing) if number >= 0}
         outgoing = _outgoing(program, lane_of)
         idle = [True] * program.lanes
@@ -132,7 +133,7 @@ class _Run:
             idle[lane] = False
             if sharing[lane] >= 0:
                 start[task] = environment.now
-                groups[sharing[lane]].add(seconds[task], lane, finish)
+                groups[sharing[lane]].add(seconds[task], least[task], lane, finish)
                 return
             begins = self._seize(lane, seconds[task])
             start[task] = begins
@@ -200,35 +201,53 @@ class _Run:
 
 
 class _Sharing:
-    """Lanes that share one device: each of the n that are active proceeds at 1/n of its speed alone."""
+    """Lanes that share one device: each of the n that are active proceeds at 1/n of its speed alone.
+
+    A task that must not end before `least` seconds needs only seconds / least of the device; what it leaves goes to the others,
+    in equal parts (max-min fair).
+    """
 
     def __init__(self, environment: simpy.Environment) -> None:
         self.environment = environment
-        self.left: dict[int, float] = {}  # seconds alone that each active lane still needs
+        self.left: dict[int, float] = {}  # seconds at full speed that each active lane still needs
+        self.need: dict[int, float] = {}  # part of the device that it then takes
+        self.slowdown: dict[int, float] = {}
         self.since = 0.0
         self.token = 0
 
-    def add(self, seconds: float, lane: int, finish: Any) -> None:
+    def add(self, seconds: float, least: float, lane: int, finish: Any) -> None:
         """A task begins on a lane; `finish(lane)` is called when it is done."""
         self._advance()
-        self.left[lane] = seconds
+        self.left[lane] = max(seconds, least)
+        self.need[lane] = seconds / least if least > seconds else 1.0
         self._next(finish)
 
     def _advance(self) -> None:
         now = self.environment.now
-        if self.left:
-            passed = (now - self.since) / len(self.left)
-            for lane in self.left:
-                self.left[lane] = max(0.0, self.left[lane] - passed)
+        for lane, left in self.left.items():
+            self.left[lane] = max(0.0, left - (now - self.since) / self.slowdown[lane])
         self.since = now
+
+    def _divide(self) -> None:
+        """Divide the device: who needs less than an equal part of what is left has it, the others get equal parts."""
+        capacity, count = 1.0, len(self.left)
+        for lane in sorted(self.left, key=lambda one: (self.need[one], one)):
+            if self.need[lane] * count <= capacity:
+                self.slowdown[lane] = 1.0
+                capacity -= self.need[lane]
+                count -= 1
+            else:
+                self.slowdown[lane] = self.need[lane] * count / capacity
 
     def _next(self, finish: Any) -> None:
         """Announce the lane that is done first, unless something changes before."""
         self.token += 1
         if not self.left:
             return
-        lane = min(self.left, key=lambda one: (self.left[one], one))
-        event = self.environment.timeout(self.left[lane] * len(self.left), (self.token, lane))
+        self._divide()
+        wait = {lane: left * self.slowdown[lane] for lane, left in self.left.items()}
+        lane = min(wait, key=lambda one: (wait[one], one))
+        event = self.environment.timeout(wait[lane], (self.token, lane))
 
         def done(event: Any) -> None:
             token, lane = event.value

@@ -42,6 +42,8 @@ class Program:
     transfer_route: channels of each class
     lane_route: channels that each task of a collective lane occupies
     channels: what the routes refer to
+    least_seconds: float64 [tasks] or None; on lanes that share a device, what a task takes at least, because it sends while it
+        computes; it then needs only the part seconds / least_seconds of the device
     """
 
     lane_offsets: NDArray[np.int64]
@@ -63,6 +65,7 @@ class Program:
     transfer_route: tuple[Route, ...]
     lane_route: tuple[Route, ...]
     channels: tuple[Channel, ...] = ()
+    least_seconds: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)

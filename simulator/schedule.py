@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.ops import Op, OpKind
+
+Lanes = Literal["shared", "split"]
+"""How the ranks of one device divide it: by processor sharing, or in fixed shares (see `Schedule.lanes`)."""
+
+LANES: tuple[str, ...] = get_args(Lanes)
 
 
 class ScheduleError(ValueError):
@@ -17,7 +23,8 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Ops of every rank, in order, as columns (a rank is one pipeline position: one device, or one group that runs in step).
+    """Ops of every rank, in order, as columns (a rank is one list of ops: of a device, of a group that runs in step, or of one of
+    several lanes of a device).
 
     name: of the family, as in `1f1b`
     stages: number of stages S; stage numbers are 0..S-1
@@ -26,6 +33,11 @@ class Schedule:
     stage, kind, microbatch: int32, int8, int32 [rows]
     replica: int32 [ranks]; number of the rank among those that hold the same stages (round robin); all 0 without replicas
     flush: True if the stream ends in one update after a flush; False if updates are ops of the lists
+    device: int32 [ranks]; ranks of one number are lanes of one device; default: every rank is a device, numbered alike
+    lanes: how lanes of one device divide it. `shared`: a lane that is alone has it all, n active lanes proceed at 1/n of their
+        speed. `split`: in fixed shares, the forward's and the backward's seconds over their sum, so that both take the sum
+    credit: int32 [stages] or None; the forward of micro-batch j waits for the backward of micro-batch j - credit on its stage,
+        which bounds the micro-batches in flight where forwards and backwards stand in different lists
     """
 
     name: str
@@ -37,11 +49,18 @@ class Schedule:
     microbatch: NDArray[np.int32]
     replica: NDArray[np.int32]
     flush: bool = True
+    device: NDArray[np.int32] | None = None
+    lanes: Lanes | None = None
+    credit: NDArray[np.int32] | None = None
 
     @property
     def ranks(self) -> int:
-        """Number of pipeline positions."""
+        """Number of lists of ops."""
         return len(self.offsets) - 1
+
+    def device_of_rank(self) -> NDArray[np.int32]:
+        """int32 [ranks]: number of the device that runs each rank."""
+        return np.arange(self.ranks, dtype=np.int32) if self.device is None else self.device
 
     def __len__(self) -> int:
         return len(self.stage)
@@ -60,8 +79,9 @@ class Schedule:
         return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
 
     def replicas(self) -> NDArray[np.int64]:
-        """int64 [stages]: ranks that hold each stage."""
-        pairs = np.unique(self.rank_of_row().astype(np.int64) * self.stages + self.stage)
+        """int64 [stages]: devices that hold each stage."""
+        device = np.repeat(self.device_of_rank(), np.diff(self.offsets)).astype(np.int64)
+        pairs = np.unique(device * self.stages + self.stage)
         return np.bincount(pairs % self.stages, minlength=self.stages)
 
 
@@ -77,8 +97,11 @@ def from_columns(
     *,
     replica: Sequence[int] | None = None,
     flush: bool = True,
+    device: Sequence[int] | None = None,
+    lanes: Lanes | None = None,
+    credit: Sequence[int] | None = None,
 ) -> Schedule:
-    """Join the columns of each rank into one schedule."""
+    """Join the columns of each rank into one schedule; the other arguments are the schedule's fields."""
     lengths = [len(columns[0]) for columns in ranks]
     offsets = np.zeros(len(ranks) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -89,7 +112,20 @@ def from_columns(
         rows = slice(offsets[rank], offsets[rank + 1])
         stage[rows], kind[rows], microbatch[rows] = stages_here, kinds_here, microbatches_here
     numbers = np.zeros(len(ranks), dtype=np.int32) if replica is None else np.asarray(replica, dtype=np.int32)
-    return Schedule(name, stages, microbatches, offsets, stage, kind, microbatch, numbers, flush)
+    return Schedule(
+        name,
+        stages,
+        microbatches,
+        offsets,
+        stage,
+        kind,
+        microbatch,
+        numbers,
+        flush,
+        device=None if device is None else np.asarray(device, dtype=np.int32),
+        lanes=lanes,
+        credit=None if credit is None else np.asarray(credit, dtype=np.int32),
+    )
 
 
 def from_lists(name: str, lists: Sequence[Sequence[Op]], *, flush: bool = True) -> Schedule:

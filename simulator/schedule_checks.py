@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from simulator.ops import Op, OpKind
 from simulator.schedule import Schedule, ScheduleError
@@ -13,38 +14,39 @@ def check_schedule(schedule: Schedule) -> None:
     """Raise ScheduleError naming the device, position and op of the first fault found.
 
     Rules: each stage runs the forward of every micro-batch once, and either its full backward or its input gradient and its
-    weight gradient once; all on one rank; in an order in which every op's inputs come.
+    weight gradient once; all on one device; in an order in which every op's inputs come and no credit is overdrawn.
     """
     lists = [schedule.ops(rank) for rank in range(schedule.ranks)]
-    where = _positions(lists)
+    devices = schedule.device_of_rank().tolist()
+    where = _positions(lists, devices)
     _check_complete(schedule, where)
-    _check_order(schedule, lists, where)
+    _check_order(schedule, lists, devices, where)
 
 
 Place = tuple[int, int]
-"""Rank and position in its list."""
+"""Device and position in the list of one of its ranks."""
 
 
-def _positions(lists: list[tuple[Op, ...]]) -> dict[Op, Place]:
+def _positions(lists: list[tuple[Op, ...]], devices: list[int]) -> dict[Op, Place]:
     where: dict[Op, Place] = {}
-    for rank, ops in enumerate(lists):
+    for device, ops in zip(devices, lists, strict=True):
         for position, op in enumerate(ops):
             if op.kind is OpKind.UPDATE or op.kind is OpKind.PREDICT:
                 continue
             if op in where:
-                first_rank, first_position = where[op]
+                first_device, first_position = where[op]
                 raise ScheduleError(
-                    f"device {rank}, position {position}: op {op} is doubled, "
-                    f"it stands at device {first_rank}, position {first_position} already"
+                    f"device {device}, position {position}: op {op} is doubled, "
+                    f"it stands at device {first_device}, position {first_position} already"
                 )
-            where[op] = (rank, position)
+            where[op] = (device, position)
     return where
 
 
 def _check_complete(schedule: Schedule, where: dict[Op, Place]) -> None:
     holders: dict[int, set[int]] = defaultdict(set)
-    for op, (rank, _) in where.items():
-        holders[op.stage].add(rank)
+    for op, (held_by, _) in where.items():
+        holders[op.stage].add(held_by)
     for stage in range(schedule.stages):
         if stage not in holders:
             raise ScheduleError(
@@ -76,22 +78,38 @@ def _check_complete(schedule: Schedule, where: dict[Op, Place]) -> None:
                     )
 
 
-def _needs(op: Op, last_stage: int, where: dict[Op, Place]) -> Iterator[Op]:
-    """The ops that must end before this one starts."""
-    if op.kind is OpKind.FORWARD:
-        if op.stage:
-            yield Op(op.stage - 1, OpKind.FORWARD, op.microbatch)
-    elif op.kind is OpKind.WEIGHT_GRADIENT:
-        yield Op(op.stage, OpKind.INPUT_GRADIENT, op.microbatch)
-    elif op.kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
-        yield Op(op.stage, OpKind.FORWARD, op.microbatch)
-        if op.stage < last_stage:
-            full = Op(op.stage + 1, OpKind.BACKWARD, op.microbatch)
-            yield full if full in where else Op(op.stage + 1, OpKind.INPUT_GRADIENT, op.microbatch)
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What an op waits for."""
+
+    schedule: Schedule
+    where: dict[Op, Place]
+
+    def needs(self, op: Op) -> Iterator[Op]:
+        """The ops that must end before this one starts."""
+        if op.kind is OpKind.FORWARD:
+            if op.stage:
+                yield Op(op.stage - 1, OpKind.FORWARD, op.microbatch)
+            credit = self.schedule.credit
+            if credit is not None and op.microbatch >= credit[op.stage]:
+                yield self._end(op.stage, op.microbatch - int(credit[op.stage]))
+        elif op.kind is OpKind.WEIGHT_GRADIENT:
+            yield Op(op.stage, OpKind.INPUT_GRADIENT, op.microbatch)
+        elif op.kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
+            yield Op(op.stage, OpKind.FORWARD, op.microbatch)
+            if op.stage < self.schedule.stages - 1:
+                full = Op(op.stage + 1, OpKind.BACKWARD, op.microbatch)
+                yield full if full in self.where else Op(op.stage + 1, OpKind.INPUT_GRADIENT, op.microbatch)
+
+    def _end(self, stage: int, microbatch: int) -> Op:
+        """The op that frees a micro-batch."""
+        full = Op(stage, OpKind.BACKWARD, microbatch)
+        return full if full in self.where else Op(stage, OpKind.WEIGHT_GRADIENT, microbatch)
 
 
-def _check_order(schedule: Schedule, lists: list[tuple[Op, ...]], where: dict[Op, Place]) -> None:
+def _check_order(schedule: Schedule, lists: list[tuple[Op, ...]], devices: list[int], where: dict[Op, Place]) -> None:
     """Run the lists without time; what cannot run is a deadlock."""
+    rules = _Rules(schedule, where)
     position = [0] * len(lists)
     done: set[Op] = set()
     waiting: dict[Op, list[int]] = defaultdict(list)
@@ -100,7 +118,7 @@ def _check_order(schedule: Schedule, lists: list[tuple[Op, ...]], where: dict[Op
         rank = ready.popleft()
         while position[rank] < len(lists[rank]):
             op = lists[rank][position[rank]]
-            missing = next((need for need in _needs(op, schedule.stages - 1, where) if need not in done), None)
+            missing = next((need for need in rules.needs(op) if need not in done), None)
             if missing is not None:
                 waiting[missing].append(rank)
                 break
@@ -109,25 +127,19 @@ def _check_order(schedule: Schedule, lists: list[tuple[Op, ...]], where: dict[Op
             ready.extend(waiting.pop(op, ()))
     stuck = [rank for rank, ops in enumerate(lists) if position[rank] < len(ops)]
     if stuck:
-        raise ScheduleError(_deadlock(lists, position, stuck, schedule.stages - 1, where, done))
+        heads = [(devices[rank], position[rank], lists[rank][position[rank]]) for rank in stuck]
+        raise ScheduleError(_deadlock(rules, heads, done))
 
 
-def _deadlock(
-    lists: list[tuple[Op, ...]],
-    position: list[int],
-    stuck: list[int],
-    last_stage: int,
-    where: dict[Op, Place],
-    done: set[Op],
-) -> str:
+def _deadlock(rules: _Rules, heads: list[tuple[int, int, Op]], done: set[Op]) -> str:
+    """One line for the first lists that are stuck: device, position and op at the head of each."""
     parts = []
-    for rank in stuck[:3]:
-        op = lists[rank][position[rank]]
-        need = next(need for need in _needs(op, last_stage, where) if need not in done)
-        need_rank, need_position = where[need]
+    for device, position, op in heads[:3]:
+        need = next(need for need in rules.needs(op) if need not in done)
+        need_device, need_position = rules.where[need]
         parts.append(
-            f"device {rank}, position {position[rank]}: op {op} waits for {need} "
-            f"(device {need_rank}, position {need_position})"
+            f"device {device}, position {position}: op {op} waits for {need} "
+            f"(device {need_device}, position {need_position})"
         )
-    more = f"; and {len(stuck) - 3} devices more" if len(stuck) > 3 else ""
+    more = f"; and {len(heads) - 3} devices more" if len(heads) > 3 else ""
     return "deadlock: " + "; ".join(parts) + more

@@ -129,7 +129,7 @@ def build_program(
         forward_sizes=plan.forward_sizes or sizes,
         backward_sizes=plan.backward_sizes or None,
         split_replicas=plan.replicas if plan.replication == "split" else None,
-        communication=problem.communication,
+        communication=problem.communication if family is None else family.communication(problem.communication),
         updates=True,
     )
     return costs, schedule, program

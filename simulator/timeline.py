@@ -38,6 +38,7 @@ class Timeline:
     start, end: float64 [tasks], seconds
     lane_kind: int8 [lanes] (LaneKind)
     transfers: what moved between devices, where the engine recorded it
+    lane_sharing: int32 [lanes], as in `Program`; None where no lanes share a device
     """
 
     lane: NDArray[np.int32]
@@ -52,6 +53,7 @@ class Timeline:
     end: NDArray[np.float64]
     lane_kind: NDArray[np.int8]
     transfers: Transfers
+    lane_sharing: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -75,10 +77,22 @@ class Timeline:
         return np.unique(self.device[self.compute()])
 
     def busy_seconds(self) -> NDArray[np.float64]:
-        """Compute seconds of each device of `devices()`."""
+        """Compute seconds of each device of `devices()`.
+
+        Where lanes share a device, the seconds in which any of them computes; where they divide it in fixed shares, the mean of
+        its lanes (forward and backward take equally long on their shares, which sum to the device).
+        """
         rows = self.compute()
         devices, index = np.unique(self.device[rows], return_inverse=True)
         busy = np.bincount(index, weights=(self.end - self.start)[rows], minlength=len(devices))
+        if self.lane_sharing is not None:
+            for position, device in enumerate(devices):
+                here = np.flatnonzero(rows & (self.device == device))
+                lanes = np.unique(self.lane[here])
+                if (self.lane_sharing[lanes] >= 0).any():
+                    busy[position] = _covered_seconds(self.start[here], self.end[here])
+                else:
+                    busy[position] /= len(lanes)
         return busy.astype(np.float64)
 
     def bubble(self) -> Bubble:
@@ -144,6 +158,14 @@ class Timeline:
         return pd.DataFrame({name: getattr(self, name) for name in names})
 
 
+def _covered_seconds(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
+    """Seconds that at least one of the intervals covers."""
+    order = np.argsort(start, kind="stable")
+    reached = np.maximum.accumulate(end[order])
+    before = np.concatenate([start[order][:1], reached[:-1]])
+    return float(np.maximum(reached - np.maximum(before, start[order]), 0.0).sum())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
     """Transfers between devices, one row each; empty columns where none moved.
@@ -187,7 +209,14 @@ def timeline_of(
         end=end,
         lane_kind=program.lane_kind,
         transfers=_transfers(program, lane, end, arrival),
+        lane_sharing=program.lane_sharing if _several_lanes(program) else None,
     )
+
+
+def _several_lanes(program: Program) -> bool:
+    """Whether some device has more than one compute lane."""
+    devices = program.lane_device[program.lane_kind == LaneKind.COMPUTE]
+    return len(np.unique(devices)) < len(devices)
 
 
 def _transfers(

@@ -64,7 +64,7 @@ def event_order(timeline: TimelineColumns) -> Integers:
     return np.lexsort((rank, np.where(update, end, start)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class VersionTable:
     """Versions of every op of a timeline; all arrays are aligned with the timeline's rows.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simulator import Schedule, Timeline
+    from simulator import Communication, Schedule, Timeline
 
 
 def numbers(text: str) -> list[float]:
@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--replicas", type=counts, metavar="R,…", help="replicas of each stage (1f1b-rr)")
     parser.add_argument(
+        "--lanes",
+        metavar="HOW",
+        help="how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
+    )
+    parser.add_argument(
         "--forward", type=numbers, required=True, metavar="F", help="seconds of a forward: one number, or one a stage"
     )
     parser.add_argument(
@@ -69,9 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--communication",
-        default="overlapped",
         metavar="MODE",
-        help="overlapped (default), send-blocking or both-blocking",
+        help="overlapped, send-blocking, both-blocking, streaming or free (default: the schedule's own, else overlapped)",
     )
     parser.add_argument("--engine", default="simpy", metavar="ENGINE", help="simpy (default) or recurrence")
     parser.add_argument("--noise", type=float, default=0.0, help="spread of log-normal noise on durations (default 0)")
@@ -89,8 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--engine {arguments.engine!r} is unknown; choices: {', '.join(ENGINES)}")
     if arguments.seed < 0:
         raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
+    communication = _communication(arguments)
     schedule = _schedule(arguments)
-    timeline = _replay(arguments, schedule)
+    timeline = _replay(arguments, schedule, communication)
     bubble = timeline.bubble()
     result = {
         "schedule": schedule.name,
@@ -130,8 +135,10 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     from simulator import ScheduleError, build_schedule, check_schedule, read_schedule, schedule_families
 
     if arguments.schedule_csv:
-        if arguments.stages or arguments.microbatches or arguments.chunks or arguments.replicas:
-            raise UsageError("--stages, --microbatches, --chunks and --replicas come from the file with --schedule-csv")
+        if any((arguments.stages, arguments.microbatches, arguments.chunks, arguments.replicas, arguments.lanes)):
+            raise UsageError(
+                "--stages, --microbatches, --chunks, --replicas and --lanes come from the file with --schedule-csv"
+            )
         try:
             schedule = read_schedule(arguments.schedule_csv)
         except ScheduleError as error:
@@ -143,14 +150,31 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
         return schedule
     if arguments.stages is None or arguments.microbatches is None:
         raise UsageError("--schedule needs --stages and --microbatches")
-    options = {name: getattr(arguments, name) for name in ("chunks", "replicas") if getattr(arguments, name)}
+    options = {name: getattr(arguments, name) for name in ("chunks", "replicas", "lanes") if getattr(arguments, name)}
     family = schedule_families().get(arguments.schedule)
     if family is not None and "replicas" in family.options and not arguments.replicas:
         raise UsageError(f"--schedule {arguments.schedule} needs --replicas, one count a stage")
     return build_schedule(arguments.schedule, arguments.stages, arguments.microbatches, **options)
 
 
-def _replay(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
+def _communication(arguments: argparse.Namespace) -> Communication:
+    """The mode asked for, or the schedule's own; UsageError where they contradict."""
+    from experiments.output import UsageError
+    from simulator import schedule_families
+
+    asked: Communication | None = arguments.communication
+    family = None if arguments.schedule is None else schedule_families().get(arguments.schedule)
+    own = () if family is None else family.communications
+    if asked is None:
+        return own[0] if own else "overlapped"
+    if own and asked not in own:
+        raise UsageError(
+            f"--communication {asked!r} contradicts --schedule {arguments.schedule}; choices: {', '.join(own)}"
+        )
+    return asked
+
+
+def _replay(arguments: argparse.Namespace, schedule: Schedule, communication: Communication) -> Timeline:
     import numpy as np
 
     from simulator import given_costs, lower
@@ -169,7 +193,7 @@ def _replay(arguments: argparse.Namespace, schedule: Schedule) -> Timeline:
         schedule,
         costs,
         forward_sizes=arguments.sizes,
-        communication=arguments.communication,
+        communication=communication,
         updates=any(arguments.update),
     )
     if arguments.noise:

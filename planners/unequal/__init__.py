@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from planners.unequal.instances import random_problem as random_problem
     from planners.unequal.memory import MemoryModel as MemoryModel
     from planners.unequal.memory import MemoryUse as MemoryUse
+    from planners.unequal.nested import NestedPlan as NestedPlan
+    from planners.unequal.nested import search_partition as search_partition
     from planners.unequal.orders import flush_order as flush_order
     from planners.unequal.orders import one_forward_one_backward_order as one_forward_one_backward_order
     from planners.unequal.orders import replay as replay
     from planners.unequal.pareto import ParetoPoint as ParetoPoint
     from planners.unequal.pareto import pareto_front as pareto_front
     from planners.unequal.problem import RECOMPUTATION as RECOMPUTATION
-    from planners.unequal.problem import Infeasible as Infeasible
+    from planners.unequal.problem import InfeasibleSizes as InfeasibleSizes
     from planners.unequal.problem import UnequalProblem as UnequalProblem
     from planners.unequal.problem import powers_of_two as powers_of_two
     from planners.unequal.problem import problem_from_callables as problem_from_callables
@@ -42,10 +44,11 @@ _HOME = {
     "EVALUATORS": "evaluators",
     "FAMILIES": "instances",
     "Genetic": "genetic",
-    "Infeasible": "problem",
+    "InfeasibleSizes": "problem",
     "LINK_BLOCKS": "chain",
     "MemoryModel": "memory",
     "MemoryUse": "memory",
+    "NestedPlan": "nested",
     "ParetoPoint": "pareto",
     "PopulationEvaluator": "evaluators",
     "RECOMPUTATION": "problem",
@@ -66,6 +69,7 @@ _HOME = {
     "problem_from_callables": "problem",
     "random_problem": "instances",
     "replay": "orders",
+    "search_partition": "nested",
     "tidgap": "genetic",
 }
 

@@ -269,7 +269,9 @@ def makespan_population(
 ) -> Floats:
     """Seconds of a mini-batch with a flush of every individual; sizes (individuals, genes), result (individuals,).
 
-    `parallel` splits the individuals over numba's threads, in one go for both passes.
+    `parallel` splits the individuals over numba's threads, in one go for both passes. It pays where the cores are free:
+    the threads meet at a barrier that spins, so beside other busy processes one core is faster
+    (`OMP_WAIT_POLICY=passive` softens that).
     """
     if not parallel:
         forward = forward_population(problem, forward_sizes)

@@ -10,7 +10,7 @@ import numpy as np
 from planners.unequal import compiled
 from planners.unequal.bound import lower_bound
 from planners.unequal.chain import Chain, Floats, Integers
-from planners.unequal.problem import Infeasible, UnequalProblem
+from planners.unequal.problem import InfeasibleSizes, UnequalProblem
 from planners.unequal.profiles import best_of_each_size, steps
 from planners.unequal.result import UnequalPlan
 
@@ -24,7 +24,7 @@ def equal_sizes(chain: Chain) -> Integers:
 def best_equal(problem: UnequalProblem, same_for_both: bool = True) -> UnequalPlan:
     """GPipe with its best micro-batch size: the same for both passes, or the best of each pass.
 
-    Raises `Infeasible` where the caps leave no size that all stages may take.
+    Raises `InfeasibleSizes` where the caps leave no size that all stages may take.
     """
     started = time.perf_counter()
     forward, backward = equal_sizes(problem.forward_chain), equal_sizes(problem.backward_chain)
@@ -35,7 +35,7 @@ def best_equal(problem: UnequalProblem, same_for_both: bool = True) -> UnequalPl
         forward = np.repeat(forward, len(backward), axis=0)
         backward = np.tile(backward, (len(forward) // max(len(backward), 1), 1))
     if not len(forward) or not len(backward):
-        raise Infeasible("no candidate size is within the caps of all stages")
+        raise InfeasibleSizes("no candidate size is within the caps of all stages")
     evaluations = max(len(forward), len(backward))
     if same_for_both or problem.coupled:
         best = int(np.argmin(compiled.makespan_population(problem, forward, backward)))

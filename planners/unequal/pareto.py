@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planners.unequal.exact import exact_sizes
-from planners.unequal.problem import Infeasible, UnequalProblem
+from planners.unequal.problem import InfeasibleSizes, UnequalProblem
 from planners.unequal.recurrence import memory_use
 from planners.unequal.result import UnequalPlan
 
@@ -47,7 +47,7 @@ def pareto_front(
     for _ in range(most_points):
         try:
             plan = exact_sizes(problem.with_memory_limit(limit))
-        except (Infeasible, KeyboardInterrupt):
+        except (InfeasibleSizes, KeyboardInterrupt):
             break
         if plan.interrupted:
             break

@@ -18,12 +18,13 @@ from numpy.typing import ArrayLike
 
 from planners.unequal.chain import LINK_BLOCKS, Chain, Floats
 from planners.unequal.memory import MemoryModel
+from simulator import InfeasiblePlanError
 
 RECOMPUTATION = ("none", "always", "where-differs")
 """When a stage runs its forward pass again before its backward pass: never, always, or only where f_k != g_k."""
 
 
-class Infeasible(ValueError):
+class InfeasibleSizes(InfeasiblePlanError):
     """No size vector satisfies the limits of the problem."""
 
 
@@ -43,7 +44,7 @@ class UnequalProblem:
     - `quantum` the grid of the durations in seconds; computed unless given (so that `replace` keeps it).
 
     Raises ValueError for tables of a wrong shape, negative or infinite durations and impossible sizes, and
-    `Infeasible` where the caps leave a stage without a candidate.
+    `InfeasibleSizes` where the caps leave a stage without a candidate.
     """
 
     samples: int
@@ -113,7 +114,7 @@ class UnequalProblem:
         """This problem with the caps under which every stage's static bytes stay within `limit_bytes`.
 
         `limit_bytes` is one figure for all stages or one a stage. The caps are exact: a size vector satisfies them if
-        and only if `MemoryUse.static_bytes` <= limit on every stage. Raises `Infeasible` where no candidate fits, and
+        and only if `MemoryUse.static_bytes` <= limit on every stage. Raises `InfeasibleSizes` where no candidate fits, and
         ValueError without a memory model or where recomputation depends on the sizes (the caps would be coupled).
         """
         if self.memory is None or self.coupled:
@@ -128,7 +129,7 @@ class UnequalProblem:
             for stage in range(self.stages):
                 fits = [c for c in self.candidates if base[stage] + c * per_sample[stage] <= limits[stage]]
                 if not fits:
-                    raise Infeasible(
+                    raise InfeasibleSizes(
                         f"stage {stage} does not fit into {limits[stage]:.0f} bytes with any candidate size"
                     )
                 largest.append(fits[-1])
@@ -183,7 +184,7 @@ class UnequalProblem:
         for stage, limit in enumerate(limits):
             sizes = tuple(size for size in self.candidates if size <= limit)
             if not sizes:
-                raise Infeasible(f"stage {stage}: no candidate of {self.candidates} is within its cap of {limit}")
+                raise InfeasibleSizes(f"stage {stage}: no candidate of {self.candidates} is within its cap of {limit}")
             allowed += [self.candidates, sizes] if self.link_block == "own" and allowed else [sizes]
         return tuple(allowed)
 

@@ -160,6 +160,23 @@ def durations(ops: LaneOps, costs: Costs) -> NDArray[np.float64]:
     return seconds
 
 
+def split_durations(ops: LaneOps, seconds: NDArray[np.float64], costs: Costs) -> NDArray[np.float64]:
+    """Seconds of each row where a device is divided in fixed shares: forwards and backwards both take their sum.
+
+    seconds: float64 [rows], alone on the device. The forward lane has the share F / (F + B) of it: F / (F / (F + B)) = F + B.
+    """
+    longer = seconds.copy()
+    other = {OpKind.FORWARD: OpKind.BACKWARD, OpKind.BACKWARD: OpKind.FORWARD}
+    for stage, lanes in enumerate(ops.rows_of_stage):
+        for lane, rows in lanes:
+            for kind, beside in other.items():
+                chosen = rows[(ops.kind[rows] == kind) & (ops.samples[rows] > 0)]
+                if len(chosen):
+                    samples = ops.samples[chosen].astype(np.int64)
+                    longer[chosen] += costs.seconds(beside, stage, int(ops.lane_replica[lane]), samples)
+    return longer
+
+
 def op_name(ops: LaneOps, row: int) -> str:
     """The op of a row as text, as in `2F0`."""
     return f"{ops.stage[row]}{LETTERS[ops.kind[row]]}{ops.microbatch[row]}"

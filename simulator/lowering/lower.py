@@ -8,13 +8,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from simulator.costs import Costs
-from simulator.lowering.coverage import check_same_samples, copy_to_replicas, durations, sample_bounds
+from simulator.lowering.coverage import check_same_samples, copy_to_replicas, durations, sample_bounds, split_durations
 from simulator.lowering.tasks import assemble
-from simulator.lowering.waits import data_waits
+from simulator.lowering.waits import add_credit, data_waits, sending_seconds, without_transfers
 from simulator.program import Program
 from simulator.schedule import Schedule
 
-Communication = Literal["overlapped", "send-blocking", "both-blocking"]
+Communication = Literal["overlapped", "send-blocking", "both-blocking", "streaming", "free"]
 COMMUNICATIONS: tuple[str, ...] = get_args(Communication)
 
 
@@ -35,7 +35,9 @@ def lower(
     split_replicas: devices that share each micro-batch of a stage, one count a stage; default 1
     communication: `overlapped`: transfers run beside computation; `send-blocking`: the sender's device is busy for the transfer
         right after the op, the receiver waits for the arrival; `both-blocking`: the receiver's device is then busy as long before
-        its op
+        its op; `streaming`: an op sends its result while it computes and takes at least as long as that (a link of its own, one
+        transfer at a time; on lanes that share a device the rest of the device is the other lane's), nothing is left to send
+        after it; `free`: transfers take no time at all
     updates: a flushed schedule ends in an update op per stage (asynchronous schedules bring their own)
     Raises ValueError for sizes that do not fit the schedule, ScheduleError for an order that contradicts its data.
     """
@@ -47,5 +49,16 @@ def lower(
     replicas = np.ones(schedule.stages, dtype=np.int64) if split_replicas is None else np.asarray(split_replicas)
     ops = copy_to_replicas(schedule, replicas, forward, backward)
     waits = data_waits(ops, schedule.stages, costs)
-    blocking = {"overlapped": None, "send-blocking": "send", "both-blocking": "both"}[communication]
-    return assemble(schedule, ops, waits, durations(ops, costs), costs, blocking=blocking, updates=updates)
+    seconds, least = durations(ops, costs), None
+    if schedule.lanes == "split":
+        seconds = split_durations(ops, seconds, costs)
+    if communication == "streaming":
+        least = np.maximum(seconds, sending_seconds(waits, len(seconds)))
+        if schedule.lanes != "shared":
+            seconds, least = least, None
+    if communication in ("streaming", "free"):
+        waits = without_transfers(waits)
+    if schedule.credit is not None:
+        waits = add_credit(waits, ops, schedule.credit)
+    blocking = {"send-blocking": "send", "both-blocking": "both"}.get(communication)
+    return assemble(schedule, ops, waits, seconds, costs, least=least, blocking=blocking, updates=updates)

@@ -29,12 +29,14 @@ def assemble(
     seconds: NDArray[np.float64],
     costs: Costs,
     *,
+    least: NDArray[np.float64] | None,
     blocking: str | None,
     updates: bool,
 ) -> Program:
     """Lay the tasks out and write the program.
 
-    seconds: float64 [rows of `ops`]; blocking: None, "send" or "both" for transfers that occupy compute lanes
+    seconds: float64 [rows of `ops`]; least: as `Program.least_seconds`, by row of `ops`
+    blocking: None, "send" or "both" for transfers that occupy compute lanes
     """
     reductions = _reductions(schedule, ops, costs)
     parts = np.ones(len(ops.stage), dtype=np.int64)
@@ -44,7 +46,7 @@ def assemble(
     moves = _Moves(waits, blocking) if blocking and len(waits.transfers) > 1 else None
     trailing = _trailing_updates(ops) if updates and schedule.flush else []
     layout = _lay_out(ops, parts, moves, trailing, reductions)
-    columns = _columns(ops, layout, seconds, parts, reductions)
+    columns = _columns(ops, layout, seconds, least, parts, reductions)
 
     depend: list[Dependencies] = []
     if moves is None:
@@ -60,13 +62,17 @@ def assemble(
     _write_updates(ops, trailing, layout, columns, costs)
     depend.extend(_update_waits(schedule, ops, trailing, layout, reductions, final_reduce))
     offsets, dependency, transfer = _by_consumer(layout.tasks, depend)
+    lane_device = _lane_devices(ops, costs, reductions)
+    lane_sharing = np.full(ops.lanes + len(reductions), -1, dtype=np.int32)
+    if schedule.lanes == "shared":
+        lane_sharing[: ops.lanes] = lane_device[: ops.lanes]
     return Program(
         lane_offsets=layout.lane_offsets,
-        lane_device=_lane_devices(ops, costs, reductions),
+        lane_device=lane_device,
         lane_kind=np.repeat(
             np.array([LaneKind.COMPUTE, LaneKind.COLLECTIVE], dtype=np.int8), [ops.lanes, len(reductions)]
         ),
-        lane_sharing=np.full(ops.lanes + len(reductions), -1, dtype=np.int32),
+        lane_sharing=lane_sharing,
         **columns,
         dependency_offsets=offsets,
         dependency=dependency,
@@ -133,7 +139,7 @@ class _Reduction:
 def _reductions(schedule: Schedule, ops: LaneOps, costs: Costs) -> list[_Reduction]:
     found = []
     for stage, lanes in enumerate(ops.rows_of_stage):
-        buckets = costs.buckets(stage) if len(lanes) > 1 else ()
+        buckets = costs.buckets(stage) if len({int(ops.lane_replica[lane]) for lane, _ in lanes}) > 1 else ()
         if buckets:
             found.append(_Reduction(stage, buckets, _rounds(schedule, ops, stage)))
     return found
@@ -149,7 +155,7 @@ def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Row
     kinds = (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT)
     gradients = [rows[np.isin(ops.kind[rows], kinds)] for _, rows in lanes]
     if schedule.flush:
-        return [(0, np.array([rows[-1] for rows in gradients], dtype=np.int64))]
+        return [(0, np.array([rows[-1] for rows in gradients if len(rows)], dtype=np.int64))]
     triggers, numbers = [], []
     for (_, rows), gradient in zip(lanes, gradients, strict=True):
         updating = rows[ops.kind[rows] == OpKind.UPDATE]
@@ -190,8 +196,13 @@ def _reduce_tasks(
 
 
 def _trailing_updates(ops: LaneOps) -> list[tuple[int, int]]:
-    """(lane, stage) of the update ops that end a flushed mini-batch, in the order of the tasks."""
-    return sorted((lane, stage) for stage, lanes in enumerate(ops.rows_of_stage) for lane, _ in lanes)
+    """(lane, stage) of the update ops that end a flushed mini-batch, in the order of the tasks; none after a lane of forwards."""
+    return sorted(
+        (lane, stage)
+        for stage, lanes in enumerate(ops.rows_of_stage)
+        for lane, rows in lanes
+        if (ops.kind[rows] != OpKind.FORWARD).any()
+    )
 
 
 def _write_updates(
@@ -285,6 +296,7 @@ def _columns(
     ops: LaneOps,
     layout: _Layout,
     seconds: NDArray[np.float64],
+    least: NDArray[np.float64] | None,
     parts: Rows,
     reductions: list[_Reduction],
 ) -> Columns:
@@ -299,6 +311,8 @@ def _columns(
         "samples": ops.samples,
         "seconds": seconds,
     }
+    if least is not None:
+        source["least_seconds"] = least
     if layout.tasks == len(ops.stage):
         return source
     within = np.arange(int(layout.width.sum())) - np.repeat(np.cumsum(layout.width) - layout.width, layout.width)
@@ -312,6 +326,8 @@ def _columns(
         for _, rows in reduction.rounds:
             tasks = layout.main[rows][:, None] + np.arange(len(shares))
             columns["seconds"][tasks] = seconds[rows][:, None] * shares
+            if least is not None:
+                columns["least_seconds"][tasks] = least[rows][:, None] * shares
     return columns
 
 

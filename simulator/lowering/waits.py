@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,45 @@ def data_waits(ops: LaneOps, stages: int, costs: Costs) -> Waits:
                 join(before[1], gradient, stage, stage - 1, "backward")
         before = (forward, gradient)
     return Waits(np.concatenate(consumers), np.concatenate(producers), np.concatenate(numbers), classes.transfers)
+
+
+def sending_seconds(waits: Waits, rows: int) -> NDArray[np.float64]:
+    """Seconds that each row's result takes on its way, one transfer after the other, float64 [rows]."""
+    moving = np.flatnonzero(waits.transfer)
+    key = waits.producer[moving] * np.int64(len(waits.transfers)) + waits.transfer[moving]
+    _, first = np.unique(key, return_index=True)
+    seconds = np.array([one.seconds for one in waits.transfers])[waits.transfer[moving][first]]
+    return np.bincount(waits.producer[moving][first], weights=seconds, minlength=rows).astype(np.float64)
+
+
+def without_transfers(waits: Waits) -> Waits:
+    """The same waits with transfers that take no time and queue nowhere; their bytes are still counted."""
+    return replace(waits, transfers=[Transfer(0.0, one.size_bytes) for one in waits.transfers])
+
+
+def add_credit(waits: Waits, ops: LaneOps, credit: NDArray[np.int32]) -> Waits:
+    """Let the forward of micro-batch j wait for the last gradient op of micro-batch j - credit on the same stage and replica."""
+    consumers, producers = [waits.consumer], [waits.producer]
+    for stage, lanes in enumerate(ops.rows_of_stage):
+        for replica in sorted({int(ops.lane_replica[lane]) for lane, _ in lanes}):
+            rows = np.concatenate([rows for lane, rows in lanes if ops.lane_replica[lane] == replica])
+            forward = rows[ops.kind[rows] == OpKind.FORWARD]
+            ends = rows[np.isin(ops.kind[rows], (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT))]
+            end_of = {int(ops.microbatch[row]): int(row) for row in ends}
+            for row in forward:
+                before = int(ops.microbatch[row]) - int(credit[stage])
+                if before >= 0 and before not in end_of:
+                    raise ScheduleError(
+                        f"op {op_name(ops, int(row))} waits for the backward of micro-batch {before} of its stage, "
+                        "which is not there; a credit needs the same micro-batches forward and backward"
+                    )
+                if before >= 0:
+                    consumers.append(np.array([row], dtype=np.int64))
+                    producers.append(np.array([end_of[before]], dtype=np.int64))
+    consumer, producer = np.concatenate(consumers), np.concatenate(producers)
+    transfer = np.zeros(len(consumer), dtype=np.int32)
+    transfer[: len(waits.transfer)] = waits.transfer
+    return replace(waits, consumer=consumer, producer=producer, transfer=transfer)
 
 
 def _match(

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from simulator.schedule import Schedule
 from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
+from simulator.schedules.bapipe import (
+    blocking_one_forward_one_backward,
+    forward_and_backward_parallel,
+    overlapped_one_forward_one_backward,
+    streamed_one_forward_one_backward,
+)
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
+
+if TYPE_CHECKING:
+    from simulator.lowering import Communication
 
 ENTRY_POINT_GROUP = "pipeplan.schedules"
 
@@ -20,14 +30,24 @@ class ScheduleFamily:
 
     build: (stages, microbatches, **options) -> Schedule
     summary: one line for `pipeplan list`
-    options: names of the keyword options that `build` takes: `chunks` (stages a device), `replicas` (devices of each stage)
+    options: names of the keyword options that `build` takes: `chunks` (stages a device), `replicas` (devices of each
+        stage), `lanes` (how the lanes of a device divide it)
     flush: every mini-batch ends with a flush and one update
+    communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
+        numbers take the first by default, a plan the problem's own mode if it is among them and else the last
+    lanes: several lanes a device: the recurrence cannot replay them where they share it
     """
 
     build: Callable[..., Schedule]
     summary: str
     options: tuple[str, ...] = ()
     flush: bool = True
+    communications: tuple[Communication, ...] = ()
+    lanes: bool = False
+
+    def communication(self, wanted: Communication) -> Communication:
+        """The mode of a plan of this family on a problem whose mode is `wanted`."""
+        return wanted if not self.communications or wanted in self.communications else self.communications[-1]
 
 
 SCHEDULES: dict[str, ScheduleFamily] = {
@@ -50,6 +70,28 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         "PipeDream with replicated stages: mini-batches go round robin over the replicas",
         ("replicas",),
         flush=False,
+    ),
+    "1f1b-as": ScheduleFamily(
+        streamed_one_forward_one_backward,
+        "1F1B on accelerators that send while they compute (BaPipe)",
+        communications=("free", "streaming"),
+    ),
+    "fbp-as": ScheduleFamily(
+        forward_and_backward_parallel,
+        "forwards beside backwards on accelerators that send while they compute (BaPipe)",
+        ("lanes",),
+        communications=("free", "streaming"),
+        lanes=True,
+    ),
+    "1f1b-sno": ScheduleFamily(
+        blocking_one_forward_one_backward,
+        "1F1B where a transfer blocks its sender (BaPipe)",
+        communications=("send-blocking",),
+    ),
+    "1f1b-so": ScheduleFamily(
+        overlapped_one_forward_one_backward,
+        "1F1B with about twice the warm-up, transfers overlapped (BaPipe)",
+        communications=("overlapped",),
     ),
 }
 

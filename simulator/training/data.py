@@ -16,7 +16,7 @@ SPLIT_SEED = 20260101
 """Default seed of the division into training and test samples, the same for every method and training seed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DataSet:
     """Training and test samples: `*_x` (samples, *features) float64, `*_labels` (samples,) integers."""
 

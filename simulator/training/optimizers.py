@@ -16,7 +16,7 @@ import numpy as np
 from simulator.prediction import Array, Correction, Direction, adam_direction
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OptimizerState:
     """Moments of one stage: `first` (momentum), `second` (None without), `updates` applied so far."""
 

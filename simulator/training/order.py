@@ -12,7 +12,7 @@ from simulator.ops import COMPUTE_KINDS, OpKind
 from simulator.versions import Integers, TimelineColumns, event_order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrainingOrder:
     """Ops of a whole training run in one sequence that respects every stage's order and every dependency.
 

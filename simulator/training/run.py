@@ -40,7 +40,7 @@ class TrainingSettings:
             raise ValueError(f"precision must be float64 or float32, got {self.precision!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrainingRun:
     """What one seed's training gave.
 

@@ -49,6 +49,13 @@ def test_vgg16_on_other_clusters(shared_data: Path, cluster: str, devices: int, 
     assert _vgg(shared_data, cluster, devices)[1].notation == notation
 
 
+def test_alexnet_on_cluster_a_is_15_1(shared_data: Path) -> None:
+    """SOSP 2019, Table 1. Without contention 12-2-1-1 looks faster: its stages share one Ethernet card."""
+    workload = read_profile(shared_data / "pipedream_profiles" / "alexnet.txt")
+    problem = Problem(workload, load_cluster("pipedream-a"), 256 * 16)
+    assert make_plan("pipedream", problem).plan.notation == "15-1"
+
+
 def test_resnet50_is_data_parallel_within_7_percent(shared_data: Path) -> None:
     """Small weights: on 16 GPUs of either cluster PipeDream does not beat data parallelism by more than 7 %, nor lose 7 %."""
     workload = read_profile(shared_data / "pipedream_profiles" / "resnet50.txt")

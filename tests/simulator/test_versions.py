@@ -9,8 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simulator import engine, recurrence
+from simulator.costs import given_costs
+from simulator.lowering import lower
 from simulator.ops import OpKind
 from simulator.prediction import PREDICTION_RULES
+from simulator.schedules import build_schedule
 from simulator.versions import COPY_RULES, peak_in_flight, version_table
 
 F, B, U = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE
@@ -100,6 +104,21 @@ def test_row_order_does_not_matter(hand: Any, stages: int, per_minibatch: int, s
     assert np.array_equal(
         version_table(mixed, per_minibatch).seen, version_table(timeline, per_minibatch).seen[shuffle]
     )
+
+
+@pytest.mark.parametrize("replay", [engine.replay, recurrence.replay])
+@pytest.mark.parametrize("transfer", [0.0, 0.3])
+def test_versions_of_the_engines_own_timelines(replay: Any, transfer: float) -> None:
+    """PipeDream's schedule on either engine keeps n-s versions and forwards n-1-s late; GPipe and 1F1B are never late."""
+    costs = given_costs(4, [1.0, 1.5, 1.0, 0.5], 2.0, update=0.25, transfer=transfer)
+    straight = version_table(replay(lower(build_schedule("pipedream", 4, 12), costs)), 1)
+    assert COPY_RULES["pipedream"](straight).tolist() == [4, 3, 2, 1]
+    assert straight.forward_difference().tolist() == [3, 2, 1, 0]
+    assert straight.backward_difference().tolist() == [0, 0, 0, 0]
+    for name in ("gpipe", "1f1b"):
+        table = version_table(replay(lower(build_schedule(name, 4, 8), costs, updates=True)), 8)
+        assert not table.difference().any()
+        assert np.count_nonzero(table.kind == U) == 4
 
 
 def test_an_update_counts_when_it_ends(hand: Any) -> None:

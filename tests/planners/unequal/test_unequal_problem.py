@@ -10,7 +10,7 @@ import pytest
 
 from planners.unequal import (
     FAMILIES,
-    Infeasible,
+    InfeasibleSizes,
     MemoryModel,
     UnequalProblem,
     memory_use,
@@ -62,7 +62,7 @@ def test_bad_tables_are_refused() -> None:
 
 def test_caps_without_a_candidate_are_infeasible() -> None:
     """Candidates 4 and 8 with a cap of 2 on stage 1."""
-    with pytest.raises(Infeasible, match="stage 1"):
+    with pytest.raises(InfeasibleSizes, match="stage 1"):
         two_stages(candidates=(4, 8), forward_caps=(8, 2))
 
 
@@ -122,7 +122,7 @@ def test_a_memory_limit_becomes_caps() -> None:
     limited = two_stages(recomputation="always", candidates=(1, 2, 4, 8)).with_memory_limit((1300, 10_000))
     assert limited.backward_caps == (4, 8)
     assert limited.forward_caps == (8, 8)
-    with pytest.raises(Infeasible, match="stage 1"):
+    with pytest.raises(InfeasibleSizes, match="stage 1"):
         two_stages().with_memory_limit((10_000, 2000))
     with pytest.raises(ValueError, match="memory limits need"):
         two_stages(recomputation="where-differs").with_memory_limit(1e9)

@@ -1,0 +1,145 @@
+"""`pipeplan profile`: measure a PyTorch model layer by layer on this machine, and write a profile that planners read."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.commands.simulate import count
+
+if TYPE_CHECKING:
+    from simulator.workloads import MeasuredProfile
+
+DEVICES = ("cpu", "cuda")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `pipeplan profile`."""
+    parser.add_argument("model", metavar="MODEL", help="mlp, cnn, a torchvision classifier, or module:callable")
+    parser.add_argument(
+        "--input", metavar="N,N,...", help="shape of one sample, as 3,224,224 (default: the model's own)"
+    )
+    parser.add_argument(
+        "--vocabulary", type=count, metavar="N", help="inputs are whole numbers below N (token ids) instead of reals"
+    )
+    parser.add_argument(
+        "--sizes", default="1,2,4,8", metavar="N,N,...", help="micro-batch sizes in samples (default %(default)s)"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--warm-up", type=int, default=3, metavar="N", help="passes before measuring (default 3)")
+    parser.add_argument("--repeats", type=count, default=11, metavar="N", help="measured passes (default 11)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of inputs and weights (default 0)")
+    parser.add_argument("--out", metavar="FILE", help="profile to write (default out/profiles/MODEL.json)")
+    parser.add_argument("--json", action="store_true", help="print the profile")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, write, print; a spread that is too large is said on stderr."""
+    import sys
+
+    from experiments.output import UsageError, progress
+
+    sizes = tuple(sorted(set(_whole_numbers("--sizes", arguments.sizes))))
+    shape = None if arguments.input is None else _whole_numbers("--input", arguments.input)
+    for option, value in (("--warm-up", arguments.warm_up), ("--seed", arguments.seed)):
+        if value < 0:
+            raise UsageError(f"{option} must be at least 0, got {value}")
+    if arguments.device not in DEVICES:
+        raise UsageError(f"--device {arguments.device!r} is unknown; choices: {', '.join(DEVICES)}")
+    if find_spec("torch") is None:
+        raise UsageError("measuring a model needs PyTorch, which is not installed; install pipeplan[torch]")
+    from experiments.layer_profiler import ProfileSettings, check_device, profile_model
+    from experiments.profiled_models import find_model
+    from simulator import write_atomically
+
+    check_device(arguments.device)
+    found = find_model(arguments.model, arguments.seed)
+    input_shape = shape or found.input_shape
+    if input_shape is None:
+        raise UsageError(f"--input: the shape of one sample of {arguments.model!r} is needed, as 3,224,224")
+    settings = ProfileSettings(
+        input_shape=input_shape,
+        sizes=sizes,
+        device=arguments.device,
+        vocabulary=arguments.vocabulary or 0,
+        warm_up=arguments.warm_up,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+    )
+    with progress(f"profiling {found.name}") as report:
+        profile = profile_model(found.module, found.name, arguments.model, settings, report)
+    path = Path(arguments.out or f"out/profiles/{found.name}.json")
+    try:
+        write_atomically(path, profile.to_json())
+    except OSError as error:
+        raise UsageError(f"--out {path}: {error.strerror or error}") from None
+    if not profile.measurement.steady:
+        print(f"pipeplan profile: {_unsteady(profile)}", file=sys.stderr)
+    if arguments.json:
+        sys.stdout.write(profile.to_json())
+    else:
+        _print(profile, path)
+    return 0
+
+
+def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    from experiments.output import UsageError
+
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise UsageError(f"{option} must be whole numbers of at least 1 with commas between, got {text!r}")
+    return numbers
+
+
+def _unsteady(profile: MeasuredProfile) -> str:
+    from simulator.workloads import STEADY_SPREAD
+
+    weights = {
+        layer.name: sum(
+            one.forward_seconds * one.forward_spread + one.backward_seconds * one.backward_spread
+            for one in layer.timings
+        )
+        for layer in profile.layers
+    }
+    worst = sorted(weights, key=lambda name: -weights[name])[:3]
+    return (
+        f"the spread (interquartile range over median, all layers) is {profile.measurement.spread:.2f}, more than "
+        f"{STEADY_SPREAD}; most of it from {', '.join(worst)}; use a quieter machine or more --repeats"
+    )
+
+
+def _print(profile: MeasuredProfile, path: Path) -> None:
+    from experiments.output import print_table
+
+    measured = profile.measurement
+    print_table(
+        f"{profile.name} on {measured.device} ({measured.device_name}), {profile.minibatch} samples, "
+        f"median of {measured.repeats}",
+        ("layer", "kind", "parameters", "MFLOP a sample", "forward, ms", "spread", "backward, ms", "spread"),
+        [
+            (
+                layer.name,
+                layer.kind,
+                f"{layer.parameters:,}",
+                f"{layer.flop / 1e6:.3f}",
+                f"{1e3 * layer.timings[-1].forward_seconds:.4f}",
+                f"{layer.timings[-1].forward_spread:.3f}",
+                f"{1e3 * layer.timings[-1].backward_seconds:.4f}",
+                f"{layer.timings[-1].backward_spread:.3f}",
+            )
+            for layer in profile.layers
+        ],
+    )
+    for whole in measured.whole:
+        own = [one for layer in profile.layers for one in layer.timings if one.samples == whole.samples]
+        layers = sum(one.forward_seconds + one.backward_seconds for one in own)
+        print(
+            f"{whole.samples} samples: layers {1e3 * layers:.4g} ms, the whole model at once "
+            f"{1e3 * (whole.forward_seconds + whole.backward_seconds):.4g} ms"
+        )
+    print(f"{path} (pipeplan plan --profile {path})")

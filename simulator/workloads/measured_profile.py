@@ -1,0 +1,188 @@
+"""Measured profile: the JSON file that `pipeplan profile` writes, and the workload that it describes.
+
+One sample is the unit of sizes, seconds are of one pass over `samples` samples:
+
+    {"format": "pipeplan-profile-1", "name": "mlp", "sample": "sample", "minibatch": 8, "bytes_per_element": 4,
+     "measurement": {"device": "cpu", ...},
+     "layers": [{"name": "0_Linear", "kind": "linear", "parameters": 2112, "flop": 4096, "output_elements": 64,
+                 "stashed_elements": 32, "timings": [{"samples": 8, "forward_seconds": 1e-5,
+                 "backward_seconds": 2e-5, "forward_spread": 0.03, "backward_spread": 0.04}]}],
+     "edges": [[0, 1]]}
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from simulator.layers import LAYER_KINDS, Layer, Workload
+from simulator.workloads.errors import WorkloadFileError
+
+PROFILE_FORMAT = "pipeplan-profile-1"
+
+STEADY_SPREAD = 0.2
+"""Most spread (as in `ProfileMeasurement`) of a run that counts as steady."""
+
+# The upper end keeps sums finite.
+_Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e18)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
+class MeasuredProfileError(WorkloadFileError):
+    """A measured profile that cannot be read: one line with file, path of the key, value and rule."""
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A JSON object that refuses keys it does not know."""
+
+
+class LayerTiming(_Table, frozen=True, kw_only=True):
+    """One layer at one size: medians over the repeats, and their interquartile range over the median."""
+
+    samples: _Count
+    forward_seconds: _Amount
+    backward_seconds: _Amount
+    forward_spread: _Amount
+    backward_spread: _Amount
+
+
+class ProfiledLayer(_Table, frozen=True, kw_only=True):
+    """One layer; elements and FLOP a sample, as in `simulator.layers.Layer`."""
+
+    name: _Text
+    kind: Literal[LAYER_KINDS]  # type: ignore[valid-type]
+    parameters: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    flop: _Amount
+    output_elements: _Amount
+    stashed_elements: _Amount
+    timings: Annotated[list[LayerTiming], msgspec.Meta(min_length=1)]
+
+
+class WholePass(_Table, frozen=True, kw_only=True):
+    """The whole model at one size, for comparison with the sum of its layers."""
+
+    samples: _Count
+    forward_seconds: _Amount
+    backward_seconds: _Amount
+
+
+class ProfileMeasurement(_Table, frozen=True, kw_only=True):
+    """How it was measured.
+
+    model: what was asked for; device, device_name: `cpu` or `cuda`, and what it calls itself
+    input_shape: of one sample
+    warm_up, repeats: passes of each layer before and during measurement
+    spread: the largest, over sizes and directions, of (sum of the layers' interquartile ranges) / (sum of their medians)
+    steady: whether `spread` is at most STEADY_SPREAD
+    whole: medians of passes over the whole model
+    """
+
+    model: _Text
+    device: _Text
+    device_name: _Text
+    torch: _Text
+    input_shape: list[_Count]
+    warm_up: Annotated[int, msgspec.Meta(ge=0)]
+    repeats: _Count
+    spread: _Amount
+    steady: bool
+    whole: list[WholePass]
+
+
+class MeasuredProfile(_Table, frozen=True, kw_only=True):
+    """One file: the network's layers in topological order, what each took, and the edges between them."""
+
+    format: Literal["pipeplan-profile-1"]
+    name: _Text
+    sample: _Text
+    minibatch: _Count
+    bytes_per_element: _Count
+    measurement: ProfileMeasurement
+    layers: Annotated[list[ProfiledLayer], msgspec.Meta(min_length=1)]
+    edges: list[tuple[int, int]]
+
+    def workload(self) -> Workload:
+        """The profile as a workload of measured layers. ValueError if the layers and edges are no such graph."""
+        layers = tuple(
+            Layer(
+                name=layer.name,
+                kind=layer.kind,
+                flop=layer.flop,
+                parameters=layer.parameters,
+                output_elements=layer.output_elements,
+                stashed_elements=layer.stashed_elements,
+                measured=tuple((one.samples, one.forward_seconds, one.backward_seconds) for one in layer.timings),
+            )
+            for layer in self.layers
+        )
+        edges = tuple((producer, consumer) for producer, consumer in self.edges)
+        return Workload(self.name, layers, edges, self.sample, self.minibatch, self.bytes_per_element)
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+
+def read_measured_profile(path: str | Path) -> Workload:
+    """Read a profile that `pipeplan profile` wrote as a workload of measured layers.
+
+    Seconds between two measured sizes are interpolated (see `LayerCosts`). Raises MeasuredProfileError (one line: file, key,
+    value, rule) for a file that is missing, a directory, not JSON, or breaks a rule.
+    """
+    profile = load_measured_profile(path)
+    try:
+        return profile.workload()
+    except ValueError as error:
+        raise MeasuredProfileError(f"{path}: {error}") from error
+
+
+def load_measured_profile(path: str | Path) -> MeasuredProfile:
+    """The file's content, measurement included. Raises MeasuredProfileError."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise MeasuredProfileError(f"{path}: cannot be read: {error.strerror or error}") from error
+    try:
+        document = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MeasuredProfileError(f"{path}: not usable JSON: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict) or document.get("format") != PROFILE_FORMAT:
+        found = document.get("format", "(absent)") if isinstance(document, dict) else type(document).__name__
+        raise MeasuredProfileError(
+            f"{path}: $.format = {_shown(found)}: must be {PROFILE_FORMAT!r}, as pipeplan profile writes it"
+        )
+    try:
+        return checked_profile(document)
+    except MeasuredProfileError as error:
+        raise MeasuredProfileError(f"{path}: {error}") from None
+
+
+def checked_profile(document: dict[str, object]) -> MeasuredProfile:
+    """A document in the file's form as a profile. Raises MeasuredProfileError, without a file's name."""
+    try:
+        return msgspec.convert(document, MeasuredProfile)
+    except msgspec.ValidationError as error:
+        raise MeasuredProfileError(_explained(str(error), document)) from error
+
+
+def _explained(message: str, document: object) -> str:
+    """msgspec's complaint as `path = value: rule`."""
+    rule, _, place = message.partition(" - at `")
+    where = place.rstrip("`") or "$"
+    value = document
+    for key, index in re.findall(r"\.([A-Za-z_][A-Za-z_0-9]*)|\[(\d+)\]", where):
+        try:
+            value = value[key] if key else value[int(index)]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return f"{where}: {rule}"
+    shown = "" if isinstance(value, dict) else f" = {_shown(value)}"
+    return f"{where}{shown}: {rule}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

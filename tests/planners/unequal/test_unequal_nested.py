@@ -1,0 +1,77 @@
+"""Partition and sizes together: against every partition with every size."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from planners.unequal import InfeasibleSizes, UnequalProblem, exact_sizes, search_partition
+from planners.unequal.instances import affine_table, roofline_table
+
+LAYERS, STAGES, SAMPLES = 8, 3, 16
+
+
+def builder(seed: int) -> tuple[NDArray[np.float64], Callable[[tuple[int, ...]], UnequalProblem]]:
+    """Layer tables, and the problem of a partition: a stage takes as long as its layers together."""
+    rng = np.random.default_rng(seed)
+    forward, backward = roofline_table(rng, LAYERS, SAMPLES), 2 * roofline_table(rng, LAYERS, SAMPLES)
+    links = 0.3 * affine_table(rng, LAYERS, SAMPLES)
+
+    def build(cuts: tuple[int, ...]) -> UnequalProblem:
+        edges = list(itertools.pairwise((0, *cuts, LAYERS)))
+        return UnequalProblem(
+            SAMPLES,
+            np.array([forward[a:b].sum(axis=0) for a, b in edges]),
+            np.array([backward[a:b].sum(axis=0) for a, b in edges]),
+            links[list(cuts)],
+            links[list(cuts)],
+            candidates=(1, 2, 3, 4, 6, 8, 16),
+        )
+
+    return forward, build
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_partition_is_better(seed: int) -> None:
+    """All 21 partitions of 8 layers into 3 stages, each with its exact sizes; most are refuted by their bound alone."""
+    _, build = builder(seed)
+    every = {
+        cuts: exact_sizes(build(cuts)).makespan_seconds for cuts in itertools.combinations(range(1, LAYERS), STAGES - 1)
+    }
+    found = search_partition(build, LAYERS, STAGES)
+    assert found.plan.makespan_seconds == min(every.values()) == every[found.cuts]
+    assert found.proven_optimal
+    assert found.bounded == 21
+    assert found.solved < 21
+
+
+def test_descent_alone_is_no_proof() -> None:
+    """With no room to look at all partitions the answer is no worse than the even one, and says that it is no proof."""
+    _, build = builder(1)
+    found = search_partition(build, LAYERS, STAGES, starts=[(1, 2)], most_partitions=0)
+    assert not found.proven_optimal
+    assert found.plan.makespan_seconds <= exact_sizes(build((2, 5))).makespan_seconds
+
+
+def test_wrong_cuts_are_refused() -> None:
+    """More stages than layers, and starts that are no cuts."""
+    _, build = builder(1)
+    with pytest.raises(ValueError, match=r"stages must be in 1\.\.8"):
+        search_partition(build, LAYERS, 9)
+    for wrong in ((2, 2), (5, 2), (0, 3), (3, 8), (3,)):
+        with pytest.raises(ValueError, match="cuts must be 2 ascending layers"):
+            search_partition(build, LAYERS, STAGES, starts=[wrong])
+
+
+def test_nothing_fits() -> None:
+    """Where no partition has sizes within the limits, that is an infeasible problem, not a plan."""
+
+    def build(cuts: tuple[int, ...]) -> UnequalProblem:
+        raise InfeasibleSizes("too large")
+
+    with pytest.raises(InfeasibleSizes, match="8 layers into 3 stages"):
+        search_partition(build, LAYERS, STAGES)
