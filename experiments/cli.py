@@ -82,8 +82,7 @@ def guarded(name: str, action: object) -> int:
 def _exit_code(error: ValueError) -> int:
     from experiments.output import InputError
     from hardware_profiles import ProfileError, UnknownProfileError
-    from simulator import InfeasiblePlanError
-    from simulator.workloads.errors import WorkloadFileError
+    from simulator import InfeasiblePlanError, WorkloadFileError
 
     if isinstance(error, InfeasiblePlanError) or type(error).__name__ == "InfeasiblePartition":
         return INFEASIBLE

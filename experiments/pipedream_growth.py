@@ -109,6 +109,7 @@ def _row(
         "network": workload.name,
         "states": len(table),
         "workers_per_level": list(workers),
+        "shape": shape(workers),
         "workers": prod(workers),
         "levels": len(workers),
         "variant": variant,
@@ -145,51 +146,11 @@ def growth_exponent(rows: Sequence[dict[str, Any]], axis: str) -> float:
     return float(ratio)
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Seconds over states, over workers and per level, one panel each, to a PNG and an SVG beside it."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
-    by_states, by_workers, by_levels = figure.subplots(1, 3)
-    colours = {"paper": "#0072b2", "script": "#d55e00"}
-    for variant, colour in colours.items():
-        for study, style in (("states, flat", "-o"), ("states, two levels", "--s")):
-            chosen = [row for row in rows if (row["study"], row["variant"]) == (study, variant)]
-            label = f"{variant}, {'16 workers' if 'flat' in study else '4 × 4 workers'}"
-            by_states.loglog(*_points(chosen, "states"), style, color=colour, label=label, markersize=4)
-        chosen = [row for row in rows if (row["study"], row["variant"]) == ("graph", variant)]
-        by_states.loglog(
-            *_points(chosen, "states"), "^", color=colour, label=f"{variant}, Inception-like, 8", markersize=7
-        )
-        chosen = [row for row in rows if (row["study"], row["variant"]) == ("workers, flat", variant)]
-        by_workers.loglog(*_points(chosen, "workers"), "-o", color=colour, label=variant, markersize=4)
-        chosen = [row for row in rows if (row["study"], row["variant"]) == ("levels", variant)]
-        offset = -0.2 if variant == "paper" else 0.2
-        places = [position + offset for position in range(len(chosen))]
-        by_levels.bar(places, [row["search_cpu_seconds"] for row in chosen], width=0.4, color=colour, label=variant)
-        by_levels.set_xticks(range(len(chosen)), [_shape(row) for row in chosen])
-    by_states.set(xlabel="antichain states", ylabel="CPU seconds of one search", title="states")
-    by_workers.set(xlabel="workers, one level, 100 states", title="workers")
-    by_levels.tick_params(axis="x", labelsize=8)
-    by_levels.set(xlabel="64 workers in levels, a chain of 240 states", title="levels")
-    for axes in (by_states, by_workers, by_levels):
-        axes.grid(True, which="major", alpha=0.3)
-        axes.legend(fontsize=7)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path.with_suffix(".png"), dpi=150)
-    figure.savefig(path.with_suffix(".svg"))
-
-
-def _shape(row: dict[str, Any]) -> str:
+def shape(workers: Sequence[int]) -> str:
     """Workers per level as 8×8; equal ones of many levels as a power."""
-    workers = row["workers_per_level"]
     if len(workers) > 3 and len(set(workers)) == 1:
         return f"{workers[0]}^{len(workers)}"
     return "×".join(map(str, workers))
-
-
-def _points(rows: Sequence[dict[str, Any]], axis: str) -> tuple[list[float], list[float]]:
-    return [row[axis] for row in rows], [row["search_cpu_seconds"] for row in rows]
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
@@ -204,7 +165,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
         table.add_row(
             row["study"],
             str(row["states"]),
-            _shape(row),
+            row["shape"],
             row["variant"],
             f"{row['table_cpu_seconds']:.4f}",
             f"{row['search_cpu_seconds']:.4f}",
@@ -237,7 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, exponent in exponents.items():
             print(f"{name}: CPU seconds grow as the power {exponent:.1f} at the largest sizes")
     if options.out is not None:
-        draw(rows, options.out / "pipedream_growth")
+        from experiments.pipedream_growth_plots import draw
+        from simulator import save
+
+        save(draw(rows), options.out / "pipedream_growth")
     return 0
 
 

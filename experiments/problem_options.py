@@ -24,7 +24,9 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"workload name, config.json, or chain:N (default {DEFAULT_WORKLOAD}; see pipeplan list workloads)",
     )
-    source.add_argument("--profile", metavar="FILE", help="measured profile: PipeDream graph.txt, or JSON of pipeplan profile")
+    source.add_argument(
+        "--profile", metavar="FILE", help="measured profile: PipeDream graph.txt, or JSON of pipeplan profile"
+    )
     group.add_argument(
         "--cluster",
         default=DEFAULT_CLUSTER,

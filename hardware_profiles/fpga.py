@@ -9,10 +9,11 @@ weight gradient one each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work, check_request
+from hardware_profiles.fpga_division import stage_seconds
 from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, ZERO_COST_KINDS, demand
 
 FPGA_KINDS = (*sorted(ZERO_COST_KINDS), *DEFAULT_EFFICIENCIES)
@@ -91,6 +92,15 @@ class FieldProgrammableGateArray:
             first = self._pass_seconds(work, samples, "input_gradient", precision)
             return first + self._pass_seconds(work, samples, "weight_gradient", precision)
         return self._pass_seconds(work, samples, phase, precision)
+
+    def stage_seconds(self, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
+        """Seconds of one pass of a stage of layers over `samples` samples, its DSPs divided over the layers.
+
+        Rules: see `hardware_profiles.fpga_division`. Never below the DSP and DDR bounds of any of its layers.
+        """
+        for work in works:
+            check_request(self.name, work, samples, phase, precision, FPGA_KINDS, self.macs_per_cycle)
+        return stage_seconds(self, works, samples, phase, precision)
 
     def ddr_traffic(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Bytes that one pass moves over DDR: weights that do not fit on the chip, features that do not fit

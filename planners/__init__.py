@@ -19,9 +19,11 @@ if TYPE_CHECKING:
         PlannedStage,
         notation,
         partition,
+        plan_seconds,
+        stage_cost,
     )
     from planners.pipedream_planner import PipeDream, PipeDreamFlush
-    from planners.pipedream_table import StateTable, measured_table, state_table
+    from planners.pipedream_table import StateTable, measured_seconds, measured_table, state_table
     from planners.registry import PLANNERS, PlannerEntry, applicable_planners, make_plan, planner_entries, planner_entry
     from planners.search import (
         BudgetSpent,
@@ -48,10 +50,13 @@ _HOME = {
     "LevelStage": "pipedream",
     "PlannedStage": "pipedream",
     "notation": "pipedream",
+    "plan_seconds": "pipedream",
+    "stage_cost": "pipedream",
     "partition": "pipedream",
     "PipeDream": "pipedream_planner",
     "PipeDreamFlush": "pipedream_planner",
     "StateTable": "pipedream_table",
+    "measured_seconds": "pipedream_table",
     "measured_table": "pipedream_table",
     "state_table": "pipedream_table",
     "PLANNERS": "registry",
@@ -96,12 +101,15 @@ __all__ = [
     "iteration_lower_bound",
     "lower_bound_seconds",
     "make_plan",
+    "measured_seconds",
     "measured_table",
     "notation",
     "partition",
+    "plan_seconds",
     "planner_entries",
     "planner_entry",
     "run_planner",
+    "stage_cost",
     "state_table",
     "uniform_cuts",
 ]

@@ -13,7 +13,8 @@ the sum over the layers of the least forward and the least input-gradient second
 
 The least seconds, of a sample or of an op, lie at an end of the range of sizes for the GPU and FPGA models: a pass is
 the larger (or the smaller) of lines a + b n with a, b >= 0, so that its seconds never fall with n, and its seconds a
-sample never rise. A measured layer is interpolated: straight pieces, whose least value lies at the end of a piece. Of
+sample never rise. Layers of a stage on an FPGA work at the same time, so that only their multiply-adds
+count. A measured layer is interpolated: straight pieces, whose least value lies at the end of a piece. Of
 any other accelerator every size is asked.
 
 Transfers, all-reduces, bubbles and memory only add to these. Noise is not covered. An asynchronous plan is bounded in
@@ -24,6 +25,7 @@ SLACK of itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -34,6 +36,9 @@ from simulator import Layer, LayerCosts, Problem
 
 SLACK = 1e-12
 """Relative; more than sums of thousands of rounded seconds can differ by."""
+
+UNBOUNDED = 1e300
+"""Bytes, or bytes a second, of memory that never binds."""
 
 WEIGHT_SWEEPS = 20
 """Sweeps over the pairs of kinds of accelerators when their weights are chosen; any weights give a valid bound."""
@@ -98,6 +103,9 @@ class _Rates:
     def _least(self, device: int, phase: Phase, per_sample: bool) -> NDArray[np.float64]:
         """Least seconds of one pass of each layer over 1 to `batch` samples, or of a sample of it, float64 [layers]."""
         batch, layers = self.problem.batch, self.problem.workload.layers
+        accelerator = self.problem.cluster.devices[device]
+        if isinstance(accelerator, FieldProgrammableGateArray) and self.costs.streams(device):
+            return self._multiplied(accelerator, phase)
         analytic = [number for number, layer in enumerate(layers) if not layer.measured]
         sizes = {batch} if per_sample else {1}
         if analytic and not _is_convex(self.problem.cluster.devices[device]):
@@ -111,6 +119,14 @@ class _Rates:
                     for size in _ends(layer, batch)
                 )
         return np.asarray(least, dtype=np.float64)
+
+    def _multiplied(self, board: FieldProgrammableGateArray, phase: Phase) -> NDArray[np.float64]:
+        """Seconds of each layer's multiply-adds a sample on a whole board, float64 [layers].
+
+        The layers of a stage stream at the same time and share DDR, which binds none of them alone; their DSPs do.
+        """
+        alone = replace(board, on_chip_bytes=UNBOUNDED, ddr_bandwidth=UNBOUNDED)
+        return np.array([alone.seconds(work, 1, phase, self.problem.precision) for work in self.costs.works])
 
     def _updates(self, device: int) -> NDArray[np.float64]:
         """Least seconds of a layer's part of an update, float64 [layers]; 0 where a small stage may update for nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 
 import numpy as np
@@ -83,10 +84,13 @@ PLANNERS: dict[str, PlannerEntry] = {
 
 def planner_entries() -> dict[str, PlannerEntry]:
     """The planners of this package and those of installed plug-ins (entry-point group `pipeplan.planners`)."""
-    entries = dict(PLANNERS)
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        entries.setdefault(point.name, point.load())
-    return entries
+    return {**_plugged_in(), **PLANNERS}
+
+
+@cache
+def _plugged_in() -> dict[str, PlannerEntry]:
+    """What installed packages offer; read once, as the scan takes milliseconds."""
+    return {point.name: point.load() for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def planner_entry(name: str) -> PlannerEntry:

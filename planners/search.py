@@ -9,8 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator import ENGINES, Engine, InfeasiblePlanError, LayerCosts, Plan, Problem, schedule_families
-from simulator.simulation import simulate
+from simulator import ENGINES, Engine, InfeasiblePlanError, LayerCosts, Plan, Problem, schedule_families, simulate
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Channel
-from simulator.ops import OpKind
+from simulator.ops import COMPUTE_KINDS, OpKind
 from simulator.program import Route
 from simulator.schedule import Schedule
 
@@ -67,9 +67,10 @@ class GivenCosts:
     """Costs given as numbers: one number an op, or one number a sample.
 
     forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
+    predict: seconds of a weight prediction per stage, or () for none
     transfer_seconds: one way between neighbouring stages on different devices
     devices: device of each replica of each stage
-    per_sample: the numbers are per sample of the op, else per op whatever it covers
+    per_sample: the numbers of forwards and gradients are per sample of the op, else per op whatever it covers
     """
 
     forward: tuple[float, ...]
@@ -80,6 +81,7 @@ class GivenCosts:
     transfer_seconds: float = 0.0
     per_sample: bool = False
     devices: tuple[tuple[int, ...], ...] = ()
+    predict: tuple[float, ...] = ()
 
     channels: tuple[Channel, ...] = ()
 
@@ -95,9 +97,12 @@ class GivenCosts:
             OpKind.INPUT_GRADIENT: self.input_gradient,
             OpKind.WEIGHT_GRADIENT: self.weight_gradient,
             OpKind.UPDATE: self.update,
+            OpKind.PREDICT: self.predict or (0.0,) * len(self.update),
         }
         value = numbers[kind][stage]
-        return value * samples.astype(np.float64) if self.per_sample else np.full(len(samples), value, dtype=np.float64)
+        if self.per_sample and kind in COMPUTE_KINDS:
+            return value * samples.astype(np.float64)
+        return np.full(len(samples), value, dtype=np.float64)
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """The given transfer seconds, on a link of its own."""
@@ -116,6 +121,7 @@ def given_costs(
     *,
     weight: Numbers = 0.0,
     update: Numbers = 0.0,
+    predict: Numbers = 0.0,
     transfer: float = 0.0,
     per_sample: bool = False,
     devices: Schedule | None = None,
@@ -152,6 +158,7 @@ def given_costs(
         transfer_seconds=float(transfer),
         per_sample=per_sample,
         devices=_devices_of_stages(devices) if devices is not None else tuple((stage,) for stage in range(stages)),
+        predict=per_stage("predict", predict),
     )
 
 

@@ -124,6 +124,7 @@ class _Run:
         least = (program.seconds if program.least_seconds is None else program.least_seconds).tolist()
         groups = {number: _Sharing(environment) for number in set(sharing) if number >= 0}
         outgoing = _outgoing(program, lane_of)
+        sends = [0] * len(program) if program.sends is None else program.sends.tolist()
         idle = [True] * program.lanes
 
         def try_lane(lane: int) -> None:
@@ -137,7 +138,8 @@ class _Run:
                 return
             begins = self._seize(lane, seconds[task])
             start[task] = begins
-            done = environment.timeout(begins + seconds[task] - environment.now, lane)
+            ends = self._send(sends[task]) if self.contention and sends[task] else begins + seconds[task]
+            done = environment.timeout(ends - environment.now, lane)
             done.callbacks.append(lambda event: finish(event.value))
 
         def finish(lane: int) -> None:

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Accelerator, Phase, Work
+from hardware_profiles import Accelerator, FieldProgrammableGateArray, Phase, Work
 from simulator.layers import Layer
-from simulator.plan import Problem
+from simulator.plan import OPTIMIZER_STATES, Problem
 
 
 class LayerCosts:
@@ -18,7 +18,8 @@ class LayerCosts:
 
     A measured layer takes its profiled seconds, whatever the accelerator: between two profiled sizes linearly, beyond the
     last (or with one row only) in proportion to the samples, below the first of several rows that row's. The input gradient
-    of a measured layer with parameters is half of its backward. Every other layer takes what the accelerator's model says.
+    of a measured layer with parameters is half of its backward. Every other layer takes what the accelerator's model says;
+    a stage of them is their sum, but on an FPGA, whose layers stream (see `stage_seconds`).
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -77,6 +78,20 @@ class LayerCosts:
             )
         return self._seconds[key]
 
+    def streams(self, device: int) -> bool:
+        """Whether the layers of a stage work at the same time on this device, so that a stage is no sum of its layers."""
+        accelerator = self._accelerators[self._kind_of_device[device]]
+        measured = any(layer.measured for layer in self.problem.workload.layers)
+        return isinstance(accelerator, FieldProgrammableGateArray) and not measured
+
+    def stage_seconds(self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase) -> float:
+        """Seconds of one pass of some layers as one stage: their sum, or the board's own rule where they stream."""
+        accelerator = self._accelerators[self._kind_of_device[device]]
+        if isinstance(accelerator, FieldProgrammableGateArray) and self.streams(device):
+            works = [self.works[layer] for layer in layers]
+            return accelerator.stage_seconds(works, samples, phase, self.problem.precision)
+        return float(self.seconds(device, samples, phase)[layers].sum())
+
     def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
         """Forward plus backward (plus forward again where the problem recomputes) of every layer, float64 [layers]."""
         forward = self.seconds(device, samples, "forward")
@@ -89,6 +104,14 @@ class LayerCosts:
             return 0.0
         states = self.problem.optimizer_bytes / self.problem.element_bytes
         work = Work("elementwise", 0.0, parameters * (2.0 + states), parameters * (1.0 + states), 0.0)
+        return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", self.problem.precision)
+
+    def predict_seconds(self, device: int, parameters: float) -> float:
+        """Seconds of a weight prediction: weights and the optimizer's states (Adam: two moments) are read, a copy is written."""
+        if parameters == 0:
+            return 0.0
+        states = 4.0 * OPTIMIZER_STATES[self.problem.optimizer] / self.problem.element_bytes
+        work = Work("elementwise", 0.0, parameters * (1.0 + states), parameters, 0.0)
         return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", self.problem.precision)
 
     @cached_property

@@ -130,17 +130,22 @@ def _activation_events(
     weight = kind == OpKind.WEIGHT_GRADIENT
     inputs = kind == OpKind.INPUT_GRADIENT
     events.append((timeline.start[rows][forward], activations, samples[forward] * kept))
-    parts = np.bincount(timeline.microbatch[rows][full], minlength=1) if full.any() else np.ones(1)
-    share = 1.0 / parts[timeline.microbatch[rows][full]] if full.any() else np.zeros(0)
-    events.append((timeline.end[rows][full], activations, -samples[full] * kept * share))
-    events.append((timeline.end[rows][weight], activations, -samples[weight] * kept))
+    done = full | weight
+    freed = samples * _share_of_parts(timeline.microbatch[rows], done)
+    events.append((timeline.end[rows][done], activations, -freed[done] * kept))
     if recompute:
-        made = samples * stash
-        events.append((timeline.start[rows][full | inputs], workspace, made[full | inputs]))
-        events.append((timeline.end[rows][full], workspace, -made[full]))
-        events.append((timeline.end[rows][weight], workspace, -made[weight]))
-    else:
-        events.append((timeline.start[rows][forward], workspace, np.zeros(int(forward.sum()))))
+        begun = full | inputs
+        made = samples * _share_of_parts(timeline.microbatch[rows], begun) * stash
+        events.append((timeline.start[rows][begun], workspace, made[begun]))
+        events.append((timeline.end[rows][done], workspace, -freed[done] * stash))
+
+
+def _share_of_parts(microbatch: NDArray[np.int32], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """1 / (chosen rows of the micro-batch), float64 [rows]: the parts of a backward that all-reduce splits make one together."""
+    if not chosen.any():
+        return np.zeros(len(microbatch))
+    counts = np.bincount(microbatch[chosen], minlength=int(microbatch.max()) + 1)
+    return 1.0 / np.maximum(counts[microbatch], 1)
 
 
 def _buffer_events(

@@ -62,12 +62,14 @@ class PlanCosts:
             held = self._held[stage]
             if kind is OpKind.UPDATE:
                 value = self.layers.update_seconds(device, float(self.layers.parameters[held].sum()))
+            elif kind is OpKind.PREDICT:
+                value = self.layers.predict_seconds(device, float(self.layers.parameters[held].sum()))
             elif samples == 0:
                 value = 0.0
             else:
-                value = float(self.layers.seconds(device, samples, _PHASES[kind])[held].sum())
+                value = self.layers.stage_seconds(device, held, samples, _PHASES[kind])
                 if self.problem.recompute and kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
-                    value += float(self.layers.seconds(device, samples, "forward")[held].sum())
+                    value += self.layers.stage_seconds(device, held, samples, "forward")
             self._stage_seconds[key] = value
         return self._stage_seconds[key]
 

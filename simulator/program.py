@@ -44,6 +44,7 @@ class Program:
     channels: what the routes refer to
     least_seconds: float64 [tasks] or None; on lanes that share a device, what a task takes at least, because it sends while it
         computes; it then needs only the part seconds / least_seconds of the device
+    sends: int32 [tasks] or None; transfer class that a send task carries over its route while the lane is busy, 0 for none
     """
 
     lane_offsets: NDArray[np.int64]
@@ -66,6 +67,7 @@ class Program:
     lane_route: tuple[Route, ...]
     channels: tuple[Channel, ...] = ()
     least_seconds: NDArray[np.float64] | None = None
+    sends: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)

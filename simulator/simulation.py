@@ -12,7 +12,7 @@ from simulator.layer_costs import LayerCosts
 from simulator.lowering import lower
 from simulator.memory import DeviceMemory, memory_over_time
 from simulator.ops import OpKind
-from simulator.plan import Plan, Problem, check_plan
+from simulator.plan import InfeasiblePlanError, Plan, Problem, check_plan
 from simulator.plan_costs import PlanCosts
 from simulator.program import Program
 from simulator.schedule import Schedule
@@ -76,7 +76,8 @@ def simulate(
 ) -> Outcome:
     """Replay a plan.
 
-    engine: `simpy` (contention as the problem says) or `recurrence` (without contention)
+    engine: `simpy` (contention as the problem says) or `recurrence` (without contention; lanes that share a device are
+        replayed on SimPy for either)
     noise: standard deviation of the logarithm of a factor on every duration; needs `rng`
     Raises InfeasiblePlanError or ScheduleError for a plan that cannot run. A plan that runs but does not fit is returned with
     `fits` False.
@@ -91,9 +92,7 @@ def simulate(
 
         timeline = simpy_engine.replay(program, contention=problem.contention)
     elif engine == "recurrence":
-        from simulator import recurrence
-
-        timeline = recurrence.replay(program)
+        timeline = _replay_quickly(program)
     else:
         raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
     return Outcome(
@@ -105,6 +104,17 @@ def simulate(
         iteration_seconds=iteration_seconds(problem, plan, schedule, timeline),
         stream=schedule.microbatches,
     )
+
+
+def _replay_quickly(program: Program) -> Timeline:
+    """Replay without contention: by the recurrence, or on SimPy where lanes share a device, which the recurrence cannot."""
+    if (program.lane_sharing >= 0).any():
+        from simulator import engine
+
+        return engine.replay(program)
+    from simulator import recurrence
+
+    return recurrence.replay(program)
 
 
 def build_program(
@@ -119,9 +129,20 @@ def build_program(
         options = {"chunks": plan.chunks}
     elif family is not None and "replicas" in family.options:
         options = {"replicas": plan.replicas}
+    elif family is not None and "microbatches_per_minibatch" in family.options:
+        options = {"microbatches_per_minibatch": len(plan.microbatches)}
     flush = family is None or family.flush
     count = len(plan.microbatches) if flush else stream_length(plan)
+    if (
+        plan.replication == "round-robin"
+        and max(plan.replicas) > 1
+        and "replicas" not in getattr(family, "options", ())
+    ):
+        raise InfeasiblePlanError(
+            f"schedule {plan.schedule!r} has one list of ops a stage: replicas cannot go round-robin, they split micro-batches"
+        )
     schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
+    _check_placement(plan, schedule)
     sizes = tuple(plan.microbatches[i % len(plan.microbatches)] for i in range(count))
     program = lower(
         schedule,
@@ -133,6 +154,34 @@ def build_program(
         updates=True,
     )
     return costs, schedule, program
+
+
+def _check_placement(plan: Plan, schedule: Schedule) -> None:
+    """Raise InfeasiblePlanError unless stages that one list of ops holds share their devices, and no others do."""
+    owner: dict[int, int] = {}
+    for rank, device in enumerate(schedule.device_of_rank().tolist()):
+        held = np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]).tolist()
+        if not held:
+            continue
+        replica = int(schedule.replica[rank])
+        for stage in held:
+            devices = plan.stages[stage].devices
+            first = plan.stages[held[0]].devices
+            if devices != first:
+                raise InfeasiblePlanError(
+                    f"schedule {plan.schedule!r} runs stages {held} on one device, the plan puts stage {stage} on device "
+                    f"{devices[0]} and stage {held[0]} on device {first[0]}"
+                )
+        used = (
+            [plan.stages[held[0]].devices[replica]]
+            if plan.replication == "round-robin"
+            else plan.stages[held[0]].devices
+        )
+        for one in used:
+            if owner.setdefault(one, device) != device:
+                raise InfeasiblePlanError(
+                    f"device {one} of plan {plan.planner!r} holds stages that schedule {plan.schedule!r} runs on several devices"
+                )
 
 
 def stream_length(plan: Plan) -> int:

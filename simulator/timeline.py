@@ -208,7 +208,7 @@ def timeline_of(
         start=start,
         end=end,
         lane_kind=program.lane_kind,
-        transfers=_transfers(program, lane, end, arrival),
+        transfers=_transfers(program, lane, start, end, arrival),
         lane_sharing=program.lane_sharing if _several_lanes(program) else None,
     )
 
@@ -220,10 +220,17 @@ def _several_lanes(program: Program) -> bool:
 
 
 def _transfers(
-    program: Program, lane: NDArray[np.int32], end: NDArray[np.float64], arrival: NDArray[np.float64] | None
+    program: Program,
+    lane: NDArray[np.int32],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    arrival: NDArray[np.float64] | None,
 ) -> Transfers:
+    consumers = np.repeat(np.arange(len(program), dtype=np.int32), np.diff(program.dependency_offsets))
+    if program.sends is not None:
+        return _blocking_transfers(program, consumers, start, end)
     moving = np.flatnonzero(program.transfer)
-    consumer = np.repeat(np.arange(len(program), dtype=np.int32), np.diff(program.dependency_offsets))[moving]
+    consumer = consumers[moving]
     producer = program.dependency[moving]
     key = producer.astype(np.int64) * program.lanes + lane[consumer]
     _, first = np.unique(key, return_index=True)
@@ -231,6 +238,29 @@ def _transfers(
     classes = program.transfer[rows]
     reached = end[producer] + program.transfer_seconds[classes] if arrival is None else arrival[rows]
     return Transfers(producer, consumer, end[producer], reached, program.transfer_bytes[classes])
+
+
+def _blocking_transfers(
+    program: Program, consumers: NDArray[np.int32], start: NDArray[np.float64], end: NDArray[np.float64]
+) -> Transfers:
+    """Transfers that are tasks: from the start to the end of the send, for the first op behind its receive."""
+    assert program.sends is not None
+    sending = np.flatnonzero(program.sends)
+    producer = sending.copy()
+    while (again := program.kind[producer] == OpKind.SEND).any():
+        producer[again] -= 1
+    order = np.argsort(program.dependency, kind="stable")
+    consumer = consumers[order[np.searchsorted(program.dependency[order], sending)]].astype(np.int64)
+    while (again := program.kind[consumer] == OpKind.RECEIVE).any():
+        consumer[again] += 1
+    classes = program.sends[sending]
+    return Transfers(
+        producer.astype(np.int32),
+        consumer.astype(np.int32),
+        start[sending],
+        end[sending],
+        program.transfer_bytes[classes],
+    )
 
 
 __all__ = ["Bubble", "LaneKind", "Timeline", "Transfers", "timeline_of"]

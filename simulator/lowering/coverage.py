@@ -32,7 +32,10 @@ def sample_bounds(name: str, sizes: Sequence[int] | Sequence[Sequence[int]] | No
     for stage, stage_sizes in enumerate(per_stage):
         bounds = made.get(id(stage_sizes))
         if bounds is None:
-            values = np.asarray(stage_sizes, dtype=np.int64)
+            values = np.asarray(stage_sizes)
+            if len(values) and not np.issubdtype(values.dtype, np.integer):
+                raise ValueError(f"{name} of stage {stage} must be whole samples, got {values.tolist()}")
+            values = values.astype(np.int64)
             if not nested and len(values) != schedule.microbatches:
                 raise ValueError(f"{name} need {schedule.microbatches} micro-batches, got {len(values)}")
             if len(values) == 0 or values.min() < 1:
@@ -143,6 +146,16 @@ def _cover(
         size = end - begin
         ops.first[chosen] = begin + size * replica // count
         ops.samples[chosen] = size * (replica + 1) // count - size * replica // count
+
+
+def check_covered(ops: LaneOps, forward: Bounds) -> None:
+    """Raise ValueError unless the forwards of every stage cover every sample."""
+    for stage, lanes in enumerate(ops.rows_of_stage):
+        covered = sum(int(ops.samples[rows[ops.kind[rows] == OpKind.FORWARD]].sum()) for _, rows in lanes)
+        if lanes and covered != forward[stage][-1]:
+            raise ValueError(
+                f"stage {stage} has micro-batches of {forward[stage][-1]} samples, the schedule's forwards cover {covered}"
+            )
 
 
 def durations(ops: LaneOps, costs: Costs) -> NDArray[np.float64]:

@@ -8,7 +8,14 @@ from typing import Literal, get_args
 import numpy as np
 
 from simulator.costs import Costs
-from simulator.lowering.coverage import check_same_samples, copy_to_replicas, durations, sample_bounds, split_durations
+from simulator.lowering.coverage import (
+    check_covered,
+    check_same_samples,
+    copy_to_replicas,
+    durations,
+    sample_bounds,
+    split_durations,
+)
 from simulator.lowering.tasks import assemble
 from simulator.lowering.waits import add_credit, data_waits, sending_seconds, without_transfers
 from simulator.program import Program
@@ -48,6 +55,7 @@ def lower(
     check_same_samples(forward, backward)
     replicas = np.ones(schedule.stages, dtype=np.int64) if split_replicas is None else np.asarray(split_replicas)
     ops = copy_to_replicas(schedule, replicas, forward, backward)
+    check_covered(ops, forward)
     waits = data_waits(ops, schedule.stages, costs)
     seconds, least = durations(ops, costs), None
     if schedule.lanes == "split":

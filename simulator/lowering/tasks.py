@@ -52,6 +52,7 @@ def assemble(
     if moves is None:
         depend.append((layout.main[waits.consumer], layout.last[waits.producer], waits.transfer))
     else:
+        columns["sends"] = np.zeros(layout.tasks, dtype=np.int32)
         depend.append(_blocking_tasks(waits, moves, layout, columns))
         still = waits.transfer == 0
         depend.append((layout.main[waits.consumer[still]], layout.last[waits.producer[still]], waits.transfer[still]))
@@ -115,6 +116,7 @@ def _blocking_tasks(waits: Waits, moves: _Moves, layout: _Layout, columns: Colum
     send = layout.last[moves.send_row] + 1 + _rank_within(moves.send_row)
     columns["kind"][send] = OpKind.SEND
     columns["seconds"][send] = duration[moves.send_class]
+    columns["sends"][send] = moves.send_class
     if len(moves.receive_row):
         receive = layout.first[moves.receive_row] + _rank_within(moves.receive_row)
         columns["kind"][receive] = OpKind.RECEIVE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from simulator.schedules.bapipe import (
 )
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
+from simulator.schedules.weight_versions import BUILDERS, METHOD_SCHEDULES, VERSION_METHODS, microbatches_per_minibatch
 
 if TYPE_CHECKING:
     from simulator.lowering import Communication
@@ -31,7 +33,7 @@ class ScheduleFamily:
     build: (stages, microbatches, **options) -> Schedule
     summary: one line for `pipeplan list`
     options: names of the keyword options that `build` takes: `chunks` (stages a device), `replicas` (devices of each
-        stage), `lanes` (how the lanes of a device divide it)
+        stage), `lanes` (how the lanes of a device divide it), `microbatches_per_minibatch` (micro-batches an update)
     flush: every mini-batch ends with a flush and one update
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
@@ -93,15 +95,22 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         "1F1B with about twice the warm-up, transfers overlapped (BaPipe)",
         communications=("overlapped",),
     ),
+    **{
+        name: ScheduleFamily(BUILDERS[name], method.summary, ("microbatches_per_minibatch",), flush=False)
+        for name, method in VERSION_METHODS.items()
+    },
 }
 
 
 def schedule_families() -> dict[str, ScheduleFamily]:
     """The families of this package and those of installed plug-ins (entry-point group `pipeplan.schedules`)."""
-    families = dict(SCHEDULES)
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        families.setdefault(entry.name, entry.load())
-    return families
+    return {**_plugged_in(), **SCHEDULES}
+
+
+@cache
+def _plugged_in() -> dict[str, ScheduleFamily]:
+    """What installed packages offer; read once, as the scan takes milliseconds."""
+    return {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def build_schedule(name: str, stages: int, microbatches: int, **options: object) -> Schedule:
@@ -121,4 +130,13 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
     return family.build(stages, microbatches, **options)
 
 
-__all__ = ["ENTRY_POINT_GROUP", "SCHEDULES", "ScheduleFamily", "build_schedule", "schedule_families"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "METHOD_SCHEDULES",
+    "SCHEDULES",
+    "VERSION_METHODS",
+    "ScheduleFamily",
+    "build_schedule",
+    "microbatches_per_minibatch",
+    "schedule_families",
+]

@@ -2,10 +2,10 @@
 
 4 stages, 4 micro-batches, B = F; digits are forwards, letters are backwards (a = backward of micro-batch 0):
 
-    GPipe    stage 0: 0123...abcd        1F1B   stage 0: 0123...a.b.c.d
-             stage 1:  0123.abcd.               stage 1:  012..a3b.c.d.
-             stage 2:   0123abcd                stage 2:   01.a2b3c.d
-             stage 3:    0123abcd ...           stage 3:    0a1b2c3d
+    GPipe    stage 0: 0123......abcd     1F1B   stage 0: 0123...a.b.c.d
+             stage 1:  0123....abcd             stage 1:  012..a3b.c.d
+             stage 2:   0123..abcd              stage 2:   01.a2b3c.d
+             stage 3:    0123abcd               stage 3:    0a1b2c3d
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.workloads.errors import WorkloadFileError
+from simulator.workloads.gnmt import gnmt
 from simulator.workloads.huggingface import ConfigFormatError, read_config
 from simulator.workloads.measured_profile import (
     PROFILE_FORMAT,
@@ -26,6 +27,7 @@ __all__ = [
     "ProfileFormatError",
     "WorkloadFileError",
     "checked_profile",
+    "gnmt",
     "load_measured_profile",
     "load_workload",
     "read_config",

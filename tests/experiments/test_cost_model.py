@@ -14,12 +14,12 @@ from experiments.cost_model import (
     LayerSeconds,
     compare_all,
     compared,
-    draw,
     grouped,
     main,
     predicted_seconds,
     print_table,
 )
+from experiments.cost_model_plots import draw
 from hardware_profiles import load_accelerator
 from simulator import load_workload
 
@@ -92,7 +92,7 @@ def test_recorded_lengths_of_gnmt_are_reported(comparisons: list[Comparison]) ->
 
 def test_figure_has_a_panel_of_totals_and_one_a_profile(comparisons: list[Comparison]) -> None:
     """Six panels; the first has two bars a profile, the others one bar a group."""
-    axes = draw(comparisons).axes
+    axes = draw(comparisons, "v100").axes
     assert len(axes) == 6
     assert len(axes[0].patches) == 2 * len(comparisons)
     assert [len(axis.patches) for axis in axes[1:]] == [len(row.groups) for row in comparisons]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.pipedream_growth import draw, growth_exponent, inception_like, measure, random_chain
+from experiments.pipedream_growth import growth_exponent, inception_like, measure, random_chain
+from experiments.pipedream_growth_plots import draw
 from experiments.pipedream_optimizer import main, read_runs
-from simulator import antichain_states
+from simulator import antichain_states, save
 
 # Two layers of 4 and 2 s and no weights; the tensor between them is 5 bytes.
 PROFILE = """\
@@ -142,7 +143,7 @@ def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
     studies = {"states, flat", "states, two levels", "workers, flat", "levels", "graph"}
     assert {(row["study"], row["variant"]) for row in rows} == {(s, v) for s in studies for v in ("paper", "script")}
     assert all(row["search_cpu_seconds"] >= 0 for row in rows)
-    draw(rows, tmp_path / "growth")
+    save(draw(rows), tmp_path / "growth")
     assert (tmp_path / "growth.png").stat().st_size > 10_000
     assert (tmp_path / "growth.svg").stat().st_size > 10_000
 

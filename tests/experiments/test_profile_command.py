@@ -75,7 +75,15 @@ def test_every_command_reads_the_profile(tmp_path: Path, capsys: pytest.CaptureF
     """What profile writes, plan plans."""
     profiled(tmp_path, "mlp", "--sizes", "4")
     capsys.readouterr()
-    words = ["--profile", str(tmp_path / "profile.json"), "--cluster", "pipedream-c", "--planner", "data-parallel", "--json"]
+    words = [
+        "--profile",
+        str(tmp_path / "profile.json"),
+        "--cluster",
+        "pipedream-c",
+        "--planner",
+        "data-parallel",
+        "--json",
+    ]
     assert main(["plan", *words]) == 0
     assert json.loads(capsys.readouterr().out)["feasible"]
 

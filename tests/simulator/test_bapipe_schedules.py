@@ -133,7 +133,7 @@ def test_command_line(
     arguments: list[str], seconds: float, kept: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`pipeplan simulate --schedule NAME` gives the table's rows."""
-    numbers = "--stages 4 --microbatches 8 --forward 1 --backward 2 --transfer 0.3 --json".split()
+    numbers = ["--stages", "4", "--microbatches", "8", "--forward", "1", "--backward", "2", "--transfer", "0.3", "--json"]
     assert main(["simulate", "--schedule", *arguments, *numbers]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["makespan_seconds"] == pytest.approx(seconds, abs=1e-9)
@@ -154,7 +154,7 @@ def test_command_line(
 )
 def test_contradictions_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A mode or an option that is not the schedule's ends in one line and exit code 2."""
-    numbers = "--stages 2 --microbatches 2 --forward 1 --backward 2".split()
+    numbers = ["--stages", "2", "--microbatches", "2", "--forward", "1", "--backward", "2"]
     assert main(["simulate", "--schedule", *arguments, *numbers]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 

@@ -238,8 +238,9 @@ def test_files_are_whole_and_the_same_every_time(tmp_path: Path) -> None:
     assert "</svg>" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
-def test_nothing_is_left_where_the_folder_is_missing(tmp_path: Path) -> None:
-    """A folder that does not exist is an OSError, and nothing is written."""
+def test_nothing_is_left_where_the_folder_cannot_be(tmp_path: Path) -> None:
+    """A file in the folder's place is an OSError, and nothing is written."""
+    (tmp_path / "missing").write_text("a file")
     with pytest.raises(OSError, match="missing"):
         save(Figure(figsize=(1, 1)), tmp_path / "missing" / "a")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["missing"]

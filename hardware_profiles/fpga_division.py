@@ -1,0 +1,163 @@
+"""Division of an FPGA board over the layers of a stage: DSPs, on-chip memory, and what is left for DDR.
+
+Derivation. A stage streams: each layer l has DSPs of its own, all layers work at the same time on consecutive rows of one sample
+(batch 1), and the slowest sets the pace. With w_l multiply-adds a sample and n_l DSPs of r multiply-adds a second each, a sample
+takes max over l of w_l / (n_l r), where the n_l sum to D. Were one layer faster than another, DSPs moved from it to the slowest
+would help, so in the best division all finish together: n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), the time of
+the whole board on one layer after the other. Gradients repeat the forward's multiply-adds layer by layer, so that one division is
+the best for every phase. DSPs are whole: `divide_dsps` finds the least T with sum of ceil(w_l / (T r)) <= D, which is exact.
+
+Memory. Weights and their gradient sums stay on the chip where they fit, the layers that would move most bytes over DDR for the
+room that they take first (all alike a byte, so: the larger ones first, as many as fit); the others stream their weights for every
+sample, as nothing of a sample waits for the next. Between the layers of a stage features flow on the chip. What a stage keeps
+for its backward stays on the chip if one op's fits in what the weights leave, else it goes to DDR and back.
+
+Two ways to run an op, the faster counts: streaming as above, or one layer after the other with the whole board and all samples of
+the op, which reads weights once an op, and moves features that do not fit. The fill of a stage's layers (some rows) is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work
+from hardware_profiles.gpu import ZERO_COST_KINDS, demand
+
+if TYPE_CHECKING:
+    from hardware_profiles.fpga import FieldProgrammableGateArray
+
+TRAINING_COPIES = 2
+"""Weights and the sums of their gradients, as in BaPipe's table (2w)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a board is divided over the layers of a stage.
+
+    dsps: whole DSPs of each layer; 0 for layers without multiply-adds, which logic does
+    weights_on_chip: whether weights and gradient sums of each layer stay on the chip
+    free_bytes: of the chip, for features
+    """
+
+    dsps: tuple[int, ...]
+    weights_on_chip: tuple[bool, ...]
+    free_bytes: float
+
+
+def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision) -> Division:
+    """The division of `board` over the layers `works` of one stage; ValueError if layers outnumber its DSPs."""
+    work = np.array([0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works])
+    room = board.on_chip_bytes * board.share
+    width = PRECISION_BYTES[precision]
+    stays = [True] * len(works)
+    for position in sorted(range(len(works)), key=lambda p: (-works[p].parameters, p)):
+        size = TRAINING_COPIES * works[position].parameters * width
+        stays[position] = size <= room
+        room -= size if stays[position] else 0.0
+    return Division(divide_dsps(work, math.floor(board.dsps * board.share)), tuple(stays), room)
+
+
+def divide_dsps(work: NDArray[np.float64], dsps: int) -> tuple[int, ...]:
+    """Whole DSPs of each layer so that the slowest, max of work / DSPs, is as fast as can be; layers without work get none.
+
+    work: float64 [layers], at least 0. Raises ValueError if layers with work outnumber the DSPs.
+    """
+    busy = np.flatnonzero(work > 0)
+    shares = np.zeros(len(work), dtype=np.int64)
+    if len(busy) == 0:
+        return tuple(shares.tolist())
+    if len(busy) > dsps:
+        raise ValueError(f"{len(busy)} layers with multiply-adds need as many DSPs, got {dsps}")
+    amount = work[busy]
+    low, high = float(amount.sum()) / dsps, float(amount.max())  # seconds at one multiply-add a second and DSP
+    for _ in range(64):
+        middle = (low + high) / 2.0
+        if np.ceil(amount / middle).sum() <= dsps:
+            high = middle
+        else:
+            low = middle
+    shares[busy] = np.maximum(1, np.ceil(amount / high)).astype(np.int64)
+    return tuple(shares.tolist())
+
+
+def stage_seconds(
+    board: FieldProgrammableGateArray, works: Sequence[Work], samples: float, phase: Phase, precision: Precision
+) -> float:
+    """Seconds of one pass of a stage over `samples` samples: streaming, or layer after layer, whichever is faster."""
+    if phase == "backward":
+        first = stage_seconds(board, works, samples, "input_gradient", precision)
+        return first + stage_seconds(board, works, samples, "weight_gradient", precision)
+    division = divide(board, works, precision)
+    streaming = samples * sample_seconds(board, works, division, samples, phase, precision)
+    return min(streaming, layerwise_seconds(board, works, division, samples, phase, precision))
+
+
+def sample_seconds(
+    board: FieldProgrammableGateArray,
+    works: Sequence[Work],
+    division: Division,
+    samples: float,
+    phase: Phase,
+    precision: Precision,
+) -> float:
+    """Seconds between two samples of a streaming stage: the slowest layer on its DSPs, or DDR.
+
+    samples: of the op, whose features are kept together
+    """
+    width = PRECISION_BYTES[precision]
+    one_dsp = board.macs_per_cycle[precision] * board.clock * board.efficiency  # multiply-adds a second
+    slowest = 0.0
+    for work, dsps in zip(works, division.dsps, strict=True):
+        flop = demand(work, 1.0, phase, width).flop
+        if flop > 0.0:
+            slowest = max(slowest, flop / 2.0 / (dsps * one_dsp))
+    kept = sum(one.input_elements for one in works if one.kind not in ZERO_COST_KINDS) * width
+    features = 0.0 if kept * samples <= division.free_bytes else kept
+    weights = sum(
+        weight_traffic(work, phase) * width
+        for work, stays in zip(works, division.weights_on_chip, strict=True)
+        if not stays
+    )
+    return max(slowest, (weights + _moves(phase) * features) / (board.ddr_bandwidth * board.share))
+
+
+def weight_traffic(work: Work, phase: Phase) -> float:
+    """Elements that a layer whose weights lie in DDR moves for them in one pass: read, or gradient sums read and written."""
+    if work.kind in ZERO_COST_KINDS or (work.kind == "embedding" and phase == "input_gradient"):
+        return 0.0
+    if work.kind == "embedding" and phase == "forward":
+        return min(work.parameters, work.output_elements)  # a gather moves the rows that it uses
+    return work.parameters * (2.0 if phase == "weight_gradient" else 1.0)
+
+
+def _moves(phase: Phase) -> float:
+    """Times that what is kept crosses DDR in a pass: written by the forward, read by the weight gradient."""
+    return {"forward": 1.0, "weight_gradient": 1.0}.get(phase, 0.0)
+
+
+def layerwise_seconds(
+    board: FieldProgrammableGateArray,
+    works: Sequence[Work],
+    division: Division,
+    samples: float,
+    phase: Phase,
+    precision: Precision,
+) -> float:
+    """Seconds of one pass, layer after layer on the whole board: weights that lie in DDR move once an op, features each sample."""
+    width = PRECISION_BYTES[precision]
+    total = 0.0
+    for work, stays in zip(works, division.weights_on_chip, strict=True):
+        needs = demand(work, samples, phase, width)
+        if needs.flop == 0.0 and needs.traffic == 0.0:
+            continue
+        weights = 0.0 if stays else weight_traffic(work, phase) * width
+        features = (work.input_elements + work.output_elements) * samples * width
+        moved = weights + (0.0 if features <= division.free_bytes else features)
+        total += max(needs.flop / board.flop_rate(precision), moved / (board.ddr_bandwidth * board.share))
+    return total

@@ -1,0 +1,138 @@
+"""Tests of `hardware_profiles.fpga_division`: proportions, whole DSPs, on-chip memory, and the bounds of first principles."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import FieldProgrammableGateArray, Phase, Work, load_accelerator
+from hardware_profiles.fpga_division import divide, divide_dsps, layerwise_seconds, sample_seconds, weight_traffic
+from hardware_profiles.gpu import demand
+
+PASSES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
+
+
+def board(**changes: float) -> FieldProgrammableGateArray:
+    """100 DSPs of one multiply-add a cycle at 1 Hz, 1,000 bytes on chip, 10 bytes/s of DDR."""
+    made = FieldProgrammableGateArray("hand", 100, 1.0, {"int8": 1.0, "fp32": 1.0}, 1.0, 1000.0, 1e9, 10.0, 1.0)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def product(macs: float, parameters: float = 0.0, features: float = 0.0) -> Work:
+    """A linear layer of that many multiply-adds."""
+    return Work("linear", 2.0 * macs, features, features, parameters)
+
+
+def test_shares_are_proportional_to_work() -> None:
+    """Layers of 10, 30 and 60 multiply-adds get 10, 30 and 60 of 100 DSPs and finish together."""
+    division = divide(board(), [product(10), product(30), product(60)], "int8")
+    assert division.dsps == (10, 30, 60)
+    assert board().stage_seconds([product(10), product(30), product(60)], 1, "forward", "int8") == 1.0
+
+
+def test_layers_without_multiply_adds_need_no_dsps() -> None:
+    """A pooling layer and an input leave the DSPs to the product."""
+    works = [Work("input", 0.0, 0.0, 5.0, 0.0), product(50), Work("pooling", 0.0, 5.0, 1.0, 0.0)]
+    assert divide(board(), works, "int8").dsps == (0, 100, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(work=st.lists(st.integers(1, 50), min_size=1, max_size=4), dsps=st.integers(4, 12))
+def test_whole_dsps_are_divided_in_the_best_way(work: list[int], dsps: int) -> None:
+    """No other whole division has a faster slowest layer (all are tried)."""
+    shares = divide_dsps(np.array(work, dtype=np.float64), dsps)
+    assert sum(shares) <= dsps
+    best = min(
+        max(w / n for w, n in zip(work, tried, strict=True))
+        for tried in itertools.product(range(1, dsps + 1), repeat=len(work))
+        if sum(tried) <= dsps
+    )
+    assert max(w / n for w, n in zip(work, shares, strict=True)) == pytest.approx(best)
+
+
+def test_more_layers_than_dsps_are_refused() -> None:
+    """Each layer with work needs a DSP."""
+    with pytest.raises(ValueError, match="3 layers with multiply-adds need as many DSPs, got 2"):
+        divide_dsps(np.ones(3), 2)
+
+
+def test_weights_stay_on_the_chip_where_they_fit_with_their_gradients() -> None:
+    """1,000 bytes hold 2 x 300 of the largest layer and 2 x 150 of the next; the third, of 100, is left to DDR."""
+    division = divide(board(), [product(1, 150), product(1, 100), product(1, 300)], "int8")
+    assert division.weights_on_chip == (True, False, True)
+    assert division.free_bytes == 100.0
+
+
+def test_weights_in_ddr_bound_a_streaming_sample() -> None:
+    """600 weights x 2 do not fit in 1,000 bytes: 60 s a sample forward and 120 s for the weight gradient, at 10 bytes/s."""
+    works = [product(100, 600)]
+    division = divide(board(), works, "int8")
+    assert division.weights_on_chip == (False,)
+    assert sample_seconds(board(), works, division, 1, "forward", "int8") == 60.0
+    assert sample_seconds(board(), works, division, 1, "weight_gradient", "int8") == 120.0
+
+
+def test_many_samples_are_better_run_layer_by_layer_where_weights_lie_in_ddr() -> None:
+    """Eight samples read the weights eight times when they stream (480 s), once layer by layer (60 s)."""
+    works = [product(100, 600)]
+    assert layerwise_seconds(board(), works, divide(board(), works, "int8"), 8, "forward", "int8") == 60.0
+    assert board().stage_seconds(works, 8, "forward", "int8") == 60.0
+    assert board().stage_seconds(works, 1, "forward", "int8") == 60.0
+
+
+def test_smaller_stages_keep_their_weights_on_the_chip() -> None:
+    """Two layers of 400 weights: one board reads half of them from DDR, two boards none."""
+    works = [product(100, 400), product(100, 400)]
+    whole = board().stage_seconds(works, 1, "forward", "int8")
+    half = board().stage_seconds(works[:1], 1, "forward", "int8")
+    assert (whole, half) == (40.0, 1.0)
+
+
+def test_features_go_to_ddr_where_they_do_not_fit() -> None:
+    """400 bytes of input a sample: two samples are kept on the chip, three are written (40 s each) and read again."""
+    works = [product(100, features=400)]
+    division = divide(board(), works, "int8")
+    assert sample_seconds(board(), works, division, 2, "forward", "int8") == 1.0
+    assert sample_seconds(board(), works, division, 3, "forward", "int8") == 40.0
+    assert sample_seconds(board(), works, division, 3, "input_gradient", "int8") == 1.0
+
+
+@pytest.mark.parametrize("name", ["vcu118", "vcu129", "u280"])
+@settings(max_examples=40, deadline=None)
+@given(
+    layers=st.lists(
+        st.tuples(st.floats(1e3, 1e9), st.floats(0, 3e7), st.floats(1e2, 1e6)), min_size=1, max_size=6
+    ),
+    samples=st.integers(1, 64),
+    phase=st.sampled_from(PASSES),
+)
+def test_no_layer_is_faster_than_its_dsps_or_ddr(
+    name: str, layers: list[tuple[float, float, float]], samples: int, phase: Phase
+) -> None:
+    """A stage takes at least the DSP seconds of its work, and the DDR seconds of weights that cannot be on the chip."""
+    made = load_accelerator(name)
+    assert isinstance(made, FieldProgrammableGateArray)
+    works = [product(*layer) for layer in layers]
+    seconds = made.stage_seconds(works, samples, phase, "fp32")
+    flop = sum(demand(work, samples, phase, 4).flop for work in works)
+    assert seconds >= flop / made.flop_rate("fp32") * (1 - 1e-12)
+    division = divide(made, works, "fp32")
+    assert sum(division.dsps) <= made.dsps
+    on_chip = sum(8 * work.parameters for work, stays in zip(works, division.weights_on_chip, strict=True) if stays)
+    assert on_chip <= made.on_chip_bytes
+    for work, stays in zip(works, division.weights_on_chip, strict=True):
+        if not stays:
+            assert seconds >= weight_traffic(work, phase) * 4 / made.ddr_bandwidth * (1 - 1e-12)
+
+
+def test_backward_is_the_sum_of_its_gradients() -> None:
+    """Error and weight gradient, one after the other."""
+    works = [product(100, 10, 5), product(60, 20, 5)]
+    parts = [board().stage_seconds(works, 2, phase, "int8") for phase in PASSES]
+    assert board().stage_seconds(works, 2, "backward", "int8") == parts[1] + parts[2]
+    assert parts[1] == parts[0]
