@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from hardware_profiles.accelerator import Accelerator
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import networkx
 
 Duplex = Literal["full", "half"]
+
+AllReduce = Literal["fastest", "flat-ring"]
+ALLREDUCES: tuple[str, ...] = get_args(AllReduce)
+"""Which rings a cluster's library all-reduces over: the better of flat and hierarchical, or the flat one only."""
 
 ROUTING_BYTES = 2**20
 """A route is the path on which a message of this size would arrive first (bytes)."""
@@ -79,11 +83,16 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePlan:
-    """One way to all-reduce: seconds = latency + seconds_per_byte * bytes, on these channels."""
+    """One way to all-reduce: seconds = latency + seconds_per_byte * bytes, on these channels.
+
+    occupancy: share of those seconds for which its bytes keep each channel busy at the rate of a lone transfer; what a
+        collective does not reach of a channel (its efficiency, a narrower channel elsewhere) is left to other transfers
+    """
 
     latency: float
     seconds_per_byte: float
     channels: tuple[int, ...]
+    occupancy: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,7 @@ class Cluster:
     devices: accelerators; the index is the device id
     nodes: name of each device's node in the graph; switches: names of the nodes that only pass on
     servers: device ids by server; links: cables
+    allreduce: the rings that all-reduces run over, one of ALLREDUCES
 
     Raises ValueError for duplicate names, links to nodes that do not exist, devices in no or two servers,
     devices that cannot reach one another, and links that share a medium but disagree about it.
@@ -104,6 +114,7 @@ class Cluster:
     switches: tuple[str, ...]
     servers: tuple[tuple[int, ...], ...]
     links: tuple[Link, ...]
+    allreduce: AllReduce = "fastest"
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     _hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -177,8 +188,8 @@ class Cluster:
     # --------------------------------------------------------------------------------------------- all-reduce
 
     def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
-        """Seconds to sum `size_bytes` over `devices` and leave the sum on each: the better of two rings; 0
-        for one device.
+        """Seconds to sum `size_bytes` over `devices` and leave the sum on each: the better of two rings (the
+        first only if `allreduce` is `flat-ring`); 0 for one device.
 
         - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) *
           latency, where
@@ -201,6 +212,13 @@ class Cluster:
             return ()
         return min(plans, key=lambda plan: plan.seconds_per_byte).channels
 
+    def allreduce_occupancy(self, devices: Sequence[int]) -> tuple[float, ...]:
+        """Share of such an all-reduce's seconds for which it keeps each channel of its route busy (0 to 1)."""
+        plans = self._collective_plans(devices)
+        if not plans:
+            return ()
+        return min(plans, key=lambda plan: plan.seconds_per_byte).occupancy
+
     def _collective_plans(self, devices: Sequence[int]) -> tuple[CollectivePlan, ...]:
         key = tuple(sorted(devices))
         known = self._plans.get(key)
@@ -217,17 +235,19 @@ class Cluster:
         groups = [group for group in groups if group]
         flat = self._rings([[device for group in groups for device in group]])
         sizes = {len(group) for group in groups}
-        if len(groups) == 1 or sizes == {1} or len(sizes) > 1:
+        if self.allreduce == "flat-ring" or len(groups) == 1 or sizes == {1} or len(sizes) > 1:
             return (flat,)
         inside = self._rings(groups)
         between = self._rings([list(peers) for peers in zip(*groups, strict=True)])
         local = sizes.pop()
-        hierarchical = CollectivePlan(
-            inside.latency + between.latency,
-            # A ring between the servers carries the part that its rank holds after the reduce-scatter.
-            inside.seconds_per_byte + between.seconds_per_byte / local,
-            tuple(sorted({*inside.channels, *between.channels})),
-        )
+        # A ring between the servers carries the part that its rank holds after the reduce-scatter.
+        parts = ((inside, inside.seconds_per_byte), (between, between.seconds_per_byte / local))
+        seconds = sum(part for _, part in parts)
+        busy = dict.fromkeys(sorted({*inside.channels, *between.channels}), 0.0)
+        for plan, part in parts:
+            for channel, share in zip(plan.channels, plan.occupancy, strict=True):
+                busy[channel] += share * part / seconds
+        hierarchical = CollectivePlan(inside.latency + between.latency, seconds, tuple(busy), tuple(busy.values()))
         return (flat, hierarchical)
 
     def _rings(self, rings: Sequence[Sequence[int]]) -> CollectivePlan:
@@ -235,10 +255,13 @@ class Cluster:
         members = len(rings[0])
         routes = [route for ring in rings for route in self._edges(ring)]
         latency = max(sum(self.channels[index].latency for index in route) for route in routes)
+        bandwidth = self._shared_bandwidth(routes)
+        uses = Counter(index for route in routes for index in route)
         return CollectivePlan(
             2.0 * (members - 1) * latency,
-            2.0 * (members - 1) / members / self._shared_bandwidth(routes),
-            tuple(sorted({index for route in routes for index in route})),
+            2.0 * (members - 1) / members / bandwidth,
+            tuple(sorted(uses)),
+            tuple(min(1.0, uses[index] * bandwidth / self.channels[index].bandwidth) for index in sorted(uses)),
         )
 
     def _edges(self, ring: Sequence[int]) -> list[tuple[int, ...]]:
@@ -309,6 +332,7 @@ class Cluster:
             switches=tuple(node for node in (*self.switches, *self.nodes[count:]) if node in passive),
             servers=tuple(server for server in servers if server),
             links=links,
+            allreduce=self.allreduce,
         )
 
     # ------------------------------------------------------------------------------------------------ checks

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hardware_profiles.accelerator import Accelerator
-from hardware_profiles.cluster import Cluster, Duplex, Link
+from hardware_profiles.cluster import AllReduce, Cluster, Duplex, Link
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
     DEFAULT_CALL_OVERHEAD,
@@ -303,6 +303,7 @@ class CompactFile(Table, frozen=True, kw_only=True):
     name: Name
     servers: Annotated[list[ServersTable], msgspec.Meta(min_length=1)]
     network: NetworkTable | None = None
+    allreduce: AllReduce = "fastest"
     description: str = ""
 
 
@@ -334,6 +335,7 @@ class GraphFile(Table, frozen=True, kw_only=True):
     devices: Annotated[list[DeviceTable], msgspec.Meta(min_length=1)]
     links: list[LinkTable] = []
     switches: list[SwitchTable] = []
+    allreduce: AllReduce = "fastest"
     description: str = ""
 
 
@@ -392,7 +394,9 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
         switches.append("network")
     elif len(servers) > 1:
         raise ValueError(f"$.network: {len(servers)} servers need a [network] to join them")
-    return Cluster(file.name, tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links))
+    return Cluster(
+        file.name, tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links), file.allreduce
+    )
 
 
 def _join_inside(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simulator.antichains import AntichainStates, antichain_states
+    from simulator.chain_program import ChainProcess, chain_process, chain_program
     from simulator.costs import Bucket, Costs, GivenCosts, Transfer, given_costs
     from simulator.figures import save
     from simulator.files import write_atomically
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
     from simulator.schedule_checks import check_schedule
     from simulator.schedule_text import from_text, from_torch_csv, read_schedule, to_text, to_torch_csv
     from simulator.schedules import SCHEDULES, ScheduleFamily, build_schedule, schedule_families
+    from simulator.schedules.unequal import (
+        UNEQUAL_SCHEDULES,
+        credited_orders,
+        flush_orders,
+        least_safe_credits,
+        safe_credits,
+        unequal_schedule,
+    )
     from simulator.simulation import ENGINES, Engine, Outcome, build_program, simulate
     from simulator.timeline import Bubble, Timeline, Transfers
     from simulator.traces import chrome_trace, write_chrome_trace
@@ -56,6 +65,9 @@ if TYPE_CHECKING:
 _HOME = {
     "AntichainStates": "antichains",
     "antichain_states": "antichains",
+    "ChainProcess": "chain_program",
+    "chain_process": "chain_program",
+    "chain_program": "chain_program",
     "COMPUTE_KINDS": "ops",
     "LETTERS": "ops",
     "Op": "ops",
@@ -83,6 +95,12 @@ _HOME = {
     "SCHEDULES": "schedules",
     "ScheduleFamily": "schedules",
     "build_schedule": "schedules",
+    "UNEQUAL_SCHEDULES": "schedules.unequal",
+    "credited_orders": "schedules.unequal",
+    "flush_orders": "schedules.unequal",
+    "least_safe_credits": "schedules.unequal",
+    "safe_credits": "schedules.unequal",
+    "unequal_schedule": "schedules.unequal",
     "schedule_families": "schedules",
     "Bucket": "costs",
     "Costs": "costs",
@@ -137,10 +155,12 @@ __all__ = [
     "LETTERS",
     "OPTIMIZER_STATES",
     "SCHEDULES",
+    "UNEQUAL_SCHEDULES",
     "WORKLOADS",
     "AntichainStates",
     "Bubble",
     "Bucket",
+    "ChainProcess",
     "Communication",
     "ConfigFormatError",
     "Costs",
@@ -174,14 +194,19 @@ __all__ = [
     "antichain_states",
     "build_program",
     "build_schedule",
+    "chain_process",
+    "chain_program",
     "check_plan",
     "check_schedule",
     "chrome_trace",
+    "credited_orders",
     "equal_microbatches",
+    "flush_orders",
     "from_text",
     "from_torch_csv",
     "gantt",
     "given_costs",
+    "least_safe_credits",
     "load_workload",
     "lower",
     "memory_figure",
@@ -190,12 +215,14 @@ __all__ = [
     "read_profile",
     "read_schedule",
     "readable_window",
+    "safe_credits",
     "save",
     "schedule_families",
     "simulate",
     "stages_from_cuts",
     "to_text",
     "to_torch_csv",
+    "unequal_schedule",
     "version_table",
     "workload_from_spec",
     "workload_names",

@@ -31,12 +31,13 @@ class Bucket:
 
     share: part of the stage's backward seconds that ends when this bucket's gradients are there; shares of a stage sum to 1
     seconds: of the all-reduce among the stage's replicas
-    route: channels that it occupies
+    route: channels that it occupies; occupancy: share of its seconds for which each is busy with it; () is all of them
     """
 
     share: float
     seconds: float
     route: Route = ()
+    occupancy: tuple[float, ...] = ()
 
 
 class Costs(Protocol):

@@ -169,14 +169,18 @@ class _Run:
         environment.run()
 
     def _seize(self, lane: int, seconds: float) -> float:
-        """When a task of this lane may begin; an all-reduce takes every channel of its route at once, from then on."""
+        """When a task of this lane may begin; an all-reduce takes every channel of its route at once, from then on.
+
+        Each channel is busy for the time that the all-reduce's own bytes need on it, and free for others after that.
+        """
         now: float = self.environment.now
         route = self.program.lane_route[lane]
         if not (self.contention and route) or self.program.lane_kind[lane] != LaneKind.COLLECTIVE:
             return now
         begins = max(now, max(self.channel_free[channel] for channel in route))
-        for channel in route:
-            self.channel_free[channel] = begins + seconds
+        occupancy = self.program.lane_occupancy[lane] if self.program.lane_occupancy else ()
+        for channel, share in zip(route, occupancy or (1.0,) * len(route), strict=True):
+            self.channel_free[channel] = begins + seconds * share
         return begins
 
     def _send(self, transfer: int) -> float:

@@ -12,7 +12,9 @@ from simulator.layer_costs import LayerCosts
 from simulator.ops import OpKind
 from simulator.plan import Plan
 from simulator.plan_costs import PlanCosts
+from simulator.schedules import VERSION_METHODS
 from simulator.timeline import Timeline
+from simulator.versions import COPY_RULES, version_table
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
@@ -53,8 +55,8 @@ class DeviceMemory:
 def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
     """Memory of every device in use, by device id.
 
-    Always there: weights, gradients, optimizer states, and in asynchronous plans one copy of the weights for every other
-    mini-batch in flight (weight stashing). From the start of a forward to the end of its backward: what the layers stash, or the
+    Always there: weights, gradients, optimizer states, and in asynchronous plans the copies of the weights that the plan's
+    schedule asks for: one for every other mini-batch in flight where weights are stashed, else by `simulator.versions`. From the start of a forward to the end of its backward: what the layers stash, or the
     stage's input only where the problem recomputes; the stash then comes back during backward. From the end of the producer to
     the arrival on the sender, and from
     the same moment to the start of the consumer on the receiver (which then stashes what it needs): the boundary tensor.
@@ -62,10 +64,11 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     problem, plan, layers = costs.problem, costs.plan, costs.layers
     events: dict[int, list[tuple[NDArray[np.float64], int, NDArray[np.float64]]]] = {d: [] for d in plan.devices}
     static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
+    ruled = _ruled_copies(timeline, plan)
     for number, stage in enumerate(plan.stages):
         held = np.array(stage.layers, dtype=np.int64)
         elements = float(layers.parameters[held].sum())
-        copies = _weight_copies(timeline, number, plan)
+        copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
         for replica, device in enumerate(stage.devices):
             static[device] += _always_there(elements, problem.element_bytes, problem.optimizer_bytes, copies[replica])
             _activation_events(events[device], costs, layers, timeline, number, replica, held)
@@ -84,6 +87,15 @@ def _always_there(elements: float, element_bytes: int, optimizer_bytes: float, c
     row[2] = elements * element_bytes
     row[3] = elements * optimizer_bytes
     return row
+
+
+def _ruled_copies(timeline: Timeline, plan: Plan) -> list[int] | None:
+    """Copies of each stage's weights by the rule of the plan's method, or None for schedules of no such method."""
+    if plan.schedule not in VERSION_METHODS:
+        return None
+    table = version_table(timeline, len(plan.microbatches))
+    copies: list[int] = COPY_RULES[plan.schedule](table).tolist()
+    return copies
 
 
 def _weight_copies(timeline: Timeline, stage: int, plan: Plan) -> list[int]:

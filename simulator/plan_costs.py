@@ -92,7 +92,7 @@ class PlanCosts:
         shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
         least = max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
         cluster = self.problem.cluster
-        route = cluster.allreduce_route(devices)
+        route, occupancy = cluster.allreduce_route(devices), cluster.allreduce_occupancy(devices)
         buckets: list[Bucket] = []
         share, size = 0.0, 0.0
         for position in range(len(held) - 1, -1, -1):
@@ -100,7 +100,7 @@ class PlanCosts:
             size += float(sizes[position])
             if size >= least or (position == 0 and (share > 0 or size > 0)):
                 seconds = cluster.allreduce_seconds(devices, size) if size > 0 else 0.0
-                buckets.append(Bucket(share, seconds, route))
+                buckets.append(Bucket(share, seconds, route, occupancy))
                 share, size = 0.0, 0.0
         return tuple(buckets)
 

@@ -41,6 +41,7 @@ class Program:
     transfer_seconds, transfer_bytes: float64 [classes]; class 0 is nothing
     transfer_route: channels of each class
     lane_route: channels that each task of a collective lane occupies
+    lane_occupancy: share of a task's seconds for which it keeps each channel of `lane_route` busy; () is all of them
     channels: what the routes refer to
     least_seconds: float64 [tasks] or None; on lanes that share a device, what a task takes at least, because it sends while it
         computes; it then needs only the part seconds / least_seconds of the device
@@ -66,6 +67,7 @@ class Program:
     transfer_route: tuple[Route, ...]
     lane_route: tuple[Route, ...]
     channels: tuple[Channel, ...] = ()
+    lane_occupancy: tuple[tuple[float, ...], ...] = ()
     least_seconds: NDArray[np.float64] | None = None
     sends: NDArray[np.int32] | None = None
 

@@ -17,6 +17,7 @@ from simulator.plan_costs import PlanCosts
 from simulator.program import Program
 from simulator.schedule import Schedule
 from simulator.schedules import build_schedule, schedule_families
+from simulator.schedules.unequal import unequal_schedule
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def build_program(
         options = {"chunks": plan.chunks}
     elif family is not None and "replicas" in family.options:
         options = {"replicas": plan.replicas}
-    elif family is not None and "microbatches_per_minibatch" in family.options:
+    elif _updates_by_minibatch(plan):
         options = {"microbatches_per_minibatch": len(plan.microbatches)}
     flush = family is None or family.flush
     count = len(plan.microbatches) if flush else stream_length(plan)
@@ -141,7 +142,10 @@ def build_program(
         raise InfeasiblePlanError(
             f"schedule {plan.schedule!r} has one list of ops a stage: replicas cannot go round-robin, they split micro-batches"
         )
-    schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
+    if plan.forward_sizes:
+        schedule = unequal_schedule(plan.schedule, plan.forward_sizes, plan.backward_sizes or plan.forward_sizes)
+    else:
+        schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
     _check_placement(plan, schedule)
     sizes = tuple(plan.microbatches[i % len(plan.microbatches)] for i in range(count))
     program = lower(
@@ -187,14 +191,22 @@ def _check_placement(plan: Plan, schedule: Schedule) -> None:
 def stream_length(plan: Plan) -> int:
     """Micro-batches of the stream that shows an asynchronous plan's steady state: fill, two periods to measure, drain.
 
-    The period is that of the round robin and of the micro-batch sizes; the stream is a multiple of it.
+    The period is that of the round robin, of the micro-batch sizes and of the updates; the stream is a multiple of it.
     """
     period = _period(plan)
     fill = 2 * len(plan.devices)
     return period * (2 * -(-max(fill, 4) // period) + 2 * -(-max(16, len(plan.devices)) // period))
 
 
+def _updates_by_minibatch(plan: Plan) -> bool:
+    """Whether an asynchronous plan updates once an iteration, after all of its micro-batches, and not after each of them."""
+    family = schedule_families().get(plan.schedule)
+    return family is not None and "microbatches_per_minibatch" in family.options
+
+
 def _period(plan: Plan) -> int:
+    if _updates_by_minibatch(plan):
+        return len(plan.microbatches)
     sizes = len(plan.microbatches) if len(set(plan.microbatches)) > 1 else 1
     rounds = math.lcm(*plan.replicas) if plan.replication == "round-robin" else 1
     period = math.lcm(sizes, rounds)
@@ -234,7 +246,7 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:
         size = float(costs.layers.parameters[list(stage.layers)].sum()) * problem.element_bytes
         samples = (
             problem.batch
-            if family.flush
+            if family.flush or _updates_by_minibatch(plan)
             else problem.batch / len(plan.microbatches) * (count if plan.replication == "round-robin" else 1)
         )
         reduced += 2.0 * (count - 1) * size / samples

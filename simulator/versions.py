@@ -284,8 +284,11 @@ def _events(table: VersionTable, rows: Integers) -> tuple[Integers, Integers, In
 
     Returns (rows, positions of releases, positions of updates) over that order.
     """
-    kind = table.kind[rows]
-    release = rows[(kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT)]
+    kind, microbatch = table.kind[rows], table.microbatch[rows]
+    ends = (kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT)
+    # The parts of a backward that all-reduce splits into buckets release their micro-batch once, with the last part.
+    ends[:-1] &= (kind[1:] != kind[:-1]) | (microbatch[1:] != microbatch[:-1])
+    release = rows[ends]
     acquire, update = rows[kind == OpKind.FORWARD], rows[kind == OpKind.UPDATE]
     every = np.concatenate([acquire, release, update])
     starts = np.concatenate([np.ones(acquire.size, bool), np.zeros(release.size + update.size, bool)])

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from planners.unequal.problem import UnequalProblem as UnequalProblem
     from planners.unequal.problem import powers_of_two as powers_of_two
     from planners.unequal.problem import problem_from_callables as problem_from_callables
+    from planners.unequal.programs import program_of as program_of
     from planners.unequal.recurrence import memory_use as memory_use
     from planners.unequal.result import UnequalPlan as UnequalPlan
 
@@ -67,6 +68,7 @@ _HOME = {
     "pareto_front": "pareto",
     "powers_of_two": "problem",
     "problem_from_callables": "problem",
+    "program_of": "programs",
     "random_problem": "instances",
     "replay": "orders",
     "search_partition": "nested",

@@ -6,22 +6,8 @@ An order is, per stage, a list of (kind, index): ("F", 3) is forward block 3 of 
     stage 0:  F0 F1 | B0 B1 B2 B3
     stage 1:  F0 F1 | B0 F2 F3 B1
 
-Credits. Stage k runs its next forward block if afterwards the samples it has forwarded but not yet backwarded are at
-most credit_k, else its next backward block. So a stage never stashes more than credit_k samples, whatever the sizes.
-
-Why it cannot deadlock. Let N_k(i) be the samples that stage k has forwarded before its backward block i in that order,
-and Q = min((i + 1) g_k, B) the samples covered once it is done. Block i waits for a backward link block, which waits
-for backward block i' of stage k+1, the one that holds the last sample of that link block; before i', stage k+1 forwards
-N_{k+1}(i') samples, which reach it in forward link blocks up to sample U. Call U the need of block i (Q on the last
-stage), and require N_k(i) >= need of i for every i and k: `least_credits` are the smallest credits for which it holds,
-found from the last stage to the first.
-Suppose that the operations that can still run are exhausted but some remain. A forward block at the head of its stage
-waits for the stage before, whose head then is an unfinished block too; stage 0 never waits, so some stage has a backward
-block at its head that cannot run. Take the last such stage k, and its block i. On the last stage it needs only samples
-that N(i) >= Q covers, so k is not the last, and backward block i' of stage k+1 is not done. The head of stage k+1 is i'
-or something before it in its order. It is not a backward block: by the choice of k that one could run. So it is a
-forward block among the first N_{k+1}(i') samples; but stage k is past the forward blocks of N_k(i) >= U samples, so the
-links have delivered all that it covers and it can run. Contradiction.
+The orders are those of `simulator.schedules.unequal`, with the blocks of the links; `replay` is a plain-Python oracle of
+the engines.
 """
 
 from __future__ import annotations
@@ -29,7 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from planners.unequal.chain import Integers
 from planners.unequal.problem import UnequalProblem
+from simulator import credited_orders, flush_orders, least_safe_credits, safe_credits
 
 Operation = tuple[str, int]
 Order = list[Operation]
@@ -52,11 +42,8 @@ class Replay:
 
 def flush_order(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> list[Order]:
     """All forward blocks of a stage, then all its backward blocks (GPipe)."""
-    forward, backward = _stage_sizes(problem, forward_sizes, backward_sizes)
-    return [
-        [("F", j) for j in range(-(-problem.samples // f))] + [("B", j) for j in range(-(-problem.samples // g))]
-        for f, g in zip(forward, backward, strict=True)
-    ]
+    forward, backward, _, _ = _bounds(problem, forward_sizes, backward_sizes)
+    return flush_orders(forward, backward)
 
 
 def one_forward_one_backward_order(
@@ -65,28 +52,13 @@ def one_forward_one_backward_order(
     backward_sizes: Sequence[int],
     credits: Sequence[int] | None = None,
 ) -> list[Order]:
-    """The order of every stage under credits (see above), which cannot deadlock.
+    """The order of every stage under credits, which cannot deadlock (the proof is in `simulator.schedules.unequal`).
 
     `credits` default to `default_credits`. Raises ValueError for credits below the least that are safe.
     """
-    forward, backward = _stage_sizes(problem, forward_sizes, backward_sizes)
+    forward, backward, ahead_links, back_links = _bounds(problem, forward_sizes, backward_sizes)
     chosen = list(credits) if credits is not None else default_credits(problem, forward_sizes, backward_sizes)
-    if len(chosen) != problem.stages:
-        raise ValueError(f"credits must be {problem.stages} numbers of samples, one a stage, not {chosen}")
-    least = least_credits(problem, forward_sizes, backward_sizes, chosen)
-    if any(credit < limit for credit, limit in zip(chosen, least, strict=True)):
-        raise ValueError(f"credits {chosen} can deadlock: with these sizes they must be at least {least}")
-    orders = []
-    for stage in range(problem.stages):
-        order: Order = []
-        begun = 0
-        for i in range(-(-problem.samples // backward[stage])):
-            stop = _forwarded(problem.samples, forward[stage], i * backward[stage] + chosen[stage])
-            order += [("F", j) for j in range(begun, -(-stop // forward[stage]))]
-            begun = max(begun, -(-stop // forward[stage]))
-            order.append(("B", i))
-        orders.append(order)
-    return orders
+    return credited_orders(forward, backward, chosen, ahead_links, back_links)
 
 
 def default_credits(
@@ -96,7 +68,8 @@ def default_credits(
 
     That is classic 1F1B: stage k starts with K - k forward micro-batches. More `ahead` hides links, and costs memory.
     """
-    return _credits(problem, forward_sizes, backward_sizes, None, ahead)
+    forward, backward, ahead_links, back_links = _bounds(problem, forward_sizes, backward_sizes)
+    return safe_credits(forward, backward, ahead, ahead_links, back_links)
 
 
 def least_credits(
@@ -109,7 +82,8 @@ def least_credits(
 
     `credits` are what the later stages have; None: their least.
     """
-    return _credits(problem, forward_sizes, backward_sizes, credits, 0)
+    forward, backward, ahead_links, back_links = _bounds(problem, forward_sizes, backward_sizes)
+    return least_safe_credits(forward, backward, credits, ahead_links, back_links)
 
 
 def replay(
@@ -122,55 +96,19 @@ def replay(
     return _Run(problem, forward_sizes, backward_sizes).play(orders)
 
 
-def _credits(
-    problem: UnequalProblem,
-    forward_sizes: Sequence[int],
-    backward_sizes: Sequence[int],
-    given: Sequence[int] | None,
-    ahead: int,
-) -> list[int]:
-    samples, stages = problem.samples, problem.stages
-    forward, backward = _stage_sizes(problem, forward_sizes, backward_sizes)
-    forward_links = problem.forward_chain.blocks(forward_sizes)[1::2]
-    backward_links = problem.backward_chain.blocks(backward_sizes)[1::2][::-1]
-    least = [0] * stages
-    later = 0
-    for stage in range(stages - 1, -1, -1):
-        f, g = forward[stage], backward[stage]
-        for i in range(-(-samples // g)):
-            need = min((i + 1) * g, samples)
-            if stage + 1 < stages:
-                sent = _up(need, backward_links[stage], samples)
-                after = -(-sent // backward[stage + 1]) - 1
-                reached = _forwarded(samples, forward[stage + 1], after * backward[stage + 1] + later)
-                need = max(need, _up(reached, forward_links[stage], samples))
-            least[stage] = max(least[stage], _up(need, f, samples) - i * g)
-        if given is not None:
-            later = given[stage]
-        elif stage + 1 < stages and ahead:
-            later = least[stage] = min(samples, least[stage] + ahead * max(f, g))
-        else:
-            later = least[stage]
-    return least
-
-
-def _forwarded(samples: int, size: int, limit: int) -> int:
-    """Samples in the forward blocks that end at or before sample `limit`; the last block ends at B."""
-    return samples if limit >= samples else limit // size * size
-
-
-def _up(count: int, size: int, samples: int) -> int:
-    """The end of the block that holds sample `count`."""
-    return min(-(-count // size) * size, samples)
-
-
-def _stage_sizes(
+def _bounds(
     problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]
-) -> tuple[list[int], list[int]]:
+) -> tuple[list[Integers], list[Integers], list[Integers], list[Integers]]:
+    """Block bounds of the stages forward and backward, and of the links behind each stage, forward and backward."""
     problem.check_sizes("forward_sizes", forward_sizes)
     problem.check_sizes("backward_sizes", backward_sizes)
-    step = 2 if problem.link_block == "own" else 1
-    return [int(f) for f in forward_sizes[::step]], [int(g) for g in backward_sizes[::step]]
+    ahead = [_edges(problem.samples, size) for size in problem.forward_chain.blocks(forward_sizes)]
+    back = [_edges(problem.samples, size) for size in problem.backward_chain.blocks(backward_sizes)][::-1]
+    return ahead[::2], back[::2], ahead[1::2], back[1::2]
+
+
+def _edges(samples: int, size: int) -> Integers:
+    return np.append(np.arange(0, samples, size, dtype=np.int64), samples)
 
 
 class _Lane:

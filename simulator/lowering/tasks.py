@@ -83,6 +83,7 @@ def assemble(
         transfer_route=tuple(one.route for one in waits.transfers),
         lane_route=((),) * ops.lanes + tuple(reduction.buckets[0].route for reduction in reductions),
         channels=tuple(costs.channels),
+        lane_occupancy=((),) * ops.lanes + tuple(reduction.buckets[0].occupancy for reduction in reductions),
     )
 
 

@@ -86,7 +86,7 @@ def test_a_flushed_schedule_cannot_go_round_robin() -> None:
 
 def test_a_round_robin_schedule_cannot_split() -> None:
     """1F1B-RR deals whole micro-batches."""
-    with pytest.raises(ValueError, match="several devices|round-robin replicas cannot split"):
+    with pytest.raises(ValueError, match=r"several devices|round-robin replicas cannot split"):
         build_program(problem(), plan((Stage((0, 1, 2, 3), (0, 1)),), schedule="1f1b-rr", replication="split"))
 
 
