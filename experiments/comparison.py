@@ -121,14 +121,14 @@ def compare(
 ) -> Comparison:
     """Plan with each planner and replay each plan on SimPy.
 
-    names: planners to ask; none for every one that applies (those that do not are listed with their reason)
+    names: planners to ask; none for every one but those of unequal micro-batches (what does not apply is listed with its reason)
     report: called with the planners done and the one at work
     Raises ValueError for an unknown planner.
     """
     for name in names:
         planner_entry(name)
     reasons = applicable_planners(problem, request)
-    asked = list(dict.fromkeys(names)) or list(reasons)
+    asked = list(dict.fromkeys(names)) or [name for name in reasons if not planner_entry(name).unequal]
     costs = LayerCosts(problem)
     plans = []
     for number, name in enumerate(asked):

@@ -49,18 +49,36 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table to stdout, as wide as the terminal, or as its content where stdout is no terminal."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     rows = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     for number, column in enumerate(columns):
-        numeric = all(_is_figure(row[number]) for row in rows if row[number])
-        table.add_column(column, justify="right" if number and numeric else "left", overflow="fold")
+        cells = [row[number] for row in rows]
+        numeric = bool(number) and all(_is_figure(cell) for cell in cells if cell)
+        words = column.split("\n") + (cells if number == 0 or numeric else " ".join(cells).split())
+        table.add_column(
+            column,
+            justify="right" if numeric else "left",
+            min_width=min(24, max(map(len, words), default=1)),
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else 400
-    Console(width=width, soft_wrap=not sys.stdout.isatty(), highlight=False).print(table)
+    terminal = Console(highlight=False)
+    least = Measurement.get(terminal, terminal.options.update(max_width=400), table).minimum
+    width = max(terminal.width, least) if sys.stdout.isatty() else 400
+    Console(width=width, soft_wrap=width > terminal.width, highlight=False).print(table)
 
 
 def _is_figure(text: str) -> bool:

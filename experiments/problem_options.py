@@ -52,6 +52,12 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODE",
         help="overlapped (default), send-blocking or both-blocking",
     )
+    group.add_argument(
+        "--weight-versions",
+        default="stashing",
+        metavar="RULE",
+        help="of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
+    )
     group.add_argument("--no-contention", action="store_true", help="transfers do not queue on shared links")
 
 
@@ -61,6 +67,14 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--schedule", metavar="NAME", help="schedule of every plan (default: each planner's own)")
     group.add_argument(
         "--microbatches", type=count, metavar="M", help="micro-batches of an iteration (default: searched)"
+    )
+    group.add_argument(
+        "--stages", type=count, metavar="K", help="stages, on the first K devices (planners of unequal micro-batches)"
+    )
+    group.add_argument(
+        "--candidates",
+        metavar="SIZES",
+        help="sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
     )
     group.add_argument("--seed", type=int, default=0, help="seed of random searches (default 0)")
 
@@ -94,6 +108,7 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
         recompute=arguments.recompute,
         communication=arguments.communication,
         contention=not arguments.no_contention,
+        weight_versions=arguments.weight_versions,
     )
 
 
@@ -111,7 +126,12 @@ def read_request(arguments: argparse.Namespace) -> Request:
 
     if arguments.seed < 0:
         raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
-    return Request(schedule=arguments.schedule, microbatches=arguments.microbatches)
+    return Request(
+        schedule=arguments.schedule,
+        microbatches=arguments.microbatches,
+        stages=arguments.stages,
+        candidates=arguments.candidates,
+    )
 
 
 def problem_options(arguments: argparse.Namespace, problem: Problem) -> dict[str, object]:
@@ -133,4 +153,5 @@ def problem_options(arguments: argparse.Namespace, problem: Problem) -> dict[str
         "recompute": problem.recompute,
         "communication": problem.communication,
         "no_contention": not problem.contention,
+        "weight_versions": problem.weight_versions,
     }

@@ -1,4 +1,4 @@
-"""Do all evaluators of unequal micro-batches agree to the last bit, and is the exact method exact?
+"""Unequal cases: do all evaluators of unequal micro-batches agree to the last bit, and is the exact method exact?
 
 `python -m experiments.unequal_cases --json [--count N --seed S]` generates N instances over all families of tables,
 link rules and recomputation, evaluates random size vectors with every entry of `EVALUATORS`, and compares bits. On
@@ -27,9 +27,11 @@ from planners.unequal import (
     exact_sizes,
     flush_order,
     powers_of_two,
+    program_of,
     random_problem,
     replay,
 )
+from simulator import Program, Timeline, engine, recurrence
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -46,7 +48,25 @@ def replay_evaluator(problem: UnequalProblem) -> Evaluate:
     return evaluate
 
 
-EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {**POPULATION_EVALUATORS, "replay": replay_evaluator}
+def program_evaluator(replay_program: Callable[[Program], Timeline]) -> Callable[[UnequalProblem], Evaluate]:
+    """Programs of stages and links as processes, one an individual, on an engine of the simulator."""
+
+    def build(problem: UnequalProblem) -> Evaluate:
+        def evaluate(forward_sizes: Integers, backward_sizes: Integers) -> Floats:
+            pairs = zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)
+            return np.array([replay_program(program_of(problem, f, g)).makespan_seconds for f, g in pairs])
+
+        return evaluate
+
+    return build
+
+
+EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {
+    **POPULATION_EVALUATORS,
+    "replay": replay_evaluator,
+    "program": program_evaluator(recurrence.replay),
+    "simpy": program_evaluator(engine.replay),
+}
 """Name -> (problem) -> (forward sizes, backward sizes; each (individuals, genes)) -> makespans in seconds."""
 
 INDIVIDUALS = 4

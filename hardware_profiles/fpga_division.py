@@ -3,8 +3,8 @@
 Derivation. A stage streams: each layer l has DSPs of its own, all layers work at the same time on consecutive rows of one sample
 (batch 1), and the slowest sets the pace. With w_l multiply-adds a sample and n_l DSPs of r multiply-adds a second each, a sample
 takes max over l of w_l / (n_l r), where the n_l sum to D. Were one layer faster than another, DSPs moved from it to the slowest
-would help, so in the best division all finish together: n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), the time of
-the whole board on one layer after the other. Gradients repeat the forward's multiply-adds layer by layer, so that one division is
+would help, so in the best division all finish together: n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), as on the
+whole board one layer after the other. Gradients repeat the forward's multiply-adds layer by layer, so that one division is
 the best for every phase. DSPs are whole: `divide_dsps` finds the least T with sum of ceil(w_l / (T r)) <= D, which is exact.
 
 Memory. Weights and their gradient sums stay on the chip where they fit, the layers that would move most bytes over DDR for the
@@ -149,7 +149,7 @@ def layerwise_seconds(
     phase: Phase,
     precision: Precision,
 ) -> float:
-    """Seconds of one pass, layer after layer on the whole board: weights that lie in DDR move once an op, features each sample."""
+    """Seconds of one pass, layer after layer on the whole board; weights in DDR move once an op."""
     width = PRECISION_BYTES[precision]
     total = 0.0
     for work, stays in zip(works, division.weights_on_chip, strict=True):

@@ -9,6 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from planners.balanced_partition import (
+        LayerCut,
+        coarse_points,
+        fractional_cuts,
+        ideal_stage_seconds,
+        minimax_cuts,
+        split_workload,
+    )
+    from planners.bapipe import BaPipe, Candidate, Exploration, RuleOfThumb, explore, formula_seconds
     from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
     from planners.bounds import iteration_lower_bound, lower_bound_seconds
     from planners.brute_force import BruteForce
@@ -37,6 +46,18 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "LayerCut": "balanced_partition",
+    "coarse_points": "balanced_partition",
+    "fractional_cuts": "balanced_partition",
+    "ideal_stage_seconds": "balanced_partition",
+    "minimax_cuts": "balanced_partition",
+    "split_workload": "balanced_partition",
+    "BaPipe": "bapipe",
+    "Candidate": "bapipe",
+    "Exploration": "bapipe",
+    "RuleOfThumb": "bapipe",
+    "explore": "bapipe",
+    "formula_seconds": "bapipe",
     "DataParallel": "baselines",
     "GreedyBalance": "baselines",
     "UniformLayers": "baselines",
@@ -77,13 +98,17 @@ _HOME = {
 
 __all__ = [
     "PLANNERS",
+    "BaPipe",
     "BruteForce",
     "BudgetSpent",
+    "Candidate",
     "DataParallel",
     "Evaluator",
+    "Exploration",
     "GreedyBalance",
     "HierarchicalPartition",
     "InfeasiblePartition",
+    "LayerCut",
     "LevelStage",
     "PipeDream",
     "PipeDreamFlush",
@@ -93,22 +118,30 @@ __all__ = [
     "PlannerEntry",
     "Progress",
     "Request",
+    "RuleOfThumb",
     "Score",
     "StateTable",
     "UniformLayers",
     "applicable_planners",
     "balanced_cuts",
+    "coarse_points",
+    "explore",
+    "formula_seconds",
+    "fractional_cuts",
+    "ideal_stage_seconds",
     "iteration_lower_bound",
     "lower_bound_seconds",
     "make_plan",
     "measured_seconds",
     "measured_table",
+    "minimax_cuts",
     "notation",
     "partition",
     "plan_seconds",
     "planner_entries",
     "planner_entry",
     "run_planner",
+    "split_workload",
     "stage_cost",
     "state_table",
     "uniform_cuts",

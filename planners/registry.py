@@ -9,11 +9,15 @@ from importlib.metadata import entry_points
 
 import numpy as np
 
+from planners.bapipe import BaPipe
+from planners.bapipe import inapplicable as not_for_bapipe
 from planners.baselines import DataParallel, GreedyBalance, UniformLayers
 from planners.brute_force import BruteForce
 from planners.pipedream_planner import PipeDream, PipeDreamFlush
 from planners.pipedream_planner import inapplicable as no_tree
 from planners.search import Evaluator, PlannedOutcome, Planner, Progress, Request, run_planner
+from planners.unequal_planners import SEARCHES, UnequalNested, UnequalSizes
+from planners.unequal_planners import inapplicable as not_for_unequal
 from simulator import Problem, schedule_families
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
@@ -26,11 +30,20 @@ class PlannerEntry:
     build: Request -> planner
     summary: one line for `pipeplan list`
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
+    unequal: it chooses micro-batch sizes for every stage, takes `Request.stages` and `Request.candidates`, and is compared
+        with others only where it is named
     """
 
     build: Callable[[Request], Planner]
     summary: str
     applicable: Callable[[Problem, Request], str | None]
+    unequal: bool = False
+
+    def reason(self, problem: Problem, request: Request) -> str | None:
+        """Why the planner cannot plan that: an option that it does not take, or what `applicable` says."""
+        if not self.unequal and (request.stages is not None or request.candidates is not None):
+            return "a number of stages and candidate sizes are for the planners of unequal micro-batches"
+        return self.applicable(problem, request)
 
 
 def _more_microbatches_than_samples(problem: Problem, request: Request) -> str | None:
@@ -58,8 +71,29 @@ def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
     return no_tree(problem) or _more_microbatches_than_samples(problem, request)
 
 
+def _for_bapipe(problem: Problem, request: Request) -> str | None:
+    return not_for_bapipe(problem, request) or _more_microbatches_than_samples(problem, request)
+
+
 def _for_brute_force(problem: Problem, request: Request) -> str | None:
     return _more_microbatches_than_samples(problem, request) or BruteForce(request).inapplicable(problem)
+
+
+_UNEQUAL = {
+    "exact-unequal": "UMPIPE's unequal micro-batch sizes: a proven optimum for the balanced partition",
+    "tidgap": "unequal sizes by UMPIPE's TiDGAP: genetic, on the matrix form, seeded with greedy-dp",
+    "dgap": "unequal sizes by UMPIPE's DGAP: genetic, a chromosome for each pass, slow",
+    "greedy-dp": "unequal sizes by UMPIPE's global-greedy dynamic programme",
+    "local-greedy": "unequal sizes, every stage alone",
+    "best-equal": "GPipe's balanced partition with its best equal size",
+}
+
+
+def _unequal(name: str, summary: str) -> PlannerEntry:
+    def build(request: Request) -> Planner:
+        return UnequalSizes(request, name, SEARCHES[name])
+
+    return PlannerEntry(build, summary, not_for_unequal, unequal=True)
 
 
 PLANNERS: dict[str, PlannerEntry] = {
@@ -76,8 +110,15 @@ PLANNERS: dict[str, PlannerEntry] = {
     "pipedream-flush": PlannerEntry(
         PipeDreamFlush, "PipeDream's partition, run synchronously (1F1B with flush)", _for_pipedream_flush
     ),
+    "bapipe": PlannerEntry(
+        BaPipe, "BaPipe's explorer: schedule x balanced partition x micro-batches, judged by simulation", _for_bapipe
+    ),
     "brute-force": PlannerEntry(
         BruteForce, "every straight pipeline of a small problem: a proven optimum", _for_brute_force
+    ),
+    **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},
+    "unequal-nested": PlannerEntry(
+        UnequalNested, "partition and unequal micro-batch sizes searched together", not_for_unequal, unequal=True
     ),
 }
 
@@ -104,7 +145,7 @@ def planner_entry(name: str) -> PlannerEntry:
 def applicable_planners(problem: Problem, request: Request | None = None) -> dict[str, str | None]:
     """Every planner's name, and why it cannot plan the problem, or None if it can."""
     asked = request or Request()
-    return {name: entry.applicable(problem, asked) for name, entry in planner_entries().items()}
+    return {name: entry.reason(problem, asked) for name, entry in planner_entries().items()}
 
 
 def make_plan(
@@ -124,7 +165,7 @@ def make_plan(
     """
     asked = request or Request()
     entry = planner_entry(name)
-    reason = entry.applicable(problem, asked)
+    reason = entry.reason(problem, asked)
     if reason is not None:
         raise ValueError(f"planner {name!r} does not apply: {reason}")
     evaluate = Evaluator(problem, engine=asked.engine, budget=budget, progress=progress)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,12 +19,16 @@ class Request:
     schedule: name of a family of `simulator.SCHEDULES`
     microbatches: number of micro-batches of one iteration
     engine: what scores the plans of the search; `recurrence` is quick and knows no contention
+    stages: number of stages, on the first devices; candidates: micro-batch sizes to choose from, `all` or `powers-of-two`
+        (both for the planners of unequal micro-batches)
     Raises ValueError for unknown names and counts below 1.
     """
 
     schedule: str | None = None
     microbatches: int | None = None
     engine: Engine = "recurrence"
+    stages: int | None = None
+    candidates: str | None = None
 
     def __post_init__(self) -> None:
         if self.schedule is not None and self.schedule not in (families := schedule_families()):
@@ -33,6 +37,8 @@ class Request:
             raise ValueError(f"micro-batches must be at least 1, got {self.microbatches}")
         if self.engine not in ENGINES:
             raise ValueError(f"engine {self.engine!r} is unknown; choices: {', '.join(ENGINES)}")
+        if self.stages is not None and self.stages < 1:
+            raise ValueError(f"stages must be at least 1, got {self.stages}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,7 @@ class Evaluator:
         self.history: list[Progress] = []
         self.best: Plan | None = None
         self.optimal_among = ""
+        self.details: dict[str, object] = {}
         self._best_seconds = float("inf")
         self._budget, self._progress, self._clock = budget, progress, clock
         self._began = clock()
@@ -148,6 +155,11 @@ class Evaluator:
         if self._budget is not None and self.evaluations >= self._budget:
             raise BudgetSpent
 
+    def report(self, evaluations: int, seconds: float) -> None:
+        """Tell whoever watches how far a search with an evaluator of its own is: its evaluations, its best seconds."""
+        if self._progress is not None:
+            self._progress(Progress(self.evaluations + evaluations, self._clock() - self._began, seconds))
+
     def declare_optimal(self, among: str) -> None:
         """Record that the planner has proven its plan the best of the plans that `among` describes."""
         self.optimal_among = among
@@ -186,6 +198,7 @@ class PlannedOutcome:
     evaluations: plans replayed; history: the improvements on the way
     interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
     optimal_among: the plans among which this one is proven the fastest; empty if nothing is proven
+    details: what the planner says about its search, plain values by name
     """
 
     plan: Plan
@@ -194,6 +207,7 @@ class PlannedOutcome:
     interrupted: bool
     history: tuple[Progress, ...] = ()
     optimal_among: str = ""
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> PlannedOutcome:
@@ -220,6 +234,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         interrupted=interrupted,
         history=tuple(evaluate.history),
         optimal_among="" if interrupted else evaluate.optimal_among,
+        details=dict(evaluate.details),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simulator.antichains import AntichainStates, antichain_states
-    from simulator.chain_program import ChainProcess, chain_process, chain_program
+    from simulator.chain_program import ChainProcess, chain_process, lower_chain
     from simulator.costs import Bucket, Costs, GivenCosts, Transfer, given_costs
     from simulator.figures import save
     from simulator.files import write_atomically
@@ -33,11 +33,21 @@ if TYPE_CHECKING:
         stages_from_cuts,
     )
     from simulator.plan_costs import PlanCosts
+    from simulator.prediction import PREDICTION_RULES, PredictionRule
     from simulator.program import DeadlockError, LaneKind, Program
     from simulator.schedule import Schedule, ScheduleError
     from simulator.schedule_checks import check_schedule
     from simulator.schedule_text import from_text, from_torch_csv, read_schedule, to_text, to_torch_csv
-    from simulator.schedules import SCHEDULES, ScheduleFamily, build_schedule, schedule_families
+    from simulator.schedules import (
+        METHOD_SCHEDULES,
+        SCHEDULES,
+        VERSION_METHODS,
+        ScheduleFamily,
+        build_schedule,
+        microbatches_per_minibatch,
+        repeated_minibatches,
+        schedule_families,
+    )
     from simulator.schedules.unequal import (
         UNEQUAL_SCHEDULES,
         credited_orders,
@@ -49,7 +59,7 @@ if TYPE_CHECKING:
     from simulator.simulation import ENGINES, Engine, Outcome, build_program, simulate
     from simulator.timeline import Bubble, Timeline, Transfers
     from simulator.traces import chrome_trace, write_chrome_trace
-    from simulator.versions import VersionTable, version_table
+    from simulator.versions import COPY_RULES, VersionTable, version_table
     from simulator.workloads import (
         WORKLOADS,
         ConfigFormatError,
@@ -67,7 +77,7 @@ _HOME = {
     "antichain_states": "antichains",
     "ChainProcess": "chain_program",
     "chain_process": "chain_program",
-    "chain_program": "chain_program",
+    "lower_chain": "chain_program",
     "COMPUTE_KINDS": "ops",
     "LETTERS": "ops",
     "Op": "ops",
@@ -92,7 +102,14 @@ _HOME = {
     "read_schedule": "schedule_text",
     "to_text": "schedule_text",
     "to_torch_csv": "schedule_text",
+    "METHOD_SCHEDULES": "schedules",
     "SCHEDULES": "schedules",
+    "VERSION_METHODS": "schedules",
+    "microbatches_per_minibatch": "schedules",
+    "repeated_minibatches": "schedules",
+    "PREDICTION_RULES": "prediction",
+    "PredictionRule": "prediction",
+    "COPY_RULES": "versions",
     "ScheduleFamily": "schedules",
     "build_schedule": "schedules",
     "UNEQUAL_SCHEDULES": "schedules.unequal",
@@ -150,12 +167,16 @@ __all__ = [
     "CATEGORIES",
     "COMMUNICATIONS",
     "COMPUTE_KINDS",
+    "COPY_RULES",
     "ENGINES",
     "LAYER_KINDS",
     "LETTERS",
+    "METHOD_SCHEDULES",
     "OPTIMIZER_STATES",
+    "PREDICTION_RULES",
     "SCHEDULES",
     "UNEQUAL_SCHEDULES",
+    "VERSION_METHODS",
     "WORKLOADS",
     "AntichainStates",
     "Bubble",
@@ -177,6 +198,7 @@ __all__ = [
     "Outcome",
     "Plan",
     "PlanCosts",
+    "PredictionRule",
     "Problem",
     "ProfileFormatError",
     "Program",
@@ -195,7 +217,6 @@ __all__ = [
     "build_program",
     "build_schedule",
     "chain_process",
-    "chain_program",
     "check_plan",
     "check_schedule",
     "chrome_trace",
@@ -209,12 +230,15 @@ __all__ = [
     "least_safe_credits",
     "load_workload",
     "lower",
+    "lower_chain",
     "memory_figure",
     "memory_over_time",
+    "microbatches_per_minibatch",
     "read_config",
     "read_profile",
     "read_schedule",
     "readable_window",
+    "repeated_minibatches",
     "safe_credits",
     "save",
     "schedule_families",

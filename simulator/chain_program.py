@@ -45,7 +45,7 @@ def chain_process(samples: int, size: int, table: Sequence[float] | NDArray[np.f
     return ChainProcess(sizes, np.asarray(table, dtype=np.float64)[sizes])
 
 
-def chain_program(
+def lower_chain(
     forward: Sequence[ChainProcess],
     backward: Sequence[ChainProcess] = (),
     orders: Sequence[Order] | None = None,
@@ -71,7 +71,9 @@ def chain_program(
     ends = [np.cumsum(process.sizes) for process in processes]
     for number, one in enumerate(ends):
         if one[-1] != ends[0][-1]:
-            raise ValueError(f"process {number} covers {one[-1]} samples, process 0 {ends[0][-1]}; all must cover the same")
+            raise ValueError(
+                f"process {number} covers {one[-1]} samples, process 0 {ends[0][-1]}; all must cover the same"
+            )
     lanes = _lanes(processes, stages, orders)
     owner = np.concatenate([process for process, _ in lanes])
     block = np.concatenate([index for _, index in lanes])

@@ -25,6 +25,8 @@ class LayerCosts:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
+        self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
+        self._measured = any(layer.measured for layer in problem.workload.layers)
         kinds: dict[int, int] = {}
         self._kind_of_device = []
         self._accelerators: list[Accelerator] = []
@@ -81,16 +83,19 @@ class LayerCosts:
     def streams(self, device: int) -> bool:
         """Whether the layers of a stage work at the same time on this device, so that a stage is no sum of its layers."""
         accelerator = self._accelerators[self._kind_of_device[device]]
-        measured = any(layer.measured for layer in self.problem.workload.layers)
-        return isinstance(accelerator, FieldProgrammableGateArray) and not measured
+        return isinstance(accelerator, FieldProgrammableGateArray) and not self._measured
 
     def stage_seconds(self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase) -> float:
         """Seconds of one pass of some layers as one stage: their sum, or the board's own rule where they stream."""
-        accelerator = self._accelerators[self._kind_of_device[device]]
-        if isinstance(accelerator, FieldProgrammableGateArray) and self.streams(device):
+        kind = self._kind_of_device[device]
+        accelerator = self._accelerators[kind]
+        if not (isinstance(accelerator, FieldProgrammableGateArray) and self.streams(device)):
+            return float(self.seconds(device, samples, phase)[layers].sum())
+        key = (kind, layers.tobytes(), samples, phase)
+        if key not in self._streamed:
             works = [self.works[layer] for layer in layers]
-            return accelerator.stage_seconds(works, samples, phase, self.problem.precision)
-        return float(self.seconds(device, samples, phase)[layers].sum())
+            self._streamed[key] = accelerator.stage_seconds(works, samples, phase, self.problem.precision)
+        return self._streamed[key]
 
     def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
         """Forward plus backward (plus forward again where the problem recomputes) of every layer, float64 [layers]."""

@@ -21,6 +21,10 @@ CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activatio
 again; buffers: boundary tensors that are being sent or wait to be used."""
 
 
+PIPEDREAM_SCHEDULES = ("pipedream", "1f1b-rr")
+"""Schedules whose weight copies `Problem.weight_versions` chooses."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceMemory:
     """Bytes on one device over one replay.
@@ -56,15 +60,16 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     """Memory of every device in use, by device id.
 
     Always there: weights, gradients, optimizer states, and in asynchronous plans the copies of the weights that the plan's
-    schedule asks for: one for every other mini-batch in flight where weights are stashed, else by `simulator.versions`. From the start of a forward to the end of its backward: what the layers stash, or the
-    stage's input only where the problem recomputes; the stash then comes back during backward. From the end of the producer to
-    the arrival on the sender, and from
-    the same moment to the start of the consumer on the receiver (which then stashes what it needs): the boundary tensor.
+    schedule asks for: one for every other mini-batch in flight where weights are stashed, else by `simulator.versions`.
+    From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
+    stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
+    sender, and from the same moment to the start of the consumer on the receiver (which then stashes what it needs): the
+    boundary tensor.
     """
     problem, plan, layers = costs.problem, costs.plan, costs.layers
     events: dict[int, list[tuple[NDArray[np.float64], int, NDArray[np.float64]]]] = {d: [] for d in plan.devices}
     static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
-    ruled = _ruled_copies(timeline, plan)
+    ruled = _ruled_copies(timeline, plan, problem.weight_versions)
     for number, stage in enumerate(plan.stages):
         held = np.array(stage.layers, dtype=np.int64)
         elements = float(layers.parameters[held].sum())
@@ -89,12 +94,15 @@ def _always_there(elements: float, element_bytes: int, optimizer_bytes: float, c
     return row
 
 
-def _ruled_copies(timeline: Timeline, plan: Plan) -> list[int] | None:
+def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[int] | None:
     """Copies of each stage's weights by the rule of the plan's method, or None for schedules of no such method."""
-    if plan.schedule not in VERSION_METHODS:
+    method = plan.schedule
+    if method in PIPEDREAM_SCHEDULES and weight_versions == "vertical-sync":
+        method = weight_versions
+    elif method not in VERSION_METHODS:
         return None
-    table = version_table(timeline, len(plan.microbatches))
-    copies: list[int] = COPY_RULES[plan.schedule](table).tolist()
+    table = version_table(timeline, 1 if method == "vertical-sync" else len(plan.microbatches))
+    copies: list[int] = COPY_RULES[method](table).tolist()
     return copies
 
 
@@ -134,7 +142,7 @@ def _activation_events(
     rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute())
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
     stash = float(layers.stashed_bytes[held].sum())
-    recompute = costs.problem.recompute
+    recompute = costs.recomputes(stage)
     kept = costs.boundary_bytes[stage - 1] if recompute and stage else (0.0 if recompute else stash)
     activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
     forward = kind == OpKind.FORWARD

@@ -17,6 +17,11 @@ OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """State tensors a parameter (fp32 each): none, momentum, two moments."""
 
 
+WEIGHT_VERSIONS = ("stashing", "vertical-sync")
+"""What PipeDream's asynchronous schedules keep of old weights: a stage's backward uses the weights of its own forward, or
+every stage uses those that the input stage had for the minibatch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is to be trained, on what, and how.
@@ -28,6 +33,7 @@ class Problem:
     recompute: stages keep their input only and run forward again before backward
     communication: see `simulator.lowering.lower`
     contention: transfers queue on the links that they share (SimPy engine only)
+    weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
     """
 
     workload: Workload
@@ -38,6 +44,7 @@ class Problem:
     recompute: bool = False
     communication: Communication = "overlapped"
     contention: bool = True
+    weight_versions: str = "stashing"
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -46,6 +53,7 @@ class Problem:
             ("precision", self.precision, tuple(PRECISION_BYTES)),
             ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),
             ("communication", self.communication, COMMUNICATIONS),
+            ("weight_versions", self.weight_versions, WEIGHT_VERSIONS),
         ):
             if value not in choices:
                 raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(choices)}")
@@ -124,7 +132,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     """Raise InfeasiblePlanError if the plan is not one for this problem.
 
     Rules: stages hold every layer once, in an order that data only flow down; devices exist and each serves stages of one
-    replica group; micro-batches are at least 1 sample and sum to the batch.
+    replica group; micro-batches are at least 1 sample and sum to the batch, those of single stages too.
     """
     workload, devices = problem.workload, len(problem.cluster.devices)
     stage_of: dict[int, int] = {}
@@ -167,6 +175,15 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             f"micro-batches of plan {plan.planner!r} must be at least 1 sample and sum to {problem.batch}, "
             f"got {len(plan.microbatches)} that sum to {sum(plan.microbatches)}"
         )
+    for name, sizes in (("forward", plan.forward_sizes), ("backward", plan.backward_sizes)):
+        fit = [min(one, default=0) >= 1 and sum(one) == problem.batch for one in sizes]
+        if sizes and (len(sizes) != len(plan.stages) or not all(fit)):
+            raise InfeasiblePlanError(
+                f"{name} sizes of plan {plan.planner!r} must be one list for each of {len(plan.stages)} stages, of at least "
+                f"1 sample each, that sum to {problem.batch}; got lists that sum to {[sum(one) for one in sizes]}"
+            )
+    if plan.backward_sizes and not plan.forward_sizes:
+        raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
 
 
 def equal_microbatches(batch: int, count: int) -> tuple[int, ...]:

@@ -49,8 +49,18 @@ class PlanCosts:
         """Device of one replica of a stage."""
         return self.plan.stages[stage].devices[replica]
 
+    def recomputes(self, stage: int) -> bool:
+        """Whether a stage runs forward again before backward: the problem says so, or its backward takes other micro-batches.
+
+        What a forward op has stored cannot be cut again at other samples.
+        """
+        plan = self.plan
+        if self.problem.recompute or not (plan.forward_sizes and plan.backward_sizes):
+            return self.problem.recompute
+        return plan.forward_sizes[stage] != plan.backward_sizes[stage]
+
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sum of the stage's layers; backward includes the second forward where the problem recomputes."""
+        """Sum of the stage's layers; backward includes the second forward where the stage recomputes."""
         distinct, inverse = np.unique(samples, return_inverse=True)
         values = np.array([self._op_seconds(kind, stage, replica, int(one)) for one in distinct])
         return values[inverse]
@@ -68,7 +78,7 @@ class PlanCosts:
                 value = 0.0
             else:
                 value = self.layers.stage_seconds(device, held, samples, _PHASES[kind])
-                if self.problem.recompute and kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
+                if self.recomputes(stage) and kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
                     value += self.layers.stage_seconds(device, held, samples, "forward")
             self._stage_seconds[key] = value
         return self._stage_seconds[key]

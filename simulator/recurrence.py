@@ -267,20 +267,10 @@ def _replay_batch(
     plans = len(begins) - 1
     result = np.empty(plans)
     for plan in prange(plans):
-        first = begins[plan]
-        last = begins[plan + 1]
+        first, last = begins[plan], begins[plan + 1]
         end = np.empty(last - first + 1)
-        end[last - first] = 0.0
-        longest = 0.0
-        for task in range(last - first):
-            start = end[previous[first + task]]
-            for row in range(offsets[first + task], offsets[first + task + 1]):
-                ready = end[dependency[row]] + lag[row]
-                start = ready if ready > start else start
-            finish = start + seconds[first + task]
-            end[task] = finish
-            longest = finish if finish > longest else longest
-        result[plan] = longest
+        _replay_many(previous[first:last], offsets[first : last + 1], dependency, lag, seconds[first:last], end)
+        result[plan] = end.max()
     return result
 
 
@@ -293,20 +283,10 @@ def _replay_rows(
     order: NDArray[np.int32],
     seconds: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    rows = seconds.shape[0]
-    tasks = len(previous)
+    rows, tasks = seconds.shape
     result = np.empty(rows)
-    for plan in prange(rows):
+    for row in prange(rows):
         end = np.empty(tasks + 1)
-        end[tasks] = 0.0
-        longest = 0.0
-        for task in range(tasks):
-            start = end[previous[task]]
-            for row in range(offsets[task], offsets[task + 1]):
-                ready = end[dependency[row]] + lag[row]
-                start = ready if ready > start else start
-            finish = start + seconds[plan, order[task]]
-            end[task] = finish
-            longest = finish if finish > longest else longest
-        result[plan] = longest
+        _replay_many(previous, offsets, dependency, lag, seconds[row][order], end)
+        result[row] = end.max()
     return result

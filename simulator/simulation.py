@@ -51,6 +51,20 @@ class Outcome:
         return self.problem.batch / self.iteration_seconds
 
     @property
+    def fill_seconds(self) -> float:
+        """From the start until the last stage has something to do: the pipeline is filled."""
+        timeline = self.timeline
+        rows = (timeline.stage == len(self.plan.stages) - 1) & timeline.compute()
+        return float(timeline.start[rows].min())
+
+    @property
+    def drain_seconds(self) -> float:
+        """From the end of the input stage's last forward, when nothing new comes in, to the end of everything."""
+        timeline = self.timeline
+        rows = (timeline.stage == 0) & (timeline.kind == OpKind.FORWARD)
+        return timeline.makespan_seconds - float(timeline.end[rows].max())
+
+    @property
     def fits(self) -> bool:
         """Whether every device holds its peak."""
         return all(device.fits for device in self.memory)

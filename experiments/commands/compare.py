@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from experiments.comparison import Comparison
     from simulator import Outcome, Problem
 
-COLUMNS = (
+SPEED = (
     "planner",
     "schedule",
     "plan",
@@ -22,14 +22,18 @@ COLUMNS = (
     "iteration,\nseconds",
     "samples/s",
     "speedup\nover DP",
-    "bubble: idle\n/ makespan",
-    "bubble:\nover ideal",
-    "bubble: long-\nest stage",
-    "peak memory,\nGiB",
-    "MB moved\na sample",
-    "planning,\nCPU s",
     "lower\nbound, s",
     "gap",
+    "planning,\nCPU s",
+)
+USE = (
+    "planner",
+    "idle /\nmakespan",
+    "idle over\nideal",
+    "idle, long-\nest stage",
+    "peak memory,\nGiB",
+    "fullest\ndevice",
+    "MB moved\na sample",
 )
 
 
@@ -100,8 +104,11 @@ def _print(comparison: Comparison, folder: Path, files: int) -> None:
     print_table(
         f"{problem.workload.name} ({source}) on {problem.cluster.name}, {len(problem.cluster.devices)} devices, "
         f"{problem.batch} {problem.workload.sample}s an iteration",
-        COLUMNS,
-        [_cells(record) for record in planned],
+        SPEED,
+        [_speed(record) for record in planned],
+    )
+    print_table(
+        "Idle time (the bubble, by its three names), memory and traffic", USE, [_use(record) for record in planned]
     )
     for record in records:
         if record["reason"]:
@@ -110,27 +117,32 @@ def _print(comparison: Comparison, folder: Path, files: int) -> None:
     print(f"{files} files in {folder}")
 
 
-def _cells(record: dict[str, Any]) -> tuple[str, ...]:
-    speedup = record["speedup_over_data_parallel"]
+def _speed(record: dict[str, Any]) -> tuple[str, ...]:
+    speedup, rate = record["speedup_over_data_parallel"], record["samples_per_second"]
     return (
         record["planner"],
         record["schedule"],
         record["notation"],
         str(record["microbatches"]),
         f"{record['iteration_seconds']:.4g}",
-        f"{record['samples_per_second']:,.4g}"
-        if record["samples_per_second"] < 1e4
-        else f"{record['samples_per_second']:,.0f}",
+        f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,.4g}",
         "" if speedup is None else f"{speedup:.2f}",
+        f"{record['lower_bound_seconds']:.4g}",
+        f"{100 * record['gap']:.1f} %",
+        f"{record['planning_seconds']:.2f}",
+    )
+
+
+def _use(record: dict[str, Any]) -> tuple[str, ...]:
+    peak, capacity = record["peak_memory_bytes"] / 2**30, record["capacity_bytes"] / 2**30
+    return (
+        record["planner"],
         f"{record['bubble_idle_over_makespan']:.3f}",
         f"{record['bubble_over_ideal']:.3f}",
         f"{record['bubble_longest_stage']:.3f}",
-        f"{record['peak_memory_bytes'] / 2**30:.2f} of {record['capacity_bytes'] / 2**30:.4g}"
-        + ("" if record["feasible"] else " (!)"),
+        f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)"),
+        str(record["fullest_device"]),
         f"{record['bytes_per_sample'] / 1e6:.3g}",
-        f"{record['planning_seconds']:.2f}",
-        f"{record['lower_bound_seconds']:.4g}",
-        f"{100 * record['gap']:.1f} %",
     )
 
 

@@ -1,22 +1,27 @@
-"""`pipeplan plan`: search one plan, replay it, print it and write it."""
+"""`pipeplan plan`: search one plan, replay it, print it and write it; or, with `--workers`, PipeDream's partition alone."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from experiments.commands.simulate import count
 from experiments.problem_options import (
+    DEFAULT_CLUSTER,
     add_problem_arguments,
     add_search_arguments,
     problem_options,
+    read_any_profile,
     read_problem,
     read_request,
 )
 
 if TYPE_CHECKING:
-    from planners import PlannedOutcome
-    from simulator import Outcome
+    from planners import HierarchicalPartition, PlannedOutcome
+    from simulator import Outcome, Workload
+
+VARIANTS = ("paper", "script")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", default="pipedream", metavar="NAME", help="planner (default %(default)s)")
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON, for pipeplan export --plan")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    group = parser.add_argument_group(
+        "partition alone", "PipeDream's dynamic program over the profile, on levels given by numbers instead of a cluster"
+    )
+    group.add_argument(
+        "--workers", type=count, nargs="+", metavar="N", help="components that each level joins, lowest level first (4 4)"
+    )
+    group.add_argument(
+        "--bandwidths", type=float, nargs="+", metavar="B", help="bytes a second of each level's links (12e9 1.25e9)"
+    )
+    group.add_argument("--variant", help="cost functions: paper (default) or script, PipeDream's published program")
+    group.add_argument("--straight", action="store_true", help="no stage has a second replica")
+    group.add_argument("--memory", type=float, metavar="BYTES", help="capacity of a device")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, replay, print; exit code 3 if the plan does not fit."""
+    if arguments.workers is not None:
+        return _run_partition(arguments)
+    _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     from experiments.output import print_json, progress
     from experiments.plan_files import plan_document, write_plan
     from planners import iteration_lower_bound, make_plan
@@ -62,13 +82,44 @@ def run(arguments: argparse.Namespace) -> int:
                 "capacity_bytes": outcome.fullest.capacity_bytes,
                 "planning_seconds": planned.planning_seconds,
                 "evaluations": planned.evaluations,
+                "fill_seconds": outcome.fill_seconds,
+                "drain_seconds": outcome.drain_seconds,
+                "same_plan_flushed": [] if flushed else _flushed(outcome),
                 "interrupted": planned.interrupted,
                 "optimal_among": planned.optimal_among,
+                **_details(planned, bound),
             }
         )
     else:
         _print(outcome, planned, bound)
     return 0 if outcome.fits else 3
+
+
+def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
+    """GPipe and 1F1B with flush on the stages of an asynchronous plan: replicas split each micro-batch, one update a batch."""
+    from dataclasses import replace
+
+    from simulator import simulate
+
+    records = []
+    for schedule in ("gpipe", "1f1b"):
+        plan = replace(outcome.plan, schedule=schedule, replication="split")
+        replayed = simulate(outcome.problem, plan)
+        records.append(
+            {
+                "schedule": schedule,
+                "iteration_seconds": replayed.iteration_seconds,
+                "samples_per_second": replayed.samples_per_second,
+                "peak_memory_bytes": replayed.fullest.peak_bytes,
+                "feasible": replayed.fits,
+            }
+        )
+    return records
+
+
+def _details(planned: PlannedOutcome, bound: float) -> dict[str, object]:
+    """What the planner says of its search, in place of the general figures; the bound on any plan under another name."""
+    return {**planned.details, "iteration_lower_bound_seconds": bound} if planned.details else {}
 
 
 def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
@@ -95,14 +146,30 @@ def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
         rows,
     )
     sizes = sorted(set(plan.microbatches))
+    microbatches = f"{len(plan.microbatches)} micro-batches of {' or '.join(map(str, sizes))} samples"
+    if plan.forward_sizes:
+        microbatches = "micro-batch sizes differ by stage"
     print(
-        f"{len(plan.microbatches)} micro-batches of {' or '.join(map(str, sizes))} samples; "
+        f"{microbatches}; "
         f"{outcome.iteration_seconds:.4g} s an iteration, {outcome.samples_per_second:,.4g} samples/s; "
         f"lower bound {bound:.4g} s, gap {100 * (outcome.iteration_seconds / bound - 1):.1f} %"
     )
+    if not outcome.schedule.flush:
+        others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in _flushed(outcome))
+        print(
+            f"steady state, apart from {outcome.fill_seconds:.4g} s of fill and {outcome.drain_seconds:.4g} s of drain; "
+            f"the same stages with a flush: {others}"
+        )
     proof = f"; the fastest of {planned.optimal_among}" if planned.optimal_among else ""
     early = "; interrupted, this is the best so far" if planned.interrupted else ""
-    print(f"planned in {planned.planning_seconds:.2f} CPU s with {planned.evaluations} replays{proof}{early}")
+    print(f"planned in {planned.planning_seconds:.2f} CPU s with {planned.evaluations} evaluations{proof}{early}")
+    if "makespan_seconds" in planned.details:
+        found = planned.details
+        print(
+            f"sizes of each stage: forward {found['forward_sizes']}, backward {found['backward_sizes']}\n"
+            f"{found['makespan_seconds']:.4g} s without the update and contention (links as processes), "
+            f"{'proven optimal' if found['proven_optimal'] else 'lower bound ' + format(found['lower_bound_seconds'], '.4g') + ' s'}"
+        )
     if not outcome.fits:
         print("the plan does not fit")
 
@@ -116,3 +183,102 @@ def _ranges(devices: tuple[int, ...]) -> str:
         else:
             parts.append([device])
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+# --------------------------------------------------------------------------------------------------- partition alone
+
+
+def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], rule: str) -> None:
+    """UsageError for the first of these options that was given."""
+    from experiments.output import UsageError
+
+    for name in names:
+        if getattr(arguments, name) not in (None, False, 0):
+            raise UsageError(f"--{name.replace('_', '-')} {rule}")
+
+
+def _run_partition(arguments: argparse.Namespace) -> int:
+    from experiments.output import UsageError, print_json
+    from planners import measured_table, notation, partition
+
+    if arguments.profile is None:
+        raise UsageError("--workers needs --profile FILE: the partition is made from measured seconds")
+    if arguments.planner != "pipedream":
+        raise UsageError(f"--workers is for --planner pipedream, got {arguments.planner!r}")
+    if arguments.cluster != DEFAULT_CLUSTER:
+        raise UsageError("--cluster does not go with --workers, which describes the machine itself")
+    _refuse(
+        arguments,
+        ("devices", "batch", "sequence", "recompute", "no_contention", "schedule", "microbatches", "seed", "out"),
+        "does not go with --workers: the profile is partitioned as it was measured",
+    )
+    variant = arguments.variant or VARIANTS[0]
+    if variant not in VARIANTS:
+        raise UsageError(f"--variant {variant!r} is unknown; choices: {', '.join(VARIANTS)}")
+    if arguments.bandwidths is None or len(arguments.bandwidths) != len(arguments.workers):
+        given = 0 if arguments.bandwidths is None else len(arguments.bandwidths)
+        raise UsageError(f"--bandwidths must be one for each of {len(arguments.workers)} levels of --workers, got {given}")
+    workload = read_any_profile(arguments.profile)
+    found = partition(
+        measured_table(workload),
+        arguments.workers,
+        arguments.bandwidths,
+        variant=variant,
+        straight=arguments.straight,
+        memory_bytes=arguments.memory,
+    )
+    if arguments.json:
+        print_json(_partition_document(found, workload, arguments.bandwidths))
+        return 0
+    from experiments.output import print_table
+
+    print_table(
+        f"{workload.name} on {' × '.join(map(str, found.workers_per_level))} workers: {notation(found)} ({variant})",
+        ("stage", "states", "layers", "replicas by level", "replicas"),
+        [
+            (
+                str(number),
+                f"{stage.start}-{stage.stop - 1}",
+                str(len(stage.layers)),
+                " × ".join(map(str, stage.workers)),
+                str(stage.replicas),
+            )
+            for number, stage in enumerate(found.stages)
+        ],
+    )
+    print(
+        f"slowest stage {found.slowest_stage_seconds:.6g} s a mini-batch of {workload.minibatch}; speedup over one device "
+        f"{found.speedup_over_one:.3f}, over data parallelism {found.speedup_over_dp:.3f}; planned in {found.planning_seconds:.3f} s"
+    )
+    return 0
+
+
+def _partition_document(
+    found: HierarchicalPartition, workload: Workload, bandwidths: list[float]
+) -> dict[str, Any]:
+    """The partition in base units; states are ranges [start, stop), levels lowest first."""
+    from planners import notation
+
+    return {
+        "workload": workload.name,
+        "minibatch": workload.minibatch,
+        "variant": found.variant,
+        "workers": found.workers_per_level,
+        "bandwidths": bandwidths,
+        "notation": notation(found),
+        "slowest_stage_seconds": found.slowest_stage_seconds,
+        "one_device_seconds": found.one_device_seconds,
+        "data_parallel_seconds": found.data_parallel_seconds,
+        "speedup_over_one": found.speedup_over_one,
+        "speedup_over_dp": found.speedup_over_dp,
+        "planning_seconds": found.planning_seconds,
+        "stages": [
+            {
+                "states": [stage.start, stage.stop],
+                "replicas_by_level": stage.workers,
+                "replicas": stage.replicas,
+                "layers": [workload.layers[layer].name for layer in stage.layers],
+            }
+            for stage in found.stages
+        ],
+    }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simulator import Communication, Schedule, Timeline
+    from simulator import Communication, Schedule, ScheduleFamily, Timeline
+
+_OPTIONS = ("microbatches_per_minibatch", "chunks", "replicas", "lanes")
+"""Arguments that are options of a schedule family."""
 
 
 def numbers(text: str) -> list[float]:
@@ -46,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stages", type=count, metavar="P", help="stages of the pipeline (all chunks counted)")
     parser.add_argument("--microbatches", type=count, metavar="M", help="micro-batches")
     parser.add_argument(
+        "--microbatches-per-minibatch",
+        type=count,
+        metavar="T",
+        help="micro-batches an update (asynchronous schedules; default 1, 2bw: the stages)",
+    )
+    parser.add_argument("--minibatches", type=count, metavar="M", help="mini-batches, in place of --microbatches")
+    parser.add_argument(
         "--chunks", type=count, metavar="V", help="stages a device (interleaved-1f1b, looped-bfs; default 2)"
     )
     parser.add_argument("--replicas", type=counts, metavar="R,…", help="replicas of each stage (1f1b-rr)")
@@ -68,6 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weight", type=numbers, default=[0.0], metavar="W", help="seconds of a weight gradient (default 0)"
     )
     parser.add_argument("--update", type=numbers, default=[0.0], metavar="U", help="seconds of an update (default 0)")
+    parser.add_argument(
+        "--predict", type=numbers, default=[0.0], metavar="P", help="seconds of a weight prediction (default 0)"
+    )
     parser.add_argument("--transfer", type=float, default=0.0, metavar="C", help="one-way transfer seconds (default 0)")
     parser.add_argument(
         "--sizes", type=counts, metavar="S,…", help="samples of each micro-batch; all numbers are then seconds a sample"
@@ -97,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     schedule = _schedule(arguments)
     timeline = _replay(arguments, schedule, communication)
     bubble = timeline.bubble()
+    versions = weight_versions(schedule, timeline)
     result = {
         "schedule": schedule.name,
         "stages": schedule.stages,
@@ -110,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         },
         "peak_in_flight": timeline.peak_in_flight().tolist(),
         "ops": timeline.ops,
+        "versions": versions,
         "engine": arguments.engine,
     }
     if arguments.gantt:
@@ -124,6 +139,9 @@ def run(arguments: argparse.Namespace) -> int:
         ("bubble: longest stage", f"{bubble.longest_stage:.4f}"),
         ("micro-batches in flight, by device", " ".join(map(str, timeline.peak_in_flight().tolist()))),
         ("ops", str(timeline.ops)),
+        ("updates missing at forward, by stage", " ".join(map(str, versions["forward_difference"]))),
+        ("updates missing at backward, by stage", " ".join(map(str, versions["backward_difference"]))),
+        ("weight copies, by stage", " ".join(map(str, versions["copies"]))),
     ]
     title = f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} micro-batches ({arguments.engine})"
     print_table(title, ("measure", "value"), rows)
@@ -132,12 +150,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
     from experiments.output import InputError, UsageError
-    from simulator import ScheduleError, build_schedule, check_schedule, read_schedule, schedule_families
+    from simulator import (
+        ScheduleError,
+        build_schedule,
+        check_schedule,
+        read_schedule,
+        repeated_minibatches,
+        schedule_families,
+    )
 
     if arguments.schedule_csv:
-        if any((arguments.stages, arguments.microbatches, arguments.chunks, arguments.replicas, arguments.lanes)):
+        if any(getattr(arguments, name) for name in ("stages", "microbatches", "minibatches", *_OPTIONS)):
             raise UsageError(
-                "--stages, --microbatches, --chunks, --replicas and --lanes come from the file with --schedule-csv"
+                "--stages, --microbatches, --minibatches, --microbatches-per-minibatch, --chunks, --replicas and --lanes "
+                "come from the file with --schedule-csv"
             )
         try:
             schedule = read_schedule(arguments.schedule_csv)
@@ -148,13 +174,72 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
         except ScheduleError as error:
             raise InputError(f"{arguments.schedule_csv}: {error}") from None
         return schedule
-    if arguments.stages is None or arguments.microbatches is None:
-        raise UsageError("--schedule needs --stages and --microbatches")
-    options = {name: getattr(arguments, name) for name in ("chunks", "replicas", "lanes") if getattr(arguments, name)}
+    if arguments.stages is None or (arguments.microbatches is None and arguments.minibatches is None):
+        raise UsageError("--schedule needs --stages and --microbatches, or --minibatches in their place")
+    options = {name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name)}
     family = schedule_families().get(arguments.schedule)
     if family is not None and "replicas" in family.options and not arguments.replicas:
         raise UsageError(f"--schedule {arguments.schedule} needs --replicas, one count a stage")
-    return build_schedule(arguments.schedule, arguments.stages, arguments.microbatches, **options)
+    microbatches, minibatches = arguments.microbatches, 1
+    if family is not None:
+        microbatches, minibatches = _stream(arguments, family, options)
+    schedule = build_schedule(arguments.schedule, arguments.stages, microbatches, **options)
+    return schedule if minibatches == 1 else repeated_minibatches(schedule, minibatches)
+
+
+def _stream(arguments: argparse.Namespace, family: ScheduleFamily, options: dict[str, Any]) -> tuple[int, int]:
+    """Micro-batches to build the schedule for, and how often to repeat it (flushed ones); UsageError for what cannot be.
+
+    Takes T out of `options` where the family has no such option.
+    """
+    from experiments.output import UsageError
+    from simulator import VERSION_METHODS
+
+    name, stages, total = arguments.schedule, arguments.stages, arguments.microbatches
+    minibatches: int | None = arguments.minibatches
+    asked: int | None = arguments.microbatches_per_minibatch
+    if minibatches and total:
+        raise UsageError("--minibatches stands in place of --microbatches, got both")
+    if "microbatches_per_minibatch" in family.options:
+        covers = name in VERSION_METHODS and VERSION_METHODS[name].covers_stages
+        if covers and asked is not None and asked < stages:
+            raise UsageError(
+                f"--schedule {name} needs at least as many micro-batches a mini-batch as stages, got T={asked}, N={stages}"
+            )
+        return total or (minibatches or 1) * (asked or (stages if covers else 1)), 1
+    options.pop("microbatches_per_minibatch", None)
+    if not family.flush:
+        if asked not in (None, 1):
+            raise UsageError(f"--schedule {name} updates after every micro-batch: T is 1, got {asked}")
+        return total or (minibatches or 1), 1
+    if asked is None and minibatches:
+        raise UsageError(f"--schedule {name} needs --microbatches-per-minibatch with --minibatches")
+    per_minibatch = asked or total
+    repeats, rest = divmod(total, per_minibatch) if total else (minibatches or 1, 0)
+    if rest or repeats < 1:
+        raise UsageError(
+            f"--schedule {name} flushes whole mini-batches: {total} micro-batches are no multiple of T={asked}"
+        )
+    return per_minibatch, repeats
+
+
+def weight_versions(schedule: Schedule, timeline: Timeline) -> dict[str, list[int]]:
+    """Updates missing at forward and at backward, and weight copies held, per stage, counted from the timeline.
+
+    Copies follow the schedule's method; asynchronous schedules of no method (PipeDream, files) stash the weights of a forward.
+    """
+    from simulator import COPY_RULES, OpKind, microbatches_per_minibatch, version_table
+
+    updates = bool((timeline.kind == OpKind.UPDATE).any())
+    per_minibatch = microbatches_per_minibatch(schedule)
+    table = version_table(timeline, per_minibatch)
+    stashing = "pipedream" if updates and not schedule.flush else "synchronous"
+    rule = COPY_RULES.get(schedule.name, COPY_RULES[stashing])
+    return {
+        "forward_difference": table.forward_difference().tolist(),
+        "backward_difference": table.backward_difference().tolist(),
+        "copies": rule(table).tolist(),
+    }
 
 
 def _communication(arguments: argparse.Namespace) -> Communication:
@@ -185,6 +270,7 @@ def _replay(arguments: argparse.Namespace, schedule: Schedule, communication: Co
         arguments.backward,
         weight=arguments.weight,
         update=arguments.update,
+        predict=arguments.predict,
         transfer=arguments.transfer,
         per_sample=bool(arguments.sizes),
         devices=schedule,

@@ -3,8 +3,10 @@
 Operators as the reference gives them: tournament of 2, two-point crossover over the stages (0.9), mutation 1/K a gene
 (30 % any size, 40 % the next smaller or larger candidate, 30 % the size of a neighbouring stage), 4 elites, and a first
 population that holds every equal size. With a flush the passes add up, so the two chromosomes have a fitness each and
-evolve apart; where recomputation depends on the sizes they are one vector with one fitness. DGAP and TiDGAP are the
-same search on different evaluators; all evaluators agree to the last bit, so under one seed they find the same plan.
+evolve apart; where recomputation depends on the sizes they are one vector with one fitness, and half of the children give
+a stage that mutates one size for both passes (else f_k = g_k, which saves the second forward pass, were rarely kept). DGAP
+and TiDGAP are the same search on different evaluators; all evaluators agree to the last bit, so under one seed they find
+the same plan.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planners.unequal.bound import lower_bound
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.evaluators import EVALUATORS, PopulationEvaluator
-from planners.unequal.greedy import greedy_chain
+from planners.unequal.greedy import greedy_chain, greedy_pairs
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.result import UnequalPlan
 
@@ -118,8 +121,9 @@ class Genetic:
             ]
         if problem.coupled:
             both = np.concatenate(limits)
-            pair = [np.concatenate(seeds)] if seeds else []
-            return [_Part(sizes, both, lambda chosen: evaluate(chosen[:, :genes], chosen[:, genes:]), pair)]
+            pairs = [np.concatenate(pair) for pair in greedy_pairs(seeds)] if seeds else []
+            held = [np.minimum(pair, both - 1) for pair in pairs]
+            return [_Part(sizes, both, lambda chosen: evaluate(chosen[:, :genes], chosen[:, genes:]), held, True)]
         return [
             _Part(sizes, limits[0], evaluate.forward_population, seeds[:1]),
             _Part(sizes, limits[1], evaluate.backward_population, seeds[1:]),
@@ -136,12 +140,16 @@ class Genetic:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """A population of index vectors into `sizes`; gene i stays below `limits[i]`."""
+    """A population of index vectors into `sizes`; gene i stays below `limits[i]`.
+
+    paired: the second half of a vector are the same stages again, backward
+    """
 
     sizes: Integers
     limits: Integers
     fitness_of: Callable[[Integers], Floats]
     seeds: list[Integers]
+    paired: bool = False
     vectors: Integers = field(init=False)
     fitness: Floats = field(init=False)
     winner: Integers = field(init=False)
@@ -197,7 +205,20 @@ class _Part:
         stage = np.clip(np.arange(genes) + side, 0, genes - 1)
         copied = np.minimum(children[np.arange(individuals)[:, None], stage], self.limits - 1)
         changed = np.where(kind < 0.3, anywhere, np.where(kind < 0.7, next_size, copied))
-        return np.where(where, changed, children)
+        mutated = np.where(where, changed, children)
+        return self._tied(rng, mutated, where) if self.paired else mutated
+
+    def _tied(self, rng: np.random.Generator, children: Integers, mutated: NDArray[np.bool_]) -> Integers:
+        """In half of the children, a stage of which one gene mutated takes that size (within the caps) for both passes."""
+        half = children.shape[1] // 2
+        forward, backward = children[:, :half], children[:, half:]
+        tied = rng.random((len(children), 1)) < 0.5
+        from_forward, from_backward = mutated[:, :half] & tied, mutated[:, half:] & ~mutated[:, :half] & tied
+        both = np.hstack(
+            [np.where(from_backward, backward, forward), np.where(from_forward, forward, backward)],
+        )
+        within: Integers = np.minimum(both, self.limits - 1)
+        return within
 
     def _take(self, vectors: Integers, fitness: Floats) -> None:
         self.vectors, self.fitness = vectors, fitness

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
 from planners.unequal.profiles import best_of_each_size, steps
 from planners.unequal.result import UnequalPlan
+
+Vector = TypeVar("Vector", bound=Sequence[int] | Integers)
 
 
 def equal_sizes(chain: Chain) -> Integers:
@@ -70,12 +73,33 @@ def greedy_dp(problem: UnequalProblem) -> UnequalPlan:
     """Global-greedy dynamic programme: for every (stage, size) keep the one profile that ends first.
 
     Not optimal: the profile that ends first is not always the best to continue. Where recomputation depends on the
-    sizes, the passes are planned apart, the backward pass as if it always recomputed.
+    sizes, the passes are planned apart, the backward pass as if it always recomputed, and the best of these sizes and
+    of either pass's sizes for both is taken.
     """
     started = time.perf_counter()
     forward, tried = greedy_chain(problem.forward_chain)
     backward, more = greedy_chain(problem.backward_chain)
-    return plan_of(problem, forward, backward, tried + more, started)
+    if not problem.coupled:
+        return plan_of(problem, forward, backward, tried + more, started)
+    pairs = [pair for pair in greedy_pairs([forward, backward]) if _within_caps(problem, pair)]
+    values = compiled.makespan_population(problem, [f for f, _ in pairs], [g for _, g in pairs])
+    best = int(np.argmin(values))
+    return plan_of(problem, *pairs[best], tried + more + len(pairs), started)
+
+
+def greedy_pairs(found: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
+    """Forward and backward sizes from those of each pass planned apart: as they are, and either for both."""
+    forward, backward = found
+    return [(forward, backward), (forward, forward), (backward, backward)]
+
+
+def _within_caps(problem: UnequalProblem, pair: tuple[Sequence[int], Sequence[int]]) -> bool:
+    chains = problem.forward_chain, problem.backward_chain
+    return all(
+        size in allowed
+        for chain, sizes in zip(chains, pair, strict=True)
+        for size, allowed in zip(chain.ordered(sizes), chain.allowed, strict=True)
+    )
 
 
 def greedy_chain(chain: Chain) -> tuple[list[int], int]:

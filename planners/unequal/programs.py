@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planners.unequal.orders import Order
 from planners.unequal.problem import UnequalProblem
-from simulator import Program, chain_process, chain_program
+from simulator import Program, chain_process, lower_chain
 
 
 def program_of(
@@ -31,4 +31,4 @@ def program_of(
         ]
         for chain, sizes, flags in chains
     )
-    return chain_program(forward, backward, orders, devices)
+    return lower_chain(forward, backward, orders, devices)

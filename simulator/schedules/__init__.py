@@ -18,7 +18,13 @@ from simulator.schedules.bapipe import (
 )
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
-from simulator.schedules.weight_versions import BUILDERS, METHOD_SCHEDULES, VERSION_METHODS, microbatches_per_minibatch
+from simulator.schedules.weight_versions import (
+    BUILDERS,
+    METHOD_SCHEDULES,
+    VERSION_METHODS,
+    microbatches_per_minibatch,
+    repeated_minibatches,
+)
 
 if TYPE_CHECKING:
     from simulator.lowering import Communication
@@ -138,5 +144,6 @@ __all__ = [
     "ScheduleFamily",
     "build_schedule",
     "microbatches_per_minibatch",
+    "repeated_minibatches",
     "schedule_families",
 ]

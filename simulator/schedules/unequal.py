@@ -76,7 +76,9 @@ def bounds_of(sizes: Sequence[Sequence[int]]) -> list[Bounds]:
             raise ValueError(f"sizes of stage {stage} must be at least 1 sample each, got {values.tolist()}")
         bounds.append(np.concatenate([[0], np.cumsum(values)]).astype(np.int64))
         if bounds[-1][-1] != bounds[0][-1]:
-            raise ValueError(f"sizes of stage {stage} sum to {bounds[-1][-1]} samples, those of stage 0 to {bounds[0][-1]}")
+            raise ValueError(
+                f"sizes of stage {stage} sum to {bounds[-1][-1]} samples, those of stage 0 to {bounds[0][-1]}"
+            )
     if not bounds:
         raise ValueError("sizes need at least one stage, got none")
     return bounds

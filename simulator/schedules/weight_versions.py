@@ -110,6 +110,36 @@ def _stage(method: VersionMethod, k: int, stages: int, microbatches: int, per_mi
     )
 
 
+def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
+    """A flushed schedule run for `times` mini-batches, each stage's update after its last op of each.
+
+    Raises ValueError for a schedule that does not flush, or whose forwards and backwards stand in different lists.
+    """
+    if not schedule.flush or schedule.lanes is not None or schedule.credit is not None:
+        raise ValueError(
+            f"mini-batches of schedule {schedule.name!r} cannot be repeated: it is no flushed order of whole stages"
+        )
+    columns: list[Columns] = []
+    for rank in range(schedule.ranks):
+        rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))
+        held = np.unique(schedule.stage[rows])
+        one = np.concatenate([schedule.kind[rows], np.full(len(held), OpKind.UPDATE, dtype=np.int8)])
+        minibatch = np.repeat(np.arange(times, dtype=np.int32), len(one))
+        kind = np.tile(one, times)
+        number = np.tile(np.concatenate([schedule.microbatch[rows], np.zeros(len(held), dtype=np.int32)]), times)
+        number += minibatch * np.where(kind == OpKind.UPDATE, 1, schedule.microbatches).astype(np.int32)
+        columns.append((np.tile(np.concatenate([schedule.stage[rows], held]), times), kind, number))
+    return from_columns(
+        schedule.name,
+        schedule.stages,
+        schedule.microbatches * times,
+        columns,
+        replica=schedule.replica.tolist(),
+        flush=False,
+        device=None if schedule.device is None else schedule.device.tolist(),
+    )
+
+
 def microbatches_per_minibatch(schedule: Schedule) -> int:
     """Micro-batches whose gradients go into an update of a schedule, T: those before the first update of its first stage.
 

@@ -105,9 +105,7 @@ def test_features_go_to_ddr_where_they_do_not_fit() -> None:
 @pytest.mark.parametrize("name", ["vcu118", "vcu129", "u280"])
 @settings(max_examples=40, deadline=None)
 @given(
-    layers=st.lists(
-        st.tuples(st.floats(1e3, 1e9), st.floats(0, 3e7), st.floats(1e2, 1e6)), min_size=1, max_size=6
-    ),
+    layers=st.lists(st.tuples(st.floats(1e3, 1e9), st.floats(0, 3e7), st.floats(1e2, 1e6)), min_size=1, max_size=6),
     samples=st.integers(1, 64),
     phase=st.sampled_from(PASSES),
 )

@@ -133,7 +133,19 @@ def test_command_line(
     arguments: list[str], seconds: float, kept: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`pipeplan simulate --schedule NAME` gives the table's rows."""
-    numbers = ["--stages", "4", "--microbatches", "8", "--forward", "1", "--backward", "2", "--transfer", "0.3", "--json"]
+    numbers = [
+        "--stages",
+        "4",
+        "--microbatches",
+        "8",
+        "--forward",
+        "1",
+        "--backward",
+        "2",
+        "--transfer",
+        "0.3",
+        "--json",
+    ]
     assert main(["simulate", "--schedule", *arguments, *numbers]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["makespan_seconds"] == pytest.approx(seconds, abs=1e-9)
@@ -263,9 +275,7 @@ def test_lists_read_from_text_are_devices() -> None:
     seconds=st.lists(st.floats(0.1, 5.0), min_size=10, max_size=10),
     sr=st.floats(0.0, 4.0),
 )
-def test_credit_bounds_what_is_kept_and_sharing_conserves_work(
-    n: int, m: int, seconds: list[float], sr: float
-) -> None:
+def test_credit_bounds_what_is_kept_and_sharing_conserves_work(n: int, m: int, seconds: list[float], sr: float) -> None:
     """Unbalanced stages: no stage keeps more than 2(N-i+1), sharing is never slower than fixed shares nor faster than the work."""
     forward, backward = seconds[:n], seconds[5 : 5 + n]
     shared = run("fbp-as", n, m, forward, backward, sr, "streaming")

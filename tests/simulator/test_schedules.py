@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from simulator import (
     SCHEDULES,
+    VERSION_METHODS,
     OpKind,
     Schedule,
     Timeline,
@@ -59,13 +60,15 @@ def staircase(schedule: Schedule) -> str:
 
 
 def golden_name(name: str, stages: int, microbatches: int, options: dict[str, Any]) -> str:
-    """As in `1f1b-p4-m8.txt`: p devices, m micro-batches; c chunks, or r replicas of each stage."""
+    """As in `1f1b-p4-m8.txt`: p devices, m micro-batches; c chunks, r replicas of each stage, t micro-batches an update."""
     devices = stages // options.get("chunks", 1)
     text = f"{name}-p{devices}-m{microbatches}"
     if "chunks" in options:
         text += f"-c{options['chunks']}"
     if "replicas" in options:
         text += "-r" + "".join(map(str, options["replicas"]))
+    if "microbatches_per_minibatch" in options:
+        text += f"-t{options['microbatches_per_minibatch']}"
     return text + ".txt"
 
 
@@ -96,6 +99,8 @@ STAIRCASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("1f1b-rr", 2, 8, {"replicas": (2, 1)}),
     ("1f1b-rr", 2, 6, {"replicas": (1, 2)}),
     ("1f1b-rr", 3, 5, {"replicas": (2, 1, 1)}),
+    *[(name, 4, 8, {"microbatches_per_minibatch": 2}) for name in VERSION_METHODS],
+    ("xpipe", 4, 3, {"microbatches_per_minibatch": 2}),
 ]
 
 

@@ -1,0 +1,255 @@
+"""`pipeplan train`: train a real network under the weight versions of a method's timeline."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from experiments.commands.simulate import count, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.training_clocks import Clock, MethodOrder
+    from simulator import PredictionRule
+    from simulator.training import DataSet, Network, TrainingRun
+
+DEFAULT_CLUSTER = "dapple-b"
+"""16 servers of one V100: one stage a server."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `pipeplan train`."""
+    parser.add_argument(
+        "--method",
+        required=True,
+        metavar="NAME",
+        help="synchronous, naive, pipedream, vertical-sync, 2bw, spectrain-v1, spectrain-v2, xpipe, xpipe-exact, pipeoptim "
+        "or pipemare",
+    )
+    parser.add_argument("--stages", type=count, default=8, metavar="N", help="stages, one block each (default 8)")
+    parser.add_argument(
+        "--microbatches-per-minibatch", type=count, default=1, metavar="T", help="micro-batches an update (default 1)"
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument("--data", default="digits", metavar="NAME", help="digits (default), breast-cancer or wine")
+    training.add_argument("--network", default="mlp", metavar="NAME", help="mlp (default) or convolutional")
+    training.add_argument("--optimizer", default="adam", metavar="NAME", help="adam (default), adamw or sgd")
+    training.add_argument("--lr", type=float, default=0.002, metavar="RATE", help="learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's")
+    training.add_argument(
+        "--lr-schedule", default="constant", metavar="NAME", help="constant (default), cosine, step or warmup"
+    )
+    training.add_argument("--batch", type=count, default=32, metavar="B", help="samples a mini-batch (default 32)")
+    training.add_argument("--epochs", type=count, default=10, metavar="E", help="epochs (default 10)")
+    training.add_argument("--seeds", type=count, default=5, metavar="K", help="train seeds 0 to K-1 (default 5)")
+    training.add_argument("--jobs", type=count, default=1, metavar="J", help="processes (default 1); the same results")
+    rule = parser.add_argument_group("the method's own settings")
+    rule.add_argument("--forward-rounding", metavar="HOW", help="xpipe: round (default), half-even, floor or ceil")
+    rule.add_argument("--backward-rounding", metavar="HOW", help="xpipe: floor (default), round, half-even or ceil")
+    rule.add_argument(
+        "--correction", metavar="HOW", help="xpipe: bias correction of the prediction, adam (default) or literal"
+    )
+    rule.add_argument(
+        "--warmup-minibatches", type=count, metavar="W", help="pipemare: synchronous mini-batches first (default 0)"
+    )
+    clock = parser.add_argument_group(
+        "simulated seconds", "of the network's own layers on a cluster, unless numbers are given"
+    )
+    clock.add_argument(
+        "--cluster", metavar="NAME", help=f"cluster whose devices run the stages (default {DEFAULT_CLUSTER})"
+    )
+    clock.add_argument(
+        "--forward", type=numbers, metavar="F", help="seconds of a MINI-BATCH's forward: one number, or one a stage"
+    )
+    clock.add_argument("--backward", type=numbers, metavar="B", help="seconds of a mini-batch's backward")
+    clock.add_argument("--update", type=float, metavar="U", help="seconds of an update (default 0)")
+    clock.add_argument("--predict", type=float, metavar="P", help="seconds of a weight prediction (default 0)")
+    clock.add_argument(
+        "--transfer", type=float, metavar="C", help="one-way seconds of a mini-batch's tensor (default 0)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train every seed and print."""
+    from experiments.output import UsageError, print_json, progress
+    from experiments.training_clocks import method_order
+    from simulator.training import (
+        DATA_SETS,
+        LEARNING_RATE_SCHEDULES,
+        NETWORKS,
+        OPTIMIZERS,
+        TrainingSettings,
+        minibatches_per_epoch,
+        runs,
+    )
+
+    for name, choices in (
+        ("data", DATA_SETS),
+        ("network", NETWORKS),
+        ("optimizer", OPTIMIZERS),
+        ("lr_schedule", LEARNING_RATE_SCHEDULES),
+    ):
+        if getattr(arguments, name) not in choices:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} {getattr(arguments, name)!r} is unknown; choices: {', '.join(choices)}")
+    rule = read_rule(arguments)
+    settings = TrainingSettings(
+        batch=arguments.batch,
+        learning_rate=arguments.lr,
+        schedule=LEARNING_RATE_SCHEDULES[arguments.lr_schedule],
+    )
+    stages, per_minibatch = arguments.stages, arguments.microbatches_per_minibatch
+    rule.check(stages, per_minibatch)
+    if arguments.batch < per_minibatch:
+        raise UsageError(f"--batch {arguments.batch} samples cannot be cut into {per_minibatch} micro-batches")
+    data = DATA_SETS[arguments.data]()
+    network = NETWORKS[arguments.network](stages, data.features, data.classes)
+    minibatches = arguments.epochs * minibatches_per_epoch(data, arguments.batch)
+    clock, seconds_of = _clock(arguments, network, data)
+    with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):
+        found = method_order(
+            arguments.method, stages, per_minibatch, minibatches, clock, warmup=arguments.warmup_minibatches or 0
+        )
+        trained = runs(
+            found.order,
+            arguments.method,
+            network,
+            data,
+            OPTIMIZERS[arguments.optimizer](),
+            settings,
+            range(arguments.seeds),
+            rule,
+            jobs=min(arguments.jobs, arguments.seeds),
+        )
+    if arguments.json:
+        print_json(_document(arguments, trained, found, minibatches, seconds_of))
+    else:
+        _print(arguments, trained, found, seconds_of)
+    return 0
+
+
+def read_rule(arguments: argparse.Namespace) -> PredictionRule:
+    """The method's rule with the settings asked for; UsageError for an unknown method, or settings that it has not."""
+    from dataclasses import replace
+
+    from experiments.output import UsageError
+    from simulator import PREDICTION_RULES
+
+    method = arguments.method
+    if method not in PREDICTION_RULES:
+        raise UsageError(f"--method {method!r} is unknown; choices: {', '.join(PREDICTION_RULES)}")
+    rule, settings = PREDICTION_RULES[method], {}
+    for option, field, owners in (
+        ("forward_rounding", "forward_rounding", ("xpipe",)),
+        ("backward_rounding", "backward_rounding", ("xpipe",)),
+        ("correction", "correction", ("xpipe", "xpipe-exact")),
+        ("warmup_minibatches", "warmup_updates", ("pipemare",)),
+    ):
+        value = getattr(arguments, option)
+        if value is None:
+            continue
+        if method not in owners:
+            raise UsageError(f"--{option.replace('_', '-')} goes with --method {' or '.join(owners)}, not {method}")
+        settings[field] = value
+    return replace(rule, **settings) if settings else rule
+
+
+def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tuple[Clock, str]:
+    """The clock asked for, and what its seconds are of."""
+    from experiments.output import UsageError
+    from experiments.training_clocks import GivenClock, network_clock
+    from hardware_profiles import load_cluster
+
+    given = [
+        name
+        for name in ("forward", "backward", "update", "predict", "transfer")
+        if getattr(arguments, name) is not None
+    ]
+    if given:
+        if arguments.cluster:
+            raise UsageError(f"--cluster times the network's layers; it does not go with --{given[0]}")
+        if arguments.forward is None or arguments.backward is None:
+            raise UsageError(f"--{given[0]} needs both --forward and --backward")
+        clock = GivenClock(
+            _for_stages(arguments.forward, arguments.stages),
+            _for_stages(arguments.backward, arguments.stages),
+            arguments.update or 0.0,
+            arguments.predict or 0.0,
+            arguments.transfer or 0.0,
+        )
+        return clock, "given seconds"
+    cluster = load_cluster(arguments.cluster or DEFAULT_CLUSTER)
+    if len(cluster.devices) < arguments.stages:
+        raise UsageError(
+            f"--stages {arguments.stages}: cluster {cluster.name} has {len(cluster.devices)} devices, one a stage"
+        )
+    optimizer = "momentum" if arguments.optimizer == "sgd" else "adam"
+    return (
+        network_clock(network, data, cluster, arguments.batch, optimizer),
+        f"the network's own layers on {cluster.name}, one stage a device, without contention",
+    )
+
+
+def _for_stages(values: Sequence[float], stages: int) -> tuple[float, ...]:
+    return tuple(values) * stages if len(values) == 1 else tuple(values)
+
+
+def record(run: TrainingRun, copies: Sequence[int]) -> dict[str, Any]:
+    """One seed as the JSON document holds it."""
+    return {
+        "seed": run.seed,
+        "train_loss": run.train_loss,
+        "test_accuracy": run.test_accuracy,
+        "diverged": run.diverged,
+        "weight_copies": max(copies),
+        "simulated_seconds": run.simulated_seconds,
+        "prediction_error_ratio": run.prediction_error_ratio,
+    }
+
+
+def _document(
+    arguments: argparse.Namespace, trained: Sequence[TrainingRun], found: MethodOrder, minibatches: int, seconds_of: str
+) -> dict[str, Any]:
+    return {
+        "method": arguments.method,
+        "stages": arguments.stages,
+        "microbatches_per_minibatch": arguments.microbatches_per_minibatch,
+        "data": arguments.data,
+        "network": arguments.network,
+        "optimizer": arguments.optimizer,
+        "learning_rate": arguments.lr,
+        "learning_rate_schedule": arguments.lr_schedule,
+        "batch": arguments.batch,
+        "epochs": arguments.epochs,
+        "minibatches": minibatches,
+        "seconds_of": seconds_of,
+        "weight_copies_per_stage": found.copies,
+        "runs": [record(run, found.copies) for run in trained],
+    }
+
+
+def _print(arguments: argparse.Namespace, trained: Sequence[TrainingRun], found: MethodOrder, seconds_of: str) -> None:
+    from statistics import mean
+
+    from experiments.output import print_table
+
+    rows = [
+        (
+            str(run.seed),
+            f"{run.train_loss:.4f}",
+            f"{run.test_accuracy:.1%}",
+            "yes" if run.diverged else "no",
+            f"{run.prediction_error_ratio:.3f}" if run.prediction_error_ratio == run.prediction_error_ratio else "-",
+        )
+        for run in trained
+    ]
+    t = arguments.microbatches_per_minibatch
+    title = f"{arguments.method}: {arguments.stages} stages, T = {t}, {arguments.optimizer} {arguments.lr:g} on {arguments.data}"
+    print_table(title, ("seed", "train loss", "test accuracy", "diverged", "prediction error ratio"), rows)
+    print(
+        f"mean train loss {mean(run.train_loss for run in trained):.4f}, "
+        f"test accuracy {mean(run.test_accuracy for run in trained):.1%}; "
+        f"weight copies by stage {' '.join(map(str, found.copies))}"
+    )
+    print(f"{trained[0].simulated_seconds:.6g} simulated seconds: {seconds_of}")

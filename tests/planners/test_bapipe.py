@@ -1,0 +1,257 @@
+"""Tests of BaPipe's explorer: partitions by hand, fractions, the rule of thumb, and that no contained method is faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import Cluster, load_accelerator, load_cluster
+from planners import (
+    Evaluator,
+    LayerCut,
+    Request,
+    applicable_planners,
+    coarse_points,
+    explore,
+    formula_seconds,
+    fractional_cuts,
+    ideal_stage_seconds,
+    make_plan,
+    minimax_cuts,
+    split_workload,
+)
+from simulator import InfeasiblePlanError, Layer, Plan, Problem, Workload, load_workload, stages_from_cuts
+from simulator.simulation import simulate
+from simulator.workloads import read_profile
+from simulator.workloads.synthetic import uniform_chain
+
+# ---- balanced partition ----------------------------------------------------------------------------------------------
+
+
+def additive(table: np.ndarray):  # type: ignore[no-untyped-def, type-arg]
+    """Stage seconds as sums of a table float64 [stages, layers]."""
+    totals = np.concatenate([np.zeros((len(table), 1)), np.cumsum(table, axis=1)], axis=1)
+    return lambda stage, begin, end: float(totals[stage, end] - totals[stage, begin])
+
+
+def test_ideal_time_is_the_harmonic_one() -> None:
+    """Accelerators that need 6 and 3 s alone need 2 s together: 1 / (1/6 + 1/3)."""
+    assert ideal_stage_seconds([6.0, 3.0]) == pytest.approx(2.0)
+    assert ideal_stage_seconds([8.0] * 4) == 2.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    times=st.lists(st.integers(1, 9), min_size=3, max_size=8),
+    speeds=st.lists(st.sampled_from([1.0, 2.0, 0.5]), min_size=2, max_size=3),
+)
+def test_no_other_cuts_have_a_faster_slowest_stage(times: list[int], speeds: list[float]) -> None:
+    """On small chains all cuts are tried, with unequal devices too; the harmonic time is a bound."""
+    table = np.array([[time / speed for time in times] for speed in speeds])
+    seconds, stages, layers = additive(table), len(speeds), len(times)
+
+    def slowest(cuts: tuple[int, ...]) -> float:
+        return max(seconds(stage, *span) for stage, span in enumerate(pairwise((0, *cuts, layers))))
+
+    found = slowest(tuple(minimax_cuts(range(layers + 1), stages, seconds)))
+    assert found == pytest.approx(min(slowest(cuts) for cuts in combinations(range(1, layers), stages - 1)))
+    assert found >= ideal_stage_seconds(table.sum(axis=1).tolist()) * (1 - 1e-12)
+
+
+def test_coarse_points_leave_out_slow_cuts_but_enough_to_cut_at() -> None:
+    """Cuts of more than 2 s are merged away; where one is not enough for three stages, the quickest two remain."""
+    transfers = np.array([0.0, 5.0, 1.0, 4.0, 3.0, 0.0])
+    assert coarse_points(transfers, 2, 2.0) == [0, 2, 5]
+    assert coarse_points(transfers, 3, 2.0) == [0, 2, 4, 5]
+    table = np.ones((2, 5))
+    assert minimax_cuts(coarse_points(transfers, 2, 2.0), 2, additive(table)) == [2]
+    with pytest.raises(ValueError, match="need at least 2 places"):
+        minimax_cuts([0, 2, 5], 3, additive(np.ones((3, 5))))
+
+
+# ---- intra-layer fractions -------------------------------------------------------------------------------------------
+
+
+def chain(macs: list[float]) -> Workload:
+    """Linear layers of 100 outputs, weights as many as multiply-adds."""
+    layers = tuple(
+        Layer(f"layer{number}", "linear", 2.0 * one, int(one), 100.0, 100.0) for number, one in enumerate(macs)
+    )
+    return Workload("hand", layers, tuple(pairwise(range(len(layers)))))
+
+
+def test_boundary_layer_is_split_where_both_sides_reach_the_ideal_time() -> None:
+    """Layers of 1, 2 and 3 s on two equal devices: T* = 3, exactly behind the second; of 2, 2 and 2: in the middle."""
+    assert fractional_cuts(np.array([[1.0, 2.0, 3.0]] * 2), [True] * 3) == [LayerCut(1, 1.0)]
+    (cut,) = fractional_cuts(np.array([[2.0, 2.0, 2.0]] * 2), [True] * 3)
+    assert (cut.layer, round(cut.fraction, 6)) == (1, 0.5)
+
+
+def test_unequal_devices_take_unequal_parts() -> None:
+    """One layer of 6 s on a device twice as slow as the other: a third of it against two thirds."""
+    (cut,) = fractional_cuts(np.array([[6.0], [3.0]]), [True])
+    assert (cut.layer, round(cut.fraction, 6)) == (0, 0.333333)
+
+
+def test_layers_that_cannot_be_split_go_where_more_of_them_lies() -> None:
+    """A pooling layer in the middle stays whole."""
+    (cut,) = fractional_cuts(np.array([[2.0, 2.0, 2.0]] * 2), [True, False, True])
+    assert cut.fraction == 1.0
+    assert cut.layer in (0, 1)
+
+
+def test_a_cut_inside_a_layer_carries_its_input_and_the_first_part() -> None:
+    """A quarter of the middle layer's 100 outputs and all of its 100 inputs cross: 125 elements instead of 100."""
+    split, cuts = split_workload(chain([10.0, 40.0, 20.0]), [LayerCut(1, 0.25)])
+    assert cuts == [2]
+    assert [layer.flop for layer in split.layers] == [20.0, 20.0, 60.0, 40.0]
+    assert [layer.parameters for layer in split.layers] == [10, 10, 30, 20]
+    assert split.cut_elements()[2] == 125.0
+    assert split.flop() == 140.0
+
+
+def test_only_products_can_be_split() -> None:
+    """A pooling layer names itself and its kind."""
+    pooling = Layer("pool", "pooling", 0.0, 0, 10.0, 10.0)
+    workload = Workload("one", (pooling, replace(pooling, name="next")), ((0, 1),))
+    with pytest.raises(ValueError, match=r"layer 'pool' cannot be split: .* this is pooling"):
+        split_workload(workload, [LayerCut(0, 0.5)])
+
+
+def test_fractions_even_boards_out_and_pay_with_bytes() -> None:
+    """Three equal layers on two boards: whole layers leave one board 2 of 3, a split 1.5 of 3, for more bytes on the link."""
+    cluster = load_cluster("fpga-vcu118-4").take(2)
+    workload = chain([3e9, 3e9, 3e9])
+    problem = Problem(workload, cluster, 64)
+    whole = simulate(problem, _streamed(workload, [2], 64), engine="recurrence")
+    split, cuts = split_workload(workload, [LayerCut(1, 0.5)])
+    parts = simulate(replace(problem, workload=split), _streamed(split, cuts, 64), engine="recurrence")
+    assert parts.iteration_seconds < 0.8 * whole.iteration_seconds
+    assert parts.bytes_per_sample > whole.bytes_per_sample
+
+
+def _streamed(workload: Workload, cuts: list[int], batch: int) -> Plan:
+    stages = stages_from_cuts(cuts, len(workload), [(0,), (1,)])
+    return Plan("hand", "1f1b-as", stages, (1,) * batch)
+
+
+# ---- schedules and the rule of thumb ---------------------------------------------------------------------------------
+
+
+def test_formulas_are_the_papers() -> None:
+    """N = 4, M = 8, F = 1, B = 2, SR = 0.3."""
+    values = {name: formula_seconds(name, 4, 8, 1.0, 2.0, 0.3) for name in ("1f1b-as", "fbp-as", "1f1b-sno", "1f1b-so")}
+    assert values == pytest.approx({"1f1b-as": 33.0, "fbp-as": 33.0, "1f1b-sno": 39.0, "1f1b-so": 34.8})
+
+
+def slow_links(cluster: Cluster, bandwidth: float) -> Cluster:
+    """The same devices on links of that many bytes/s."""
+    return replace(cluster, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
+
+
+def test_streaming_schedules_are_for_boards_that_stream() -> None:
+    """FPGA clusters get the AS schedules, GPU clusters the others; a request across is refused."""
+    boards = Problem(uniform_chain(8), load_cluster("fpga-vcu118-4"), 8)
+    gpus = Problem(uniform_chain(8), load_cluster("pipedream-b").take(4), 8)
+    assert applicable_planners(boards, Request(schedule="fbp-as"))["bapipe"] is None
+    assert "FPGA" in str(applicable_planners(gpus, Request(schedule="fbp-as"))["bapipe"])
+    blocking = replace(gpus, communication="send-blocking")
+    assert "overlaps" in str(applicable_planners(blocking, Request(schedule="1f1b-so"))["bapipe"])
+    assert make_plan("bapipe", blocking, Request(schedule="1f1b-sno")).plan.schedule == "1f1b-sno"
+
+
+def test_forwards_beside_backwards_are_chosen_where_bandwidth_is_tight() -> None:
+    """Links that carry a feature in between F and F+B: the rule and the simulation both take FBP-AS."""
+    cluster = slow_links(load_cluster("fpga-vcu118-4"), 1e7)
+    workload = chain([2e9] * 4)
+    workload = replace(workload, layers=tuple(replace(layer, output_elements=TIGHT, parameters=10**6) for layer in workload.layers))
+    problem = Problem(workload, cluster, 32)
+    found = explore(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=32))
+    assert found.rule.schedule == "fbp-as"
+    assert found.best.plan.schedule == "fbp-as"
+    assert found.disagreement == ""
+
+
+def test_disagreements_are_recorded() -> None:
+    """Where data parallelism wins, the rule's pipeline is reported with both times."""
+    problem = Problem(load_workload("vgg16"), load_cluster("pipedream-b").take(4), 16)
+    found = explore(problem, Evaluator(problem), np.random.default_rng(0))
+    assert found.best.plan.notation == "4"
+    assert found.disagreement.startswith("rule: 1f1b-so (2(N-i+1)·a fits)")
+    assert found.best.seconds <= found.rule.candidate.seconds
+
+
+def test_layers_move_where_memory_is_short() -> None:
+    """Two boards, heavy weights in the later layers: the balanced cut does not fit, the memory-tuned one does."""
+    macs = [4e9, 1e9, 1e9, 1e9, 1e9]
+    layers = tuple(
+        Layer(f"layer{n}", "linear", 2.0 * one, 10 if n == 0 else 30_000_000, 100.0, 100.0)
+        for n, one in enumerate(macs)
+    )
+    workload = Workload("heavy", layers, tuple(pairwise(range(5))))
+    board = replace(load_accelerator("vcu118"), ddr_bytes=1.2e9)  # type: ignore[type-var]
+    cluster = replace(load_cluster("fpga-vcu118-4").take(2), devices=(board, board))
+    problem = Problem(workload, cluster, 8)
+    found = explore(problem, Evaluator(problem), np.random.default_rng(0), Request(schedule="1f1b-as"))
+    assert "memory-tuned" in found.best.origin
+    assert simulate(problem, found.best.plan).fits
+
+
+# ---- never slower than what it contains ------------------------------------------------------------------------------
+
+WORKLOADS = (
+    "alexnet",
+    "vgg16",
+    "resnet50",
+    "resnet101",
+    "gnmt8",
+    "gnmt16",
+    "bert-base",
+    "bert-large",
+    "gpt2",
+    "gpt-14",
+)
+PROFILES = ("alexnet", "vgg16", "resnet50", "gnmt", "gnmt_large")
+CLUSTERS = ("pipedream-b/2", "pipedream-a/8", "fpga-mixed-4/3", "fpga-vcu118-4/2")
+
+
+def never_slower(workload: Workload, cluster: str) -> None:
+    name, devices = cluster.split("/")
+    problem = Problem(workload, load_cluster(name).take(int(devices)), 8)
+    request = Request(microbatches=None if len(workload) < 40 else 4)
+    reasons = applicable_planners(problem, request)
+    try:
+        best = simulate(problem, make_plan("bapipe", problem, request).plan)
+    except InfeasiblePlanError:
+        best = None
+    for other in ("uniform", "pipedream-flush", "data-parallel"):
+        if reasons[other] is not None:
+            continue
+        try:
+            outcome = simulate(problem, make_plan(other, problem, request).plan)
+        except InfeasiblePlanError:
+            continue
+        if outcome.fits:
+            assert best is not None, f"{other} fits"
+            assert best.fits
+            assert best.iteration_seconds <= outcome.iteration_seconds, other
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_never_slower_on_any_workload(name: str, cluster: str) -> None:
+    """On SimPy the plan is at least as fast as uniform GPipe, PipeDream's partition run synchronously and data parallelism."""
+    never_slower(load_workload(name), cluster)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("name", PROFILES)
+def test_never_slower_on_any_profile(name: str, cluster: str, shared_data: Path) -> None:
+    """The same on the bundled measured profiles."""
+    never_slower(read_profile(shared_data / "pipedream_profiles" / f"{name}.txt"), cluster)

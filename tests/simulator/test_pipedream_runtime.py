@@ -1,0 +1,196 @@
+"""Tests of PipeDream's runtime: 1F1B-RR with replicas, warm-up, weight versions, all-reduce, drain and steady state."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from hardware_profiles import Cluster, Phase, Precision, Work, load_cluster
+from hardware_profiles.cluster import Link
+from simulator import (
+    Layer,
+    OpKind,
+    Plan,
+    PlanCosts,
+    Problem,
+    Stage,
+    Workload,
+    build_program,
+    build_schedule,
+    lower,
+    recurrence,
+    simulate,
+)
+from simulator import engine as simpy_engine
+
+FAST = 1e15  # bytes a second: transfers and all-reduces take no time worth naming
+WEIGHTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Box:
+    """A device without cost: every layer is measured, updates are free."""
+
+    name: str = "box"
+    memory_bytes: float = 1e12
+
+    def seconds(self, work: Work, samples: int, phase: Phase, precision: Precision = "fp32") -> float:
+        """Nothing takes time."""
+        return 0.0
+
+
+def star(devices: int, bandwidth: float = FAST, collective: float = 1.0) -> Cluster:
+    nodes = tuple(f"d{i}" for i in range(devices))
+    links = tuple(Link(node, "network", bandwidth, collective=collective) for node in nodes)
+    return Cluster("star", (Box(),) * devices, nodes, ("network",), tuple((i,) for i in range(devices)), links)  # type: ignore[arg-type]
+
+
+def chain(*forwards: float, weights: int = WEIGHTS) -> Workload:
+    """One layer a number: forward seconds of one sample, backward twice as long."""
+    layers = tuple(
+        Layer(f"layer{i}", "linear", 0.0, weights, 1.0, 1.0, 1, ((1.0, forward, 2.0 * forward),))
+        for i, forward in enumerate(forwards)
+    )
+    edges = tuple((i, i + 1) for i in range(len(layers) - 1))
+    return Workload("chain", layers, edges, bytes_per_element=4)
+
+
+def plan_of(*replicas: int, minibatches: int | None = None) -> Plan:
+    bounds = [sum(replicas[:i]) for i in range(len(replicas) + 1)]
+    stages = tuple(Stage((i,), tuple(range(bounds[i], bounds[i + 1]))) for i in range(len(replicas)))
+    return Plan("test", "1f1b-rr", stages, (1,) * (minibatches or sum(replicas)), "round-robin")
+
+
+def problem_of(plan: Plan, *forwards: float, **options: object) -> Problem:
+    devices = sum(plan.replicas)
+    bandwidth = options.pop("bandwidth", FAST)
+    assert isinstance(bandwidth, float)
+    return Problem(chain(*forwards), star(devices, bandwidth), sum(plan.microbatches), optimizer="sgd", **options)  # type: ignore[arg-type]
+
+
+def test_straight_pipeline_of_four_takes_57_units() -> None:
+    """4 balanced stages, 16 minibatches, B = 2F: 3 + 16 · 3 + 6 = 57, on both engines."""
+    plan = plan_of(1, 1, 1, 1, minibatches=16)
+    costs = PlanCosts(problem_of(plan, 1.0, 1.0, 1.0, 1.0), plan)
+    program = lower(build_schedule("pipedream", 4, 16), costs)
+    assert recurrence.replay(program).makespan_seconds == pytest.approx(57.0, abs=1e-6)
+    assert simpy_engine.replay(program).makespan_seconds == pytest.approx(57.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("rule, copies", [("stashing", [4, 3, 2, 1]), ("vertical-sync", [4, 4, 4, 4])])
+def test_weight_copies_of_a_straight_pipeline(rule: str, copies: list[int]) -> None:
+    """Stage s of n stashes n - s versions; vertical sync needs the input stage's n everywhere."""
+    plan = plan_of(1, 1, 1, 1)
+    outcome = simulate(problem_of(plan, 1.0, 1.0, 1.0, 1.0, weight_versions=rule), plan)
+    held = [1 + memory.peak_parts["weight versions"] / (4 * WEIGHTS) for memory in outcome.memory]
+    assert held == copies
+
+
+def test_weight_versions_are_checked_at_the_door() -> None:
+    """An unknown rule names the choices."""
+    with pytest.raises(ValueError, match="weight_versions 'none' is unknown; choices: stashing, vertical-sync"):
+        problem_of(plan_of(1, 1), 1.0, 1.0, weight_versions="none")
+
+
+@pytest.mark.parametrize("replicas", [(2, 1, 1), (3, 2), (4, 2, 2), (9, 5, 1, 1), (15, 1)])
+def test_warm_up_is_the_runtime_rule(replicas: tuple[int, ...]) -> None:
+    """A rank of stage s warms up with floor((ranks - 1 - ranks before) / R_s) forwards, then strictly alternates to the end."""
+    schedule = build_schedule("1f1b-rr", len(replicas), 20 * sum(replicas), replicas=replicas)
+    for rank in range(schedule.ranks):
+        rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))
+        stage = int(schedule.stage[rows][0])
+        kinds = [kind for kind in schedule.kind[rows].tolist() if kind != OpKind.UPDATE]
+        warm_up = (sum(replicas) - 1 - sum(replicas[:stage])) // replicas[stage]
+        forwards = kinds.count(OpKind.FORWARD)
+        expected = [OpKind.FORWARD] * warm_up
+        expected += [OpKind.FORWARD, OpKind.BACKWARD] * (forwards - warm_up) + [OpKind.BACKWARD] * warm_up
+        assert kinds == expected
+        assert set(schedule.microbatch[rows].tolist()) == set(
+            range(int(schedule.replica[rank]), 20 * sum(replicas), replicas[stage])
+        )
+
+
+@pytest.mark.parametrize(
+    "replicas, forwards",
+    [((1, 1, 1), (1.0, 2.0, 1.5)), ((2, 1, 1), (2.0, 1.0, 1.0)), ((3, 1), (2.0, 1.0)), ((15, 1), (15.0, 0.9))],
+)
+def test_steady_state_is_the_slowest_stage(replicas: tuple[int, ...], forwards: tuple[float, ...]) -> None:
+    """On fast links a minibatch takes the largest (forward + backward) / replicas, within 3 %, whatever fill and drain take."""
+    plan = plan_of(*replicas)
+    outcome = simulate(problem_of(plan, *forwards), plan)
+    slowest = max(3.0 * forward / count for forward, count in zip(forwards, replicas, strict=True))
+    assert outcome.iteration_seconds == pytest.approx(slowest * len(plan.microbatches), rel=0.03)
+
+
+def test_fill_and_drain_are_told_apart_from_the_steady_state() -> None:
+    """4 stages of F = 1, B = 2: full after 3 units; n minibatches take 3 n + 9 in all, the steady state 3 each."""
+    plan = plan_of(1, 1, 1, 1)
+    outcome = simulate(problem_of(plan, 1.0, 1.0, 1.0, 1.0), plan)
+    assert outcome.fill_seconds == pytest.approx(3.0)
+    assert outcome.iteration_seconds == pytest.approx(3.0 * 4)
+    assert outcome.timeline.makespan_seconds == pytest.approx(3.0 * outcome.stream + 9.0)
+    # After its last forward the input stage runs the backwards of the 4 minibatches in flight, a round of F and B apart.
+    assert outcome.drain_seconds == pytest.approx(2.0 + 3 * 3.0)
+
+
+def test_the_stream_drains() -> None:
+    """At the end every minibatch that went forward has come back, and every replica has made its updates."""
+    plan = plan_of(2, 1, 1)
+    timeline = simulate(problem_of(plan, 2.0, 1.0, 1.0), plan).timeline
+    count = int(timeline.microbatch[timeline.kind == OpKind.FORWARD].max()) + 1
+    for stage, replicas in enumerate(plan.replicas):
+        of_stage = timeline.stage == stage
+        for kind in (OpKind.FORWARD, OpKind.BACKWARD):
+            assert sorted(set(timeline.microbatch[of_stage & (timeline.kind == kind)].tolist())) == list(range(count))
+        assert np.count_nonzero(of_stage & (timeline.kind == OpKind.UPDATE)) == count
+        assert set(timeline.replica[of_stage & timeline.compute()].tolist()) == set(range(replicas))
+
+
+def test_replicas_update_together_after_their_all_reduce() -> None:
+    """Updates of a round start when the gradients of all its replicas have been reduced, not before."""
+    plan = plan_of(3, 1)
+    bandwidth = 4.0 * WEIGHTS / 0.75  # a ring of 3 moves 4/3 of 4 MB: 1 s
+    problem = problem_of(plan, 2.0, 0.5, bandwidth=bandwidth, contention=False)
+    timeline = simulate(problem, plan).timeline
+    reduce = np.flatnonzero(timeline.kind == OpKind.REDUCE)
+    assert (timeline.end - timeline.start)[reduce] == pytest.approx(1.0)
+    for row in reduce.tolist():
+        members = timeline.microbatch // 3 == timeline.microbatch[row]
+        here = (timeline.stage == 0) & members
+        assert timeline.end[here & (timeline.kind == OpKind.BACKWARD)].max() <= timeline.start[row]
+        assert timeline.start[here & (timeline.kind == OpKind.UPDATE)].min() >= timeline.end[row]
+
+
+def test_flushed_runs_of_the_same_stages_are_slower_than_the_stream() -> None:
+    """GPipe and 1F1B idle m + n - 1 over m in their flush: 4 balanced stages, 8 minibatches: 11/8 of the steady state."""
+    plan = plan_of(1, 1, 1, 1, minibatches=8)
+    problem = problem_of(plan, 1.0, 1.0, 1.0, 1.0)
+    stream = simulate(problem, plan).iteration_seconds
+    for schedule in ("gpipe", "1f1b"):
+        flushed = simulate(problem, dataclasses.replace(plan, schedule=schedule, replication="split"))
+        assert flushed.iteration_seconds / stream == pytest.approx(11 / 8)
+
+
+def test_an_all_reduce_leaves_what_it_does_not_use_of_a_link() -> None:
+    """At a collective efficiency of 1/2 a ring keeps its links busy for half of its seconds; other transfers have the rest."""
+    devices = (0, 1, 2)
+    cluster = star(3, 1e9, collective=0.5)
+    assert cluster.allreduce_seconds(devices, 3e9) == pytest.approx(8.0)
+    assert cluster.allreduce_occupancy(devices) == pytest.approx((0.5,) * 6)
+    plan = Plan("test", "1f1b-rr", (Stage((0,), devices), Stage((1,), (3,))), (1,) * 4, "round-robin")
+    problem = Problem(chain(1.0, 0.1), star(4, 1e9, collective=0.5), 4)
+    _, _, program = build_program(problem, plan)
+    assert program.lane_occupancy[-1] == pytest.approx((0.5,) * 6)
+
+
+def test_a_flat_ring_is_what_its_library_knows() -> None:
+    """PipeDream's clusters all-reduce over one ring of all devices: 2 · 15/16 of the bytes at the network's collective rate."""
+    cluster = load_cluster("pipedream-b")
+    flat = 2 * 15 / 16 * 1e9 / (0.42 * 25e9 / 8)
+    assert cluster.allreduce_seconds(range(16), 1e9) == pytest.approx(flat, rel=0.01)
+    either = dataclasses.replace(cluster, allreduce="fastest")
+    assert either.allreduce_seconds(range(16), 1e9) < 0.65 * flat
+    assert cluster.take(12).allreduce == "flat-ring"
