@@ -94,7 +94,10 @@ def _from_torchvision(name: str) -> nn.Module:
         raise UsageError(
             f"model {name!r} is unknown; choices: {known}, module:callable, torchvision's if it is installed"
         )
-    models = import_module("torchvision.models")
+    try:
+        models = import_module("torchvision.models")
+    except (ImportError, RuntimeError, OSError) as error:  # built for another torch
+        raise UsageError(f"model {name!r}: torchvision cannot be imported: {error}") from error
     if name not in models.list_models(module=models):
         raise UsageError(f"model {name!r} is unknown; choices: {known}, module:callable, torchvision's classifiers")
     built: nn.Module = models.get_model(name, weights=None)

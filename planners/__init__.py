@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planners.balanced_partition import (
-        LayerCut,
         coarse_points,
-        fractional_cuts,
+        filled_cuts,
         ideal_stage_seconds,
         minimax_cuts,
-        split_workload,
     )
     from planners.bapipe import BaPipe, Candidate, Exploration, RuleOfThumb, explore, formula_seconds
     from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
     from planners.bounds import iteration_lower_bound, lower_bound_seconds
     from planners.brute_force import BruteForce
+    from planners.intra_layer import LayerCut, fractional_cuts, split_workload, streamed_fractions
     from planners.pipedream import (
         HierarchicalPartition,
         InfeasiblePartition,
@@ -44,14 +43,18 @@ if TYPE_CHECKING:
         Score,
         run_planner,
     )
+    from planners.unequal_planners import UnequalNested, UnequalSizes, balanced_problem
+    from planners.unequal_tables import UnequalTables, tables_of, unequal_problem
 
 _HOME = {
-    "LayerCut": "balanced_partition",
+    "LayerCut": "intra_layer",
     "coarse_points": "balanced_partition",
-    "fractional_cuts": "balanced_partition",
+    "filled_cuts": "balanced_partition",
+    "fractional_cuts": "intra_layer",
     "ideal_stage_seconds": "balanced_partition",
     "minimax_cuts": "balanced_partition",
-    "split_workload": "balanced_partition",
+    "split_workload": "intra_layer",
+    "streamed_fractions": "intra_layer",
     "BaPipe": "bapipe",
     "Candidate": "bapipe",
     "Exploration": "bapipe",
@@ -94,6 +97,12 @@ _HOME = {
     "Request": "search",
     "Score": "search",
     "run_planner": "search",
+    "UnequalNested": "unequal_planners",
+    "UnequalSizes": "unequal_planners",
+    "balanced_problem": "unequal_planners",
+    "UnequalTables": "unequal_tables",
+    "unequal_problem": "unequal_tables",
+    "tables_of": "unequal_tables",
 }
 
 __all__ = [
@@ -121,11 +130,16 @@ __all__ = [
     "RuleOfThumb",
     "Score",
     "StateTable",
+    "UnequalNested",
+    "UnequalSizes",
+    "UnequalTables",
     "UniformLayers",
     "applicable_planners",
     "balanced_cuts",
+    "balanced_problem",
     "coarse_points",
     "explore",
+    "filled_cuts",
     "formula_seconds",
     "fractional_cuts",
     "ideal_stage_seconds",
@@ -144,6 +158,9 @@ __all__ = [
     "split_workload",
     "stage_cost",
     "state_table",
+    "streamed_fractions",
+    "tables_of",
+    "unequal_problem",
     "uniform_cuts",
 ]
 

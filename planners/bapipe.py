@@ -1,7 +1,7 @@
 """BaPipe's explorer (arXiv 2012.12544): schedule x balanced partition x number of micro-batches, judged by simulation.
 
 The search, as the reference notes reconstruct it:
-1. for every number of micro-batches, the inter-layer partition with the fastest slowest stage (`minimax_cuts`);
+1. for every number of micro-batches, the inter-layer partition with the fastest slowest stage (`minimax_cuts`, `filled_cuts`);
 2. where a cut's transfer takes longer than a stage's forward, the same over coarse layers (`coarse_points`);
 3. for every schedule that the hardware can run: 1F1B-AS and FBP-AS on boards that stream, 1F1B-SNO where transfers block, 1F1B-SO
    and 1F1B (SNO's order and memory, but overlapped) where they do not, the best number of micro-batches; where none fits, the
@@ -9,7 +9,7 @@ The search, as the reference notes reconstruct it:
 4. beside them PipeDream's partition (replicas included) under the same schedules, PipeDream's own synchronous plan, uniform GPipe
    and data parallelism, so that the answer is never slower than one of these;
 5. the first few of the ranking, and the plans of the other methods, replayed on SimPy, contention included; the fastest wins.
-Intra-layer fractions change the network itself and are an analysis of their own (`balanced_partition.split_workload`).
+Intra-layer fractions change the network itself and are an analysis of their own (`planners.intra_layer`).
 
 BaPipe chooses the schedule by a rule of thumb; `explore` records what the rule would take and where the simulation disagrees.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import FieldProgrammableGateArray
-from planners.balanced_partition import StageSeconds, coarse_points, ideal_stage_seconds, minimax_cuts
+from planners.balanced_partition import coarse_points, filled_cuts, ideal_stage_seconds, minimax_cuts
 from planners.baselines import DataParallel, UniformLayers, boundary_moves
 from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts, stage_devices, straight_plan
 from planners.pipedream_planner import PipeDreamFlush
@@ -248,33 +248,29 @@ class _Search:
         """Cuts of the inter-layer partition, or of the coarse-grained one; None where the latter is not called for."""
         problem, stages = self.problem, len(devices)
         layers, samples = len(problem.workload), -(-problem.batch // count)
-        seconds = self.stage_seconds(devices, samples)
-        cuts = minimax_cuts(range(layers + 1), stages, seconds)
+        cuts = self._balanced(range(layers + 1), devices, samples)
         if not coarse:
             return cuts
         transfers = self.transfer_seconds(devices, samples)
         allowed = self.forward_seconds(devices, samples)
         if stages == 1 or max(transfers[cut] for cut in cuts) <= allowed:
             return None
-        return minimax_cuts(coarse_points(transfers, stages, allowed), stages, seconds)
+        merged = self._balanced(coarse_points(transfers, stages, allowed), devices, samples)
+        return None if merged == cuts else merged
 
-    def stage_seconds(self, devices: Sequence[int], samples: int) -> StageSeconds:
-        """Forward + backward (+ forward again) seconds of a range of layers on a stage's device."""
+    def _balanced(self, points: Sequence[int], devices: Sequence[int], samples: int) -> list[int]:
+        """Cuts out of `points` that even out forward + backward (+ forward again) seconds of a micro-batch."""
         costs, again = self.evaluate.layer_costs, 2.0 if self.problem.recompute else 1.0
-        totals: dict[int, FloatArray] = {}
+        if not any(costs.streams(device) for device in devices):
+            table = np.array([costs.round_trip_seconds(device, samples) for device in devices])
+            return minimax_cuts(points, np.concatenate([np.zeros((len(devices), 1)), table.cumsum(axis=1)], axis=1))
 
         def seconds(stage: int, begin: int, end: int) -> float:
-            device = devices[stage]
-            if costs.streams(device):
-                held = np.arange(begin, end, dtype=np.int64)
-                forward = costs.stage_seconds(device, held, samples, "forward")
-                return again * forward + costs.stage_seconds(device, held, samples, "backward")
-            kind = costs.kind_of_device(device)
-            if kind not in totals:
-                totals[kind] = np.concatenate([[0.0], np.cumsum(costs.round_trip_seconds(device, samples))])
-            return float(totals[kind][end] - totals[kind][begin])
+            held = np.arange(begin, end, dtype=np.int64)
+            forward = costs.stage_seconds(devices[stage], held, samples, "forward")
+            return again * forward + costs.stage_seconds(devices[stage], held, samples, "backward")
 
-        return seconds
+        return filled_cuts(points, len(devices), seconds)
 
     def forward_seconds(self, devices: Sequence[int], samples: int) -> float:
         """Forward seconds of an ideally balanced stage: what BaPipe allows a transfer."""

@@ -31,7 +31,7 @@ from planners.unequal import (
     search_partition,
     tidgap,
 )
-from planners.unequal_tables import UnequalTables, candidate_sizes, unequal_plan, unequal_problem, unequal_tables
+from planners.unequal_tables import UnequalTables, candidate_sizes, tables_of, unequal_plan, unequal_problem
 from simulator import InfeasiblePlanError, Plan, Problem
 
 Progress = Callable[[int, float], None]
@@ -96,8 +96,7 @@ class UnequalSizes:
         sizes = candidate_sizes(problem.batch, self.request.candidates)
 
         def solve(limits: list[float]) -> tuple[Cuts, UnequalPlan]:
-            quick = (best_equal,) if self.name == "best-equal" else (best_equal, greedy_dp)
-            cuts, unequal = tuned_partition(tables, sizes, limits, quick)
+            cuts, unequal = tuned_partition(tables, sizes, limits, _quick(self.name == "best-equal"))
             return cuts, self.search(unequal, rng, evaluate.report)
 
         return _within_memory(self.name, tables, evaluate, solve)
@@ -141,6 +140,25 @@ def balanced_partitions(tables: UnequalTables) -> list[Cuts]:
     """The partitions that balance the stages' seconds at 1, 2, 4, … samples, each once."""
     sizes = powers_of_two(tables.problem.batch)
     return list(dict.fromkeys(tuple(balanced_cuts(tables.stage_seconds(size))) for size in sizes))
+
+
+def balanced_problem(
+    tables: UnequalTables, candidates: Sequence[int] = (), *, equal: bool = False
+) -> tuple[Cuts, UnequalProblem]:
+    """The partition that the planners would take and its problem, within the memory of the devices.
+
+    candidates: sizes; default `candidate_sizes` of the batch; equal: as "best-equal" would take it
+    Raises InfeasibleSizes where no balanced partition fits.
+    """
+    problem = tables.problem
+    limits = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
+    sizes = tuple(candidates) or candidate_sizes(problem.batch)
+    return tuned_partition(tables, sizes, limits, _quick(equal))
+
+
+def _quick(equal: bool) -> tuple[Callable[[UnequalProblem], UnequalPlan], ...]:
+    """The searches by which a partition is chosen."""
+    return (best_equal,) if equal else (best_equal, greedy_dp)
 
 
 def tuned_partition(
@@ -193,7 +211,7 @@ def within_memory(unequal: UnequalProblem, limits: Sequence[float]) -> UnequalPr
 
 def _tables(problem: Problem, request: Request, evaluate: Evaluator) -> UnequalTables:
     devices = devices_in_order(problem)[: number_of_stages(problem, request)]
-    return unequal_tables(problem, devices, evaluate.layer_costs)
+    return tables_of(problem, devices, evaluate.layer_costs)
 
 
 def _within_memory(

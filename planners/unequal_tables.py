@@ -53,7 +53,7 @@ class UnequalTables:
         return seconds
 
 
-def unequal_tables(problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None) -> UnequalTables:
+def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None) -> UnequalTables:
     """The tables of a problem for a pipeline over `devices`, one a stage.
 
     costs: of the same problem, to share tables that are already filled

@@ -10,7 +10,9 @@ SCHEMAS = ("accelerator", "cluster")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("file", nargs="?", metavar="FILE", help="profile TOML, graph.txt, config.json or schedule CSV")
+    group.add_argument(
+        "file", nargs="?", metavar="FILE", help="profile TOML, graph.txt, profile JSON, config.json or schedule CSV"
+    )
     group.add_argument("--schema", metavar="KIND", help=f"print the JSON Schema of a profile: {' or '.join(SCHEMAS)}")
 
 
@@ -31,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _summary(path: str) -> str:
     from experiments.output import InputError
+    from experiments.problem_options import read_any_profile
 
     if path.endswith(".txt"):
         from simulator.workloads import read_profile
@@ -41,8 +44,16 @@ def _summary(path: str) -> str:
             f"mini-batch {profile.minibatch}"
         )
     if path.endswith(".json"):
-        from simulator.workloads import read_config
+        from simulator.workloads import is_measured_profile, load_measured_profile, read_config
 
+        if is_measured_profile(path):
+            measured = load_measured_profile(path)
+            workload = read_any_profile(path)
+            return (
+                f"ok: measured profile of {len(workload)} layers, {workload.parameters():,} parameters, "
+                f"on {measured.measurement.device_name}, spread {measured.measurement.spread:.2f}"
+                + ("" if measured.measurement.steady else " (too large)")
+            )
         workload = read_config(path)
         return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
     if path.endswith(".csv"):

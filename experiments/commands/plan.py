@@ -32,10 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON, for pipeplan export --plan")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     group = parser.add_argument_group(
-        "partition alone", "PipeDream's dynamic program over the profile, on levels given by numbers instead of a cluster"
+        "partition alone",
+        "PipeDream's dynamic program over the profile, on levels given by numbers instead of a cluster",
     )
     group.add_argument(
-        "--workers", type=count, nargs="+", metavar="N", help="components that each level joins, lowest level first (4 4)"
+        "--workers",
+        type=count,
+        nargs="+",
+        metavar="N",
+        help="components that each level joins, lowest level first (4 4)",
     )
     group.add_argument(
         "--bandwidths", type=float, nargs="+", metavar="B", help="bytes a second of each level's links (12e9 1.25e9)"
@@ -84,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
                 "evaluations": planned.evaluations,
                 "fill_seconds": outcome.fill_seconds,
                 "drain_seconds": outcome.drain_seconds,
+                # PipeDream's optimal number of minibatches in flight of each replica of the input stage
+                "noam": None if flushed else -(-len(outcome.plan.devices) // outcome.plan.replicas[0]),
                 "same_plan_flushed": [] if flushed else _flushed(outcome),
                 "interrupted": planned.interrupted,
                 "optimal_among": planned.optimal_among,
@@ -217,7 +224,9 @@ def _run_partition(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--variant {variant!r} is unknown; choices: {', '.join(VARIANTS)}")
     if arguments.bandwidths is None or len(arguments.bandwidths) != len(arguments.workers):
         given = 0 if arguments.bandwidths is None else len(arguments.bandwidths)
-        raise UsageError(f"--bandwidths must be one for each of {len(arguments.workers)} levels of --workers, got {given}")
+        raise UsageError(
+            f"--bandwidths must be one for each of {len(arguments.workers)} levels of --workers, got {given}"
+        )
     workload = read_any_profile(arguments.profile)
     found = partition(
         measured_table(workload),
@@ -248,14 +257,13 @@ def _run_partition(arguments: argparse.Namespace) -> int:
     )
     print(
         f"slowest stage {found.slowest_stage_seconds:.6g} s a mini-batch of {workload.minibatch}; speedup over one device "
-        f"{found.speedup_over_one:.3f}, over data parallelism {found.speedup_over_dp:.3f}; planned in {found.planning_seconds:.3f} s"
+        f"{found.speedup_over_one:.3f}, over data parallelism {found.speedup_over_dp:.3f}; "
+        f"planned in {found.planning_seconds:.3f} s"
     )
     return 0
 
 
-def _partition_document(
-    found: HierarchicalPartition, workload: Workload, bandwidths: list[float]
-) -> dict[str, Any]:
+def _partition_document(found: HierarchicalPartition, workload: Workload, bandwidths: list[float]) -> dict[str, Any]:
     """The partition in base units; states are ranges [start, stop), levels lowest first."""
     from planners import notation
 

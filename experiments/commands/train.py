@@ -35,7 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument("--data", default="digits", metavar="NAME", help="digits (default), breast-cancer or wine")
     training.add_argument("--network", default="mlp", metavar="NAME", help="mlp (default) or convolutional")
     training.add_argument("--optimizer", default="adam", metavar="NAME", help="adam (default), adamw or sgd")
-    training.add_argument("--lr", type=float, default=0.002, metavar="RATE", help="learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's")
+    training.add_argument(
+        "--lr",
+        type=float,
+        default=0.002,
+        metavar="RATE",
+        help="learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's",
+    )
     training.add_argument(
         "--lr-schedule", default="constant", metavar="NAME", help="constant (default), cosine, step or warmup"
     )

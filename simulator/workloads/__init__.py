@@ -11,6 +11,7 @@ from simulator.workloads.measured_profile import (
     MeasuredProfile,
     MeasuredProfileError,
     checked_profile,
+    is_measured_profile,
     load_measured_profile,
     read_measured_profile,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "WorkloadFileError",
     "checked_profile",
     "gnmt",
+    "is_measured_profile",
     "load_measured_profile",
     "load_workload",
     "read_config",

@@ -161,6 +161,15 @@ def load_measured_profile(path: str | Path) -> MeasuredProfile:
         raise MeasuredProfileError(f"{path}: {error}") from None
 
 
+def is_measured_profile(path: str | Path) -> bool:
+    """Whether a file says that it is one of ours; False for a file that cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return b'"pipeplan-profile-' in file.read(1000)
+    except OSError:
+        return False
+
+
 def checked_profile(document: dict[str, object]) -> MeasuredProfile:
     """A document in the file's form as a profile. Raises MeasuredProfileError, without a file's name."""
     try:

@@ -86,6 +86,8 @@ def test_every_command_reads_the_profile(tmp_path: Path, capsys: pytest.CaptureF
     ]
     assert main(["plan", *words]) == 0
     assert json.loads(capsys.readouterr().out)["feasible"]
+    assert main(["check", str(tmp_path / "profile.json")]) == 0
+    assert "ok: measured profile of 7 layers" in capsys.readouterr().out
 
 
 @needs_torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hardware_profiles import Cluster, load_accelerator, load_cluster
 from planners import (
@@ -19,6 +21,7 @@ from planners import (
     applicable_planners,
     coarse_points,
     explore,
+    filled_cuts,
     formula_seconds,
     fractional_cuts,
     ideal_stage_seconds,
@@ -34,10 +37,18 @@ from simulator.workloads.synthetic import uniform_chain
 # ---- balanced partition ----------------------------------------------------------------------------------------------
 
 
-def additive(table: np.ndarray):  # type: ignore[no-untyped-def, type-arg]
-    """Stage seconds as sums of a table float64 [stages, layers]."""
-    totals = np.concatenate([np.zeros((len(table), 1)), np.cumsum(table, axis=1)], axis=1)
-    return lambda stage, begin, end: float(totals[stage, end] - totals[stage, begin])
+Table = NDArray[np.float64]
+
+
+def totals_of(table: Table) -> Table:
+    """Prefix sums of a table float64 [stages, layers]."""
+    return np.concatenate([np.zeros((len(table), 1)), np.cumsum(table, axis=1)], axis=1)
+
+
+def slowest(totals: Table, cuts: Sequence[int]) -> float:
+    """Seconds of the slowest stage."""
+    bounds = (0, *cuts, totals.shape[1] - 1)
+    return max(float(totals[stage, end] - totals[stage, begin]) for stage, (begin, end) in enumerate(pairwise(bounds)))
 
 
 def test_ideal_time_is_the_harmonic_one() -> None:
@@ -53,15 +64,20 @@ def test_ideal_time_is_the_harmonic_one() -> None:
 )
 def test_no_other_cuts_have_a_faster_slowest_stage(times: list[int], speeds: list[float]) -> None:
     """On small chains all cuts are tried, with unequal devices too; the harmonic time is a bound."""
-    table = np.array([[time / speed for time in times] for speed in speeds])
-    seconds, stages, layers = additive(table), len(speeds), len(times)
+    totals = totals_of(np.array([[time / speed for time in times] for speed in speeds]))
+    found = slowest(totals, minimax_cuts(range(len(times) + 1), totals))
+    assert found == min(slowest(totals, cuts) for cuts in combinations(range(1, len(times)), len(speeds) - 1))
+    assert found >= ideal_stage_seconds(totals[:, -1].tolist()) * (1 - 1e-12)
 
-    def slowest(cuts: tuple[int, ...]) -> float:
-        return max(seconds(stage, *span) for stage, span in enumerate(pairwise((0, *cuts, layers))))
 
-    found = slowest(tuple(minimax_cuts(range(layers + 1), stages, seconds)))
-    assert found == pytest.approx(min(slowest(cuts) for cuts in combinations(range(1, layers), stages - 1)))
-    assert found >= ideal_stage_seconds(table.sum(axis=1).tolist()) * (1 - 1e-12)
+@settings(max_examples=60, deadline=None)
+@given(times=st.lists(st.integers(1, 9), min_size=4, max_size=9), stages=st.integers(1, 4))
+def test_filling_stages_is_as_good_on_equal_devices(times: list[int], stages: int) -> None:
+    """Stage after stage takes what fits: the exact cuts' slowest stage, to the width at which the search stops."""
+    totals = totals_of(np.array([times] * stages, dtype=np.float64))
+    cuts = filled_cuts(range(len(times) + 1), stages, lambda s, begin, end: float(totals[s, end] - totals[s, begin]))
+    exact = slowest(totals, minimax_cuts(range(len(times) + 1), totals))
+    assert slowest(totals, cuts) == pytest.approx(exact, rel=2e-3)
 
 
 def test_coarse_points_leave_out_slow_cuts_but_enough_to_cut_at() -> None:
@@ -69,10 +85,9 @@ def test_coarse_points_leave_out_slow_cuts_but_enough_to_cut_at() -> None:
     transfers = np.array([0.0, 5.0, 1.0, 4.0, 3.0, 0.0])
     assert coarse_points(transfers, 2, 2.0) == [0, 2, 5]
     assert coarse_points(transfers, 3, 2.0) == [0, 2, 4, 5]
-    table = np.ones((2, 5))
-    assert minimax_cuts(coarse_points(transfers, 2, 2.0), 2, additive(table)) == [2]
+    assert minimax_cuts(coarse_points(transfers, 2, 2.0), totals_of(np.ones((2, 5)))) == [2]
     with pytest.raises(ValueError, match="need at least 2 places"):
-        minimax_cuts([0, 2, 5], 3, additive(np.ones((3, 5))))
+        minimax_cuts([0, 2, 5], totals_of(np.ones((3, 5))))
 
 
 # ---- intra-layer fractions -------------------------------------------------------------------------------------------
@@ -170,7 +185,9 @@ def test_forwards_beside_backwards_are_chosen_where_bandwidth_is_tight() -> None
     """Links that carry a feature in between F and F+B: the rule and the simulation both take FBP-AS."""
     cluster = slow_links(load_cluster("fpga-vcu118-4"), 1e7)
     workload = chain([2e9] * 4)
-    workload = replace(workload, layers=tuple(replace(layer, output_elements=TIGHT, parameters=10**6) for layer in workload.layers))
+    workload = replace(
+        workload, layers=tuple(replace(layer, output_elements=50_000.0, parameters=10**6) for layer in workload.layers)
+    )
     problem = Problem(workload, cluster, 32)
     found = explore(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=32))
     assert found.rule.schedule == "fbp-as"

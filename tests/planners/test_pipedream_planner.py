@@ -77,7 +77,7 @@ def test_small_weights_give_plain_data_parallelism() -> None:
 
 def test_flush_runs_the_same_partition_synchronously() -> None:
     """Heavy weights in the last layer: both plans have the same stages; one splits micro-batches, one takes turns."""
-    heavy = chain([2e11, 2e11, 2e11, 1e9], parameters=[1000, 1000, 1000, 200_000_000], output_elements=[1e4] * 4)
+    heavy = chain([2e11, 2e11, 2e11, 1e9], parameters=[1000, 1000, 1000, 400_000_000], output_elements=[1e4] * 4)
     problem = Problem(heavy, load_cluster("pipedream-arxiv-b").take(4), 16)
     turns, split = (make_plan(name, problem).plan for name in ("pipedream", "pipedream-flush"))
     assert turns.notation == "3-1"

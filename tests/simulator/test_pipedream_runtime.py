@@ -113,16 +113,34 @@ def test_warm_up_is_the_runtime_rule(replicas: tuple[int, ...]) -> None:
         )
 
 
+@pytest.mark.parametrize("weights", [0, WEIGHTS])
 @pytest.mark.parametrize(
     "replicas, forwards",
-    [((1, 1, 1), (1.0, 2.0, 1.5)), ((2, 1, 1), (2.0, 1.0, 1.0)), ((3, 1), (2.0, 1.0)), ((15, 1), (15.0, 0.9))],
+    [((1, 1, 1), (1.0, 2.0, 1.5)), ((2, 1, 1), (8.0, 0.1, 0.1)), ((3, 1), (6.0, 1.0)), ((15, 1), (15.0, 0.9))],
 )
-def test_steady_state_is_the_slowest_stage(replicas: tuple[int, ...], forwards: tuple[float, ...]) -> None:
+def test_steady_state_is_the_slowest_stage(
+    replicas: tuple[int, ...], forwards: tuple[float, ...], weights: int
+) -> None:
     """On fast links a minibatch takes the largest (forward + backward) / replicas, within 3 %, whatever fill and drain take."""
     plan = plan_of(*replicas)
-    outcome = simulate(problem_of(plan, *forwards), plan)
+    problem = problem_of(plan, *forwards)
+    problem = dataclasses.replace(problem, workload=chain(*forwards, weights=weights))
     slowest = max(3.0 * forward / count for forward, count in zip(forwards, replicas, strict=True))
-    assert outcome.iteration_seconds == pytest.approx(slowest * len(plan.microbatches), rel=0.03)
+    assert simulate(problem, plan).iteration_seconds == pytest.approx(slowest * len(plan.microbatches), rel=0.03)
+
+
+def test_replicas_in_step_wait_for_the_order_of_later_stages() -> None:
+    """2-1-1 of F = 4, 1/2, 1/2: stage 1 runs 4F before 3B, and 4F comes after the next round's forward of stage 0.
+
+    Replicas that update together come back in step, so each round waits for 4F and 3B of stage 1, 1.5 units: 13.5 where free
+    replicas need 12. Of equal stages (F = 2, 1, 1) a round takes 9 instead of 6.
+    """
+    plan = plan_of(2, 1, 1)
+    for forwards, free, together in (((4.0, 0.5, 0.5), 12.0, 13.5), ((2.0, 1.0, 1.0), 6.0, 9.0)):
+        problem = problem_of(plan, *forwards)
+        alone = dataclasses.replace(problem, workload=chain(*forwards, weights=0))
+        assert simulate(alone, plan).iteration_seconds == pytest.approx(2 * free)
+        assert simulate(problem, plan).iteration_seconds == pytest.approx(2 * together)
 
 
 def test_fill_and_drain_are_told_apart_from_the_steady_state() -> None:

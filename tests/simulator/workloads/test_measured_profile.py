@@ -98,7 +98,10 @@ def without(key: str) -> Callable[[dict[str, Any]], object]:
         (lambda one: one.update(extra=1), r"unknown field `extra`"),
         (lambda one: one.update(format="other"), r"\$\.format = 'other': must be 'pipeplan-profile-1'"),
         (lambda one: one.update(edges=[[1, 0]]), r"topological order .* got edge \(1, 0\)"),
-        (lambda one: one["layers"][0].update(kind="nonsense"), r"\$\.layers\[0\]\.kind = 'nonsense': Invalid enum value"),
+        (
+            lambda one: one["layers"][0].update(kind="nonsense"),
+            r"\$\.layers\[0\]\.kind = 'nonsense': Invalid enum value",
+        ),
         (lambda one: one["layers"][0]["timings"].reverse(), r"layer 'a': measured samples must be positive and rise"),
         (
             lambda one: one["layers"][1]["timings"][0].update(forward_seconds=-1.0),
@@ -121,7 +124,7 @@ def test_errors_name_file_key_value_and_rule(
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\x00", '{"format": NaN}', "[" * 5000])
 def test_what_is_no_profile_is_refused(tmp_path: Path, content: str) -> None:
     """Anything else than a JSON object of our format is refused in one line, as is a folder."""
-    with pytest.raises(MeasuredProfileError, match="profile.json"):
+    with pytest.raises(MeasuredProfileError, match=r"profile\.json"):
         read_measured_profile(written(tmp_path, content))
     with pytest.raises(MeasuredProfileError, match="cannot be read"):
         read_measured_profile(tmp_path)

@@ -1,0 +1,130 @@
+"""Method throughput: samples a second and memory of the methods of pipeline training, on equal stages and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hardware_profiles import load_cluster
+from planners import Request, make_plan
+from simulator import (
+    OpKind,
+    Plan,
+    Problem,
+    Stage,
+    build_schedule,
+    engine,
+    equal_microbatches,
+    given_costs,
+    load_workload,
+    lower,
+    simulate,
+)
+
+WORKLOAD, CLUSTER, DEVICES, BATCH = "bert-large", "dapple-b", 8, 32
+
+WHOLE = 1
+"""T of methods that send whole mini-batches through the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCase:
+    """A method on the cluster: label, schedule, T, and samples a mini-batch."""
+
+    label: str
+    schedule: str
+    per_minibatch: int
+    batch: int = BATCH
+
+
+def cluster_cases(stages: int) -> list[ClusterCase]:
+    """Methods by schedule, T and mini-batch; the smaller mini-batches are those of methods that hold too much of 32 samples."""
+    return [
+        *(ClusterCase(f"GPipe T={t}", "gpipe", t) for t in (4, 8, 16)),
+        *(ClusterCase(f"1F1B T={t}", "1f1b", t) for t in (4, 8, 16)),
+        ClusterCase("PipeDream T=1", "pipedream", WHOLE),
+        ClusterCase("PipeDream T=1, batch 8", "pipedream", WHOLE, 8),
+        ClusterCase("PipeDream T=1, batch 4", "pipedream", WHOLE, 4),
+        ClusterCase("SpecTrain v1 T=1", "spectrain-v1", WHOLE),
+        ClusterCase("SpecTrain v2 T=1", "spectrain-v2", WHOLE),
+        ClusterCase("SpecTrain v2 T=1, batch 8", "spectrain-v2", WHOLE, 8),
+        ClusterCase("SpecTrain v2 T=1, batch 4", "spectrain-v2", WHOLE, 4),
+        ClusterCase("PipeOptim T=1", "pipeoptim", WHOLE),
+        ClusterCase(f"2BW T={stages}", "2bw", stages),
+        *(ClusterCase(f"XPipe T={t}", "xpipe", t) for t in (1, 2, 4, 8, 16)),
+    ]
+
+
+def cluster_problem(
+    devices: int = DEVICES, workload: str = WORKLOAD, cluster: str = CLUSTER, batch: int = BATCH
+) -> Problem:
+    """The workload on the first devices of the cluster, Adam; ValueError for a cluster with fewer."""
+    whole = load_cluster(cluster)
+    if len(whole.devices) < devices:
+        raise ValueError(f"cluster {cluster!r} has {len(whole.devices)} devices, {devices} are needed")
+    return Problem(load_workload(workload), whole.take(devices), batch, optimizer="adam")
+
+
+def balanced_stages(problem: Problem) -> tuple[Stage, ...]:
+    """One partition for every method: stages balanced by the greedy planner for four micro-batches, one device each."""
+    return make_plan("greedy", problem, Request(schedule="1f1b", microbatches=4)).plan.stages
+
+
+def data_parallel_plan(problem: Problem) -> Plan:
+    """The whole network on every device, the mini-batch divided over them."""
+    devices = tuple(range(len(problem.cluster.devices)))
+    return Plan("hand", "gpipe", (Stage(tuple(range(len(problem.workload))), devices),), (problem.batch,))
+
+
+def balanced_rows(stages: Sequence[int], per_minibatch: Sequence[int]) -> list[dict[str, float]]:
+    """Steady seconds of a mini-batch of XPipe and GPipe's makespan, N equal stages, F = 1, B = 2 a micro-batch, on SimPy."""
+    rows = []
+    for n in stages:
+        for t in per_minibatch:
+            schedule = build_schedule("xpipe", n, t * (2 * n + 4), microbatches_per_minibatch=t)
+            timeline = engine.replay(lower(schedule, given_costs(n, 1.0, 2.0)))
+            ends = timeline.end[(timeline.kind == OpKind.UPDATE) & (timeline.stage == 0)]
+            steady = float(ends[-n - 1] - ends[-n - 2])
+            gpipe = engine.replay(lower(build_schedule("gpipe", n, t), given_costs(n, 1.0, 2.0))).makespan_seconds
+            rows.append(
+                {
+                    "stages": n,
+                    "microbatches_per_minibatch": t,
+                    "xpipe_seconds": steady,
+                    "gpipe_seconds": gpipe,
+                    "speedup": gpipe / steady,
+                    "formula": (t + n - 1) / t,
+                }
+            )
+    return rows
+
+
+def cluster_rows(problem: Problem) -> list[dict[str, Any]]:
+    """Samples a second, peak memory and weight copies of every method, on SimPy with contention."""
+    stages = balanced_stages(problem)
+    rows = [_row("data parallel", problem, data_parallel_plan(problem))]
+    for case in cluster_cases(len(stages)):
+        sizes = equal_microbatches(case.batch, case.per_minibatch)
+        rows.append(_row(case.label, replace(problem, batch=case.batch), Plan("hand", case.schedule, stages, sizes)))
+    return rows
+
+
+def _row(label: str, problem: Problem, plan: Plan) -> dict[str, Any]:
+    outcome = simulate(problem, plan)
+    fullest = outcome.fullest
+    copies = [1.0 + one.peak_parts["weight versions"] / one.peak_parts["weights"] for one in outcome.memory]
+    return {
+        "label": label,
+        "schedule": plan.schedule,
+        "microbatches_per_minibatch": len(plan.microbatches),
+        "batch": problem.batch,
+        "samples_per_second": outcome.samples_per_second,
+        "seconds_per_minibatch": outcome.iteration_seconds,
+        "peak_memory_bytes": fullest.peak_bytes,
+        "capacity_bytes": fullest.capacity_bytes,
+        "weight_copies_bytes": fullest.peak_parts["weight versions"],
+        "activation_bytes": fullest.peak_parts["activations"],
+        "most_weight_copies": max(copies),
+        "fits": outcome.fits,
+    }

@@ -1,0 +1,174 @@
+"""Training grid: methods and settings, each trained on many seeds, in parallel processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from joblib import Parallel, cpu_count, delayed
+
+from experiments.training_clocks import FLUSHED, Clock, GivenClock, method_order
+from simulator import PredictionRule
+from simulator.training import (
+    NETWORKS,
+    OPTIMIZERS,
+    DataSet,
+    TrainingRun,
+    TrainingSettings,
+    minibatches_per_epoch,
+    train_seeds,
+)
+
+GROUP = 5
+"""Seeds trained side by side: more of them leave the caches, fewer pay more calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of a grid.
+
+    label: what it is called; method: name in `PREDICTION_RULES`; per_minibatch: T
+    rule: settings of the method other than the default; flushed: schedule of a synchronous method
+    warmup: synchronous mini-batches first
+    """
+
+    label: str
+    method: str
+    per_minibatch: int = 1
+    rule: PredictionRule | None = None
+    flushed: str = FLUSHED
+    warmup: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is trained, the same for every case of a comparison."""
+
+    optimizer: str = "adam"
+    learning_rate: float = 0.002
+    stages: int = 8
+    network: str = "mlp"
+    batch: int = 32
+    epochs: int = 10
+
+    @property
+    def label(self) -> str:
+        """As in `adam 0.002`."""
+        return f"{self.optimizer} {self.learning_rate:g}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CaseResult:
+    """The runs of one case under one setting, by rising seed, and the weight copies of each stage."""
+
+    case: Case
+    setting: Setting
+    copies: tuple[int, ...]
+    runs: tuple[TrainingRun, ...] = field(repr=False)
+
+    @property
+    def losses(self) -> list[float]:
+        """Final train loss of every seed."""
+        return [run.train_loss for run in self.runs]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Final test accuracy of every seed."""
+        return [run.test_accuracy for run in self.runs]
+
+    @property
+    def diverged(self) -> int:
+        """Seeds that diverged."""
+        return sum(run.diverged for run in self.runs)
+
+    @property
+    def error_ratio(self) -> float:
+        """Mean prediction error ratio; NaN where no version differs."""
+        return float(np.mean([run.prediction_error_ratio for run in self.runs]))
+
+    def record(self) -> dict[str, object]:
+        """A flat record: means, spreads (standard deviation over seeds), counts."""
+        return {
+            "label": self.case.label,
+            "method": self.case.method,
+            "microbatches_per_minibatch": self.case.per_minibatch,
+            "stages": self.setting.stages,
+            "optimizer": self.setting.optimizer,
+            "learning_rate": self.setting.learning_rate,
+            "seeds": len(self.runs),
+            "train_losses": self.losses,
+            "test_accuracies": self.accuracies,
+            **_spread("train_loss", self.losses),
+            **_spread("test_accuracy", self.accuracies),
+            "diverged": self.diverged,
+            "prediction_error_ratio": self.error_ratio,
+            "weight_copies": max(self.copies),
+            "weight_copies_per_stage": list(self.copies),
+        }
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}_mean": float(np.mean(values)),
+        f"{name}_median": float(np.median(values)),
+        f"{name}_deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+    }
+
+
+def unit_clock(stages: int) -> GivenClock:
+    """Equal stages, a mini-batch 1 s forward and 2 s backward: for runs whose seconds nobody reads."""
+    return GivenClock((1.0,) * stages, (2.0,) * stages)
+
+
+def train_grid(
+    grid: Sequence[tuple[Case, Setting]],
+    data: DataSet,
+    seeds: int,
+    *,
+    clock: Clock | None = None,
+    evaluate_every: int | None = None,
+    jobs: int | None = None,
+    report: Callable[[int, str], None] = lambda done, text: None,
+) -> list[CaseResult]:
+    """Train every case of the grid on seeds 0..seeds-1; results in the grid's order, the same for any number of processes.
+
+    clock: of every case; default `unit_clock`. jobs: processes, default as many as this process may use cores
+    report: called with the parts done and the label of the last one
+    """
+    groups = [range(first, min(first + GROUP, seeds)) for first in range(0, seeds, GROUP)]
+    tasks = [(case, setting, group) for case, setting in grid for group in groups]
+    workers = min(cpu_count() if jobs is None else jobs, len(tasks))
+    parts = Parallel(n_jobs=workers, return_as="generator")(
+        delayed(_train)(case, setting, data, group, clock, evaluate_every) for case, setting, group in tasks
+    )
+    done: list[tuple[tuple[int, ...], list[TrainingRun]]] = []
+    for part, (case, setting, _) in zip(parts, tasks, strict=True):
+        done.append(part)
+        report(len(done), f"{len(done)}/{len(tasks)} {case.label}, {setting.label}")
+    results = []
+    for number, (case, setting) in enumerate(grid):
+        own = done[number * len(groups) : (number + 1) * len(groups)]
+        results.append(CaseResult(case, setting, own[0][0], tuple(run for _, runs in own for run in runs)))
+    return results
+
+
+def _train(
+    case: Case, setting: Setting, data: DataSet, seeds: range, clock: Clock | None, evaluate_every: int | None
+) -> tuple[tuple[int, ...], list[TrainingRun]]:
+    minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
+    found = method_order(
+        case.method,
+        setting.stages,
+        case.per_minibatch,
+        minibatches,
+        clock or unit_clock(setting.stages),
+        flushed=case.flushed,
+        warmup=min(case.warmup, minibatches - 1),
+    )
+    network = NETWORKS[setting.network](setting.stages, data.features, data.classes)
+    settings = TrainingSettings(batch=setting.batch, learning_rate=setting.learning_rate, evaluate_every=evaluate_every)
+    runs = train_seeds(
+        found.order, case.method, network, data, OPTIMIZERS[setting.optimizer](), settings, list(seeds), case.rule
+    )
+    return found.copies, runs

@@ -1,0 +1,211 @@
+"""UMPIPE plots: gains over every reading of the baselines, convergence, memory against makespan, and two Gantt charts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from planners.unequal import UnequalPlan, UnequalProblem, program_of
+from simulator import engine, gantt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from experiments.umpipe_searches import Instance
+
+INK, FAINT, GRID, ALARM = "#1f2328", "#59636e", "#dfe3e8", "#b3261e"
+BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
+
+SEARCH_STYLES: dict[str, tuple[str, str]] = {
+    "DGAP": (BLUE, "-"),
+    "DGAP, single chromosome": (ORANGE, "-"),
+    "TiDGAP": (GREEN, "-"),
+    "TiDGAP, unseeded": (BLUE, "--"),
+    "TiDGAP, compiled": (BLUE, ":"),
+    "pymoo GA": ("#8a4f9e", "-"),
+}
+
+LEVELS: dict[str, tuple[str, str]] = {
+    "greedy DP": (GREY, "-."),
+    "best equal size": (INK, (0, (1, 2))),  # type: ignore[dict-item]
+}
+
+
+class Shown(Protocol):
+    """What a Gantt pair is drawn from: UMPIPE's plan and a tuned GPipe's, each on its own partition."""
+
+    network: str
+    setting: str
+    problem: UnequalProblem
+    plan: UnequalPlan
+    gpipe_problem: UnequalProblem
+    gpipe: UnequalPlan
+
+
+# ---- gains ---------------------------------------------------------------------------------------------------
+
+
+def gains_by_reading(gains: Mapping[tuple[str, str], Mapping[str, float]], network: str) -> dict[str, list[float]]:
+    """Reading -> gains in percent over all settings of a network."""
+    found: dict[str, list[float]] = {}
+    for (one, _), values in gains.items():
+        if one == network:
+            for name, gain in values.items():
+                found.setdefault(name, []).append(100.0 * gain)
+    return found
+
+
+def gains_figure(
+    gains: Mapping[tuple[str, str], Mapping[str, float]], published: Mapping[tuple[str, str], float]
+) -> Figure:
+    """One panel a network: a dot for every setting, a row for every reading, a line at each published gain."""
+    networks = list(dict.fromkeys(network for network, _ in gains))
+    figure = Figure(figsize=(13.5, 5.4), dpi=100, facecolor="white")
+    panels = figure.subplots(1, len(networks), sharey=True, squeeze=False)[0]
+    for ax, network in zip(panels, networks, strict=True):
+        found = gains_by_reading(gains, network)
+        names = list(found)[::-1]
+        for row, name in enumerate(names):
+            color = BLUE if name.startswith("gpipe") else ORANGE
+            ax.plot(found[name], [row] * len(found[name]), "o", color=color, alpha=0.55, markersize=5, clip_on=True)
+        for system, color in (("gpipe", BLUE), ("pipedream", ORANGE)):
+            value = 100.0 * published[network, system]
+            ax.axvline(value, color=color, linestyle="--", linewidth=1.2)
+        ax.axvline(0.0, color=INK, linewidth=0.8)
+        texts = [f"{system} {100 * published[network, system]:.4g} %" for system in ("gpipe", "pipedream")]
+        ax.set_title(f"{network}\npublished: {', '.join(texts)}", fontsize=10, color=INK, loc="left")
+        if network == "simulation":
+            ax.set_xscale("symlog", linthresh=100.0)
+            ticks = [-50, 0, 50, 100, 300, 1000, 3000]
+            ax.set_xticks(ticks, [str(tick) for tick in ticks])
+        else:
+            ax.set_xlim(-60.0, 100.0)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_xlabel("gain in speed, %", color=INK)
+        _plain(ax, "x")
+    figure.suptitle(
+        "What unequal micro-batches gain (proven optimum), by reading of the baseline; a dot is a setting; blue GPipe, orange "
+        "PipeDream, dashed: published; beyond 100 % cut",
+        fontsize=10,
+        x=0.01,
+        ha="left",
+    )
+    figure.tight_layout(rect=(0.0, 0.0, 1.0, 0.96))
+    return figure
+
+
+# ---- convergence ---------------------------------------------------------------------------------------------
+
+
+def convergence(plan: UnequalPlan, optimum: float) -> tuple[list[int], list[float], list[float]]:
+    """Evaluations, seconds, and per cent above the optimum at every point of a search's history."""
+    evaluations = [count for count, _ in plan.history]
+    above = [100.0 * (best / optimum - 1.0) for _, best in plan.history]
+    return evaluations, list(plan.history_seconds), above
+
+
+def convergence_figure(instances: Sequence[Instance]) -> Figure:
+    """A row an instance: best so far above the optimum, against evaluations (left) and against seconds (right)."""
+    figure = Figure(figsize=(12.0, 0.7 + 2.9 * len(instances)), dpi=100, facecolor="white")
+    grid = figure.subplots(len(instances), 2, sharey="row", squeeze=False)
+    for row, instance in zip(grid, instances, strict=True):
+        for title, (color, line) in SEARCH_STYLES.items():
+            plans = [found.plan for found in instance.found if found.search == title]
+            if not plans:
+                continue
+            evaluations, seconds, above = convergence(plans[0], instance.optimum)
+            row[0].step(evaluations, above, where="post", color=color, linestyle=line, label=title, linewidth=1.6)
+            row[1].step(seconds, above, where="post", color=color, linestyle=line, linewidth=1.6)
+        for title, (color, line) in LEVELS.items():
+            level = 100.0 * (instance.plan(title).makespan_seconds / instance.optimum - 1.0)
+            for ax in row:
+                ax.axhline(level, color=color, linestyle=line, linewidth=1.2, label=title)
+        row[1].axvline(
+            instance.plan("exact").seconds, color=ALARM, linewidth=1.2, label="exact method has its proof"
+        )
+        worst = max(above for found in instance.found for above in [100 * found.above_exact] if found.plan.history_seconds)
+        level = 100.0 * (instance.plan("best equal size").makespan_seconds / instance.optimum - 1.0)
+        row[0].set_ylim(-0.03 * max(level, worst), 1.25 * max(level, worst, 0.5))
+        row[0].set_ylabel("above the optimum, %", color=INK)
+        row[0].set_title(instance.name, fontsize=10, loc="left", color=INK)
+        row[1].set_title(
+            f"TiDGAP {instance.acceleration:.0f} × as fast as DGAP, compiled {instance.compiled_acceleration:.0f} ×",
+            fontsize=10,
+            loc="left",
+            color=INK,
+        )
+        row[1].set_xscale("log")
+        for ax in row:
+            _plain(ax, "both")
+    grid[-1][0].set_xlabel("evaluations", color=INK)
+    grid[-1][1].set_xlabel("seconds (log)", color=INK)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    more, words = grid[0][1].get_legend_handles_labels()
+    handles.append(more[-1])
+    labels.append(words[-1])
+    figure.legend(handles, labels, loc="upper center", ncol=5, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.5 / figure.get_figheight()))
+    return figure
+
+
+# ---- memory --------------------------------------------------------------------------------------------------
+
+
+def pareto_figure(front: Sequence[Any], equal: Sequence[Any], setting: str) -> Figure:
+    """Makespan against the static memory of the fullest stage: the exact front, and every equal size beside."""
+    figure = Figure(figsize=(8.6, 5.0), dpi=100, facecolor="white")
+    ax = figure.subplots()
+    best = sorted((point.seconds * 1e3, point.static_bytes / 2**20) for point in equal)
+    least = np.minimum.accumulate([memory for _, memory in best])
+    shown = [(t, m) for (t, m), low in zip(best, least, strict=True) if m <= low]
+    points = sorted((point.seconds * 1e3, point.static_bytes / 2**20) for point in front)
+    ax.step(*zip(*points, strict=True), where="post", color=BLUE, linewidth=1.4, zorder=2)
+    ax.plot(*zip(*points, strict=True), "o", color=BLUE, markersize=5, label="unequal sizes: every optimum", zorder=3)
+    ax.plot(*zip(*best, strict=True), "x", color=GREY, markersize=5, label="equal sizes", zorder=2)
+    ax.step(*zip(*shown, strict=True), where="post", color=ORANGE, linewidth=1.4, label="their front", zorder=2)
+    right = 1.35 * max(points[-1][0], shown[-1][0] if shown[-1][0] < 3 * points[-1][0] else points[-1][0])
+    ax.set_xlim(0.97 * points[0][0], right)
+    ax.set_ylim(0.96 * points[-1][1], 1.04 * max(m for t, m in [*best, *points] if t <= right))
+    ax.set_xlabel("makespan of a mini-batch, ms", color=INK)
+    ax.set_ylabel("memory of the fullest stage, MiB\n(without receive queues)", color=INK)
+    ax.set_title(f"VGG-16, {setting}: memory against makespan", fontsize=10, loc="left", color=INK)
+    ax.legend(frameon=False, fontsize=9)
+    _plain(ax, "both")
+    figure.tight_layout()
+    return figure
+
+
+# ---- Gantt ---------------------------------------------------------------------------------------------------
+
+
+def gantt_figure(shown: Shown) -> Figure:
+    """The tuned GPipe above the unequal winner, on one time axis; links are processes that are not drawn."""
+    figure = Figure(figsize=(13.0, 8.4), dpi=100, facecolor="white")
+    axes = figure.subplots(2, 1)
+    longest = max(shown.plan.makespan_seconds, shown.gpipe.makespan_seconds)
+    for ax, problem, plan, words in (
+        (axes[0], shown.gpipe_problem, shown.gpipe, f"GPipe, size {shown.gpipe.forward_sizes[0]} everywhere"),
+        (axes[1], shown.problem, shown.plan, f"unequal: {_sizes(shown.plan)}"),
+    ):
+        timeline = engine.replay(program_of(problem, plan.forward_sizes, plan.backward_sizes))
+        title = f"{shown.network}, {shown.setting} · {words} · {1e3 * plan.makespan_seconds:.4g} ms"
+        gantt(timeline, ax, title=title, window=(0.0, longest))
+        ax.set_xlabel("time, ms", color=INK)
+    figure.tight_layout(h_pad=2.5)
+    return figure
+
+
+def _sizes(plan: UnequalPlan) -> str:
+    forward, backward = (" ".join(map(str, sizes)) for sizes in (plan.forward_sizes, plan.backward_sizes))
+    return f"f = g = {forward}" if forward == backward else f"f = {forward}, g = {backward}"
+
+
+def _plain(ax: Axes, grid: str) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.grid(True, axis=grid, color=GRID, linewidth=0.7)  # type: ignore[arg-type]
+    ax.set_axisbelow(True)
+    ax.tick_params(labelsize=9, colors=INK)

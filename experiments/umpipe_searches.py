@@ -1,0 +1,95 @@
+"""UMPIPE searches: all of them on one instance: what they find, how far above the optimum, and how they converge."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.pymoo_search import available, pymoo_search
+from planners.unequal import (
+    Genetic,
+    UnequalPlan,
+    UnequalProblem,
+    best_equal,
+    dgap,
+    exact_coupled,
+    exact_sizes,
+    greedy_dp,
+    local_greedy,
+    tidgap,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found on an instance; `above_exact` 0.1 is 10 % more seconds than the optimum."""
+
+    search: str
+    plan: UnequalPlan
+    above_exact: float
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance by name, with what every search found, the exact method first."""
+
+    name: str
+    found: tuple[Found, ...]
+
+    def plan(self, search: str) -> UnequalPlan:
+        """The plan of one search."""
+        return next(one.plan for one in self.found if one.search == search)
+
+    @property
+    def optimum(self) -> float:
+        """Seconds of the exact plan."""
+        return self.found[0].plan.makespan_seconds
+
+    @property
+    def acceleration(self) -> float:
+        """Seconds of DGAP over those of the same search on the matrix form (TiDGAP), from the same first population."""
+        return self.plan("DGAP").seconds / self.plan("TiDGAP, unseeded").seconds
+
+    @property
+    def compiled_acceleration(self) -> float:
+        """The same over the same search on the compiled recurrence."""
+        return self.plan("DGAP").seconds / self.plan("TiDGAP, compiled").seconds
+
+
+def exact(problem: UnequalProblem) -> UnequalPlan:
+    """The proven optimum, whatever the kind of recomputation."""
+    return exact_coupled(problem) if problem.coupled else exact_sizes(problem)
+
+
+GENETIC: dict[str, Genetic] = {
+    "DGAP": dgap(),
+    "DGAP, single chromosome": dgap(chromosomes="single"),
+    "TiDGAP": tidgap(),
+    "TiDGAP, unseeded": tidgap(seeded=False),
+    "TiDGAP, compiled": tidgap("compiled", seeded=False),
+}
+"""Genetic searches by name; TiDGAP starts from the greedy plan, the others from random and equal sizes."""
+
+
+def search_all(name: str, problem: UnequalProblem, *, seed: int = 0, generations: int = 100) -> Instance:
+    """Run every search on an instance, all genetic ones (pymoo's too, where it is installed) with equally many evaluations."""
+    plans: dict[str, UnequalPlan] = {"exact": exact(problem)}
+    quick: dict[str, Callable[[UnequalProblem], UnequalPlan]] = {
+        "greedy DP": greedy_dp,
+        "local greedy": local_greedy,
+        "best equal size": best_equal,
+    }
+    plans.update({title: search(problem) for title, search in quick.items()})
+    for title, search in GENETIC.items():
+        settings = dataclasses.replace(search, generations=generations)
+        # compiles what it needs, so that the seconds are those of the search
+        dataclasses.replace(search, generations=1)(problem, np.random.default_rng(seed))
+        plans[title] = settings(problem, np.random.default_rng(seed))
+    if available():
+        pymoo_search(problem, seed, generations=1)
+        plans["pymoo GA"] = pymoo_search(problem, seed, generations=generations)
+    best = plans["exact"].makespan_seconds
+    return Instance(name, tuple(Found(title, plan, plan.makespan_seconds / best - 1.0) for title, plan in plans.items()))

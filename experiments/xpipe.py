@@ -1,0 +1,459 @@
+"""XPipe: which claims of its abstract hold here: throughput, memory, accuracy over seeds, prediction error.
+
+    python -m experiments.xpipe [--out DIR] [--json] [--quick]
+
+Throughput. XPipe's steady seconds of a mini-batch against GPipe's on balanced stages, beside (T+N-1)/T; then BERT-large
+on 8 V100 (cluster `dapple-b:8`), a mini-batch of 32 sequences, with predictions and updates as ops: samples a second
+and peak memory of every method. PipeDream and SpecTrain send whole mini-batches (T = 1), as their papers do.
+
+Accuracy. 8 stages, one block each, on the 8 x 8 digits: the same seeds (initial weights, order of the samples) for
+every method; the order of ops from the simulator's own timeline. Differences from synchronous training are tested seed
+by seed (sign-flip permutation test, Holm's correction over the methods of a setting).
+
+What to keep in mind of the figures. The network is a small perceptron, not VGG or a transformer. With N = 8 and T = 4
+XPipe's forward step of stage 0 is a half, (T + N - 2) / T = 2.5: that halves round up is this project's choice, and the
+order of methods over FIVE seeds rests on it. The scale of the inputs (-1..1) was chosen after results had been seen.
+The section `sensitivity` trains with other roundings, with the literal bias correction, and with inputs of 0..1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from experiments.cli import OK, Parser, guarded
+from experiments.commands.simulate import count
+from experiments.method_throughput import (
+    BATCH,
+    CLUSTER,
+    DEVICES,
+    WORKLOAD,
+    balanced_rows,
+    cluster_problem,
+    cluster_rows,
+)
+from experiments.output import output_folder, print_json, print_table, progress
+from experiments.paired_tests import holm, paired_difference
+from experiments.training_grid import Case, CaseResult, Setting, train_grid
+from simulator import PREDICTION_RULES, PredictionRule, save
+from simulator.training import DATA_SETS, DataSet
+
+COMPARABLE = 0.01
+"""Test accuracies are called comparable where the 95 % interval of the difference lies within this."""
+
+SYNCHRONOUS = Case("synchronous", "synchronous", 4)
+HEADLINE = Setting("adam", 0.002)
+SETTINGS = (
+    Setting("adam", 0.0005),
+    Setting("adam", 0.001),
+    HEADLINE,
+    Setting("adam", 0.004),
+    Setting("sgd", 0.1),
+    Setting("sgd", 0.3),
+)
+"""`sgd` averages its gradients (momentum .9): 0.1 is PyTorch's 0.01."""
+
+CASES = (
+    SYNCHRONOUS,
+    Case("XPipe T=4", "xpipe", 4),
+    Case("naive T=4", "naive", 4),
+    Case("2BW T=8", "2bw", 8),
+    Case("XPipe T=1", "xpipe", 1),
+    Case("PipeOptim T=1", "pipeoptim", 1),
+    Case("SpecTrain v2 T=1", "spectrain-v2", 1),
+    Case("PipeDream T=1", "pipedream", 1),
+    Case("naive T=1", "naive", 1),
+)
+MORE_CASES = (
+    Case("XPipe T=2", "xpipe", 2),
+    Case("XPipe T=8", "xpipe", 8),
+    Case("XPipe exact s T=4", "xpipe-exact", 4),
+    Case("PipeOptim T=4", "pipeoptim", 4),
+    Case("SpecTrain v1 T=1", "spectrain-v1", 1),
+    Case("PipeMare T=1", "pipemare", 1),
+)
+"""At the headline setting only."""
+
+ORDER = ("synchronous", "XPipe T=4", "naive T=4", "XPipe T=1", "PipeOptim T=1", "naive T=1")
+"""Expected to rise in train loss at the headline setting."""
+
+SPECTRAIN_TABLE = {
+    "VGG on CIFAR-10": {"synchronous": 91.10, "naive T=1": 88.31, "PipeDream T=1": 88.91, "SpecTrain v2 T=1": 89.38},
+    "Transformer on IMDb": {
+        "synchronous": 81.12,
+        "naive T=1": 77.26,
+        "PipeDream T=1": 78.11,
+        "SpecTrain v2 T=1": 78.79,
+    },
+}
+"""Test accuracy, %, on 4 GPUs: SpecTrain's published table, from public notes; its data-parallel run is synchronous."""
+
+PRINTED_METHODS = ("synchronous", "naive T=1", "PipeDream T=1", "SpecTrain v2 T=1")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the experiment."""
+    parser = Parser(prog="python -m experiments.xpipe", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", metavar="DIR", help="write figures and the document to DIR")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--quick", action="store_true", help="3 seeds, 2 epochs, one setting: shows the form, proves nothing"
+    )
+    parser.add_argument("--seeds", type=count, default=20, metavar="K", help="train seeds 0 to K-1 (default 20)")
+    parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
+    parsed = parser.parse_args(arguments)
+    return guarded(parser.prog, lambda: run(parsed))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, train, judge; print and draw."""
+    folder = output_folder(arguments.out) if arguments.out else None
+    data = DATA_SETS["digits"]()
+    document: dict[str, Any] = {"quick": arguments.quick, "seeds": 3 if arguments.quick else arguments.seeds}
+    document["balanced"] = balanced_rows((2, 4, 8), (1, 2, 4, 8, 16))
+    document["cluster"] = cluster_rows(cluster_problem())
+    settings = (HEADLINE,) if arguments.quick else SETTINGS
+    epochs = 2 if arguments.quick else HEADLINE.epochs
+    grid = [
+        (case, replace(s, epochs=epochs)) for s in settings for case in (*CASES, *(MORE_CASES if s is HEADLINE else ()))
+    ]
+    published = [
+        (case, replace(s, epochs=epochs, stages=4))
+        for s in (Setting("sgd", 0.1), HEADLINE)
+        for case in CASES
+        if case.label in PRINTED_METHODS
+    ]
+    variants = sensitivity_cases()
+    with progress("training") as report:
+
+        def train(what: str, part: Sequence[tuple[Case, Setting]], on: DataSet) -> list[CaseResult]:
+            return train_grid(
+                part,
+                on,
+                document["seeds"],
+                jobs=arguments.jobs,
+                report=lambda done, text: report(done, f"{what}: {text}"),
+            )
+
+        trained = train("accuracy", grid, data)
+        printed = train("as SpecTrain's table", published, data)
+        roundings = train("sensitivity", [(case, replace(HEADLINE, epochs=epochs)) for case in variants], data)
+        shifted = train(
+            "sensitivity to input scale",
+            [(case, replace(HEADLINE, epochs=epochs)) for case in CASES if case.label in ORDER],
+            replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0),
+        )
+    document["accuracy"] = compared(trained)
+    document["sensitivity"] = {
+        "headline_order": {"five_seeds": order_of(trained, 5), "all_seeds": order_of(trained, None)},
+        "inputs_0_to_1": {"five_seeds": order_of(shifted, 5), "all_seeds": order_of(shifted, None)},
+        "roundings": [result.record() for result in roundings],
+        "inputs_0_to_1_records": compared(shifted),
+    }
+    document["spectrain_directions"] = directions(printed)
+    document["claims"] = claims(document)
+    if folder is not None:
+        from experiments.output import to_json
+        from experiments.training_plots import accuracy_figure, difference_figure, throughput_figure
+        from simulator import write_atomically
+
+        problem = f"{WORKLOAD}, {DEVICES} devices of {CLUSTER}, mini-batch {BATCH}"
+        save(throughput_figure(document["balanced"], document["cluster"], problem), folder / "xpipe_throughput")
+        headline = [one.record() for one in trained if one.setting.label == HEADLINE.label]
+        save(
+            accuracy_figure(headline, f"{HEADLINE.stages} stages, {HEADLINE.label}, {epochs} epochs"),
+            folder / "xpipe_accuracy",
+        )
+        save(difference_figure(document["accuracy"]), folder / "xpipe_difference")
+        write_atomically(folder / "xpipe.json", (to_json(document) + "\n").encode())
+    if arguments.json:
+        print_json(document)
+    else:
+        print_document(document)
+    return OK
+
+
+# ---- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def sensitivity_cases() -> list[Case]:
+    """XPipe T = 4 with every choice that the paper's text leaves open."""
+
+    def variant(**settings: str) -> PredictionRule:
+        return replace(PREDICTION_RULES["xpipe"], **settings)
+
+    return [
+        Case("XPipe T=4, halves up, floor (default)", "xpipe", 4),
+        Case("XPipe T=4, halves to even", "xpipe", 4, variant(forward_rounding="half-even")),
+        Case("XPipe T=4, forward floored", "xpipe", 4, variant(forward_rounding="floor")),
+        Case("XPipe T=4, backward rounded", "xpipe", 4, variant(backward_rounding="round")),
+        Case("XPipe T=4, literal bias correction", "xpipe", 4, variant(correction="literal")),
+        Case("XPipe T=4, synchronous-equivalent s", "xpipe-exact", 4),
+        Case("naive T=4", "naive", 4),
+    ]
+
+
+def compared(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
+    """Records with the paired difference from the synchronous case of the same setting, p values corrected by setting."""
+    records: list[dict[str, Any]] = []
+    for setting in dict.fromkeys(result.setting for result in results):
+        own = [result for result in results if result.setting == setting]
+        reference = next(result for result in own if result.case.method == "synchronous")
+        block = [result.record() for result in own]
+        for measure, values in (("train_loss", "losses"), ("test_accuracy", "accuracies")):
+            tested = []
+            for record, result in zip(block, own, strict=True):
+                pair = getattr(reference, values), getattr(result, values)
+                if result is not reference and np.isfinite(np.array(pair)).all(axis=0).any():
+                    tested.append((record, paired_difference(*pair)))
+            for (record, test), corrected in zip(tested, holm([test.p for _, test in tested]), strict=True):
+                record[f"{measure}_difference"] = test.mean
+                record[f"{measure}_difference_low"] = test.low
+                record[f"{measure}_difference_high"] = test.high
+                record[f"{measure}_p"] = test.p
+                record[f"{measure}_p_holm"] = corrected
+        records += block
+    return records
+
+
+def order_of(results: Sequence[CaseResult], seeds: int | None) -> dict[str, Any]:
+    """Mean train loss of the methods of ORDER over the first seeds at the headline's rate, whether they rise as expected, and
+    the p value of each step (paired, not corrected)."""
+    own = {
+        r.case.label: r.losses[:seeds] for r in results if r.setting.label == HEADLINE.label and r.case.label in ORDER
+    }
+    means = [float(np.mean(own[label])) for label in ORDER]
+    steps = [
+        {
+            "from": a,
+            "to": b,
+            "difference": paired_difference(own[a], own[b]).mean,
+            "p": paired_difference(own[a], own[b]).p,
+        }
+        for a, b in itertools.pairwise(ORDER)
+    ]
+    return {
+        "mean_train_loss": dict(zip(ORDER, means, strict=True)),
+        "rises": all(a < b for a, b in itertools.pairwise(means)),
+        "steps": steps,
+    }
+
+
+def directions(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
+    """SpecTrain's pairs of methods: which is better in its table, and here (mean test accuracy, paired p)."""
+    rows = []
+    for setting in dict.fromkeys(result.setting for result in results):
+        own = {r.case.label: r.accuracies for r in results if r.setting == setting}
+        for better, worse in (
+            ("synchronous", "SpecTrain v2 T=1"),
+            ("SpecTrain v2 T=1", "PipeDream T=1"),
+            ("PipeDream T=1", "naive T=1"),
+            ("SpecTrain v2 T=1", "naive T=1"),
+            ("synchronous", "naive T=1"),
+        ):
+            test = paired_difference(own[worse], own[better])
+            rows.append(
+                {
+                    "setting": f"{setting.label}, {setting.stages} stages",
+                    "better": better,
+                    "worse": worse,
+                    **{
+                        f"published, {name}": (table[better] - table[worse]) / 100.0
+                        for name, table in SPECTRAIN_TABLE.items()
+                    },
+                    "here": test.mean,
+                    "p": test.p,
+                    "verdict": "same" if test.mean > 0 and test.p < 0.05 else "opposite" if test.mean < 0 and test.p < 0.05
+                    else "not distinguishable",
+                }
+            )  # fmt: skip
+    return rows
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def claims(document: dict[str, Any]) -> list[dict[str, str]]:
+    """The abstract's claims, judged on these runs alone."""
+    cluster = {row["label"]: row for row in document["cluster"]}
+    worst = max(abs(row["speedup"] / row["formula"] - 1.0) for row in document["balanced"])
+
+    def rate(label: str) -> float:
+        return float(cluster[label]["samples_per_second"])
+
+    found = [
+        {
+            "claim": "higher throughput than GPipe, ideally (T+N-1)/T",
+            "verdict": "holds"
+            if all(rate(f"XPipe T={t}") > rate(f"GPipe T={t}") for t in (4, 8, 16))
+            else "does not hold",
+            "evidence": f"equal stages: at most {worst:.1e} from the formula; {WORKLOAD}: "
+            + ", ".join(
+                f"{rate(f'XPipe T={t}') / rate(f'GPipe T={t}'):.2f}x at T={t} (formula {(t + DEVICES - 1) / t:.2f})"
+                for t in (4, 8, 16)
+            ),
+        }
+    ]
+    xpipe = {label: row for label, row in cluster.items() if label.startswith("XPipe")}
+    for other in ("PipeDream T=1", "SpecTrain v2 T=1"):
+        ratios = {label: rate(label) / rate(other) for label in xpipe}
+        found.append(
+            {
+                "claim": f"higher throughput than {other.removesuffix(' T=1')}, same mini-batch",
+                "verdict": "holds" if min(ratios.values()) > 1.0 else "holds for some T" if max(ratios.values()) > 1.001
+                else "does not hold",
+                "evidence": ", ".join(
+                    f"{label} {ratio:.3f}x at {xpipe[label]['peak_memory_bytes'] / cluster[other]['peak_memory_bytes']:.2f}x "
+                    "the memory"
+                    for label, ratio in ratios.items()
+                ),
+            }
+        )  # fmt: skip
+        fitting = [label for label in cluster if label.startswith(other) and cluster[label]["fits"]]
+        best, mine = (max(labels, key=rate, default=None)
+                      for labels in (fitting, [label for label in xpipe if cluster[label]["fits"]]))  # fmt: skip
+        if best is not None and mine is not None:
+            found.append(
+                {
+                    "claim": f"higher throughput than {other.removesuffix(' T=1')}, the most that fits in memory",
+                    "verdict": "holds" if rate(mine) > rate(best) else "does not hold",
+                    "evidence": f"{mine} {rate(mine):.2f} samples/s, {best} {rate(best):.2f}: {rate(mine) / rate(best):.3f}x",
+                }
+            )
+    for record in document["accuracy"]:
+        if record["label"] not in ("XPipe T=4", "XPipe T=1") or "test_accuracy_difference" not in record:
+            continue
+        low, high = record["test_accuracy_difference_low"], record["test_accuracy_difference_high"]
+        better = low > 0 and record["test_accuracy_p_holm"] < 0.05
+        comparable = low > -COMPARABLE and high < COMPARABLE
+        verdict = "better" if better else "comparable" if comparable else "worse" if high < 0 else "not shown"
+        found.append(
+            {
+                "claim": f"very comparable (even slightly better) accuracy: {record['label']}, "
+                f"{record['optimizer']} {record['learning_rate']:g}",
+                "verdict": verdict,
+                "evidence": f"test accuracy {100 * record['test_accuracy_difference']:+.2f} points "
+                f"[{100 * low:+.2f}, {100 * high:+.2f}], p {record['test_accuracy_p_holm']:.3g}; "
+                f"train loss {record['train_loss_difference']:+.4f}, p {record['train_loss_p_holm']:.3g}",
+            }
+        )
+    return found
+
+
+# ---- print -----------------------------------------------------------------------------------------------------------
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Tables to stdout."""
+    if document["quick"]:
+        print("QUICK RUN: 3 seeds, 2 epochs; the tables show their form, the figures prove nothing\n")
+    print_table(
+        "XPipe over GPipe, balanced stages",
+        ("N", "T", "speedup", "(T+N-1)/T"),
+        [
+            (f"{r['stages']}", f"{r['microbatches_per_minibatch']}", f"{r['speedup']:.4f}", f"{r['formula']:.4f}")
+            for r in document["balanced"]
+        ],
+    )
+    print_table(
+        f"{WORKLOAD} on {DEVICES} devices of {CLUSTER}, mini-batch of {BATCH} unless said",
+        ("method", "samples/s", "s a mini-batch", "peak GiB", "weight copies"),
+        [
+            (
+                r["label"],
+                f"{r['samples_per_second']:.2f}",
+                f"{r['seconds_per_minibatch']:.4f}",
+                f"{r['peak_memory_bytes'] / 2**30:.2f}" + ("" if r["fits"] else " (does not fit)"),
+                f"{r['most_weight_copies']:.0f}",
+            )
+            for r in document["cluster"]
+        ],
+    )
+    print_table(
+        f"Training on the digits, {document['seeds']} seeds (mean ± standard deviation; difference from synchronous, paired)",
+        (
+            "setting",
+            "method",
+            "train loss",
+            "test accuracy, %",
+            "diverged",
+            "Δ accuracy, points [95 %]",
+            "p (Holm)",
+            "error ratio",
+        ),
+        [_accuracy_row(record) for record in document["accuracy"]],
+    )
+    for name, title in (("headline_order", "inputs -1..1"), ("inputs_0_to_1", "inputs 0..1")):
+        for which, order in document["sensitivity"][name].items():
+            losses = ", ".join(f"{label} {loss:.4f}" for label, loss in order["mean_train_loss"].items())
+            steps = ", ".join(f"{step['p']:.2g}" for step in order["steps"])
+            print(f"Order of train losses, {title}, {which.replace('_', ' ')}: {losses}")
+            print(
+                f"  {'rises as expected' if order['rises'] else 'DOES NOT rise as expected'}; p of each step: {steps}"
+            )
+    print_table(
+        "XPipe T = 4 with other readings of the paper",
+        ("variant", "train loss", "test accuracy, %", "error ratio"),
+        [
+            (
+                r["label"],
+                _mean(r, "train_loss", 1, 4),
+                _mean(r, "test_accuracy", 100, 1),
+                f"{r['prediction_error_ratio']:.3f}",
+            )
+            for r in document["sensitivity"]["roundings"]
+        ],
+    )
+    print_table(
+        "Directions beside SpecTrain's published table (points of test accuracy)",
+        ("setting", "better", "worse", *SPECTRAIN_TABLE, "here", "p", "verdict"),
+        [
+            (
+                r["setting"],
+                r["better"],
+                r["worse"],
+                *(f"{100 * r[f'published, {name}']:+.2f}" for name in SPECTRAIN_TABLE),
+                f"{100 * r['here']:+.2f}",
+                f"{r['p']:.3g}",
+                r["verdict"],
+            )
+            for r in document["spectrain_directions"]
+        ],
+    )
+    print_table("Claims", ("claim", "verdict", "evidence"), [tuple(claim.values()) for claim in document["claims"]])
+    print(
+        "The five-seed order rests on halves rounding up; the scale of the inputs was chosen after results had been seen."
+    )
+
+
+def _mean(record: dict[str, Any], name: str, scale: float, digits: int) -> str:
+    return f"{scale * record[f'{name}_mean']:.{digits}f} ± {scale * record[f'{name}_deviation']:.{digits}f}"
+
+
+def _accuracy_row(record: dict[str, Any]) -> tuple[str, ...]:
+    difference, p = "", ""
+    if "test_accuracy_difference" in record:
+        low, high = record["test_accuracy_difference_low"], record["test_accuracy_difference_high"]
+        difference = f"{100 * record['test_accuracy_difference']:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+        p = f"{record['test_accuracy_p_holm']:.3g}"
+    ratio = record["prediction_error_ratio"]
+    return (
+        f"{record['optimizer']} {record['learning_rate']:g}",
+        record["label"],
+        _mean(record, "train_loss", 1, 4),
+        _mean(record, "test_accuracy", 100, 1),
+        str(record["diverged"]),
+        difference,
+        p,
+        f"{ratio:.3f}" if np.isfinite(ratio) else "",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Tests of the PipeDream tables: published speedups reproduced by simulation, and what is missing said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.pipedream_tables import (
+    EFFICIENCY_BAND,
+    GPIPE_PUBLISHED,
+    ROWS,
+    TOLERANCE,
+    collective_efficiency,
+    data_parallel_plan,
+    main,
+    published_plan,
+    reproduce,
+    run_gpipe,
+    run_row,
+    with_collective_efficiency,
+)
+from hardware_profiles import load_cluster
+from simulator import Problem, read_profile
+
+RUN = [row for row in ROWS if row.profile is not None]
+CONVOLUTIONAL = [row for row in RUN if row.table == "SOSP" and row.model != "GNMT-16"]
+
+
+@pytest.mark.parametrize("row", CONVOLUTIONAL, ids=lambda row: f"{row.model}-{row.cluster}")
+def test_convolutional_rows_are_reproduced(row, shared_data: Path) -> None:  # type: ignore[no-untyped-def]
+    """VGG-16, AlexNet and ResNet-50 of SOSP'19 Table 1 come within 15 %, one collective efficiency a cluster."""
+    workload = read_profile(shared_data / "pipedream_profiles" / f"{row.profile}.txt")
+    record = run_row(row, workload, search=False)
+    assert abs(record["relative_error"]) <= TOLERANCE
+    assert record["feasible"]
+    assert record["speedup_low"] <= record["speedup_high"]
+    if row.model == "ResNet-50":
+        assert (record["speedup"], record["communication_saved"]) == (1.0, 0.0)
+    else:
+        assert 0.85 <= record["communication_saved"] <= 0.95
+
+
+def test_vgg16_is_cut_behind_its_last_pooling(shared_data: Path) -> None:
+    """15-1 of VGG-16: 31 layers on 15 devices, the fully connected rest on the last, as the repository ships it."""
+    row = CONVOLUTIONAL[0]
+    workload = read_profile(shared_data / "pipedream_profiles" / "vgg16.txt")
+    problem = Problem(workload, load_cluster(row.cluster), 1024)
+    plan = published_plan(problem, row)
+    assert (plan.notation, len(plan.stages[0].layers)) == ("15-1", 31)
+    assert workload.layers[plan.stages[0].layers[-1]].kind == "pooling"
+    assert data_parallel_plan(problem).notation == "16"
+
+
+def test_the_search_finds_the_published_plan(shared_data: Path) -> None:
+    """PipeDream's search on cluster A plans 15-1 for AlexNet by itself."""
+    row = next(one for one in CONVOLUTIONAL if one.model == "AlexNet" and one.cluster == "pipedream-a")
+    record = run_row(row, read_profile(shared_data / "pipedream_profiles" / "alexnet.txt"))
+    assert record["planned"] == "15-1"
+    assert record["planned_speedup"] >= 0.99 * record["speedup"]
+
+
+def test_gpipe_is_slower_than_pipedream_on_gnmt16(shared_data: Path) -> None:
+    """At the pipeline's own depth GPipe, which recomputes, loses 35 to 71 % against PipeDream, as published; 1F1B loses less."""
+    workload = read_profile(shared_data / "pipedream_profiles" / "gnmt_large.txt")
+    records = run_gpipe(workload, "pipedream-a")
+    own_depth = {(one["schedule"], one["recompute"]): one for one in records if one["microbatches"] == 16}
+    gpipe = own_depth["gpipe", True]
+    assert GPIPE_PUBLISHED[0] <= gpipe["lower_by"] <= GPIPE_PUBLISHED[1]
+    assert gpipe["within_published"]
+    assert own_depth["1f1b", False]["lower_by"] < own_depth["gpipe", False]["lower_by"] < gpipe["lower_by"]
+
+
+def test_one_efficiency_a_cluster_within_its_band() -> None:
+    """What the cluster files state lies in the band that the measured speedups need; only the network changes over the band."""
+    for name, (low, high) in EFFICIENCY_BAND.items():
+        cluster = load_cluster(name)
+        assert low <= collective_efficiency(cluster) <= high
+        changed = with_collective_efficiency(cluster, high)
+        assert collective_efficiency(changed) == high
+        unlike = [one for one, other in zip(cluster.links, changed.links, strict=True) if one != other]
+        assert unlike
+        assert all("network" in (link.first, link.second) for link in unlike)
+
+
+def test_missing_rows_are_listed_not_guessed(tmp_path: Path) -> None:
+    """A row without a profile carries no figure of ours, only what it lacks."""
+    document = reproduce(tmp_path, [row for row in ROWS if row.profile is None], quiet=True)
+    assert document["rows"] == []
+    assert {one["model"] for one in document["missing"]} == {"AWD LM", "S2VT", "VGG-16", "Inception-v3"}
+    assert all(one["lacking"] for one in document["missing"])
+    assert not any("speedup" in one or "iteration_seconds" in one for one in document["missing"])
+
+
+def test_figure_and_json(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    """The command prints one JSON document and writes the figure and the records beside it."""
+    from experiments import pipedream_tables
+
+    row = dataclasses.replace(ROWS[2])
+    monkeypatch.setattr(pipedream_tables.reproduce, "__defaults__", ((row,),))
+    profiles = str(shared_data / "pipedream_profiles")
+    assert main(["--profiles", profiles, "--out", str(tmp_path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [one["model"] for one in printed["rows"]] == ["ResNet-50"]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "pipedream_tables.png",
+        "pipedream_tables.svg",
+        "pipedream_tables.json",
+    }
+
+
+def test_a_folder_without_profiles_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 4 and the file that is missing."""
+    assert main(["--profiles", str(tmp_path)]) == 4
+    error = capsys.readouterr().err
+    assert "vgg16.txt" in error
+    assert error.count("\n") == 1

@@ -1,0 +1,113 @@
+"""Tests of `pipeplan plan`: PipeDream's partition alone, and the runtime's figures beside a plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.cli import main
+
+LAYER = (
+    "node{number} -- Linear(in_features=8, out_features=8, bias=True) -- forward_compute_time=1.0, "
+    "backward_compute_time=2.0, activation_size=2048.000, parameter_size=0.000"
+)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """Four equal layers of 3 ms, 64 samples, no weights."""
+    path = tmp_path / "four.txt"
+    lines = [LAYER.format(number=number) for number in range(1, 5)]
+    lines += [f"\tnode{number} -- node{number + 1}" for number in range(1, 4)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", *words, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_partition_of_four_equal_layers(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without weights 4 workers share 12 ms evenly; a straight pipeline does with a layer a stage."""
+    words = ("--profile", profile, "--planner", "pipedream", "--workers", "4", "--bandwidths", "12e9")
+    document = planned(capsys, *words)
+    assert document["slowest_stage_seconds"] == pytest.approx(0.003)
+    assert document["speedup_over_one"] == pytest.approx(4.0)
+    assert document["speedup_over_dp"] == pytest.approx(1.0)
+    assert document["planning_seconds"] > 0
+    straight = planned(capsys, *words, "--straight")
+    assert straight["notation"] == "straight"
+    assert [stage["states"] for stage in straight["stages"]] == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    assert all(stage["replicas"] == 1 for stage in straight["stages"])
+
+
+def test_two_levels_and_both_variants_on_vgg16(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """4 servers of 4: every worker has a place; replicas are the product over levels; the script's recorded seconds return."""
+    path = str(shared_data / "pipedream_profiles" / "vgg16.txt")
+    words = ("--profile", path, "--workers", "4", "4", "--bandwidths", "12e9", "1.25e9")
+    for variant in ("paper", "script"):
+        document = planned(capsys, *words, "--variant", variant)
+        stages = document["stages"]
+        assert sum(stage["replicas"] for stage in stages) == 16
+        assert all(
+            stage["replicas"] == stage["replicas_by_level"][0] * stage["replicas_by_level"][1] for stage in stages
+        )
+        assert sum(len(stage["layers"]) for stage in stages) == 40
+    assert document["slowest_stage_seconds"] == pytest.approx(0.06688875213333333, abs=1e-9)  # the script's own run
+
+
+def test_too_little_memory_is_infeasible(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 3, one line."""
+    path = str(shared_data / "pipedream_profiles" / "vgg16.txt")
+    assert main(["plan", "--profile", path, "--workers", "4", "--bandwidths", "1e9", "--memory", "1e6"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--workers", "4"], "--bandwidths must be one for each of 1 levels of --workers, got 0"),
+        (["--workers", "4", "--bandwidths", "1e9", "2e9"], "got 2"),
+        (["--workers", "4", "--bandwidths", "-1"], "bandwidths must be 1 finite bytes a second > 0"),
+        (["--workers", "4", "--bandwidths", "1e9", "--variant", "other"], "choices: paper, script"),
+        (["--workers", "4", "--bandwidths", "1e9", "--memory", "-5"], "memory_bytes must be a finite number > 0"),
+        (["--workers", "4", "--bandwidths", "1e9", "--planner", "uniform"], "--workers is for --planner pipedream"),
+        (["--workers", "4", "--bandwidths", "1e9", "--cluster", "pipedream-a"], "--cluster does not go with --workers"),
+        (["--workers", "4", "--bandwidths", "1e9", "--batch", "8"], "--batch does not go with --workers"),
+        (["--straight"], "--straight goes with --workers"),
+        (["--bandwidths", "1e9"], "--bandwidths goes with --workers"),
+    ],
+)
+def test_usage_errors_are_one_line(
+    profile: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and one line that says what is wrong."""
+    assert main(["plan", "--profile", profile, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_workers_need_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    """The partition is made from measured seconds."""
+    assert main(["plan", "--workers", "4", "--bandwidths", "1e9"]) == 2
+    assert "--workers needs --profile FILE" in capsys.readouterr().err
+
+
+def test_fill_drain_and_flushed_runs_stand_beside_an_asynchronous_plan(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """15-1 of VGG-16: the stream's steady state is faster than GPipe and 1F1B with a flush on the same stages."""
+    path = str(shared_data / "pipedream_profiles" / "vgg16.txt")
+    words = ("--profile", path, "--cluster", "pipedream-a", "--batch", "1024", "--planner", "pipedream")
+    document = planned(capsys, *words)
+    assert document["fill_seconds"] > 0
+    assert document["drain_seconds"] > 0
+    assert document["noam"] == 2  # ceil(16 / 15)
+    assert [one["schedule"] for one in document["same_plan_flushed"]] == ["gpipe", "1f1b"]
+    assert all(one["iteration_seconds"] > document["iteration_seconds"] for one in document["same_plan_flushed"])

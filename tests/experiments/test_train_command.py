@@ -1,0 +1,227 @@
+"""Rules of `pipeplan train`: what it prints, where its seconds come from, one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.cli import main
+from experiments.training_clocks import GivenClock, method_order, network_workload, with_seconds
+from simulator import COPY_RULES, METHOD_SCHEDULES
+from simulator.training import DATA_SETS, DataSet, convolutional, perceptron
+
+KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
+UNIT = GivenClock((4.0,) * 3, (8.0,) * 3)
+"""Three stages: a mini-batch takes 4 s forward and 8 s backward on each."""
+
+needs_sklearn = pytest.mark.skipif(
+    find_spec("sklearn") is None,
+    reason="scikit-learn is not installed (extra `learn`)",
+)
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set of noisy clusters by the name of `wine`: no scikit-learn needed."""
+    draw = np.random.default_rng(11)
+    labels = draw.integers(0, 3, 120)
+    x = draw.normal(size=(120, 5)) + 2.0 * labels[:, None]
+    data = DataSet("wine", 3, x[:96], labels[:96], x[96:], labels[96:])
+    monkeypatch.setitem(DATA_SETS, "wine", lambda: data)
+
+
+def trained(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a short training of 3 stages, T = 2, on 12 mini-batches of 8 an epoch."""
+    short = "--data wine --stages 3 --microbatches-per-minibatch 2 --batch 8 --epochs 2 --seeds 2"
+    code = main(["train", *short.split(), *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """The one JSON document of a run that succeeds."""
+    code, out, err = trained(capsys, "--json", *words)
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHOD_SCHEDULES)
+def test_every_method_prints_a_run_a_seed(capsys: pytest.CaptureFixture[str], clusters: None, method: str) -> None:
+    """Seeds 0 and 1 with the promised keys; T = 3 as 2BW needs N micro-batches."""
+    found = document(capsys, "--method", method, "--microbatches-per-minibatch", "3")
+    assert [run["seed"] for run in found["runs"]] == [0, 1]
+    assert all(set(run) >= KEYS and not run["diverged"] for run in found["runs"])
+    assert found["minibatches"] == 24
+    assert {run["weight_copies"] for run in found["runs"]} == {max(found["weight_copies_per_stage"])}
+    assert found["seconds_of"].endswith("on dapple-b, one stage a device, without contention")
+    assert all(run["simulated_seconds"] > 0 and 0 < run["test_accuracy"] <= 1 for run in found["runs"])
+
+
+def test_results_repeat_and_do_not_depend_on_processes(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
+    """The same command prints the same bytes, in one process or two; other options change the numbers."""
+    first = document(capsys, "--method", "xpipe")
+    assert document(capsys, "--method", "xpipe", "--jobs", "2") == first
+    for words in (
+        ("--forward-rounding", "floor"),
+        ("--correction", "literal"),
+        ("--lr", "0.004"),
+        ("--optimizer", "sgd"),
+        ("--lr-schedule", "cosine"),
+    ):
+        other = document(capsys, "--method", "xpipe", *words)
+        assert other["runs"][0]["train_loss"] != first["runs"][0]["train_loss"]
+
+
+def test_one_stage_has_no_prediction_error(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
+    """N = 1: every method trains as the synchronous one, and the undefined ratio is null."""
+    one, other = (document(capsys, "--method", name, "--stages", "1") for name in ("synchronous", "xpipe"))
+    assert [run["train_loss"] for run in one["runs"]] == [run["train_loss"] for run in other["runs"]]
+    assert other["runs"][0]["prediction_error_ratio"] is None
+
+
+def test_divergence_is_reported(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
+    """A learning rate of 1e6: diverged, a loss that is not finite is null, exit code 0."""
+    found = document(capsys, "--method", "naive", "--optimizer", "sgd", "--lr", "1e6")
+    assert all(run["diverged"] for run in found["runs"])
+
+
+def test_the_table_says_what_the_seconds_are_of(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
+    """A row a seed, means, copies, and the clock."""
+    code, out, _ = trained(capsys, "--method", "pipedream", "--microbatches-per-minibatch", "1")
+    assert code == 0
+    assert "weight copies by stage 3 2 1" in out
+    assert "simulated seconds: the network's own layers on dapple-b" in out
+
+
+# ---- seconds ---------------------------------------------------------------------------------------------------------
+
+
+def test_given_seconds(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
+    """N = 3, T = 2, F = 4 and B = 8 a mini-batch: GPipe-like (T+N-1)(F+B)/T each; XPipe T(F+B)/T each and one fill."""
+    words = ("--forward", "4", "--backward", "4,4,4")
+    flushed = document(capsys, "--method", "synchronous", *words)
+    assert flushed["seconds_of"] == "given seconds"
+    assert flushed["runs"][0]["simulated_seconds"] == 24 * (2 + 3 - 1) * 8 / 2
+    stream = document(capsys, "--method", "xpipe", *words)
+    assert stream["runs"][0]["simulated_seconds"] == 24 * 8 + 2 * 4
+    slower = document(capsys, "--method", "xpipe", *words, "--predict", "1", "--update", "1")
+    assert slower["runs"][0]["simulated_seconds"] > 24 * 9
+    assert slower["runs"][0]["train_loss"] == stream["runs"][0]["train_loss"]
+
+
+def test_warm_up_is_synchronous_then_asynchronous(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
+    """PipeMare's T3: 4 flushed mini-batches of 24 s, then 20 of 12 s behind a fill of 2 · 6 s."""
+    found = method_order("pipemare", 3, 2, 24, UNIT, warmup=4)
+    assert found.order.makespan == 4 * 24.0 + 20 * 12.0 + 2 * 6.0
+    assert found.copies == (2, 2, 1)
+    words = ("--method", "pipemare", "--forward", "4", "--backward", "8", "--warmup-minibatches", "4")
+    assert document(capsys, *words)["runs"][0]["simulated_seconds"] == found.order.makespan
+
+
+def test_copies_are_those_of_the_timeline() -> None:
+    """Per stage, by the method's rule: 3 for XPipe, N - k for stashing at T = 1, 1 flushed."""
+    assert method_order("xpipe", 3, 2, 6, UNIT).copies == (3, 3, 3)
+    assert method_order("pipedream", 3, 1, 6, UNIT).copies == (3, 2, 1)
+    assert method_order("synchronous", 3, 2, 6, UNIT).copies == (1, 1, 1)
+    assert set(METHOD_SCHEDULES) == set(COPY_RULES)
+
+
+def test_data_parallel_seconds_replace_those_of_the_order() -> None:
+    """A mini-batch every 5 s, the order of the numbers unchanged."""
+    order = method_order("synchronous", 3, 2, 4, UNIT).order
+    dated = with_seconds(order, 5.0)
+    assert dated.update_seconds.tolist() == [5.0, 10.0, 15.0, 20.0]
+    assert dated.makespan == 20.0
+    assert dated.kind is order.kind
+
+
+@needs_sklearn
+def test_the_network_as_a_workload() -> None:
+    """One layer a block: 2·64·64 FLOP and 64·64 + 64 weights of a dense one; 18 FLOP a pixel and channel pair convolved."""
+    data = DATA_SETS["digits"]()
+    dense = network_workload(perceptron(8, data.features, data.classes), data)
+    assert len(dense) == 8
+    assert (dense.layers[3].flop, dense.layers[3].parameters) == (8192.0, 4160)
+    images = network_workload(convolutional(4, data.features, data.classes), data)
+    assert images.layers[0].flop == 18.0 * 64 * 1 * 8
+    assert [layer.kind for layer in images.layers] == ["convolution", "convolution", "linear", "linear"]
+    assert images.layers[1].output_elements == 4 * 4 * 8
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--method magic", "--method 'magic' is unknown; choices: synchronous, naive"),
+        ("--method xpipe --data mnist", "--data 'mnist' is unknown; choices: digits"),
+        ("--method xpipe --optimizer lion", "--optimizer 'lion' is unknown; choices: sgd, adam"),
+        ("--method xpipe --network vgg", "--network 'vgg' is unknown; choices: mlp, convolutional"),
+        ("--method xpipe --network convolutional", "needs square images"),
+        ("--method xpipe --lr-schedule sine", "--lr-schedule 'sine' is unknown"),
+        ("--method xpipe --lr 0", "the learning rate must be a positive number, got 0.0"),
+        ("--method xpipe --batch 1", "--batch 1 samples cannot be cut into 2 micro-batches"),
+        ("--method xpipe --batch 97", "1 to 96 samples"),
+        ("--method 2bw", "got T=2, N=3"),
+        ("--method naive --correction literal", "--correction goes with --method xpipe or xpipe-exact, not naive"),
+        ("--method xpipe --warmup-minibatches 3", "--warmup-minibatches goes with --method pipemare, not xpipe"),
+        ("--method pipemare --warmup-minibatches 24", "0 to 23 of 24 mini-batches, got 24"),
+        ("--method xpipe --forward-rounding up", "forward rounding must be one of round"),
+        ("--method xpipe --forward 1", "--forward needs both --forward and --backward"),
+        ("--method xpipe --predict 1", "--predict needs both --forward and --backward"),
+        ("--method xpipe --forward 1,1 --backward 1", "one for each of 3 stages, got 2 numbers"),
+        ("--method xpipe --forward -1 --backward 1", "must be a finite number of at least 0, got -0.5"),
+        ("--method xpipe --forward 1 --backward 1 --cluster dapple-b", "does not go with --forward"),
+        ("--method xpipe --cluster dapple-b:2", "--stages 3: cluster dapple-b has 2 devices"),
+        ("--method xpipe --cluster atlantis", "atlantis"),
+    ],
+)
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], clusters: None, words: str, message: str) -> None:
+    """Exit code 2, nothing on stdout, the rule and the value."""
+    code, out, err = trained(capsys, *words.split())
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_missing_scikit_learn_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2 and the name of the extra."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    code, out, err = trained(capsys, "--method", "xpipe")
+    assert (code, out) == (2, "")
+    assert "pip install 'pipeplan[learn]'" in err
+    assert err.count("\n") == 1
+
+
+# ---- the paper's order -----------------------------------------------------------------------------------------------
+
+
+@needs_sklearn
+def test_stale_weights_cost_train_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    """8 stages, digits, Adam .002, 10 epochs, 5 seeds: the mean train loss rises with staleness that is not predicted.
+
+    synchronous < XPipe T=4 (these two are not statistically distinguishable, so at most within .02), then naive T=4,
+    XPipe T=1, naive T=1.
+    """
+    losses = {}
+    for method, t in (("synchronous", 4), ("xpipe", 4), ("naive", 4), ("xpipe", 1), ("naive", 1)):
+        words = f"train --method {method} --microbatches-per-minibatch {t} --stages 8 --epochs 10 --seeds 5 --json"
+        assert main(words.split()) == 0
+        runs = json.loads(capsys.readouterr().out)["runs"]
+        losses[method, t] = math.fsum(run["train_loss"] for run in runs) / 5
+    assert abs(losses["synchronous", 4] - losses["xpipe", 4]) < 0.02
+    assert (
+        max(losses["synchronous", 4], losses["xpipe", 4]) < losses["naive", 4] < losses["xpipe", 1] < losses["naive", 1]
+    )
