@@ -5,8 +5,8 @@
 - plans: VGG-16, ResNet-50 and GNMT-8 on 2, 4, 8 V100 (pipedream-b) and on chains of 1 to 4 FPGA boards, by data parallelism,
   uniform GPipe, PipeDream (asynchronous and flushed) and BaPipe (its answer, and its best straight pipeline); where the rule of
   thumb and the simulation disagree; what splitting layers between boards adds
-- claims: a sweep over link bandwidth and device memory on 8 V100, for "up to 3.2x" speedup over data parallelism and "4x" less
-  memory, the only figures of the paper (arXiv 2012.12544) that are known
+- claims: sweeps over link bandwidth and device memory on 8 V100, and over link bandwidth and DSP rate on 4 VCU118, for "up to
+  3.2x" speedup over data parallelism and "4x" less memory, the only figures of the paper (arXiv 2012.12544) that are known
 - depth: the largest L of GNMT-L that fits per method
 Links and clocks of the paper's boards are unknown; those of the bundled files are assumed there, beside each number.
 """
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from experiments.output import UsageError, print_json, print_table
-from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
+from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
 from planners import (
     Evaluator,
     Exploration,
@@ -50,7 +50,7 @@ from simulator import (
     simulate,
     stages_from_cuts,
 )
-from simulator.workloads.gnmt import gnmt
+from simulator.workloads import gnmt
 
 Row = dict[str, Any]
 
@@ -203,11 +203,11 @@ def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> tuple[list
         found = _explored(problem)
         if found is not None:
             outcomes["bapipe"] = simulate(problem, found.best.plan)
-            pipeline = _pipeline(found)
+            pipeline = _pipeline(problem, found)
             if pipeline is not None:
-                outcomes["bapipe pipeline"] = simulate(problem, pipeline)
-                if study == "fpga" and len(problem.cluster.devices) > 1:
-                    splits.append(head | _split_row(problem, pipeline, outcomes["bapipe pipeline"]))
+                outcomes["bapipe pipeline"] = pipeline
+                if study == "fpga":
+                    splits.append(head | _split_row(problem, pipeline.plan, pipeline))
             if found.disagreement:
                 disagreements.append(head | {"disagreement": found.disagreement})
         reference = outcomes.get("data-parallel")
@@ -235,11 +235,11 @@ def _explored(problem: Problem, request: Request | None = None) -> Exploration |
         return None
 
 
-def _pipeline(found: Exploration) -> Plan | None:
-    """The fastest of the candidates that is a straight pipeline of BaPipe's own."""
-    return next(
-        (one.plan for one in found.candidates if one.plan.notation == "straight" and "-grained" in one.origin), None
-    ) or next((one.plan for one in found.candidates if one.plan.notation == "straight"), None)
+def _pipeline(problem: Problem, found: Exploration) -> Outcome | None:
+    """The fastest of BaPipe's own straight pipelines, on SimPy; None if none fits."""
+    own = [one.plan for one in found.candidates if one.origin.startswith(("inter-layer", "coarse-grained"))]
+    outcomes = [simulate(problem, plan) for plan in [*own, found.rule.candidate.plan] if plan.notation == "straight"]
+    return min((one for one in outcomes if one.fits), key=lambda one: one.iteration_seconds, default=None)
 
 
 def _plan_row(problem: Problem, method: str, outcome: Outcome | None, reference: Outcome | None) -> Row:
@@ -314,7 +314,7 @@ def _claim(problem: Problem) -> Row:
     except InfeasiblePlanError:
         reference = None
     best = None if found is None else simulate(problem, found.best.plan)
-    leanest = None if found is None else min(one.score.peak_bytes for one in found.candidates)
+    leanest = None if found is None else min(found.candidates, key=lambda one: one.score.peak_bytes)
     row: Row = {"data_parallel_fits": reference is not None, "bapipe_fits": best is not None}
     if best is None or found is None:
         return row
@@ -323,8 +323,27 @@ def _claim(problem: Problem) -> Row:
         peak = reference.fullest.peak_bytes
         row["speedup"] = reference.iteration_seconds / best.iteration_seconds
         row["memory_reduction"] = peak / best.fullest.peak_bytes
-        row["most_memory_reduction"] = peak / leanest
+        row["most_memory_reduction"] = peak / leanest.score.peak_bytes
+        row["leanest_speedup"] = reference.iteration_seconds / leanest.seconds
     return row
+
+
+def board_rows(quick: bool = False) -> list[Row]:
+    """The same on four VCU118 boards, over the multiply-adds a DSP and cycle (by precision) and the links between boards."""
+    rows = []
+    for name in WORKLOADS[:1] if quick else WORKLOADS:
+        for precision in ("fp32",) if quick else BOARD_PRECISIONS:
+            for bandwidth in (12.5e9,) if quick else (0.125e9, 1.25e9, 12.5e9, 50e9):
+                _say(f"boards: {name}, {precision}, {bandwidth / 1e9:g} GB/s")
+                cluster = load_cluster("fpga-vcu118-4").take(2 if quick else 4)
+                cluster = replace(cluster, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
+                problem = Problem(load_workload(name), cluster, FPGA_BATCH * len(cluster.devices), precision=precision)
+                rows.append({"workload": name, "bandwidth": bandwidth, "precision": precision} | _claim(problem))
+    return rows
+
+
+BOARD_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+"""0.2, 0.5 and 2 multiply-adds a DSP and cycle, 4, 2 and 1 bytes: a sweep of rates, no claim that training works in int8."""
 
 
 # ---- depth -----------------------------------------------------------------------------------------------------------
@@ -332,7 +351,7 @@ def _claim(problem: Problem) -> Row:
 
 def depth_rows(quick: bool = False) -> list[Row]:
     """Largest L of GNMT-L that fits on V100s of 16 GiB at 64 sequences a device, per method; a multiple of the step."""
-    step = 8
+    step = 64 if quick else 8
     rows = []
     for devices in (2,) if quick else (2, 4, 8):
         cluster = load_cluster("pipedream-b").take(devices)
@@ -398,6 +417,7 @@ def run(quick: bool) -> dict[str, list[Row]]:
         "disagreements": gpu_disagreements + fpga_disagreements,
         "splits": splits,
         "claims": claim_rows(quick),
+        "boards": board_rows(quick),
         "depth": depth_rows(quick),
     }
 
@@ -485,18 +505,19 @@ def _print(result: dict[str, list[Row]]) -> None:
     )
     print_table(
         "Claims: speedup and memory against data parallelism",
-        ("workload", "GB/s", "GiB", "plan", "over DP", "less memory", "leanest"),
+        ("workload", "devices", "GB/s", "plan", "over DP", "less memory", "leanest", "at speedup"),
         [
             (
                 row["workload"],
+                row["precision"] if "precision" in row else f"{row['memory_gib']:g} GiB",
                 f"{row['bandwidth'] / 1e9:g}",
-                f"{row['memory_gib']:g}",
                 row.get("notation", "no plan"),
                 _number(row.get("speedup")) or ("DP does not fit" if row["bapipe_fits"] else ""),
                 _number(row.get("memory_reduction")),
                 _number(row.get("most_memory_reduction")),
+                _number(row.get("leanest_speedup")),
             )
-            for row in result["claims"]
+            for row in [*result["claims"], *result["boards"]]
         ],
     )
     print_table(

@@ -47,7 +47,8 @@ def draw_all(result: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
     """Write every figure as PNG and SVG; returns the files."""
     figures = {
         "schedules": schedules(result["schedules"]),
-        "claims": claims(result["claims"]),
+        "claims": claims(result["claims"], "memory_gib"),
+        "boards": claims(result["boards"], "precision"),
         "depth": depth(result["depth"]),
     }
     for study in ("gpu", "fpga"):
@@ -94,7 +95,7 @@ def schedules(rows: Sequence[Row]) -> Figure:
         ylabel="mini-batch seconds",
     )
     link.set(
-        title="streaming: an op takes as long as it sends",
+        title="streaming: no op ends before its transfer",
         xlabel="SR, seconds of one transfer",
         ylabel="mini-batch seconds",
     )
@@ -105,7 +106,7 @@ def schedules(rows: Sequence[Row]) -> Figure:
         places = stages + (position - (len(SCHEDULE_COLOURS) - 1) / 2) * width
         kept.bar(places, row["kept_simulated"], width, color=colour, label=label)
     kept.set_xticks(stages, [str(stage + 1) for stage in stages])
-    kept.set(title="memory: micro-batches whose features are kept", xlabel="stage", ylabel="micro-batches")
+    kept.set(title="micro-batches kept, simulated", xlabel="stage", ylabel="micro-batches")
     for axes in (time, link, kept):
         axes.grid(True, axis="y", alpha=0.3)
         axes.legend(fontsize=8, frameon=False)
@@ -156,52 +157,58 @@ def _two_lines(text: str) -> str:
     return text.replace(" + ", " +\n") if "+" in text else text.replace(" ", "\n", 1)
 
 
-def claims(rows: Sequence[Row]) -> Figure:
-    """Speedup, and memory of data parallelism over BaPipe's, by bandwidth and memory; red frames where a claim is reached."""
+def claims(rows: Sequence[Row], down: str) -> Figure:
+    """Speedup, and memory of data parallelism over BaPipe's, by bandwidth and `down`; red frames where a claim is reached.
+
+    down: key of the rows' axis, `memory_gib` or `precision`
+    """
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
-    figure = Figure(figsize=(4.9 * len(workloads) + 0.6, 10.2), layout="constrained")
+    lines = len({row[down] for row in rows})
+    figure = Figure(figsize=(4.9 * len(workloads) + 0.6, 3 * (0.62 * lines + 1.1) + 0.5), layout="constrained")
     grid = figure.subplots(3, len(workloads), squeeze=False)
     measures = (
         ("speedup", "speedup over data parallelism", SPEEDUP_CLAIM),
-        ("memory_reduction", "memory of data parallelism / of BaPipe's fastest plan", MEMORY_CLAIM),
-        ("most_memory_reduction", "memory of data parallelism / of BaPipe's leanest plan", MEMORY_CLAIM),
+        ("memory_reduction", "memory saved by the fastest plan", MEMORY_CLAIM),
+        ("most_memory_reduction", "memory saved by the leanest plan", MEMORY_CLAIM),
     )
     for line, (key, title, claim) in enumerate(measures):
         for column, workload in enumerate(workloads):
             mine = [row for row in rows if row["workload"] == workload]
-            _heat(grid[line][column], mine, key, claim)
-            grid[line][column].set_title(f"{TITLES.get(workload, workload)}: {title}", fontsize=9)
+            _heat(grid[line][column], mine, key, claim, down)
+            grid[line][column].set_title(f"{TITLES.get(workload, workload)}: {title}", fontsize=10)
     figure.suptitle(
-        f"Red frames: where “up to {SPEEDUP_CLAIM:g}x” or “{MEMORY_CLAIM:g}x memory” is reached. "
-        "“only”: data parallelism does not fit. “–”: nothing fits.",
+        f"BaPipe against data parallelism. Red frames: “up to {SPEEDUP_CLAIM:g}x” or “{MEMORY_CLAIM:g}x memory” is reached; "
+        "“only”: data parallelism does not fit; “–”: nothing fits;\n“at”: speedup of the leanest plan over data parallelism",
         fontsize=10,
     )
     return figure
 
 
-def _heat(axes: Axes, rows: Sequence[Row], key: str, claim: float) -> None:
+def _heat(axes: Axes, rows: Sequence[Row], key: str, claim: float, down: str) -> None:
     bandwidths = sorted({row["bandwidth"] for row in rows})
-    memories = sorted({row["memory_gib"] for row in rows}, reverse=True)
-    values = np.full((len(memories), len(bandwidths)), np.nan)
+    places = list(dict.fromkeys(row[down] for row in rows))
+    values = np.full((len(places), len(bandwidths)), np.nan)
     for row in rows:
-        place = memories.index(row["memory_gib"]), bandwidths.index(row["bandwidth"])
-        if row.get(key) is not None:
-            values[place] = row[key]
-            text = f"{row[key]:.1f}"
-        else:
+        y, x = places.index(row[down]), bandwidths.index(row["bandwidth"])
+        found = row.get(key)
+        if found is None:
             text = "only" if row["bapipe_fits"] else "–"
-        strong = row.get(key) is not None and row[key] >= claim
-        dark = row.get(key) is not None and row[key] > 0.6 * claim
-        axes.text(place[1], place[0], text, ha="center", va="center", fontsize=9, color="white" if dark else "#1f2328")
-        if strong:
-            frame = Rectangle(
-                (place[1] - 0.47, place[0] - 0.47), 0.94, 0.94, fill=False, color="#b3261e", linewidth=2.5
-            )
-            axes.add_patch(frame)
+        else:
+            values[y, x] = found
+            text = f"{found:.2g}x" if found < 9.95 else f"{found:.0f}x"
+            if key == "most_memory_reduction":
+                text += f"\nat {row['leanest_speedup']:.2g}x"
+            if found >= claim:
+                frame = Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, color="#b3261e", linewidth=2.5)
+                axes.add_patch(frame)
+        dark = found is not None and found > 0.6 * claim
+        axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "#1f2328")
     axes.imshow(values, cmap="Blues", vmin=0.8, vmax=claim, aspect="auto")
     axes.set_xticks(range(len(bandwidths)), [f"{one / 1e9:g}" for one in bandwidths])
-    axes.set_yticks(range(len(memories)), [f"{one:g}" for one in memories])
-    axes.set(xlabel="bandwidth of a device's link, GB/s", ylabel="memory of a device, GiB")
+    axes.set_yticks(range(len(places)), [str(one) if down == "precision" else f"{one:g}" for one in places])
+    axes.set(
+        xlabel="bandwidth of a link, GB/s", ylabel="precision" if down == "precision" else "memory of a device, GiB"
+    )
 
 
 def depth(rows: Sequence[Row]) -> Figure:

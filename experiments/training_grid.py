@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from experiments.training_clocks import FLUSHED, Clock, GivenClock, method_order
-from simulator import PredictionRule
+from simulator import PREDICTION_RULES, PredictionRule
 from simulator.training import (
     NETWORKS,
     OPTIMIZERS,
@@ -114,6 +115,11 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
         f"{name}_median": float(np.median(values)),
         f"{name}_deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
     }
+
+
+def rule_with(method: str, **settings: Any) -> PredictionRule:
+    """The method's rule with other settings, by name of the field."""
+    return replace(PREDICTION_RULES[method], **settings)
 
 
 def unit_clock(stages: int) -> GivenClock:

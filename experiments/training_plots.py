@@ -126,10 +126,13 @@ def accuracy_figure(records: Sequence[Mapping[str, Any]], setting: str) -> Figur
 
 
 def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, high: float = 2.5) -> Figure:
-    """Test accuracy minus synchronous with its 95 % interval, a panel a setting; what lies left of `low` is written."""
+    """Test accuracy minus synchronous with its 95 % interval, a panel a setting; what lies left of `low` is written.
+
+    Methods that were trained under some of the settings only are left out.
+    """
     settings = list(dict.fromkeys((row["optimizer"], row["learning_rate"]) for row in records))
-    labels = list(dict.fromkeys(row["label"] for row in records if "test_accuracy_difference" in row))
-    labels.reverse()
+    tested = [row["label"] for row in records if "test_accuracy_difference" in row]
+    labels = [label for label in dict.fromkeys(tested) if tested.count(label) == len(settings)][::-1]
     columns = min(3, len(settings))
     lines = -(-len(settings) // columns)
     height = lines * (1.1 + 0.26 * len(labels)) + 0.3
@@ -217,4 +220,37 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
         _plain(axes)
         axes.grid(axis="y", color=GRID, linewidth=0.8)
     figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9, handlelength=2.8)
+    return figure
+
+
+def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> Figure:
+    """Median simulated seconds to the target, a panel a cluster; hollow bars do not fit in memory.
+
+    A method that some seeds do not bring to the target says how many do.
+    """
+    names = list(clusters)
+    labels = [row["label"] for row in clusters[names[0]]][::-1]
+    figure = Figure(
+        figsize=(4.7 * len(names) + 1.0, 1.4 + 0.33 * len(labels)), dpi=100, facecolor="white", layout="constrained"
+    )
+    panels = figure.subplots(1, len(names), sharey=True, squeeze=False).ravel()
+    for axes, name in zip(panels, names, strict=True):
+        most = max((row["seconds_to_target"] or 0.0 for row in clusters[name]), default=0.0) or 1.0
+        for row in clusters[name]:
+            y, color, seconds = labels.index(row["label"]), color_of(row["label"]), row["seconds_to_target"]
+            some = row["seeds_at_target"] < row["seeds"]
+            note = f" {row['seeds_at_target']} of {row['seeds']} seeds" if some else ""
+            if seconds is None:
+                axes.text(0, y, " never", va="center", fontsize=8, color=FAINT)
+                continue
+            axes.barh(y, seconds, height=0.68, color=color if row["fits"] else "white", edgecolor=color, linewidth=1.3)
+            axes.text(seconds, y, f" {seconds:,.0f}{note}", va="center", fontsize=8, color=INK)
+        axes.set_xlim(0, most * 1.35)
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_title(name, loc="left", fontsize=10, color=INK)
+        _plain(axes)
+    figure.supxlabel(
+        f"median simulated seconds to {100 * target:g} % test accuracy (hollow: does not fit in the device's memory)",
+        fontsize=10,
+    )
     return figure

@@ -22,7 +22,7 @@ from experiments.output import output_folder, print_table, progress
 from experiments.umpipe_baselines import Reading, readings
 from experiments.umpipe_searches import Instance, exact, search_all
 from hardware_profiles import load_cluster
-from planners import balanced_problem, tables_of
+from planners import Request, balanced_problem, make_plan, tables_of
 from planners.unequal import (
     FAMILIES,
     InfeasibleSizes,
@@ -200,9 +200,9 @@ class Report:
 
     cases: list[Case]
     instances: list[Instance]
-    front: list[MemoryPoint]
-    equal: list[MemoryPoint]
+    fronts: dict[str, tuple[list[MemoryPoint], list[MemoryPoint]]]
     shown: Case
+    nested: dict[str, Any]
 
 
 def measure(quick: bool) -> Report:
@@ -214,7 +214,7 @@ def measure(quick: bool) -> Report:
         cases = network_cases(NETWORKS, clusters, batches)
         report(0, "gains on simulation networks")
         cases += simulation_cases(2 if quick else 20)
-        shown = next(one for one in cases if one.network == "vgg16" and "K=8, B=64, recomputed" in one.setting)
+        shown = next(one for one in cases if one.network == "vgg16" and "dgx-a100, K=8, B=64, recomp" in one.setting)
         rng = np.random.default_rng(0)
         chosen = {
             f"VGG-16 ({shown.setting})": shown.problem,
@@ -231,10 +231,35 @@ def measure(quick: bool) -> Report:
         for name, problem in chosen.items():
             report(0, f"searches on {name}")
             # the plain recurrence takes minutes at K=32: there 30 generations
-            instances.append(search_all(name, problem, generations=min(generations, 30 if problem.stages > 16 else 100)))
-        report(0, "Pareto front")
-        front, equal = memory_fronts(shown.problem)
-    return Report(cases, instances, front, equal, shown)
+            instances.append(
+                search_all(name, problem, generations=min(generations, 30 if problem.stages > 16 else 100))
+            )
+        report(0, "Pareto fronts")
+        fronts = {}
+        for name in NETWORKS:
+            whole = Problem(load_workload(name), load_cluster("pipedream-b"), 64, recompute=True)
+            one = network_case(name, f"{name} (pipedream-b, K=4, B=64, recomputed)", whole, 4)
+            fronts[one.setting] = memory_fronts(one.problem)
+        report(0, "partition and sizes together")
+        nested = nested_search(shown, 4 if quick else 8)
+    return Report(cases, instances, fronts, shown, nested)
+
+
+def nested_search(shown: Case, stages: int) -> dict[str, Any]:
+    """VGG-16 with a balanced partition and exact sizes, beside partitions searched together with the sizes."""
+    problem = Problem(load_workload("vgg16"), load_cluster("dgx-a100"), 64, recompute=True)
+    found = {}
+    for name in ("best-equal", "exact-unequal", "unequal-nested"):
+        planned = make_plan(name, problem, Request(stages=stages, candidates="powers-of-two"))
+        found[name] = {
+            "makespan_seconds": planned.details["makespan_seconds"],
+            "first_layers": [stage.layers[0] for stage in planned.plan.stages],
+            "forward_sizes": planned.details["forward_sizes"],
+            "backward_sizes": planned.details["backward_sizes"],
+            "partitions": planned.details["evaluations"] if name == "unequal-nested" else None,
+            "planning_seconds": planned.planning_seconds,
+        }
+    return {"setting": f"vgg16, dgx-a100, K={stages}, B=64, recomputed, powers of two", **found}
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -265,7 +290,13 @@ def document(report: Report) -> dict[str, Any]:
             }
             for one in report.instances
         ],
-        "pareto": [asdict(point) for point in report.front],
+        "pareto": [
+            {"setting": setting, "sizes": sizes, **asdict(point)}
+            for setting, fronts in report.fronts.items()
+            for sizes, points in zip(("unequal", "equal"), fronts, strict=True)
+            for point in points
+        ],
+        "nested": report.nested,
         "gantt": {
             "setting": report.shown.setting,
             "unequal": [report.shown.plan.forward_sizes, report.shown.plan.backward_sizes],
@@ -294,7 +325,7 @@ def write(report: Report, folder: Path) -> list[Path]:
     for name, figure in (
         ("gains", plots.gains_figure(mean_gains(report.cases), PUBLISHED)),
         ("convergence", plots.convergence_figure(report.instances)),
-        ("pareto", plots.pareto_figure(report.front, report.equal, report.shown.setting)),
+        ("pareto", plots.pareto_figure(report.fronts)),
         ("gantt", plots.gantt_figure(report.shown)),
     ):
         written += save(figure, folder / f"umpipe_{name}")
@@ -345,18 +376,35 @@ def show(report: Report) -> None:
                 for row in one["searches"]
             ],
         )
+    for setting, (front, _) in report.fronts.items():
+        print_table(
+            f"Makespan against memory of the fullest stage, {setting}",
+            ("ms", "static MiB", "peak MiB with queues", "forward", "backward"),
+            [
+                (
+                    f"{1e3 * point.seconds:.2f}",
+                    f"{point.static_bytes / 2**20:.0f}",
+                    f"{point.peak_bytes / 2**20:.0f}",
+                    " ".join(map(str, point.forward_sizes)),
+                    " ".join(map(str, point.backward_sizes)),
+                )
+                for point in front
+            ],
+        )
     print_table(
-        f"Makespan against memory of the fullest stage, {report.shown.setting}",
-        ("ms", "static MiB", "peak MiB with queues", "forward", "backward"),
+        f"Partition and sizes together: {report.nested['setting']}",
+        ("planner", "ms", "first layers", "forward", "backward", "CPU s"),
         [
             (
-                f"{1e3 * point.seconds:.2f}",
-                f"{point.static_bytes / 2**20:.0f}",
-                f"{point.peak_bytes / 2**20:.0f}",
-                " ".join(map(str, point.forward_sizes)),
-                " ".join(map(str, point.backward_sizes)),
+                name,
+                f"{1e3 * one['makespan_seconds']:.3f}",
+                " ".join(map(str, one["first_layers"])),
+                " ".join(map(str, one["forward_sizes"])),
+                " ".join(map(str, one["backward_sizes"])),
+                f"{one['planning_seconds']:.2f}",
             )
-            for point in report.front
+            for name, one in report.nested.items()
+            if name != "setting"
         ],
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from planners.unequal import UnequalPlan, UnequalProblem, program_of
@@ -25,7 +24,8 @@ SEARCH_STYLES: dict[str, tuple[str, str]] = {
     "TiDGAP": (GREEN, "-"),
     "TiDGAP, unseeded": (BLUE, "--"),
     "TiDGAP, compiled": (BLUE, ":"),
-    "pymoo GA": ("#8a4f9e", "-"),
+    "TiDGAP, distinct survivors": ("#c2448a", "-"),
+    "pymoo GA": ("#7f63c9", "-"),
 }
 
 LEVELS: dict[str, tuple[str, str]] = {
@@ -37,12 +37,18 @@ LEVELS: dict[str, tuple[str, str]] = {
 class Shown(Protocol):
     """What a Gantt pair is drawn from: UMPIPE's plan and a tuned GPipe's, each on its own partition."""
 
-    network: str
-    setting: str
-    problem: UnequalProblem
-    plan: UnequalPlan
-    gpipe_problem: UnequalProblem
-    gpipe: UnequalPlan
+    @property
+    def network(self) -> str: ...
+    @property
+    def setting(self) -> str: ...
+    @property
+    def problem(self) -> UnequalProblem: ...
+    @property
+    def plan(self) -> UnequalPlan: ...
+    @property
+    def gpipe_problem(self) -> UnequalProblem: ...
+    @property
+    def gpipe(self) -> UnequalPlan: ...
 
 
 # ---- gains ---------------------------------------------------------------------------------------------------
@@ -79,7 +85,8 @@ def gains_figure(
         ax.set_title(f"{network}\npublished: {', '.join(texts)}", fontsize=10, color=INK, loc="left")
         if network == "simulation":
             ax.set_xscale("symlog", linthresh=100.0)
-            ticks = [-50, 0, 50, 100, 300, 1000, 3000]
+            ticks = [-50, 0, 50, 100, 300, 1000, 4000]
+            ax.set_xlim(-100.0, 7000.0)
             ax.set_xticks(ticks, [str(tick) for tick in ticks])
         else:
             ax.set_xlim(-60.0, 100.0)
@@ -93,7 +100,7 @@ def gains_figure(
         x=0.01,
         ha="left",
     )
-    figure.tight_layout(rect=(0.0, 0.0, 1.0, 0.96))
+    figure.tight_layout(rect=(0.0, 0.0, 1.0, 0.98))
     return figure
 
 
@@ -117,16 +124,17 @@ def convergence_figure(instances: Sequence[Instance]) -> Figure:
             if not plans:
                 continue
             evaluations, seconds, above = convergence(plans[0], instance.optimum)
-            row[0].step(evaluations, above, where="post", color=color, linestyle=line, label=title, linewidth=1.6)
-            row[1].step(seconds, above, where="post", color=color, linestyle=line, linewidth=1.6)
+            if line == "-":  # the same search on another evaluator is the same curve over evaluations
+                row[0].step(evaluations, above, where="post", color=color, linewidth=1.6)
+            row[1].step(seconds, above, where="post", color=color, linestyle=line, label=title, linewidth=1.6)
         for title, (color, line) in LEVELS.items():
             level = 100.0 * (instance.plan(title).makespan_seconds / instance.optimum - 1.0)
             for ax in row:
                 ax.axhline(level, color=color, linestyle=line, linewidth=1.2, label=title)
-        row[1].axvline(
-            instance.plan("exact").seconds, color=ALARM, linewidth=1.2, label="exact method has its proof"
+        row[1].axvline(instance.plan("exact").seconds, color=ALARM, linewidth=1.2, label="exact method has its proof")
+        worst = max(
+            above for found in instance.found for above in [100 * found.above_exact] if found.plan.history_seconds
         )
-        worst = max(above for found in instance.found for above in [100 * found.above_exact] if found.plan.history_seconds)
         level = 100.0 * (instance.plan("best equal size").makespan_seconds / instance.optimum - 1.0)
         row[0].set_ylim(-0.03 * max(level, worst), 1.25 * max(level, worst, 0.5))
         row[0].set_ylabel("above the optimum, %", color=INK)
@@ -142,10 +150,7 @@ def convergence_figure(instances: Sequence[Instance]) -> Figure:
             _plain(ax, "both")
     grid[-1][0].set_xlabel("evaluations", color=INK)
     grid[-1][1].set_xlabel("seconds (log)", color=INK)
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    more, words = grid[0][1].get_legend_handles_labels()
-    handles.append(more[-1])
-    labels.append(words[-1])
+    handles, labels = grid[0][1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncol=5, frameon=False, fontsize=9)
     figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.5 / figure.get_figheight()))
     return figure
@@ -154,28 +159,43 @@ def convergence_figure(instances: Sequence[Instance]) -> Figure:
 # ---- memory --------------------------------------------------------------------------------------------------
 
 
-def pareto_figure(front: Sequence[Any], equal: Sequence[Any], setting: str) -> Figure:
-    """Makespan against the static memory of the fullest stage: the exact front, and every equal size beside."""
-    figure = Figure(figsize=(8.6, 5.0), dpi=100, facecolor="white")
-    ax = figure.subplots()
-    best = sorted((point.seconds * 1e3, point.static_bytes / 2**20) for point in equal)
-    least = np.minimum.accumulate([memory for _, memory in best])
-    shown = [(t, m) for (t, m), low in zip(best, least, strict=True) if m <= low]
-    points = sorted((point.seconds * 1e3, point.static_bytes / 2**20) for point in front)
-    ax.step(*zip(*points, strict=True), where="post", color=BLUE, linewidth=1.4, zorder=2)
-    ax.plot(*zip(*points, strict=True), "o", color=BLUE, markersize=5, label="unequal sizes: every optimum", zorder=3)
-    ax.plot(*zip(*best, strict=True), "x", color=GREY, markersize=5, label="equal sizes", zorder=2)
-    ax.step(*zip(*shown, strict=True), where="post", color=ORANGE, linewidth=1.4, label="their front", zorder=2)
-    right = 1.35 * max(points[-1][0], shown[-1][0] if shown[-1][0] < 3 * points[-1][0] else points[-1][0])
-    ax.set_xlim(0.97 * points[0][0], right)
-    ax.set_ylim(0.96 * points[-1][1], 1.04 * max(m for t, m in [*best, *points] if t <= right))
-    ax.set_xlabel("makespan of a mini-batch, ms", color=INK)
-    ax.set_ylabel("memory of the fullest stage, MiB\n(without receive queues)", color=INK)
-    ax.set_title(f"VGG-16, {setting}: memory against makespan", fontsize=10, loc="left", color=INK)
-    ax.legend(frameon=False, fontsize=9)
-    _plain(ax, "both")
+def pareto_figure(fronts: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> Figure:
+    """A panel a setting: makespan against the static memory of the fullest stage, the exact front and equal sizes beside."""
+    figure = Figure(figsize=(6.4 * len(fronts), 4.8), dpi=100, facecolor="white")
+    panels = figure.subplots(1, len(fronts), squeeze=False)[0]
+    for ax, (setting, (front, equal)) in zip(panels, fronts.items(), strict=True):
+        points, plain = _milliseconds_and_mib(front), _milliseconds_and_mib(equal)
+        ax.step(*zip(*points, strict=True), where="post", color=BLUE, linewidth=1.4, zorder=2)
+        ax.plot(
+            *zip(*points, strict=True), "o", color=BLUE, markersize=5, label="unequal sizes: every optimum", zorder=3
+        )
+        ax.plot(*zip(*plain, strict=True), "x", color=ORANGE, markersize=6, label="equal sizes", zorder=2)
+        for point in equal:
+            place = 1e3 * point.seconds, point.static_bytes / 2**20
+            ax.annotate(
+                str(point.forward_sizes[0]),
+                place,
+                (5, 3),
+                textcoords="offset points",
+                fontsize=8,
+                color=FAINT,
+                annotation_clip=True,
+            )
+        right = points[0][0] + 1.5 * (points[-1][0] - points[0][0])
+        room = 0.15 * (points[0][1] - points[-1][1])
+        ax.set_xlim(points[0][0] - 0.05 * (right - points[0][0]), right)
+        ax.set_ylim(points[-1][1] - room, points[0][1] + 3.0 * room)
+        ax.set_xlabel("makespan of a mini-batch, ms (numbers: the equal size)", color=INK)
+        ax.set_ylabel("memory of the fullest stage, MiB\n(without receive queues)", color=INK)
+        ax.set_title(setting, fontsize=10, loc="left", color=INK)
+        ax.legend(frameon=False, fontsize=9)
+        _plain(ax, "both")
     figure.tight_layout()
     return figure
+
+
+def _milliseconds_and_mib(points: Sequence[Any]) -> list[tuple[float, float]]:
+    return sorted((1e3 * point.seconds, point.static_bytes / 2**20) for point in points)
 
 
 # ---- Gantt ---------------------------------------------------------------------------------------------------

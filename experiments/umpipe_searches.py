@@ -70,8 +70,12 @@ GENETIC: dict[str, Genetic] = {
     "TiDGAP": tidgap(),
     "TiDGAP, unseeded": tidgap(seeded=False),
     "TiDGAP, compiled": tidgap("compiled", seeded=False),
+    "TiDGAP, distinct survivors": dataclasses.replace(tidgap("compiled", seeded=False), survival="distinct"),
 }
-"""Genetic searches by name; TiDGAP starts from the greedy plan, the others from random and equal sizes."""
+"""Genetic searches by name; TiDGAP starts from the greedy plan, the others from random and equal sizes.
+
+The last one is no variant of the paper: see `Genetic.survival`.
+"""
 
 
 def search_all(name: str, problem: UnequalProblem, *, seed: int = 0, generations: int = 100) -> Instance:
@@ -92,4 +96,6 @@ def search_all(name: str, problem: UnequalProblem, *, seed: int = 0, generations
         pymoo_search(problem, seed, generations=1)
         plans["pymoo GA"] = pymoo_search(problem, seed, generations=generations)
     best = plans["exact"].makespan_seconds
-    return Instance(name, tuple(Found(title, plan, plan.makespan_seconds / best - 1.0) for title, plan in plans.items()))
+    return Instance(
+        name, tuple(Found(title, plan, plan.makespan_seconds / best - 1.0) for title, plan in plans.items())
+    )

@@ -19,7 +19,6 @@ The section `sensitivity` trains with other roundings, with the literal bias cor
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,9 +38,9 @@ from experiments.method_throughput import (
     cluster_rows,
 )
 from experiments.output import output_folder, print_json, print_table, progress
-from experiments.paired_tests import holm, paired_difference
-from experiments.training_grid import Case, CaseResult, Setting, train_grid
-from simulator import PREDICTION_RULES, PredictionRule, save
+from experiments.training_comparison import compared, directions, order_of
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid
+from simulator import save
 from simulator.training import DATA_SETS, DataSet
 
 COMPARABLE = 0.01
@@ -94,7 +93,14 @@ SPECTRAIN_TABLE = {
 }
 """Test accuracy, %, on 4 GPUs: SpecTrain's published table, from public notes; its data-parallel run is synchronous."""
 
-PRINTED_METHODS = ("synchronous", "naive T=1", "PipeDream T=1", "SpecTrain v2 T=1")
+PRINTED_PAIRS = (
+    ("synchronous", "SpecTrain v2 T=1"),
+    ("SpecTrain v2 T=1", "PipeDream T=1"),
+    ("PipeDream T=1", "naive T=1"),
+    ("SpecTrain v2 T=1", "naive T=1"),
+    ("synchronous", "naive T=1"),
+)
+"""Better and worse method in both of its columns."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         (case, replace(s, epochs=epochs, stages=4))
         for s in (Setting("sgd", 0.1), HEADLINE)
         for case in CASES
-        if case.label in PRINTED_METHODS
+        if case.label in SPECTRAIN_TABLE["VGG on CIFAR-10"]
     ]
     variants = sensitivity_cases()
     with progress("training") as report:
@@ -150,13 +156,14 @@ def run(arguments: argparse.Namespace) -> int:
             replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0),
         )
     document["accuracy"] = compared(trained)
+    headline = [one for one in trained if one.setting.label == HEADLINE.label]
     document["sensitivity"] = {
-        "headline_order": {"five_seeds": order_of(trained, 5), "all_seeds": order_of(trained, None)},
-        "inputs_0_to_1": {"five_seeds": order_of(shifted, 5), "all_seeds": order_of(shifted, None)},
-        "roundings": [result.record() for result in roundings],
-        "inputs_0_to_1_records": compared(shifted),
+        name: {"five_seeds": order_of(results, ORDER, 5), "all_seeds": order_of(results, ORDER)}
+        for name, results in (("headline_order", headline), ("inputs_0_to_1", shifted))
     }
-    document["spectrain_directions"] = directions(printed)
+    document["sensitivity"]["inputs_0_to_1_records"] = compared(shifted)
+    document["sensitivity"]["readings"] = [result.record() for result in roundings]
+    document["spectrain_directions"] = directions(printed, SPECTRAIN_TABLE, PRINTED_PAIRS)
     document["claims"] = claims(document)
     if folder is not None:
         from experiments.output import to_json
@@ -165,9 +172,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         problem = f"{WORKLOAD}, {DEVICES} devices of {CLUSTER}, mini-batch {BATCH}"
         save(throughput_figure(document["balanced"], document["cluster"], problem), folder / "xpipe_throughput")
-        headline = [one.record() for one in trained if one.setting.label == HEADLINE.label]
         save(
-            accuracy_figure(headline, f"{HEADLINE.stages} stages, {HEADLINE.label}, {epochs} epochs"),
+            accuracy_figure(
+                [one.record() for one in headline], f"{HEADLINE.stages} stages, {HEADLINE.label}, {epochs} epochs"
+            ),
             folder / "xpipe_accuracy",
         )
         save(difference_figure(document["accuracy"]), folder / "xpipe_difference")
@@ -185,95 +193,15 @@ def run(arguments: argparse.Namespace) -> int:
 def sensitivity_cases() -> list[Case]:
     """XPipe T = 4 with every choice that the paper's text leaves open."""
 
-    def variant(**settings: str) -> PredictionRule:
-        return replace(PREDICTION_RULES["xpipe"], **settings)
-
     return [
         Case("XPipe T=4, halves up, floor (default)", "xpipe", 4),
-        Case("XPipe T=4, halves to even", "xpipe", 4, variant(forward_rounding="half-even")),
-        Case("XPipe T=4, forward floored", "xpipe", 4, variant(forward_rounding="floor")),
-        Case("XPipe T=4, backward rounded", "xpipe", 4, variant(backward_rounding="round")),
-        Case("XPipe T=4, literal bias correction", "xpipe", 4, variant(correction="literal")),
+        Case("XPipe T=4, halves to even", "xpipe", 4, rule_with("xpipe", forward_rounding="half-even")),
+        Case("XPipe T=4, forward floored", "xpipe", 4, rule_with("xpipe", forward_rounding="floor")),
+        Case("XPipe T=4, backward rounded", "xpipe", 4, rule_with("xpipe", backward_rounding="round")),
+        Case("XPipe T=4, literal bias correction", "xpipe", 4, rule_with("xpipe", correction="literal")),
         Case("XPipe T=4, synchronous-equivalent s", "xpipe-exact", 4),
         Case("naive T=4", "naive", 4),
     ]
-
-
-def compared(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
-    """Records with the paired difference from the synchronous case of the same setting, p values corrected by setting."""
-    records: list[dict[str, Any]] = []
-    for setting in dict.fromkeys(result.setting for result in results):
-        own = [result for result in results if result.setting == setting]
-        reference = next(result for result in own if result.case.method == "synchronous")
-        block = [result.record() for result in own]
-        for measure, values in (("train_loss", "losses"), ("test_accuracy", "accuracies")):
-            tested = []
-            for record, result in zip(block, own, strict=True):
-                pair = getattr(reference, values), getattr(result, values)
-                if result is not reference and np.isfinite(np.array(pair)).all(axis=0).any():
-                    tested.append((record, paired_difference(*pair)))
-            for (record, test), corrected in zip(tested, holm([test.p for _, test in tested]), strict=True):
-                record[f"{measure}_difference"] = test.mean
-                record[f"{measure}_difference_low"] = test.low
-                record[f"{measure}_difference_high"] = test.high
-                record[f"{measure}_p"] = test.p
-                record[f"{measure}_p_holm"] = corrected
-        records += block
-    return records
-
-
-def order_of(results: Sequence[CaseResult], seeds: int | None) -> dict[str, Any]:
-    """Mean train loss of the methods of ORDER over the first seeds at the headline's rate, whether they rise as expected, and
-    the p value of each step (paired, not corrected)."""
-    own = {
-        r.case.label: r.losses[:seeds] for r in results if r.setting.label == HEADLINE.label and r.case.label in ORDER
-    }
-    means = [float(np.mean(own[label])) for label in ORDER]
-    steps = [
-        {
-            "from": a,
-            "to": b,
-            "difference": paired_difference(own[a], own[b]).mean,
-            "p": paired_difference(own[a], own[b]).p,
-        }
-        for a, b in itertools.pairwise(ORDER)
-    ]
-    return {
-        "mean_train_loss": dict(zip(ORDER, means, strict=True)),
-        "rises": all(a < b for a, b in itertools.pairwise(means)),
-        "steps": steps,
-    }
-
-
-def directions(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
-    """SpecTrain's pairs of methods: which is better in its table, and here (mean test accuracy, paired p)."""
-    rows = []
-    for setting in dict.fromkeys(result.setting for result in results):
-        own = {r.case.label: r.accuracies for r in results if r.setting == setting}
-        for better, worse in (
-            ("synchronous", "SpecTrain v2 T=1"),
-            ("SpecTrain v2 T=1", "PipeDream T=1"),
-            ("PipeDream T=1", "naive T=1"),
-            ("SpecTrain v2 T=1", "naive T=1"),
-            ("synchronous", "naive T=1"),
-        ):
-            test = paired_difference(own[worse], own[better])
-            rows.append(
-                {
-                    "setting": f"{setting.label}, {setting.stages} stages",
-                    "better": better,
-                    "worse": worse,
-                    **{
-                        f"published, {name}": (table[better] - table[worse]) / 100.0
-                        for name, table in SPECTRAIN_TABLE.items()
-                    },
-                    "here": test.mean,
-                    "p": test.p,
-                    "verdict": "same" if test.mean > 0 and test.p < 0.05 else "opposite" if test.mean < 0 and test.p < 0.05
-                    else "not distinguishable",
-                }
-            )  # fmt: skip
-    return rows
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
@@ -326,7 +254,13 @@ def claims(document: dict[str, Any]) -> list[dict[str, str]]:
                     "evidence": f"{mine} {rate(mine):.2f} samples/s, {best} {rate(best):.2f}: {rate(mine) / rate(best):.3f}x",
                 }
             )
-    for record in document["accuracy"]:
+    return found + accuracy_claims(document["accuracy"])
+
+
+def accuracy_claims(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """XPipe's accuracy beside the synchronous one, setting by setting."""
+    found = []
+    for record in records:
         if record["label"] not in ("XPipe T=4", "XPipe T=1") or "test_accuracy_difference" not in record:
             continue
         low, high = record["test_accuracy_difference_low"], record["test_accuracy_difference_high"]
@@ -407,7 +341,7 @@ def print_document(document: dict[str, Any]) -> None:
                 _mean(r, "test_accuracy", 100, 1),
                 f"{r['prediction_error_ratio']:.3f}",
             )
-            for r in document["sensitivity"]["roundings"]
+            for r in document["sensitivity"]["readings"]
         ],
     )
     print_table(
@@ -436,13 +370,17 @@ def _mean(record: dict[str, Any], name: str, scale: float, digits: int) -> str:
     return f"{scale * record[f'{name}_mean']:.{digits}f} ± {scale * record[f'{name}_deviation']:.{digits}f}"
 
 
+def _ratio(record: dict[str, Any]) -> str:
+    ratio = record["prediction_error_ratio"]
+    return "" if ratio is None or not np.isfinite(ratio) else f"{ratio:.3f}"
+
+
 def _accuracy_row(record: dict[str, Any]) -> tuple[str, ...]:
     difference, p = "", ""
     if "test_accuracy_difference" in record:
         low, high = record["test_accuracy_difference_low"], record["test_accuracy_difference_high"]
         difference = f"{100 * record['test_accuracy_difference']:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
         p = f"{record['test_accuracy_p_holm']:.3g}"
-    ratio = record["prediction_error_ratio"]
     return (
         f"{record['optimizer']} {record['learning_rate']:g}",
         record["label"],
@@ -451,7 +389,7 @@ def _accuracy_row(record: dict[str, Any]) -> tuple[str, ...]:
         str(record["diverged"]),
         difference,
         p,
-        f"{ratio:.3f}" if np.isfinite(ratio) else "",
+        _ratio(record),
     )
 
 

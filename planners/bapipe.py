@@ -31,7 +31,6 @@ from planners.pipedream_planner import PipeDreamFlush
 from planners.pipedream_planner import inapplicable as no_tree
 from planners.search import Evaluator, Planner, Request, Score, fitting
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatches, schedule_families
-from simulator.simulation import simulate
 
 FloatArray = NDArray[np.float64]
 Layers = NDArray[np.int64]
@@ -173,7 +172,7 @@ class _Search:
     name: str
 
     def ranking(self) -> tuple[Candidate, ...]:
-        """Every candidate that fits, confirmed ones first, each part by rising seconds."""
+        """Every candidate that fits, confirmed ones first, each part by rising seconds (of equals less memory first)."""
         found = [*self.pipelines(), *self.of_other_methods()]
         fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
         ranked = sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
@@ -190,7 +189,7 @@ class _Search:
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no plan that fits once transfers queue on shared links: {len(found)} were tried"
             )
-        return (*sorted(confirmed, key=lambda one: one.seconds), *others)
+        return (*sorted(confirmed, key=lambda one: (one.seconds, one.score.peak_bytes)), *others)
 
     def pipelines(self) -> Iterator[Candidate]:
         """The best micro-batches of every schedule x partition."""
@@ -220,12 +219,9 @@ class _Search:
             yield self._candidate(origin, replace(plan, planner=self.name))
 
     def confirm(self, one: Candidate) -> Candidate | None:
-        """The candidate with its seconds on SimPy, None if it does not fit there; nothing is replayed twice for no contention."""
-        if self.evaluate.engine == "simpy" or not self.problem.contention:
-            return replace(one, confirmed_seconds=one.score.iteration_seconds)
-        outcome = simulate(self.problem, one.plan, layer_costs=self.evaluate.layer_costs)
-        self.evaluate.credit(1)
-        return replace(one, confirmed_seconds=outcome.iteration_seconds) if outcome.fits else None
+        """The candidate with its seconds on SimPy where the problem has contention; None if it does not fit there."""
+        score = self.evaluate.on_reference(one.plan)
+        return replace(one, confirmed_seconds=score.iteration_seconds) if score.fits else None
 
     # ---- partitions ----
 

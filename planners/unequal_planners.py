@@ -2,8 +2,8 @@
 
 The partition is a balanced one: of those that balance the stages' seconds at 1, 2, 4, … samples, the one on which the greedy
 dynamic programme or the best equal size is fastest (for "best-equal", a tuned GPipe, the best equal size alone). All
-searches get the same one. `UnequalNested` searches the partition too. The searches see links as processes at their idle rate and leave
-the optimizer's update out; the plan is replayed like any other, where transfers may contend and the update counts.
+searches get the same one. `UnequalNested` searches the partition too. The searches see links as processes at their idle rate
+and leave the optimizer's update out; the plan is replayed like any other, where transfers may contend and the update counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from planners.baselines import balanced_cuts
 from planners.candidates import devices_in_order
 from planners.search import Evaluator, Request, fitting
 from planners.unequal import (
-    Genetic,
     InfeasibleSizes,
     UnequalPlan,
     UnequalProblem,
@@ -268,6 +267,3 @@ def _does_not_fit(name: str, tables: UnequalTables) -> str:
         f"{needs[worst] / 2**30:.4g} GiB on device {tables.devices[worst]}, which holds {held[worst] / 2**30:.4g} GiB; "
         "use more stages, recomputation or a smaller batch"
     )
-
-
-__all__ = ["SEARCHES", "Genetic", "UnequalNested", "UnequalSizes", "inapplicable"]

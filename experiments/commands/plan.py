@@ -172,10 +172,10 @@ def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
     print(f"planned in {planned.planning_seconds:.2f} CPU s with {planned.evaluations} evaluations{proof}{early}")
     if "makespan_seconds" in planned.details:
         found = planned.details
+        least = "proven optimal" if found["proven_optimal"] else f"lower bound {found['lower_bound_seconds']:.4g} s"
         print(
             f"sizes of each stage: forward {found['forward_sizes']}, backward {found['backward_sizes']}\n"
-            f"{found['makespan_seconds']:.4g} s without the update and contention (links as processes), "
-            f"{'proven optimal' if found['proven_optimal'] else 'lower bound ' + format(found['lower_bound_seconds'], '.4g') + ' s'}"
+            f"{found['makespan_seconds']:.4g} s without the update and contention (links as processes), {least}"
         )
     if not outcome.fits:
         print("the plan does not fit")

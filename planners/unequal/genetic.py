@@ -27,6 +27,7 @@ from planners.unequal.result import UnequalPlan
 
 Progress = Callable[[int, float], None]
 CHROMOSOMES = ("dual", "single")
+SURVIVAL = ("elites", "distinct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ class Genetic:
     """A genetic search with its settings; call it with a problem and a generator.
 
     `evaluator` a name of `EVALUATORS`; `chromosomes` "dual" or "single" (one vector for both passes); `seeded` puts the
-    plan of the greedy dynamic programme into the first population; `mutation` per gene, None for 1/K.
+    plan of the greedy dynamic programme into the first population; `mutation` per gene, None for 1/K. `survival` "elites"
+    (the reference: children replace all but the elites), or "distinct" (ours: the best different vectors among parents and
+    children, which keeps a population from collapsing onto an equal size).
     """
 
     evaluator: str = "matrix"
@@ -45,12 +48,15 @@ class Genetic:
     crossover: float = 0.9
     mutation: float | None = None
     elites: int = 4
+    survival: str = "elites"
 
     def __post_init__(self) -> None:
         if self.evaluator not in EVALUATORS:
             raise ValueError(f"evaluator must be one of {', '.join(EVALUATORS)}, not {self.evaluator!r}")
         if self.chromosomes not in CHROMOSOMES:
             raise ValueError(f"chromosomes must be one of {', '.join(CHROMOSOMES)}, not {self.chromosomes!r}")
+        if self.survival not in SURVIVAL:
+            raise ValueError(f"survival must be one of {', '.join(SURVIVAL)}, not {self.survival!r}")
         if self.individuals < 2 or not 0 <= self.elites < self.individuals or self.generations < 0:
             raise ValueError(
                 f"a search needs 2 or more individuals, fewer elites and generations >= 0, not {self.individuals} "
@@ -168,14 +174,29 @@ class _Part:
         self._take(vectors[kept], fitness[kept])
 
     def advance(self, rng: np.random.Generator, settings: Genetic) -> None:
-        """One generation: elites stay, the others are children."""
+        """One generation: elites stay, the others are children; or the best distinct ones of all."""
         individuals, genes = self.vectors.shape
+        if settings.survival == "distinct":
+            self._advance_distinct(rng, settings)
+            return
         elites = np.argsort(self.fitness, kind="stable")[: settings.elites]
         children = self._crossed(rng, self._selected(rng), settings.crossover)
         rate = 1.0 / genes if settings.mutation is None else settings.mutation
         children = self._mutated(rng, children, rate)[: individuals - len(elites)]
         fitness = self.fitness_of(self.sizes[children])
         self._take(np.vstack([self.vectors[elites], children]), np.concatenate([self.fitness[elites], fitness]))
+
+    def _advance_distinct(self, rng: np.random.Generator, settings: Genetic) -> None:
+        individuals, genes = self.vectors.shape
+        children = self._crossed(rng, self._selected(rng), settings.crossover)
+        children = self._mutated(rng, children, 1.0 / genes if settings.mutation is None else settings.mutation)
+        vectors = np.vstack([self.vectors, children])
+        fitness = np.concatenate([self.fitness, self.fitness_of(self.sizes[children])])
+        _, first = np.unique(vectors, axis=0, return_index=True)
+        order = first[np.argsort(fitness[first], kind="stable")][:individuals]
+        if len(order) < individuals:  # fewer different vectors than individuals: the best stand twice
+            order = np.concatenate([order, np.argsort(fitness, kind="stable")[: individuals - len(order)]])
+        self._take(vectors[order], fitness[order])
 
     def _selected(self, rng: np.random.Generator) -> Integers:
         pairs = rng.integers(len(self.vectors), size=(len(self.vectors), 2))

@@ -1,0 +1,306 @@
+"""Rules of the XPipe and time-to-accuracy experiments: closed forms, paired tests by hand, whole quick runs, figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments import method_throughput, time_to_accuracy, xpipe
+from experiments.paired_tests import holm, paired_difference
+from experiments.training_clocks import method_order
+from experiments.training_comparison import compared, directions, order_of
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid, unit_clock
+from experiments.training_plots import color_of, curve
+from hardware_profiles import load_cluster
+from simulator import Problem
+from simulator.training import DATA_SETS, DataSet
+from simulator.workloads.synthetic import uniform_chain
+
+SMALL = Setting(stages=4, batch=8, epochs=2)
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> DataSet:
+    """Noisy clusters in place of the digits: 96 samples, three mini-batches of 32 an epoch."""
+    draw = np.random.default_rng(11)
+    labels = draw.integers(0, 3, 120)
+    x = draw.normal(size=(120, 5)) + 2.0 * labels[:, None]
+    data = DataSet("digits", 3, x[:96], labels[:96], x[96:], labels[96:])
+    monkeypatch.setitem(DATA_SETS, "digits", lambda: data)
+    return data
+
+
+def chain_problem(devices: int = 8, workload: str = "chain", cluster: str = "dapple-b", batch: int = 32) -> Problem:
+    """16 equal layers in place of BERT-large."""
+    return Problem(uniform_chain(16), load_cluster(cluster).take(devices), batch, optimizer="adam")
+
+
+@pytest.fixture(scope="module")
+def cluster_rows() -> list[dict[str, Any]]:
+    """Every method on the small problem."""
+    return method_throughput.cluster_rows(chain_problem())
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_equal_stages_reach_the_formula() -> None:
+    """XPipe's steady mini-batch takes 3T seconds, GPipe's 3(T+N-1): the ratio is (T+N-1)/T to the last bit."""
+    for row in method_throughput.balanced_rows((2, 4), (1, 2, 8)):
+        assert row["xpipe_seconds"] == 3.0 * row["microbatches_per_minibatch"]
+        assert row["speedup"] == row["formula"]
+
+
+def test_cluster_rows_hold_every_method(cluster_rows: list[dict[str, Any]]) -> None:
+    """8 equal stages: XPipe beats GPipe at every T; copies are 3 for XPipe, N for PipeDream, 1 flushed; smaller parts hold less."""
+    rows = {row["label"]: row for row in cluster_rows}
+    for t in (4, 8, 16):
+        assert rows[f"XPipe T={t}"]["samples_per_second"] > rows[f"GPipe T={t}"]["samples_per_second"]
+    copies = {label: round(row["most_weight_copies"]) for label, row in rows.items()}
+    assert (copies["XPipe T=4"], copies["PipeDream T=1"], copies["GPipe T=4"], copies["2BW T=8"]) == (3, 8, 1, 2)
+    assert rows["XPipe T=16"]["peak_memory_bytes"] < rows["XPipe T=4"]["peak_memory_bytes"]
+    assert rows["PipeDream T=1, batch 8"]["batch"] == 8
+
+
+@pytest.mark.parametrize(
+    ("reference", "other", "p"),
+    [([0.0] * 4, [1.0, 2.0, 3.0, 4.0], 2 / 16), ([1.0, 2.0], [1.0, 2.0], 1.0), ([0.0] * 3, [1.0, 1.0, -2.0], 1.0)],
+)
+def test_the_sign_flip_test_by_hand(reference: list[float], other: list[float], p: float) -> None:
+    """Four differences of one sign: 2 of 16 patterns are as far out; equal runs: p = 1; 1 + 1 - 2 = 0: all are."""
+    assert paired_difference(reference, other).p == pytest.approx(p)
+
+
+def test_a_paired_difference_leaves_out_what_is_not_finite() -> None:
+    """Mean over the pairs that are; the interval holds it; the same bits again; no pair is an error."""
+    test = paired_difference([0.0, 0.0, 0.0], [1.0, float("nan"), 3.0])
+    assert (test.mean, test.pairs) == (2.0, 2)
+    assert test.low <= test.mean <= test.high
+    assert test == paired_difference([0.0, 0.0, 0.0], [1.0, float("nan"), 3.0])
+    with pytest.raises(ValueError, match="at least one seed with finite values"):
+        paired_difference([0.0], [float("inf")])
+    with pytest.raises(ValueError, match="the same seeds, got 1 and 2"):
+        paired_difference([0.0], [1.0, 2.0])
+
+
+def test_many_seeds_are_sampled_and_never_give_zero() -> None:
+    """20 differences of one sign: 2 of 2^20 patterns, far below any level, and the draws include the one seen."""
+    assert 0.0 < paired_difference([0.0] * 20, [1.0] * 20).p < 1e-3
+
+
+def test_holm_by_hand() -> None:
+    """Sorted .01 .02 .04 times 3 2 1, never falling: .03 .04 .04."""
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+# ---- grid and comparison ---------------------------------------------------------------------------------------------
+
+
+def trained(data: DataSet, *cases: Case, seeds: int = 6, jobs: int = 1) -> list[CaseResult]:
+    """Cases under the small setting."""
+    return train_grid([(case, SMALL) for case in cases], data, seeds, jobs=jobs)
+
+
+def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
+    """Seeds in order, groups of 5 and 1, one process or two: the same numbers; progress reaches every part."""
+    cases = (Case("synchronous", "synchronous", 2), Case("XPipe T=2", "xpipe", 2))
+    seen: list[int] = []
+    one = train_grid(
+        [(case, SMALL) for case in cases], clusters, 6, jobs=1, report=lambda done, text: seen.append(done)
+    )
+    two = trained(clusters, *cases, jobs=2)
+    assert [result.losses for result in one] == [result.losses for result in two]
+    assert [run.seed for run in one[1].runs] == list(range(6))
+    assert seen == [1, 2, 3, 4]
+    assert one[1].copies == (3, 3, 3, 3)
+    assert one[0].record()["label"] == "synchronous"
+
+
+def test_comparisons_are_with_the_synchronous_case_of_the_setting(clusters: DataSet) -> None:
+    """A method that is synchronous too differs by nothing, p = 1; the reference has no difference of its own."""
+    results = trained(clusters, Case("synchronous", "synchronous", 2), Case("also", "synchronous", 2, flushed="gpipe"))
+    reference, other = compared(results)
+    assert "test_accuracy_difference" not in reference
+    assert (other["test_accuracy_difference"], other["test_accuracy_p_holm"]) == (0.0, 1.0)
+    order = order_of(results, ("synchronous", "also"), 3)
+    assert not order["rises"]
+    assert order["steps"] == [{"from": "synchronous", "to": "also", "difference": 0.0, "p": 1.0}]
+    row = directions(results, {"paper": {"synchronous": 90.0, "also": 89.0}}, [("synchronous", "also")])[0]
+    assert row["published, paper"] == pytest.approx(0.01)
+    assert row["verdict"] == "not distinguishable"
+
+
+def test_rules_with_settings() -> None:
+    """By name of the field; a wrong value is refused by the rule."""
+    assert rule_with("pipemare", warmup_updates=3) != rule_with("pipemare")
+    with pytest.raises(ValueError, match="bias correction must be one of"):
+        rule_with("xpipe", correction="none")
+
+
+def claim_row(difference: float, low: float, high: float, p: float) -> dict[str, Any]:
+    """An accuracy record of XPipe T=4."""
+    return {
+        "label": "XPipe T=4",
+        "optimizer": "adam",
+        "learning_rate": 0.002,
+        "test_accuracy_difference": difference,
+        "test_accuracy_difference_low": low,
+        "test_accuracy_difference_high": high,
+        "test_accuracy_p_holm": p,
+        "train_loss_difference": 0.0,
+        "train_loss_p_holm": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (claim_row(0.004, 0.001, 0.008, 0.01), "better"),
+        (claim_row(0.004, 0.001, 0.008, 0.2), "comparable"),
+        (claim_row(-0.002, -0.006, 0.003, 0.5), "comparable"),
+        (claim_row(-0.005, -0.03, 0.02, 0.9), "not shown"),
+        (claim_row(-0.03, -0.05, -0.02, 0.001), "worse"),
+    ],
+)
+def test_accuracy_claims(row: dict[str, Any], verdict: str) -> None:
+    """Better: above 0 and p < .05; comparable: interval within a point; worse: below 0; else not shown."""
+    assert [claim["verdict"] for claim in xpipe.accuracy_claims([row])] == [verdict]
+
+
+def test_curves_follow_the_clock(clusters: DataSet) -> None:
+    """Accuracy at the seconds of its updates; loss as a running mean that starts with its window."""
+    result = trained(clusters, Case("XPipe T=2", "xpipe", 2), seeds=2)[0]
+    minibatches = len(result.runs[0].update_seconds)
+    seconds = np.arange(1.0, minibatches + 1)
+    x, y = curve(result, "loss", seconds, window=4)
+    assert x.tolist() == seconds[3:].tolist()
+    assert y[0] == pytest.approx(np.mean([run.update_loss[:4] for run in result.runs]))
+    x, y = curve(result, "accuracy", seconds)
+    assert x.tolist() == result.runs[0].evaluated_updates.tolist()
+    own, _ = curve(result, "accuracy")
+    assert own.tolist() == result.runs[0].evaluated_seconds.tolist()
+    assert color_of("XPipe T=2") != color_of("something else")
+
+
+# ---- time to accuracy ------------------------------------------------------------------------------------------------
+
+
+def test_epochs_and_seconds_to_a_target(clusters: DataSet) -> None:
+    """The first evaluation at the target, median over the seeds that reach it; never reached is null."""
+    result = trained(clusters, Case("synchronous", "synchronous", 2), seeds=1)[0]
+    minibatches = len(result.runs[0].update_seconds)
+    run = replace(
+        result.runs[0],
+        evaluated_updates=np.array([6, 12, 18, 24]),
+        evaluated_accuracy=np.array([0.5, 0.9, 0.8, 0.95]),
+    )
+    dated = replace(result, runs=(run,))
+    record = time_to_accuracy.target_record(dated, 2.0 * np.arange(1, minibatches + 1), 0.85, 12)
+    assert (record["seeds_at_target"], record["epochs_to_target"], record["seconds_to_target"]) == (1, 1.0, 24.0)
+    never = time_to_accuracy.target_record(dated, 2.0 * np.arange(1, minibatches + 1), 0.99, 12)
+    assert (never["seeds_at_target"], never["epochs_to_target"], never["seconds_to_target"]) == (0, None, None)
+
+
+def test_the_order_of_ops_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One training may be dated on several clusters: each stage runs the same ops in the same order on all of them."""
+    monkeypatch.setattr(time_to_accuracy, "cluster_problem", chain_problem)
+    clock = time_to_accuracy.MachineClock("dapple-b", "chain")
+    for case in time_to_accuracy.CASES:
+        orders = [
+            method_order(
+                case.method, 8, case.per_minibatch, 6, seconds, flushed=case.flushed, warmup=min(case.warmup, 3)
+            ).order
+            for seconds in (unit_clock(8), clock.clock)
+        ]
+        for k in range(8):
+            own = [np.stack([order.kind, order.microbatch])[:, order.stage == k] for order in orders]
+            assert np.array_equal(*own), case.label
+
+
+def test_machine_clocks_date_data_parallelism_by_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal steps of a synchronous iteration; pipelines by their timeline; memory of each plan."""
+    monkeypatch.setattr(time_to_accuracy, "cluster_problem", chain_problem)
+    clock = time_to_accuracy.MachineClock("dapple-b", "chain")
+    cases = {case.label: case for case in time_to_accuracy.CASES}
+    parallel = clock.update_seconds(cases["data parallel"], Setting(), 5)
+    assert np.diff(parallel) == pytest.approx(parallel[0])
+    stream = clock.update_seconds(cases["XPipe T=4"], Setting(), 20)
+    flushed = clock.update_seconds(cases["GPipe T=4"], Setting(), 20)
+    assert stream[-1] < flushed[-1]
+    assert clock.memory(cases["XPipe T=4"])["fits"]
+
+
+# ---- whole runs ------------------------------------------------------------------------------------------------------
+
+
+def test_xpipe_quick_run(
+    clusters: DataSet,
+    cluster_rows: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """One JSON document with the numbers behind each claim, three figures in two formats; a table without --json."""
+    monkeypatch.setattr(xpipe, "cluster_problem", chain_problem)
+    monkeypatch.setattr(xpipe, "cluster_rows", lambda problem: cluster_rows)
+    monkeypatch.setattr(xpipe, "MORE_CASES", xpipe.MORE_CASES[:1])
+    out = tmp_path / "figures"
+    assert xpipe.main(["--quick", "--json", "--out", str(out), "--jobs", "1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["quick"], document["seeds"]) == (True, 3)
+    assert {record["label"] for record in document["accuracy"]} >= set(xpipe.ORDER)
+    assert all({"claim", "verdict", "evidence"} == set(claim) for claim in document["claims"])
+    assert {len(row["test_accuracies"]) for row in document["accuracy"]} == {3}
+    names = {f"xpipe_{name}.{kind}" for name in ("throughput", "accuracy", "difference") for kind in ("png", "svg")}
+    assert {path.name for path in out.iterdir()} == names | {"xpipe.json"}
+    xpipe.print_document(document)
+    printed = capsys.readouterr().out
+    assert "QUICK RUN" in printed
+    assert "chosen after results had been seen" in printed
+
+
+def test_time_to_accuracy_quick_run(
+    clusters: DataSet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Every case on every cluster, dated; the two pictures; tables."""
+    monkeypatch.setattr(time_to_accuracy, "cluster_problem", chain_problem)
+    monkeypatch.setattr(time_to_accuracy, "OTHER_CLUSTERS", ("dgx-a100:1",))
+    kept = ("data parallel", "GPipe T=4", "PipeDream T=1", "PipeMare T=4, warm-up", "XPipe T=4")
+    monkeypatch.setattr(time_to_accuracy, "CASES", tuple(case for case in time_to_accuracy.CASES if case.label in kept))
+    out = tmp_path / "figures"
+    assert time_to_accuracy.main(["--quick", "--json", "--out", str(out), "--jobs", "1", "--target", "0.5"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["clusters"]) == {"dapple-b", "dgx-a100:1"}
+    for rows in document["clusters"].values():
+        assert [row["label"] for row in rows] == [case.label for case in time_to_accuracy.CASES]
+    assert {path.name for path in out.iterdir()} == {
+        "time_to_accuracy.png", "time_to_accuracy.svg", "time_to_target.png", "time_to_target.svg", "time_to_accuracy.json"
+    }  # fmt: skip
+    time_to_accuracy.print_document(document, "dapple-b")
+    assert "one learning rate for all" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--target", "1.5"], "--target must be an accuracy between 0 and 1, got 1.5"),
+        (["--workload", "vgg61"], "vgg61"),
+        (["--cluster", "dapple-b:2"], "has 2 devices, 8 are needed"),
+    ],
+)
+def test_mistakes_are_one_line(
+    clusters: DataSet, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    """Exit code 2, nothing on stdout."""
+    assert time_to_accuracy.main(["--quick", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
