@@ -2,12 +2,12 @@
 
 All are straight pipelines whose links are processes at their idle rate; the optimizer's update is left out. Readings:
 
-    gpipe tuned          the best equal size, with the balanced partition on which it is fastest
-    gpipe M=…            M equal micro-batches, on UMPIPE's partition (the last one takes what is left)
-    pipedream flush      1F1B with a flush a mini-batch, the best equal size, on UMPIPE's partition
-    pipedream flush M=…  the same at M micro-batches
-    pipedream            1F1B without flush at its steady state, the best equal size: the busiest stage or link for one mini-batch
-    pipedream M=…        the same at M micro-batches
+    gpipe tuned            the best equal size, with the balanced partition on which it is fastest
+    gpipe M=…              M equal micro-batches, on UMPIPE's partition (the last one takes what is left)
+    pipedream flush tuned  1F1B with a flush a mini-batch, the best equal size, on the better of both partitions
+    pipedream flush M=…    the same at M micro-batches, on UMPIPE's partition
+    pipedream tuned        1F1B without flush at its steady state (the busiest stage or link), size and partition likewise
+    pipedream M=…          the same at M micro-batches, on UMPIPE's partition
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ def readings(
     sizes = sorted({-(-problem.samples // count) for count in range(1, problem.samples + 1)})
     fixed = {count: -(-problem.samples // count) for count in counts if count <= problem.samples}
     gpipe = best_equal(tuned)
-    flushed = {size: flush_seconds(problem, size) for size in {*sizes, *fixed.values()}}
-    steady = {size: steady_seconds(problem, size) for size in {*sizes, *fixed.values()}}
     found = [("gpipe tuned", gpipe.makespan_seconds, gpipe.forward_sizes[0])]
     found += [(f"gpipe M={count}", gpipe_seconds(problem, size), size) for count, size in fixed.items()]
-    for name, values in (("pipedream flush", flushed), ("pipedream", steady)):
-        best = min(values, key=lambda size: (values[size], size))
-        found.append((name, values[best], best))
-        found += [(f"{name} M={count}", values[size], size) for count, size in fixed.items()]
+    for name, seconds_of in (("pipedream flush", flush_seconds), ("pipedream", steady_seconds)):
+        partitions = [problem] if tuned is problem else [problem, tuned]
+        best, size = min((seconds_of(one, size), size) for one in partitions for size in sizes)
+        found.append((f"{name} tuned", best, size))
+        found += [(f"{name} M={count}", seconds_of(problem, size), size) for count, size in fixed.items()]
     return tuple(Reading(name, seconds, size, seconds / umpipe_seconds - 1.0) for name, seconds, size in found)
 
 

@@ -170,21 +170,15 @@ def pareto_figure(fronts: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> 
             *zip(*points, strict=True), "o", color=BLUE, markersize=5, label="unequal sizes: every optimum", zorder=3
         )
         ax.plot(*zip(*plain, strict=True), "x", color=ORANGE, markersize=6, label="equal sizes", zorder=2)
-        for point in equal:
-            place = 1e3 * point.seconds, point.static_bytes / 2**20
-            ax.annotate(
-                str(point.forward_sizes[0]),
-                place,
-                (5, 3),
-                textcoords="offset points",
-                fontsize=8,
-                color=FAINT,
-                annotation_clip=True,
-            )
         right = points[0][0] + 1.5 * (points[-1][0] - points[0][0])
         room = 0.15 * (points[0][1] - points[-1][1])
         ax.set_xlim(points[0][0] - 0.05 * (right - points[0][0]), right)
         ax.set_ylim(points[-1][1] - room, points[0][1] + 3.0 * room)
+        for point in equal:
+            place = 1e3 * point.seconds, point.static_bytes / 2**20
+            if place[0] < right and place[1] < points[0][1] + 2.6 * room:
+                label = str(point.forward_sizes[0])
+                ax.annotate(label, place, (5, 3), textcoords="offset points", fontsize=8, color=FAINT)
         ax.set_xlabel("makespan of a mini-batch, ms (numbers: the equal size)", color=INK)
         ax.set_ylabel("memory of the fullest stage, MiB\n(without receive queues)", color=INK)
         ax.set_title(setting, fontsize=10, loc="left", color=INK)

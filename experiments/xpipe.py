@@ -339,7 +339,7 @@ def print_document(document: dict[str, Any]) -> None:
                 r["label"],
                 _mean(r, "train_loss", 1, 4),
                 _mean(r, "test_accuracy", 100, 1),
-                f"{r['prediction_error_ratio']:.3f}",
+                _ratio(r),
             )
             for r in document["sensitivity"]["readings"]
         ],

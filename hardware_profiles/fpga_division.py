@@ -23,9 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work
 from hardware_profiles.gpu import ZERO_COST_KINDS, demand
 
@@ -34,6 +31,10 @@ if TYPE_CHECKING:
 
 TRAINING_COPIES = 2
 """Weights and the sums of their gradients, as in BaPipe's table (2w)."""
+
+
+CLOSE_ENOUGH = 1e-12
+"""Relative width of the interval at which the search for the least time stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Division:
 
 def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision) -> Division:
     """The division of `board` over the layers `works` of one stage; ValueError if layers outnumber its DSPs."""
-    work = np.array([0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works])
+    work = [0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works]
     room = board.on_chip_bytes * board.share
     width = PRECISION_BYTES[precision]
     stays = [True] * len(works)
@@ -63,39 +64,43 @@ def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: 
     return Division(divide_dsps(work, math.floor(board.dsps * board.share)), tuple(stays), room)
 
 
-def divide_dsps(work: NDArray[np.float64], dsps: int) -> tuple[int, ...]:
+def divide_dsps(work: Sequence[float], dsps: int) -> tuple[int, ...]:
     """Whole DSPs of each layer so that the slowest, max of work / DSPs, is as fast as can be; layers without work get none.
 
-    work: float64 [layers], at least 0. Raises ValueError if layers with work outnumber the DSPs.
+    work: of each layer, at least 0. Raises ValueError if layers with work outnumber the DSPs.
     """
-    busy = np.flatnonzero(work > 0)
-    shares = np.zeros(len(work), dtype=np.int64)
-    if len(busy) == 0:
-        return tuple(shares.tolist())
+    busy = [one for one in work if one > 0.0]
+    if not busy:
+        return (0,) * len(work)
     if len(busy) > dsps:
         raise ValueError(f"{len(busy)} layers with multiply-adds need as many DSPs, got {dsps}")
-    amount = work[busy]
-    low, high = float(amount.sum()) / dsps, float(amount.max())  # seconds at one multiply-add a second and DSP
-    for _ in range(64):
+    total = math.fsum(busy)
+    # Seconds at one multiply-add a second and DSP. Above total / (DSPs - layers) rounding up costs less than what is left.
+    low, high = total / dsps, max(busy)
+    if dsps > len(busy):
+        high = min(high, total / (dsps - len(busy)))
+    while high - low > CLOSE_ENOUGH * high:
         middle = (low + high) / 2.0
-        if np.ceil(amount / middle).sum() <= dsps:
+        if sum(math.ceil(one / middle) for one in busy) <= dsps:
             high = middle
         else:
             low = middle
-    shares[busy] = np.maximum(1, np.ceil(amount / high)).astype(np.int64)
-    return tuple(shares.tolist())
+    return tuple(max(1, math.ceil(one / high)) if one > 0.0 else 0 for one in work)
 
 
 def stage_seconds(
     board: FieldProgrammableGateArray, works: Sequence[Work], samples: float, phase: Phase, precision: Precision
 ) -> float:
     """Seconds of one pass of a stage over `samples` samples: streaming, or layer after layer, whichever is faster."""
-    if phase == "backward":
-        first = stage_seconds(board, works, samples, "input_gradient", precision)
-        return first + stage_seconds(board, works, samples, "weight_gradient", precision)
     division = divide(board, works, precision)
-    streaming = samples * sample_seconds(board, works, division, samples, phase, precision)
-    return min(streaming, layerwise_seconds(board, works, division, samples, phase, precision))
+    phases: tuple[Phase, ...] = ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
+    return sum(
+        min(
+            samples * sample_seconds(board, works, division, samples, one, precision),
+            layerwise_seconds(board, works, division, samples, one, precision),
+        )
+        for one in phases
+    )
 
 
 def sample_seconds(

@@ -27,7 +27,8 @@ from hardware_profiles import FieldProgrammableGateArray
 from planners.balanced_partition import coarse_points, filled_cuts, ideal_stage_seconds, minimax_cuts
 from planners.baselines import DataParallel, UniformLayers, boundary_moves
 from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts, stage_devices, straight_plan
-from planners.pipedream_planner import PipeDreamFlush
+from planners.pipedream import partition
+from planners.pipedream_planner import PipeDreamFlush, cluster_views, place_stages, problem_table
 from planners.pipedream_planner import inapplicable as no_tree
 from planners.search import Evaluator, Planner, Request, Score, fitting
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatches, schedule_families
@@ -158,7 +159,8 @@ def explore(
     return Exploration(ranking[0], ranking, search.rule_of_thumb())
 
 
-OTHER_METHODS = ("uniform layers", "PipeDream's synchronous plan", "data parallelism")
+FLUSHED_PIPEDREAM = "PipeDream's synchronous plan"
+OTHER_METHODS = ("uniform layers", FLUSHED_PIPEDREAM, "data parallelism")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ class _Search:
 
     def ranking(self) -> tuple[Candidate, ...]:
         """Every candidate that fits, confirmed ones first, each part by rising seconds (of equals less memory first)."""
-        found = [*self.pipelines(), *self.of_other_methods()]
+        methods = list(self.of_other_methods())
+        flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
+        found = [*self.pipelines(self._partitions_of_pipedream(flushed)), *methods]
         fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
         ranked = sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
         confirmed: list[Candidate] = []
@@ -191,8 +195,8 @@ class _Search:
             )
         return (*sorted(confirmed, key=lambda one: (one.seconds, one.score.peak_bytes)), *others)
 
-    def pipelines(self) -> Iterator[Candidate]:
-        """The best micro-batches of every schedule x partition."""
+    def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
+        """The best micro-batches of every schedule x partition, PipeDream's `partitions` among them."""
         for schedule in schedules(self.problem, self.request):
             for origin, order in self._orders():
                 for coarse in (False, True):
@@ -200,7 +204,7 @@ class _Search:
                     if plans:
                         label = ("coarse-grained" if coarse else "inter-layer") + origin
                         yield from self._fitted(label, closest_to_fit(plans, self.evaluate))
-            for stages in self._replicated():
+            for stages in partitions:
                 counts = microbatch_counts(self.problem, self.request, len(stages))
                 plans = [self._plan(schedule, stages, count) for count in counts]
                 yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
@@ -209,7 +213,7 @@ class _Search:
         """The plans of uniform GPipe, PipeDream run synchronously, and data parallelism, where they exist."""
         others: list[tuple[str, Planner]] = [("uniform layers", UniformLayers(self.request))]
         if no_tree(self.problem) is None:
-            others.append(("PipeDream's synchronous plan", PipeDreamFlush(self.request)))
+            others.append((FLUSHED_PIPEDREAM, PipeDreamFlush(self.request)))
         others.append(("data parallelism", DataParallel(self.request)))
         for origin, planner in others:
             try:
@@ -282,16 +286,20 @@ class _Search:
             return np.zeros(len(sizes))
         return np.asarray(np.max([latency + sizes / bandwidth for latency, bandwidth in rates], axis=0))
 
-    def _replicated(self) -> Iterator[tuple[Stage, ...]]:
-        """Stages of PipeDream's partition, where it has several stages, some of them replicated."""
-        if no_tree(self.problem) is not None:
-            return
-        try:
-            plan = PipeDreamFlush(Request(engine=self.request.engine))(self.problem, self.evaluate, self.rng)
-        except InfeasiblePlanError:
-            return
-        if len(plan.stages) > 1 and max(plan.replicas) > 1:
-            yield plan.stages
+    def _partitions_of_pipedream(self, flushed: Sequence[Candidate]) -> list[tuple[Stage, ...]]:
+        """Stages of PipeDream's partitions, replicas included: those of its plan, and those that it finds without a memory limit.
+
+        Its own limit counts weight versions, which flushed schedules do not keep; here the replay decides what fits.
+        """
+        problem = self.problem
+        found = [one.plan.stages for one in flushed]
+        if no_tree(problem) is None:
+            share = max(equal_microbatches(problem.batch, min(len(problem.cluster.devices), problem.batch)))
+            table = problem_table(problem, self.evaluate, share)
+            for view in cluster_views(problem):
+                free = partition(table, view.workers, view.bandwidths, collective_bandwidths=view.collective_bandwidths)
+                found.append(place_stages(free, view.components))
+        return [stages for stages in dict.fromkeys(found) if len(stages) > 1]
 
     # ---- plans ----
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from planners.search import Evaluator, Request
-from simulator import Plan, Problem, Stage, equal_microbatches, schedule_families, stages_from_cuts
+from simulator import (
+    VERSION_METHODS,
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    Stage,
+    equal_microbatches,
+    schedule_families,
+    stages_from_cuts,
+)
 
 CHUNKS = 2
 """Stages a device of a plan for a looped or interleaved schedule, where the network has layers enough."""
@@ -51,9 +60,18 @@ def single_or_pipeline(planner: str, schedule: str, stages: tuple[Stage, ...], m
 def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple[int, ...]:
     """Numbers of micro-batches worth a replay, rising: the requested one, else powers of two, and these times the devices.
 
-    Raises ValueError if more micro-batches are requested than the batch has samples.
+    A schedule made for at least as many micro-batches as stages (2BW) gets no fewer than `devices`.
+    Raises ValueError if more micro-batches are requested than the batch has samples, InfeasiblePlanError if fewer than such a
+    schedule needs, or if the batch has fewer samples.
     """
     batch = problem.batch
+    method = VERSION_METHODS.get(request.schedule or "")
+    least = min(devices, len(problem.workload)) if method is not None and method.covers_stages else 1
+    if least > min(batch, request.microbatches or batch):
+        raise InfeasiblePlanError(
+            f"schedule {request.schedule!r} needs at least {least} micro-batches, one a stage, "
+            f"got {request.microbatches or batch}"
+        )
     if request.microbatches is not None:
         if request.microbatches > batch:
             raise ValueError(
@@ -61,7 +79,8 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
             )
         return (request.microbatches,)
     powers = [2**power for power in range(batch.bit_length()) if 2**power <= batch]
-    return tuple(sorted({*powers, *(power * devices for power in powers if power * devices <= batch), batch}))
+    counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
+    return tuple(sorted(count for count in counts if count >= least))
 
 
 def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:

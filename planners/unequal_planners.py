@@ -1,14 +1,17 @@
 """Unequal planners: a straight pipeline with a flush whose stages have micro-batch sizes of their own (UMPIPE).
 
 The partition is a balanced one: of those that balance the stages' seconds at 1, 2, 4, … samples, the one on which the greedy
-dynamic programme or the best equal size is fastest (for "best-equal", a tuned GPipe, the best equal size alone). All
-searches get the same one. `UnequalNested` searches the partition too. The searches see links as processes at their idle rate
-and leave the optimizer's update out; the plan is replayed like any other, where transfers may contend and the update counts.
+dynamic programme or the best equal size is fastest; for "best-equal", a tuned GPipe, and for "dgap", which is to start from
+no greedy plan, the best equal size alone. So none but "local-greedy" is slower than a tuned GPipe on a partition of its own
+("greedy-dp" takes the better of greedy and equal sizes). `UnequalNested` searches the partition too. The searches see links as
+processes at their idle rate and leave the optimizer's update out; the plan is replayed like any other, where transfers may
+contend and the update counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,11 +55,19 @@ def _without_chance(search: Callable[[UnequalProblem], UnequalPlan]) -> Search:
     return lambda problem, rng, progress: search(problem)
 
 
+def _greedy_or_equal(problem: UnequalProblem) -> UnequalPlan:
+    """The greedy dynamic programme, or the best equal size where that is faster."""
+    plans = [greedy_dp(problem)]
+    with suppress(InfeasibleSizes):  # the memory limits of two stages may have no size in common
+        plans.append(best_equal(problem))
+    return min(plans, key=lambda plan: plan.makespan_seconds)
+
+
 SEARCHES: dict[str, Search] = {
     "exact-unequal": exact,
     "tidgap": tidgap(),
     "dgap": dgap(),
-    "greedy-dp": _without_chance(greedy_dp),
+    "greedy-dp": _without_chance(_greedy_or_equal),
     "local-greedy": _without_chance(local_greedy),
     "best-equal": _without_chance(best_equal),
 }
@@ -95,7 +106,7 @@ class UnequalSizes:
         sizes = candidate_sizes(problem.batch, self.request.candidates)
 
         def solve(limits: list[float]) -> tuple[Cuts, UnequalPlan]:
-            cuts, unequal = tuned_partition(tables, sizes, limits, _quick(self.name == "best-equal"))
+            cuts, unequal = tuned_partition(tables, sizes, limits, _quick(self.name in ("best-equal", "dgap")))
             return cuts, self.search(unequal, rng, evaluate.report)
 
         return _within_memory(self.name, tables, evaluate, solve)
@@ -103,7 +114,11 @@ class UnequalSizes:
 
 @dataclass(frozen=True, slots=True)
 class UnequalNested:
-    """Partition and sizes together: partitions by local moves (all of them, where there are few), sizes exactly."""
+    """Partition and sizes together: partitions by local moves (all of them, where there are few), sizes exactly.
+
+    Unless the user fixes the candidates, partitions are compared at powers of two, and the best one, and the partition that the
+    other planners take, get all candidates at the end.
+    """
 
     request: Request
     name: str = "unequal-nested"
@@ -112,6 +127,7 @@ class UnequalNested:
         """The best plan found within the memory of the devices; InfeasiblePlanError if none fits."""
         tables = _tables(problem, self.request, evaluate)
         sizes = candidate_sizes(problem.batch, self.request.candidates or "powers-of-two")
+        every = candidate_sizes(problem.batch, self.request.candidates)
 
         def solve(limits: list[float]) -> tuple[Cuts, UnequalPlan]:
             found = search_partition(
@@ -130,7 +146,15 @@ class UnequalNested:
                 evaluations=found.bounded,
                 interrupted=found.interrupted or found.plan.interrupted,
             )
-            return found.cuts, plan
+            if every == sizes or plan.interrupted:
+                return found.cuts, plan
+            final = found.cuts, within_memory(unequal_problem(tables, found.cuts, every), limits)
+            ends = [
+                (cuts, exact(one, rng, evaluate.report))
+                for cuts, one in (final, tuned_partition(tables, every, limits))
+            ]
+            cuts, plan = min(ends, key=lambda one: one[1].makespan_seconds)
+            return cuts, replace(plan, proven_optimal=False, lower_bound_seconds=0.0, evaluations=found.bounded)
 
         return _within_memory(self.name, tables, evaluate, solve)
 
@@ -155,18 +179,18 @@ def balanced_problem(
     return tuned_partition(tables, sizes, limits, _quick(equal))
 
 
-def _quick(equal: bool) -> tuple[Callable[[UnequalProblem], UnequalPlan], ...]:
-    """The searches by which a partition is chosen."""
-    return (best_equal,) if equal else (best_equal, greedy_dp)
+def _quick(equal: bool) -> Callable[[UnequalProblem], UnequalPlan]:
+    """The search by which a partition is chosen."""
+    return best_equal if equal else _greedy_or_equal
 
 
 def tuned_partition(
     tables: UnequalTables,
     candidates: tuple[int, ...],
     limits: Sequence[float],
-    quick: Sequence[Callable[[UnequalProblem], UnequalPlan]] = (best_equal, greedy_dp),
+    quick: Callable[[UnequalProblem], UnequalPlan] = _greedy_or_equal,
 ) -> tuple[Cuts, UnequalProblem]:
-    """The balanced partition that is fastest with the sizes of one of the quick searches, and its problem.
+    """The balanced partition that is fastest with the sizes of a quick search, and its problem.
 
     limits: bytes of each device. Raises InfeasibleSizes where no balanced partition fits.
     """
@@ -175,7 +199,7 @@ def tuned_partition(
     for cuts in balanced_partitions(tables):
         try:
             unequal = within_memory(unequal_problem(tables, cuts, candidates), limits)
-            seconds = min(search(unequal).makespan_seconds for search in quick)
+            seconds = quick(unequal).makespan_seconds
         except InfeasibleSizes as error:
             failure = error
             continue

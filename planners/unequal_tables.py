@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ class UnequalTables:
     kind: kind of accelerator of each device
     state_bytes: float64 [layers + 1], weights, gradients and optimizer; stash_bytes: float64 [layers + 1], a sample
     crossing_bytes: float64 [layers + 1], a sample, across the cut before each layer
+    links: seconds of 0..batch samples by (link, cut), float64 [2, batch + 1], forward and backward; filled as they are asked for
     """
 
     problem: Problem
@@ -39,6 +40,19 @@ class UnequalTables:
     state_bytes: Floats
     stash_bytes: Floats
     crossing_bytes: Floats
+    links: dict[tuple[int, int], Floats] = field(default_factory=dict, repr=False)
+
+    def link_seconds(self, link: int, cut: int) -> Floats:
+        """Seconds between stages `link` and `link + 1` where the cut between them stands before layer `cut`, [2, batch + 1]."""
+        if (link, cut) not in self.links:
+            near, far = self.devices[link], self.devices[link + 1]
+            seconds = np.zeros((2, self.problem.batch + 1))
+            for size in range(1, self.problem.batch + 1):
+                amount = float(self.crossing_bytes[cut] * size)
+                seconds[0, size] = self.problem.cluster.transfer_seconds(near, far, amount)
+                seconds[1, size] = self.problem.cluster.transfer_seconds(far, near, amount)
+            self.links[link, cut] = seconds
+        return self.links[link, cut]
 
     @property
     def layers(self) -> int:
@@ -116,14 +130,9 @@ def unequal_problem(
         return values
 
     inputs = tables.crossing_bytes[bounds[:-1]]
-    sizes = np.arange(batch + 1)
     links = np.zeros((2, stages - 1, batch + 1))
-    for link in range(stages - 1):
-        ends = tables.devices[link], tables.devices[link + 1]
-        for size in sizes[1:]:
-            amount = float(inputs[link + 1] * size)
-            links[0, link, size] = problem.cluster.transfer_seconds(*ends, amount)
-            links[1, link, size] = problem.cluster.transfer_seconds(*ends[::-1], amount)
+    for link, cut in enumerate(cuts):
+        links[:, link] = tables.link_seconds(link, int(cut))
     return UnequalProblem(
         samples=batch,
         forward=per_stage(tables.forward),

@@ -138,8 +138,11 @@ class _Run:
                 return
             begins = self._seize(lane, seconds[task])
             start[task] = begins
-            ends = self._send(sends[task]) if self.contention and sends[task] else begins + seconds[task]
-            done = environment.timeout(ends - environment.now, lane)
+            if self.contention and sends[task]:
+                wait = self._send(sends[task]) - environment.now
+            else:  # a wait of 0 adds nothing to the duration: no bit differs from the free replay
+                wait = (begins - environment.now) + seconds[task]
+            done = environment.timeout(wait, lane)
             done.callbacks.append(lambda event: finish(event.value))
 
         def finish(lane: int) -> None:

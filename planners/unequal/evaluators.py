@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -53,12 +55,57 @@ class Recurrence:
         return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
 
 
+PATIENCE = 8
+"""Calls after which the slower way is tried again, at first; twice as many each time that it is still slower."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Which of one core and all cores was quicker lately; the results are the same bits either way.
+
+    The threads of a compiled parallel loop meet at a barrier that spins: on free cores they nearly double the speed, beside
+    other busy processes a call can take a hundred times as long. So every call is timed, and the slower way rests: it is
+    tried again after ever more calls. A population of another size starts afresh.
+    """
+
+    individuals: int = 0
+    seconds: list[list[float]] = field(default_factory=lambda: [[], []])
+    rest: int = PATIENCE
+    left: int = PATIENCE
+
+    def run(self, evaluate: Callable[[bool], Floats], individuals: int) -> Floats:
+        """Evaluate on one core (False) or all (True), whichever was quicker."""
+        if not self.individuals <= 2 * individuals <= 4 * self.individuals:
+            self.individuals, self.seconds, self.rest = individuals, [[], []], PATIENCE
+        quicker = self._quicker()
+        parallel = quicker
+        # the first call of each way may compile
+        unknown = [way for way in (False, True) if len(self.seconds[way]) < 2]
+        if unknown:
+            parallel = unknown[0]
+        elif self.left <= 0:
+            parallel = not quicker
+        self.left -= 1
+        began = time.perf_counter()
+        result = evaluate(parallel)
+        self.seconds[parallel] = [*self.seconds[parallel][-1:], (time.perf_counter() - began) / max(individuals, 1)]
+        if not unknown and parallel != quicker:
+            self.rest = PATIENCE if self._quicker() == parallel else 2 * self.rest
+            self.left = self.rest
+        return result
+
+    def _quicker(self) -> bool:
+        one, every = (min(seconds, default=math.inf) for seconds in self.seconds)
+        return every < one
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The compiled recurrence; `parallel` evaluates makespans on all cores."""
+    """The compiled recurrence; `parallel` evaluates makespans on all cores, as long as that is quicker."""
 
     problem: UnequalProblem
     parallel: bool = False
+    pace: Pace = field(default_factory=Pace, repr=False, compare=False)
 
     def forward_population(self, forward_sizes: ArrayLike) -> Floats:
         """As `PopulationEvaluator`."""
@@ -70,7 +117,13 @@ class Compiled:
 
     def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
         """As `PopulationEvaluator`."""
-        return compiled.makespan_population(self.problem, forward_sizes, backward_sizes, self.parallel)
+        if not self.parallel:
+            return compiled.makespan_population(self.problem, forward_sizes, backward_sizes)
+        ahead = compiled.population(self.problem, forward_sizes)
+        back = compiled.population(self.problem, backward_sizes)
+        return self.pace.run(
+            lambda parallel: compiled.makespan_population(self.problem, ahead, back, parallel), len(ahead)
+        )
 
 
 def compiled_parallel(problem: UnequalProblem) -> Compiled:

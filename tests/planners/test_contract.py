@@ -118,7 +118,7 @@ def test_brute_force_says_what_is_proven_and_refuses_large_problems(
 def test_unknown_names_and_impossible_counts_are_refused(small_problems: dict[str, Problem]) -> None:
     """Bad requests give one line each that states the rule, the value and the choices."""
     problem = small_problems["two-devices"]
-    with pytest.raises(ValueError, match="planner 'magic' is unknown; choices: .*brute-force, data-parallel"):
+    with pytest.raises(ValueError, match=r"planner 'magic' is unknown; choices: .*brute-force, data-parallel"):
         make_plan("magic", problem)
     with pytest.raises(ValueError, match="schedule 'magic' is unknown"):
         Request(schedule="magic")

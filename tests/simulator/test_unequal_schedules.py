@@ -82,7 +82,7 @@ def test_credits_neither_deadlock_nor_are_exceeded(sizes: tuple[list[list[int]],
 
 def test_bad_sizes_and_credits_are_refused() -> None:
     """One line each: another family, empty sizes, stages of different mini-batches, credits that can deadlock."""
-    with pytest.raises(ValueError, match="schedule 'eager-1f1b' has no form .* choices: gpipe, 1f1b"):
+    with pytest.raises(ValueError, match=r"schedule 'eager-1f1b' has no form .* choices: gpipe, 1f1b"):
         unequal_schedule("eager-1f1b", [[1]], [[1]])
     with pytest.raises(ValueError, match="sizes of stage 1 sum to 3 samples, those of stage 0 to 4"):
         unequal_schedule("gpipe", [[4], [3]], [[4], [4]])
@@ -116,7 +116,7 @@ def test_a_plan_of_unequal_sizes_replays(problem: Problem, schedule: str) -> Non
     assert quick.timeline.end.tobytes() == reference.timeline.end.tobytes()
     counts = [[int(((quick.timeline.stage == s) & (quick.timeline.kind == k)).sum()) for k in (0, 1)] for s in (0, 1)]
     assert counts == [[4, 4], [2, 2]]
-    assert simulate(problem, unequal).iteration_seconds >= reference.iteration_seconds
+    assert simulate(problem, unequal).iteration_seconds >= reference.iteration_seconds * (1 - 1e-12)
     assert quick.fits
 
 

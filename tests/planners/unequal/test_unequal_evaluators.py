@@ -18,6 +18,7 @@ from planners.unequal import (
     random_problem,
     replay,
 )
+from planners.unequal.evaluators import PATIENCE, Pace
 from planners.unequal.recurrence import backward_seconds, chain_profile, forward_seconds, makespan
 
 
@@ -143,3 +144,23 @@ def test_sizes_are_checked() -> None:
     narrow = problem_from_callables(4, [float], [float], candidates=(1, 4))
     with pytest.raises(ValueError, match="must be candidates"):
         EVALUATORS["matrix"](narrow).forward_population([[2]])
+
+
+def test_the_parallel_evaluator_tries_both_ways() -> None:
+    """Each way twice, then the quicker one, and the slower one again when its rest is over."""
+    tried: list[bool] = []
+
+    def evaluate(parallel: bool) -> np.ndarray:
+        tried.append(parallel)
+        return np.zeros(3)
+
+    pace = Pace()
+    for _ in range(4):
+        pace.run(evaluate, 3)
+    assert tried == [False, False, True, True]
+    pace.seconds, pace.left = [[1e9, 1e9], [2e9, 2e9]], 0  # as if all cores had been slow for a while
+    pace.run(evaluate, 3)
+    assert tried[-1] is True  # the slower way's turn
+    assert pace.rest == PATIENCE  # it was quicker this time
+    pace.run(evaluate, 100)  # another population starts afresh
+    assert tried[-1] is False

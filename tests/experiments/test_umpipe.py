@@ -1,0 +1,134 @@
+"""The UMPIPE experiment: baselines by hand, readings, searches, figures' numbers, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import umpipe, umpipe_baselines, umpipe_plots, umpipe_searches
+from experiments.pymoo_search import available, pymoo_search
+from planners.unequal import EVALUATORS, UnequalProblem, problem_from_callables, random_problem
+
+
+def plain(samples: int = 4, stages: int = 2, backward: float = 2.0) -> UnequalProblem:
+    """A second a sample forward, `backward` seconds back, free links."""
+    return problem_from_callables(samples, [float] * stages, [lambda size: backward * size] * stages)
+
+
+def test_baselines_by_hand() -> None:
+    """4 samples, 2 stages, F = 1, B = 2 a sample: M = 2 takes (2+1)(2+4) = 18 flushed, 4 (1+2) = 12 at the steady rate."""
+    problem = plain()
+    assert umpipe_baselines.gpipe_seconds(problem, 2) == 18.0
+    assert umpipe_baselines.flush_seconds(problem, 2) == 18.0
+    assert umpipe_baselines.steady_seconds(problem, 2) == 12.0
+    assert umpipe_baselines.steady_seconds(problem, 3) == 12.0  # blocks of 3 and 1
+
+
+def test_steady_state_counts_recomputation_and_links() -> None:
+    """Running forward again costs a stage F more; a link that is busier than every stage sets the rate."""
+    slow = problem_from_callables(4, [float] * 2, [float] * 2, [lambda n: 5.0 * n], [float], recomputation="always")
+    assert umpipe_baselines.steady_seconds(slow, 2) == 20.0
+    quick = problem_from_callables(4, [float] * 2, [float] * 2, [float], [float], recomputation="always")
+    assert umpipe_baselines.steady_seconds(quick, 2) == 12.0
+
+
+def test_readings_are_gains_over_the_given_seconds() -> None:
+    """Single samples are best: 5 x 3 = 15 s. Over 12 s that is 25 % more; at M = 2, 18 s is 50 % more."""
+    problem = plain()
+    found = {one.name: one for one in umpipe_baselines.readings(problem, problem, (2, 8), 12.0)}
+    assert set(found) == {
+        "gpipe tuned",
+        "gpipe M=2",
+        "pipedream flush tuned",
+        "pipedream flush M=2",
+        "pipedream tuned",
+        "pipedream M=2",
+    }
+    assert (found["gpipe tuned"].gain, found["gpipe tuned"].size) == (0.25, 1)
+    assert found["gpipe M=2"].gain == 0.5
+    assert found["pipedream tuned"].gain == 0.0
+    assert found["pipedream flush M=2"].system == "pipedream"
+
+
+def test_reproductions_name_the_nearest_reading() -> None:
+    """Of GPipe's readings the one nearest to 17.11 % is named, those within 1.5 points are listed, with the tuned range."""
+    gains = {
+        ("vgg16", "a"): {"gpipe tuned": 0.01, "gpipe M=8": 0.18, "pipedream tuned": -0.3, "pipedream flush tuned": 0.0},
+        ("vgg16", "b"): {
+            "gpipe tuned": 0.05,
+            "gpipe M=8": 0.40,
+            "pipedream tuned": -0.2,
+            "pipedream flush tuned": 0.08,
+        },
+    }
+    gpipe, pipedream = umpipe.reproductions(gains)
+    assert (gpipe["nearest_reading"], gpipe["nearest_setting"], gpipe["nearest_gain"]) == ("gpipe M=8", "a", 0.18)
+    assert gpipe["readings_within"] == ["gpipe M=8"]
+    assert gpipe["tuned_gains"] == [0.01, 0.05]
+    assert pipedream["nearest_reading"] == "pipedream flush tuned"
+    assert pipedream["steady_gains"] == [-0.3, -0.2]
+
+
+def test_every_search_on_one_instance() -> None:
+    """exact <= TiDGAP <= greedy DP; DGAP and its matrix and compiled forms find the same, no worse than equal sizes."""
+    problem = random_problem(np.random.default_rng(1), "roofline", 4, 16, tuple(range(1, 17)))
+    instance = umpipe_searches.search_all("small", problem, generations=5)
+    seconds = {one.search: one.plan.makespan_seconds for one in instance.found}
+    assert min(one.above_exact for one in instance.found) == instance.found[0].above_exact == 0.0
+    assert seconds["TiDGAP"] <= seconds["greedy DP"]
+    assert seconds["DGAP"] == seconds["TiDGAP, unseeded"] == seconds["TiDGAP, compiled"] <= seconds["best equal size"]
+    assert seconds["TiDGAP, distinct survivors"] <= seconds["best equal size"]
+    assert {one.plan.evaluations for one in instance.found if one.search in umpipe_searches.GENETIC} == {1200}
+    assert instance.acceleration > 0
+    evaluations, clock, above = umpipe_plots.convergence(instance.plan("DGAP"), instance.optimum)
+    assert len(evaluations) == len(clock) == len(above) == 6
+    assert sorted(above, reverse=True) == above
+
+
+def test_pymoo_makes_as_many_evaluations() -> None:
+    """pymoo's GA stays within the candidates, evaluates individuals x (generations + 1), and its plan is worth what it says."""
+    if not available():
+        pytest.skip("pymoo (extra 'search') is not installed")
+    problem = random_problem(np.random.default_rng(1), "affine", 3, 8, (1, 2, 4))
+    plan = pymoo_search(problem, 0, individuals=20, generations=4)
+    assert (
+        100 <= plan.evaluations < 120
+    )  # a generation that finds few new vectors is small, and the last one is complete
+    assert set(plan.forward_sizes) | set(plan.backward_sizes) <= {1, 2, 4}
+    assert plan.makespan_seconds == EVALUATORS["compiled"](problem)([plan.forward_sizes], [plan.backward_sizes])
+    again = pymoo_search(problem, 0, individuals=20, generations=4)
+    assert (again.forward_sizes, again.history) == (plan.forward_sizes, plan.history)
+
+
+def test_fronts_hold_what_equal_sizes_cannot_beat() -> None:
+    """No equal size is faster with as little memory as a point of the exact front."""
+    problem = random_problem(np.random.default_rng(2), "roofline", 3, 8, tuple(range(1, 9)), memory=True)
+    front, equal = umpipe.memory_fronts(problem)
+    assert len(equal) == 8
+    for point in equal:
+        assert any(one.seconds <= point.seconds and one.static_bytes <= point.static_bytes for one in front)
+
+
+def test_the_command_writes_tables_and_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--quick --json --out: one document whose plans are all proven, three tables, four figures."""
+    monkeypatch.setattr(umpipe, "STAGES", (8,))
+    monkeypatch.setattr(umpipe_searches, "GENETIC", {name: umpipe_searches.GENETIC[name] for name in SHORT})
+    monkeypatch.setattr(umpipe, "QUICK_GENERATIONS", 2)
+    assert umpipe.main(["--quick", "--json", "--out", str(tmp_path)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["proven_optimal"]
+    assert {one["network"] for one in document["gains"]} == {"gpt-14", "vgg16", "simulation"}
+    assert all(one["gains"]["gpipe tuned"] >= 0 for one in document["gains"])
+    assert [row["published"] for row in document["published"]] == [0.1389, 0.1109, 0.1711, 0.0796, 1.7, 1.0]
+    assert document["gantt"]["unequal_seconds"] <= document["gantt"]["gpipe_seconds"]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {f"umpipe_{name}.csv" for name in ("gains", "searches", "pareto")} <= names
+    assert {f"umpipe_{name}.png" for name in ("gains", "convergence", "pareto", "gantt")} <= names
+
+
+SHORT = ("DGAP", "TiDGAP, unseeded", "TiDGAP, compiled")

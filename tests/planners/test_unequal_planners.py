@@ -1,0 +1,233 @@
+"""Unequal planners: sizes for every stage on real problems, as plans that replay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from experiments.cli import main
+from hardware_profiles import load_cluster
+from planners import (
+    PlannedOutcome,
+    Request,
+    UnequalSizes,
+    applicable_planners,
+    balanced_problem,
+    make_plan,
+    run_planner,
+    tables_of,
+    unequal_problem,
+)
+from planners.search import Evaluator
+from planners.unequal import (
+    EVALUATORS,
+    UnequalPlan,
+    UnequalProblem,
+    exact_coupled,
+    exact_sizes,
+    lower_bound,
+    memory_use,
+    program_of,
+)
+from planners.unequal_planners import SEARCHES
+from planners.unequal_tables import blocks, candidate_sizes
+from simulator import Problem, check_plan, engine, load_workload, simulate
+from simulator.workloads.synthetic import uniform_chain
+
+NAMES = ("exact-unequal", "tidgap", "greedy-dp", "local-greedy", "best-equal")
+KEYS = (
+    "forward_sizes",
+    "backward_sizes",
+    "makespan_seconds",
+    "lower_bound_seconds",
+    "proven_optimal",
+    "evaluations",
+    "planning_seconds",
+)
+
+
+@pytest.fixture(scope="module")
+def vgg() -> dict[bool, Problem]:
+    """VGG-16 with 32 samples on four of eight V100s, activations stored (False) or recomputed (True)."""
+    cluster = load_cluster("pipedream-b")
+    return {again: Problem(load_workload("vgg16"), cluster, 32, recompute=again) for again in (False, True)}
+
+
+@pytest.fixture(scope="module")
+def found(vgg: dict[bool, Problem]) -> dict[tuple[bool, str], PlannedOutcome]:
+    """Every planner's answer for 4 stages."""
+    return {
+        (again, name): make_plan(name, problem, Request(stages=4)) for again, problem in vgg.items() for name in NAMES
+    }
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_order_of_the_searches(found: dict[tuple[bool, str], PlannedOutcome], again: bool) -> None:
+    """exact <= TiDGAP (seeded) <= greedy DP; exact and TiDGAP never slower than the best equal size; exact proves it."""
+    seconds = {name: found[again, name].details["makespan_seconds"] for name in NAMES}
+    assert seconds["exact-unequal"] <= seconds["tidgap"] <= seconds["greedy-dp"]  # type: ignore[operator]
+    assert seconds["tidgap"] <= seconds["best-equal"]  # type: ignore[operator]
+    assert seconds["exact-unequal"] <= seconds["local-greedy"]  # type: ignore[operator]
+    proof = found[again, "exact-unequal"]
+    assert proof.details["proven_optimal"]
+    assert proof.details["lower_bound_seconds"] == proof.details["makespan_seconds"]
+    assert "unequal micro-batch sizes" in proof.optimal_among
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_plan_is_that_of_the_sizes(
+    found: dict[tuple[bool, str], PlannedOutcome], vgg: dict[bool, Problem], again: bool, name: str
+) -> None:
+    """Stage k's micro-batches are f_k and g_k samples; the replay takes the model's makespan and the last update, no less."""
+    problem, planned = vgg[again], found[again, name]
+    plan, details = planned.plan, planned.details
+    check_plan(problem, plan)
+    assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (3,)]
+    for key, sizes in (("forward_sizes", plan.forward_sizes), ("backward_sizes", plan.backward_sizes)):
+        held = sizes or (plan.microbatches,) * 4
+        assert list(held) == [blocks(32, size) for size in details[key]]  # type: ignore[attr-defined]
+    seconds = float(details["makespan_seconds"])  # type: ignore[arg-type]
+    calm = simulate(replace(problem, contention=False), plan, engine="recurrence")
+    # links that run beside each other there are processes here, which take one block after the other
+    assert calm.iteration_seconds <= seconds + 1e-3
+    assert calm.iteration_seconds == pytest.approx(seconds, rel=0.02)
+    assert calm.fits
+
+
+def test_the_sizes_replay_to_the_makespan(vgg: dict[bool, Problem]) -> None:
+    """The model's program on SimPy ends at the makespan that the exact method reports, to the last bit."""
+    for again, problem in vgg.items():
+        unequal = balanced_problem(tables_of(problem, (0, 1, 2, 3)))[1]
+        plan = exact_sizes(unequal) if again else exact_coupled(unequal)
+        timeline = engine.replay(program_of(unequal, plan.forward_sizes, plan.backward_sizes))
+        assert timeline.makespan_seconds == plan.makespan_seconds >= lower_bound(unequal)
+
+
+def test_tables_are_those_of_the_layers(vgg: dict[bool, Problem]) -> None:
+    """A stage's entry is the sum of its layers; a link's is the cluster's transfer; memory adds up to the network's."""
+    problem = vgg[True]
+    tables = tables_of(problem, (0, 1, 2))
+    unequal = unequal_problem(tables, [10, 20], (1, 2))
+    costs = Evaluator(problem).layer_costs
+    for size in (1, 7, 32):
+        assert unequal.forward[1, size] == pytest.approx(costs.seconds(1, size, "forward")[10:20].sum(), rel=1e-9)
+        assert unequal.backward[2, size] == pytest.approx(costs.seconds(2, size, "backward")[20:].sum(), rel=1e-9)
+        moved = size * costs.crossing_bytes(set(range(10)))
+        assert unequal.forward_link[0, size] == pytest.approx(problem.cluster.transfer_seconds(0, 1, moved), rel=1e-9)
+    assert unequal.memory is not None
+    weights = costs.parameters.sum() * (2 * problem.element_bytes + problem.optimizer_bytes)
+    assert sum(unequal.memory.state_bytes) == pytest.approx(weights)
+    assert sum(unequal.memory.activation_bytes) == pytest.approx(costs.stashed_bytes.sum())
+    assert (unequal.recomputation, unequal.forward[:, 0].tolist()) == ("always", [0.0] * 3)
+
+
+def test_memory_limits_cap_the_sizes(vgg: dict[bool, Problem]) -> None:
+    """Less memory on every device: the plan still fits in the replay, with smaller backward sizes and more seconds."""
+    problem = vgg[True]
+    loose = make_plan("exact-unequal", problem, Request(stages=4))
+    peak = max(one.peak_bytes for one in simulate(problem, loose.plan).memory)
+    limit = peak - 2.0**20
+    devices = tuple(replace(device, memory_bytes=limit) for device in problem.cluster.devices)  # type: ignore[type-var]
+    tight_problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    tight = make_plan("exact-unequal", tight_problem, Request(stages=4))
+    assert simulate(tight_problem, tight.plan, engine="recurrence").fits
+    assert float(tight.details["makespan_seconds"]) >= float(loose.details["makespan_seconds"])  # type: ignore[arg-type]
+
+
+def test_every_size_up_to_64_samples() -> None:
+    """Candidates: all sizes of a batch up to 64, powers of two (and the batch) above, or as asked."""
+    assert candidate_sizes(64) == tuple(range(1, 65))
+    assert candidate_sizes(96) == (1, 2, 4, 8, 16, 32, 64, 96)
+    assert candidate_sizes(96, "all") == tuple(range(1, 97))
+    assert candidate_sizes(8, "powers-of-two") == (1, 2, 4, 8)
+    with pytest.raises(ValueError, match="choices: all, powers-of-two"):
+        candidate_sizes(8, "primes")
+
+
+def test_partition_and_sizes_together_are_never_worse() -> None:
+    """The nested search starts from the balanced partitions, so it ends no later than the exact sizes on one of them."""
+    problem = Problem(uniform_chain(7), load_cluster("pipedream-a").take(3), 8, recompute=True)
+    for candidates in (None, "powers-of-two"):
+        request = Request(candidates=candidates)
+        nested, balanced = (make_plan(name, problem, request) for name in ("unequal-nested", "exact-unequal"))
+        assert float(nested.details["makespan_seconds"]) <= float(balanced.details["makespan_seconds"])  # type: ignore[arg-type]
+    assert nested.details["proven_optimal"]  # among powers of two all 15 partitions were seen
+
+
+def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem]) -> None:
+    """A search that was interrupted and hands back its best: the outcome says so, and the plan is there."""
+
+    def interrupted(problem: UnequalProblem, rng: np.random.Generator, progress: object) -> UnequalPlan:
+        sizes = (4,) * problem.genes
+        seconds = float(EVALUATORS["compiled"](problem)([sizes], [sizes])[0])
+        return UnequalPlan(sizes, sizes, seconds, 0.0, False, 1, 0.0, interrupted=True)
+
+    planner = UnequalSizes(Request(stages=4), "tidgap", interrupted)
+    evaluate = Evaluator(vgg[True])
+    outcome = run_planner(planner, vgg[True], evaluate, np.random.default_rng(0))
+    assert outcome.interrupted
+    assert outcome.plan.microbatches == (4,) * 8
+    assert outcome.details["forward_sizes"] == [4] * 4
+
+
+def test_a_genetic_search_repeats_under_its_seed_and_reports(vgg: dict[bool, Problem]) -> None:
+    """The same seed gives the same plan; progress names evaluations that rise and seconds that never do."""
+    steps: list[tuple[int, float]] = []
+    first = make_plan(
+        "tidgap",
+        vgg[True],
+        Request(stages=4),
+        seed=3,
+        progress=lambda step: steps.append((step.evaluations, step.iteration_seconds)),
+    )
+    assert first.plan == make_plan("tidgap", vgg[True], Request(stages=4), seed=3).plan
+    searched = steps[: len(steps) - 1]  # the last step is the replay of the plan
+    assert len(searched) > 2
+    assert all(a[0] < b[0] and a[1] >= b[1] for a, b in pairwise(searched))
+
+
+def test_options_that_do_not_apply_are_refused(vgg: dict[bool, Problem]) -> None:
+    """Stages are for unequal planners; those take no schedule but gpipe, and no more stages than devices."""
+    problem = vgg[False]
+    assert "unequal" in str(applicable_planners(problem, Request(stages=4))["uniform"])
+    assert applicable_planners(problem, Request(schedule="gpipe"))["exact-unequal"] is None
+    assert "'1f1b'" in str(applicable_planners(problem, Request(schedule="1f1b"))["exact-unequal"])
+    assert "17 stages are more than" in str(applicable_planners(problem, Request(stages=17))["tidgap"])
+    with pytest.raises(ValueError, match="stages must be at least 1"):
+        Request(stages=0)
+
+
+def test_memory_of_the_model_is_that_of_the_replay(vgg: dict[bool, Problem]) -> None:
+    """State and stash of a plan are the same bytes in the model and in the replay, which adds boundary tensors on their way."""
+    problem = vgg[True]
+    planned = make_plan("exact-unequal", problem, Request(stages=4))
+    cuts = [stage.layers[0] for stage in planned.plan.stages[1:]]
+    unequal = unequal_problem(tables_of(problem, (0, 1, 2, 3)), cuts, (1, 32))
+    use = memory_use(unequal, planned.details["forward_sizes"], planned.details["backward_sizes"])  # type: ignore[arg-type]
+    for stage, memory in enumerate(simulate(problem, planned.plan).memory):
+        parts = memory.bytes.sum(axis=1) - memory.bytes[:, -1]  # without boundary tensors
+        assert float(parts.max()) == pytest.approx(use.static_bytes[stage], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["exact-unequal", "greedy-dp"])
+def test_the_command_prints_the_keys(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pipeplan plan --planner NAME --json` prints sizes of every stage, makespan, bound, proof and effort."""
+    arguments = ["plan", "--workload", "alexnet", "--stages", "3", "--batch", "16", "--planner", name]
+    assert main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(KEYS) <= set(document)
+    assert len(document["forward_sizes"]) == len(document["backward_sizes"]) == 3
+    assert 0 < document["lower_bound_seconds"] <= document["makespan_seconds"]
+    assert document["iteration_lower_bound_seconds"] <= document["iteration_seconds"]
+    assert main(arguments) == 0
+    assert "sizes of each stage: forward [" in capsys.readouterr().out
+
+
+def test_every_search_is_a_planner() -> None:
+    """The names of the searches are the names of the registry."""
+    assert set(SEARCHES) <= set(applicable_planners(Problem(uniform_chain(2), load_cluster("pipedream-a").take(2), 4)))
