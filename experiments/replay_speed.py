@@ -105,7 +105,7 @@ def measure(devices: int, microbatches: int) -> dict[str, Any]:
     out = recurrence.ends(prepared)
     recurrence.ends(prepared_moving, out)
     ops = len(free)
-    loops = max(1, 4_000_000 // ops)
+    loops = max(1, min(4_000, 4_000_000 // ops))
 
     def scratch() -> None:
         recurrence.makespan(recurrence.prepare(build(devices, microbatches, TRANSFER_SECONDS)))

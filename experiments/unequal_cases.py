@@ -1,8 +1,9 @@
 """Unequal cases: do all evaluators of unequal micro-batches agree to the last bit, and is the exact method exact?
 
 `python -m experiments.unequal_cases --json [--count N --seed S]` generates N instances over all families of tables,
-link rules and recomputation, evaluates random size vectors with every entry of `EVALUATORS`, and compares bits. On
-small instances it compares the exact method with an exhaustive search. Exit code 1 on any difference.
+link rules and recomputation, evaluates random size vectors with every entry of `EVALUATORS`, and compares bits; one vector
+of each also in the 1F1B order with credits, plain replay against both engines. On small instances it compares the exact
+method with an exhaustive search. Exit code 1 on any difference.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from planners.unequal import (
     UnequalProblem,
     exact_sizes,
     flush_order,
+    one_forward_one_backward_order,
     powers_of_two,
     program_of,
     random_problem,
@@ -69,6 +71,9 @@ EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {
 }
 """Name -> (problem) -> (forward sizes, backward sizes; each (individuals, genes)) -> makespans in seconds."""
 
+ENGINES = {"1f1b program": recurrence.replay, "1f1b simpy": engine.replay}
+"""What replays the 1F1B order beside the plain replay."""
+
 INDIVIDUALS = 4
 SMALL_VECTORS = 4096
 
@@ -102,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def compare_evaluators(rng: np.random.Generator, count: int) -> dict[str, int]:
     """Instances on which an evaluator differs from the plain recurrence in any bit of any individual, by name."""
-    disagreeing = dict.fromkeys(sorted(EVALUATORS), 0)
+    disagreeing = dict.fromkeys([*sorted(EVALUATORS), *ENGINES], 0)
     for number in range(count):
         problem = generated_problem(rng, number)
         forward, backward = rng.choice(np.array(problem.candidates), (2, INDIVIDUALS, problem.genes))
@@ -111,6 +116,11 @@ def compare_evaluators(rng: np.random.Generator, count: int) -> dict[str, int]:
         for name, build in EVALUATORS.items():
             found = np.asarray(build(problem)(forward, backward), dtype=np.float64)
             disagreeing[name] += int(found.tobytes() != expected.tobytes())
+        sizes = forward[-1].tolist(), backward[-1].tolist()
+        orders = one_forward_one_backward_order(problem, *sizes)
+        program, plain = program_of(problem, *sizes, orders), replay(problem, *sizes, orders).makespan_seconds
+        for name, replay_program in ENGINES.items():
+            disagreeing[name] += int(replay_program(program).makespan_seconds != plain)
     return disagreeing
 
 

@@ -55,8 +55,8 @@ class Recurrence:
         return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
 
 
-PATIENCE = 8
-"""Calls after which the slower way is tried again, at first; twice as many each time that it is still slower."""
+TRIAL, PATIENCE = 9, 32
+"""Calls of a trial, and calls between trials at first; twice as many each time that the other way is still slower."""
 
 
 @dataclass(slots=True)
@@ -64,39 +64,44 @@ class Pace:
     """Which of one core and all cores was quicker lately; the results are the same bits either way.
 
     The threads of a compiled parallel loop meet at a barrier that spins: on free cores they nearly double the speed, beside
-    other busy processes a call can take a hundred times as long. So every call is timed, and the slower way rests: it is
-    tried again after ever more calls. A population of another size starts afresh.
+    other busy processes a call can take a hundred times as long. So calls are timed: a few on one core, a few on all, then
+    many the quicker way, and now and then a few the other way, ever more seldom while that loses. (A few, since threads that
+    slept take their time to wake.) A population of another size starts afresh.
     """
 
     individuals: int = 0
-    seconds: list[list[float]] = field(default_factory=lambda: [[], []])
+    parallel: bool = False
+    left: int = 0
     rest: int = PATIENCE
-    left: int = PATIENCE
+    clock: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=lambda: [math.inf, math.inf])
 
     def run(self, evaluate: Callable[[bool], Floats], individuals: int) -> Floats:
         """Evaluate on one core (False) or all (True), whichever was quicker."""
         if not self.individuals <= 2 * individuals <= 4 * self.individuals:
-            self.individuals, self.seconds, self.rest = individuals, [[], []], PATIENCE
-        quicker = self._quicker()
-        parallel = quicker
-        # the first call of each way may compile
-        unknown = [way for way in (False, True) if len(self.seconds[way]) < 2]
-        if unknown:
-            parallel = unknown[0]
-        elif self.left <= 0:
-            parallel = not quicker
-        self.left -= 1
+            self.individuals, self.parallel, self.left, self.rest = individuals, False, TRIAL, PATIENCE
+            self.clock, self.seconds = [], [math.inf, math.inf]
         began = time.perf_counter()
-        result = evaluate(parallel)
-        self.seconds[parallel] = [*self.seconds[parallel][-1:], (time.perf_counter() - began) / max(individuals, 1)]
-        if not unknown and parallel != quicker:
-            self.rest = PATIENCE if self._quicker() == parallel else 2 * self.rest
-            self.left = self.rest
+        result = evaluate(self.parallel)
+        self.clock.append((time.perf_counter() - began) / max(individuals, 1))
+        self.left -= 1
+        if self.left <= 0:
+            self._turn()
         return result
 
-    def _quicker(self) -> bool:
-        one, every = (min(seconds, default=math.inf) for seconds in self.seconds)
-        return every < one
+    def _turn(self) -> None:
+        """The calls of one way are over: note the median of the last, and choose the way of the next ones."""
+        before = self.seconds[self.parallel]
+        last = sorted(self.clock[-(TRIAL // 2) :])
+        self.seconds[self.parallel] = last[len(last) // 2]
+        tried, self.clock = len(self.clock), []
+        other = self.seconds[not self.parallel]
+        if math.isinf(other) or (tried > TRIAL and not math.isinf(before)):
+            self.parallel, self.left = not self.parallel, TRIAL
+            return
+        won = self.seconds[self.parallel] < other
+        self.rest = PATIENCE if won else 2 * self.rest
+        self.parallel, self.left = self.parallel if won else not self.parallel, self.rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,9 +183,11 @@ def test_list_names_what_can_be_named(capsys: pytest.CaptureFixture[str], topic:
     assert all(row["name"] in table for row in rows)
 
 
+COMPARED = ("data-parallel", "uniform", "greedy", "pipedream")
 COMPARE = (
-    "compare", "--workload", "alexnet", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "64", "--microbatches", "4"
-)  # fmt: skip
+    *("compare", "--workload", "alexnet", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "64"),
+    *("--microbatches", "4", *(word for name in COMPARED for word in ("--planner", name))),
+)
 
 
 def test_compare_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_compare_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], t
     document = json.loads(out)
     assert code == 0
     planned = [record for record in document["plans"] if record["schedule"] is not None]
-    assert {"data-parallel", "uniform", "greedy", "pipedream"} <= {record["planner"] for record in planned}
+    assert [record["planner"] for record in planned] == list(COMPARED)
     for record in planned:
         assert record["iteration_seconds"] >= record["lower_bound_seconds"] > 0
         assert record["samples_per_second"] == pytest.approx(64 / record["iteration_seconds"])

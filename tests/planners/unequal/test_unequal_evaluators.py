@@ -18,7 +18,7 @@ from planners.unequal import (
     random_problem,
     replay,
 )
-from planners.unequal.evaluators import PATIENCE, Pace
+from planners.unequal.evaluators import PATIENCE, TRIAL, Pace
 from planners.unequal.recurrence import backward_seconds, chain_profile, forward_seconds, makespan
 
 
@@ -147,7 +147,7 @@ def test_sizes_are_checked() -> None:
 
 
 def test_the_parallel_evaluator_tries_both_ways() -> None:
-    """Each way twice, then the quicker one, and the slower one again when its rest is over."""
+    """A trial on one core, one on all, then PATIENCE or twice as many calls the quicker way, then a trial of the other."""
     tried: list[bool] = []
 
     def evaluate(parallel: bool) -> np.ndarray:
@@ -155,12 +155,13 @@ def test_the_parallel_evaluator_tries_both_ways() -> None:
         return np.zeros(3)
 
     pace = Pace()
-    for _ in range(4):
+    for _ in range(2 * TRIAL):
         pace.run(evaluate, 3)
-    assert tried == [False, False, True, True]
-    pace.seconds, pace.left = [[1e9, 1e9], [2e9, 2e9]], 0  # as if all cores had been slow for a while
-    pace.run(evaluate, 3)
-    assert tried[-1] is True  # the slower way's turn
-    assert pace.rest == PATIENCE  # it was quicker this time
+    assert tried == [False] * TRIAL + [True] * TRIAL
+    quicker, rest = pace.parallel, pace.rest
+    assert rest == (PATIENCE if quicker else 2 * PATIENCE)
+    for _ in range(rest + TRIAL):
+        pace.run(evaluate, 3)
+    assert tried[2 * TRIAL :] == [quicker] * rest + [not quicker] * TRIAL
     pace.run(evaluate, 100)  # another population starts afresh
     assert tried[-1] is False
