@@ -84,19 +84,20 @@ def throughput_figure(
     position = np.arange(len(rows))
     for axes, key, scale, title, form in (
         (middle, "samples_per_second", 1.0, f"{problem}\nsamples a second", "{:.1f}"),
-        (right, "peak_memory_bytes", 2.0**-30, "\npeak memory of the fullest device, GiB (line: capacity)", "{:.1f}"),
+        (right, "peak_memory_bytes", 2.0**-30, "\npeak memory, fullest device, GiB (line: capacity)", "{:.1f}"),
     ):
         values = [row[key] * scale for row in rows]
         axes.barh(position, values, color=[color_of(row["label"]) for row in rows], height=0.68)
         for y, value, row in zip(position, values, rows, strict=True):
             text = form.format(value) + ("" if row["fits"] else " does not fit")
-            axes.text(value, y, f" {text}", va="center", fontsize=8, color=INK)
+            label = axes.text(value, y, f" {text}", va="center", fontsize=8, color=INK)
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85})
         axes.set_yticks(position, [row["label"] for row in rows] if axes is middle else [])
         axes.set_xlim(0, max(values) * 1.25)
         axes.set_title(title, loc="left", fontsize=10, color=INK)
         _plain(axes)
         axes.tick_params(axis="y", length=0)
-    right.axvline(rows[0]["capacity_bytes"] * 2.0**-30, color="#b3261e", linewidth=1.2)
+    right.axvline(rows[0]["capacity_bytes"] * 2.0**-30, color="#b3261e", linewidth=1.2, zorder=1.5)
     return figure
 
 
@@ -168,7 +169,7 @@ def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, h
 
 
 def curve(
-    result: CaseResult, measure: str, updates: NDArray[np.float64] | None = None, window: int = 22
+    result: CaseResult, measure: str, updates: NDArray[np.float64] | None = None, window: int = 44
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Simulated seconds and the mean over seeds of a measure: `loss`, the mini-batches' loss as a running mean over `window`
     of them, or `accuracy`, of the test samples at each evaluation. updates: seconds of the updates, default the runs' own."""
@@ -210,10 +211,10 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
             )
     left.set_yscale("log")
     _logarithmic(left.yaxis)
-    left.set_title("Train loss (running mean over half an epoch)", loc="left", fontsize=10, color=INK)
+    left.set_title("Train loss (running mean over an epoch of 44 mini-batches)", loc="left", fontsize=10, color=INK)
     right.set_title(f"Test accuracy, % (line: the target of {100 * target:g} %)", loc="left", fontsize=10, color=INK)
     right.axhline(100 * target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
-    right.set_ylim(60, 100)
+    right.set_ylim(80, 98)
     for axes in (left, right):
         axes.set_xlabel(f"simulated time, {unit}: {clock}", fontsize=9)
         axes.set_xlim(left=0)

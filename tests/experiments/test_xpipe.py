@@ -17,7 +17,7 @@ from experiments.training_comparison import compared, directions, order_of
 from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid, unit_clock
 from experiments.training_plots import color_of, curve
 from hardware_profiles import load_cluster
-from simulator import Problem
+from simulator import Plan, Problem, simulate
 from simulator.training import DATA_SETS, DataSet
 from simulator.workloads.synthetic import uniform_chain
 
@@ -64,7 +64,22 @@ def test_cluster_rows_hold_every_method(cluster_rows: list[dict[str, Any]]) -> N
     copies = {label: round(row["most_weight_copies"]) for label, row in rows.items()}
     assert (copies["XPipe T=4"], copies["PipeDream T=1"], copies["GPipe T=4"], copies["2BW T=4"]) == (3, 4, 1, 2)
     assert rows["XPipe T=16"]["peak_memory_bytes"] < rows["XPipe T=4"]["peak_memory_bytes"]
-    assert rows["PipeDream T=1, batch 8"]["batch"] == 8
+    assert all(row["fits"] for row in rows.values())
+
+
+def test_a_method_that_does_not_fit_is_shown_with_the_largest_minibatch_that_does() -> None:
+    """Devices of 120 MB: PipeDream's row fits, and with one sample more it would not."""
+    problem = chain_problem(4)
+    devices = tuple(replace(device, memory_bytes=120e6) for device in problem.cluster.devices)
+    tight = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    rows = {row["label"]: row for row in method_throughput.cluster_rows(tight)}
+    assert not rows["PipeDream T=1"]["fits"]
+    (label,) = (label for label in rows if label.startswith("PipeDream T=1, batch"))
+    assert rows[label]["fits"]
+    assert rows[label]["peak_memory_bytes"] <= 120e6
+    larger = rows[label]["batch"] + 1
+    stages = method_throughput.balanced_stages(problem)
+    assert not simulate(replace(tight, batch=larger), Plan("hand", "pipedream", stages, (larger,))).fits
 
 
 @pytest.mark.parametrize(
@@ -167,10 +182,11 @@ def claim_row(difference: float, low: float, high: float, p: float) -> dict[str,
         (claim_row(-0.002, -0.006, 0.003, 0.5), "comparable"),
         (claim_row(-0.005, -0.03, 0.02, 0.9), "not shown"),
         (claim_row(-0.03, -0.05, -0.02, 0.001), "worse"),
+        (claim_row(-0.03, -0.05, -0.02, 0.2), "not shown"),
     ],
 )
 def test_accuracy_claims(row: dict[str, Any], verdict: str) -> None:
-    """Better: above 0 and p < .05; comparable: interval within a point; worse: below 0; else not shown."""
+    """Better: above 0 and p < .05; comparable: interval within a point; worse: below 0 and p < .05; else not shown."""
     assert [claim["verdict"] for claim in xpipe.accuracy_claims([row])] == [verdict]
 
 

@@ -29,7 +29,16 @@ from planners import (
     minimax_cuts,
     split_workload,
 )
-from simulator import InfeasiblePlanError, Layer, Plan, Problem, Workload, load_workload, stages_from_cuts
+from simulator import (
+    InfeasiblePlanError,
+    Layer,
+    Plan,
+    Problem,
+    Workload,
+    load_workload,
+    stages_from_cuts,
+    workload_names,
+)
 from simulator.simulation import simulate
 from simulator.workloads import read_profile
 from simulator.workloads.synthetic import uniform_chain
@@ -234,6 +243,7 @@ WORKLOADS = (
     "gpt2",
     "gpt-14",
 )
+LARGE_WORKLOADS = ("vgg19", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama2-7b", "gpt3-175b")
 PROFILES = ("alexnet", "vgg16", "resnet50", "gnmt", "gnmt_large")
 CLUSTERS = ("pipedream-b/2", "pipedream-a/8", "fpga-mixed-4/3", "fpga-vcu118-4/2")
 
@@ -265,6 +275,19 @@ def never_slower(workload: Workload, cluster: str) -> None:
 def test_never_slower_on_any_workload(name: str, cluster: str) -> None:
     """On SimPy the plan is at least as fast as uniform GPipe, PipeDream's partition run synchronously and data parallelism."""
     never_slower(load_workload(name), cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("name", LARGE_WORKLOADS)
+def test_never_slower_on_large_workloads(name: str, cluster: str) -> None:
+    """The same on the networks of hundreds of layers."""
+    never_slower(load_workload(name), cluster)
+
+
+def test_every_workload_is_tried() -> None:
+    """The lists above hold every workload of the registry."""
+    assert sorted((*WORKLOADS, *LARGE_WORKLOADS)) == sorted(workload_names())
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
