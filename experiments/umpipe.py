@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.output import output_folder, print_table, progress
+from experiments.output import output_folder, progress
 from experiments.umpipe_baselines import Reading, readings
+from experiments.umpipe_fronts import MemoryPoint, memory_fronts
 from experiments.umpipe_searches import Instance, exact, search_all
+from experiments.umpipe_tables import show
 from hardware_profiles import load_cluster
 from planners import Request, balanced_problem, make_plan, tables_of
 from planners.unequal import (
@@ -29,8 +31,6 @@ from planners.unequal import (
     UnequalPlan,
     UnequalProblem,
     best_equal,
-    memory_use,
-    pareto_front,
     powers_of_two,
     random_problem,
 )
@@ -161,40 +161,6 @@ def reproductions(gains: dict[tuple[str, str], dict[str, float]]) -> list[dict[s
             }
         )
     return rows
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPoint:
-    """A point of the front, or an equal size: seconds, static and peak bytes of the fullest stage, and sizes."""
-
-    seconds: float
-    static_bytes: float
-    peak_bytes: float
-    forward_sizes: tuple[int, ...]
-    backward_sizes: tuple[int, ...]
-
-
-def memory_fronts(problem: UnequalProblem) -> tuple[list[MemoryPoint], list[MemoryPoint]]:
-    """The exact front of unequal sizes, and the points of all equal sizes, slow ones too."""
-    front = [
-        MemoryPoint(p.makespan_seconds, p.static_bytes, p.peak_bytes, p.plan.forward_sizes, p.plan.backward_sizes)
-        for p in pareto_front(problem)
-    ]
-    equal = []
-    for size in problem.candidates:
-        sizes = (size,) * problem.genes
-        use = memory_use(problem, sizes, sizes)
-        seconds = exact_equal(problem, size)
-        equal.append(MemoryPoint(seconds, float(use.static_bytes.max()), float(use.peak_bytes.max()), sizes, sizes))
-    return front, equal
-
-
-def exact_equal(problem: UnequalProblem, size: int) -> float:
-    """Seconds with one size everywhere."""
-    from planners.unequal import EVALUATORS
-
-    sizes = [[size] * problem.genes]
-    return float(EVALUATORS["compiled"](problem)(sizes, sizes)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,95 +303,6 @@ def write(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def show(report: Report) -> None:
-    """Tables for a person."""
-    found = document(report)
-    names = (
-        "gpipe tuned",
-        "gpipe M=8",
-        "gpipe M=16",
-        "pipedream flush tuned",
-        "pipedream flush M=8",
-        "pipedream tuned",
-    )
-    print_table(
-        "Gain of UMPIPE (proven optimum) in speed, %",
-        ("network", "setting", *names),
-        [
-            (one["network"], one["setting"], *(f"{100 * one['gains'][name]:.1f}" for name in names))
-            for one in found["gains"]
-        ],
-    )
-    print_table(
-        "Published gains, and the readings of the baselines that reproduce them",
-        ("network", "over", "published, %", "nearest, %", "reading", "tuned, %", "without flush, %"),
-        [
-            (
-                row["network"],
-                row["system"],
-                f"{100 * row['published']:.2f}",
-                f"{100 * row['nearest_gain']:.2f}",
-                f"{row['nearest_reading']} ({row['nearest_setting']})",
-                _span(row["tuned_gains"]),
-                _span(row["steady_gains"]),
-            )
-            for row in found["published"]
-        ],
-    )
-    for one in found["searches"]:
-        print_table(
-            f"{one['instance']}: TiDGAP is {one['tidgap_acceleration_over_dgap']:.1f} × as fast as DGAP, compiled "
-            f"{one['compiled_acceleration_over_dgap']:.0f} ×",
-            ("search", "ms", "above exact, %", "evaluations", "CPU s"),
-            [
-                (
-                    row["search"],
-                    f"{1e3 * row['makespan_seconds']:.4f}",
-                    f"{100 * row['above_exact']:.2f}",
-                    f"{row['evaluations']}",
-                    f"{row['cpu_seconds']:.3f}",
-                )
-                for row in one["searches"]
-            ],
-        )
-    for setting, (front, _) in report.fronts.items():
-        print_table(
-            f"Makespan against memory of the fullest stage, {setting}",
-            ("ms", "static MiB", "peak MiB with queues", "forward", "backward"),
-            [
-                (
-                    f"{1e3 * point.seconds:.2f}",
-                    f"{point.static_bytes / 2**20:.0f}",
-                    f"{point.peak_bytes / 2**20:.0f}",
-                    " ".join(map(str, point.forward_sizes)),
-                    " ".join(map(str, point.backward_sizes)),
-                )
-                for point in front
-            ],
-        )
-    for nested in report.nested:
-        print_table(
-            f"Partition and sizes together: {nested['setting']}",
-            ("planner", "ms", "first layers", "forward", "backward", "CPU s"),
-            [
-                (
-                    name,
-                    f"{1e3 * one['makespan_seconds']:.3f}" + (" (proven)" if one["proven_optimal"] else ""),
-                    " ".join(map(str, one["first_layers"])),
-                    " ".join(map(str, one["forward_sizes"])),
-                    " ".join(map(str, one["backward_sizes"])),
-                    f"{one['planning_seconds']:.2f}",
-                )
-                for name, one in nested.items()
-                if name != "setting"
-            ],
-        )
-
-
-def _span(values: Sequence[float] | None) -> str:
-    return "" if values is None else f"{100 * values[0]:.1f} … {100 * values[1]:.1f}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.umpipe", description=__doc__)
@@ -437,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(document(report)))
     else:
-        show(report)
+        show(document(report))
     if options.out:
         for path in write(report, output_folder(options.out)):
             print(path, file=sys.stderr)

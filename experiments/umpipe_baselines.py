@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.unequal import UnequalProblem, best_equal, one_forward_one_backward_order, replay
+from planners.unequal import EVALUATORS, UnequalProblem, best_equal, one_forward_one_backward_order, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,6 @@ def readings(
 
 def gpipe_seconds(problem: UnequalProblem, size: int) -> float:
     """All forwards, then all backwards, one size everywhere."""
-    from planners.unequal import EVALUATORS
-
     sizes = [[size] * problem.genes]
     return float(EVALUATORS["compiled"](problem)(sizes, sizes)[0])
 

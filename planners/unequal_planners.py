@@ -29,6 +29,7 @@ from planners.unequal import (
     exact_sizes,
     greedy_dp,
     local_greedy,
+    lower_bound,
     powers_of_two,
     search_partition,
     tidgap,
@@ -107,7 +108,12 @@ class UnequalSizes:
 
         def solve(limits: list[float]) -> tuple[Cuts, UnequalPlan]:
             cuts, unequal = tuned_partition(tables, sizes, limits, _quick(self.name in ("best-equal", "dgap")))
-            return cuts, self.search(unequal, rng, evaluate.report)
+            plan = self.search(unequal, rng, evaluate.report)
+            if unequal.coupled and min(unequal.backward_caps or (problem.batch,)) < max(sizes):
+                # the caps are stricter than memory where sizes are equal: they may have cut off something better
+                free = lower_bound(replace(unequal, backward_caps=None))
+                plan = replace(plan, proven_optimal=False, lower_bound_seconds=min(free, plan.makespan_seconds))
+            return cuts, plan
 
         return _within_memory(self.name, tables, evaluate, solve)
 
@@ -243,11 +249,17 @@ def _within_memory(
     """Solve, replay, and solve again with less memory where the replay needs more than there is."""
     problem = tables.problem
     limits = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
+    first: tuple[Cuts, UnequalPlan] | None = None
     for _ in range(MEMORY_ROUNDS):
         try:
             cuts, found = solve(limits)
         except InfeasibleSizes as error:
             raise InfeasiblePlanError(_does_not_fit(name, tables)) from error
+        if first is None:
+            first = cuts, found
+        else:  # with less memory than there is nothing is proven; the first bound still holds for its partition
+            bound = first[1].lower_bound_seconds if first[0] == cuts else 0.0
+            found = replace(found, proven_optimal=False, lower_bound_seconds=bound)
         plan = unequal_plan(name, tables, cuts, found.forward_sizes, found.backward_sizes)
         score = evaluate(plan)
         if score.fits or found.interrupted:

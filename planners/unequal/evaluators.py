@@ -55,8 +55,8 @@ class Recurrence:
         return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
 
 
-TRIAL, PATIENCE = 9, 32
-"""Calls of a trial, and calls between trials at first; twice as many each time that the other way is still slower."""
+TRIAL, PATIENCE, MOST_PATIENCE = 9, 32, 8192
+"""Calls of a trial, and calls between trials at first and at most; they grow while the other way is still slower."""
 
 
 @dataclass(slots=True)
@@ -69,6 +69,7 @@ class Pace:
     slept take their time to wake.) A population of another size starts afresh.
     """
 
+    now: Callable[[], float] = time.perf_counter
     individuals: int = 0
     parallel: bool = False
     left: int = 0
@@ -81,15 +82,17 @@ class Pace:
         if not self.individuals <= 2 * individuals <= 4 * self.individuals:
             self.individuals, self.parallel, self.left, self.rest = individuals, False, TRIAL, PATIENCE
             self.clock, self.seconds = [], [math.inf, math.inf]
-        began = time.perf_counter()
+        began = self.now()
         result = evaluate(self.parallel)
-        self.clock.append((time.perf_counter() - began) / max(individuals, 1))
+        self.clock.append((self.now() - began) / max(individuals, 1))
         self.left -= 1
-        if self.left <= 0:
-            self._turn()
+        # a way that has collapsed is not tried to the end; its first call may compile, or wake threads
+        collapsed = len(self.clock) > 1 and self.clock[-1] > 4.0 * self.seconds[not self.parallel]
+        if self.left <= 0 or collapsed:
+            self._turn(collapsed)
         return result
 
-    def _turn(self) -> None:
+    def _turn(self, collapsed: bool) -> None:
         """The calls of one way are over: note the median of the last, and choose the way of the next ones."""
         before = self.seconds[self.parallel]
         last = sorted(self.clock[-(TRIAL // 2) :])
@@ -100,7 +103,7 @@ class Pace:
             self.parallel, self.left = not self.parallel, TRIAL
             return
         won = self.seconds[self.parallel] < other
-        self.rest = PATIENCE if won else 2 * self.rest
+        self.rest = PATIENCE if won else min(self.rest * (16 if collapsed else 2), MOST_PATIENCE)
         self.parallel, self.left = self.parallel if won else not self.parallel, self.rest
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import umpipe, umpipe_baselines, umpipe_plots, umpipe_searches
+from experiments import umpipe, umpipe_baselines, umpipe_fronts, umpipe_plots, umpipe_searches
 from experiments.pymoo_search import available, pymoo_search
 from planners.unequal import EVALUATORS, UnequalProblem, problem_from_callables, random_problem
 
@@ -106,7 +106,7 @@ def test_pymoo_makes_as_many_evaluations() -> None:
 def test_fronts_hold_what_equal_sizes_cannot_beat() -> None:
     """No equal size is faster with as little memory as a point of the exact front."""
     problem = random_problem(np.random.default_rng(2), "roofline", 3, 8, tuple(range(1, 9)), memory=True)
-    front, equal = umpipe.memory_fronts(problem)
+    front, equal = umpipe_fronts.memory_fronts(problem)
     assert len(equal) == 8
     for point in equal:
         assert any(one.seconds <= point.seconds and one.static_bytes <= point.static_bytes for one in front)

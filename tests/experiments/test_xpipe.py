@@ -17,7 +17,9 @@ from experiments.training_comparison import compared, directions, order_of
 from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid, unit_clock
 from experiments.training_plots import color_of, curve
 from hardware_profiles import load_cluster
-from simulator import Plan, Problem, simulate
+from planners import Request
+from planners.candidates import microbatch_counts
+from simulator import InfeasiblePlanError, Plan, Problem, simulate
 from simulator.training import DATA_SETS, DataSet
 from simulator.workloads.synthetic import uniform_chain
 
@@ -320,3 +322,12 @@ def test_mistakes_are_one_line(
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_2bw_is_planned_with_a_microbatch_a_stage_or_refused() -> None:
+    """Of 32 samples on 4 devices 4, 8, 16, 32 micro-batches are tried, not 1 and 2; fewer than 4 cannot be asked for."""
+    problem = chain_problem(4)
+    assert microbatch_counts(problem, Request(schedule="2bw"), 4) == (4, 8, 16, 32)
+    assert microbatch_counts(problem, Request(schedule="xpipe"), 4) == (1, 2, 4, 8, 16, 32)
+    with pytest.raises(InfeasiblePlanError, match="needs at least 4 micro-batches, one a stage, got 2"):
+        microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 4)

@@ -18,7 +18,7 @@ from planners.unequal import (
     random_problem,
     replay,
 )
-from planners.unequal.evaluators import PATIENCE, TRIAL, Pace
+from planners.unequal.evaluators import MOST_PATIENCE, PATIENCE, TRIAL, Pace
 from planners.unequal.recurrence import backward_seconds, chain_profile, forward_seconds, makespan
 
 
@@ -146,22 +146,28 @@ def test_sizes_are_checked() -> None:
         EVALUATORS["matrix"](narrow).forward_population([[2]])
 
 
-def test_the_parallel_evaluator_tries_both_ways() -> None:
-    """A trial on one core, one on all, then PATIENCE or twice as many calls the quicker way, then a trial of the other."""
+@pytest.mark.parametrize(
+    ("all_cores", "ways"),
+    [
+        (0.5, [(False, TRIAL), (True, TRIAL), (True, PATIENCE), (False, TRIAL), (True, 2 * PATIENCE)]),
+        (2.0, [(False, TRIAL), (True, TRIAL), (False, 2 * PATIENCE), (True, TRIAL), (False, 4 * PATIENCE)]),
+        (100.0, [(False, TRIAL), (True, 2), (False, 16 * PATIENCE), (True, 2), (False, MOST_PATIENCE)]),
+    ],
+)
+def test_the_parallel_evaluator_takes_the_quicker_way(all_cores: float, ways: list[tuple[bool, int]]) -> None:
+    """Trials of one core (a second a call) and of all, then the quicker for ever longer; a collapse ends its trial at once."""
     tried: list[bool] = []
+    now = [0.0]
 
     def evaluate(parallel: bool) -> np.ndarray:
         tried.append(parallel)
+        now[0] += all_cores if parallel else 1.0
         return np.zeros(3)
 
-    pace = Pace()
-    for _ in range(2 * TRIAL):
+    pace = Pace(lambda: now[0])
+    expected = [way for way, calls in ways for _ in range(calls)]
+    for _ in expected:
         pace.run(evaluate, 3)
-    assert tried == [False] * TRIAL + [True] * TRIAL
-    quicker, rest = pace.parallel, pace.rest
-    assert rest == (PATIENCE if quicker else 2 * PATIENCE)
-    for _ in range(rest + TRIAL):
-        pace.run(evaluate, 3)
-    assert tried[2 * TRIAL :] == [quicker] * rest + [not quicker] * TRIAL
+    assert tried == expected
     pace.run(evaluate, 100)  # another population starts afresh
     assert tried[-1] is False
