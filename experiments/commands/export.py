@@ -56,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         name = f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
         content = json.dumps(chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
     else:
+        if plan.forward_sizes and arguments.format == "torch-csv":
+            raise UsageError(
+                "--format torch-csv: the plan has micro-batches of other sizes on each stage, which torch cannot run; use text"
+            )
         from simulator import build_program, to_text, to_torch_csv
 
         _, schedule, _ = build_program(problem, plan)
