@@ -352,7 +352,7 @@ def print_document(document: dict[str, Any]) -> None:
         ],
     )
     print_table(
-        "Directions beside SpecTrain's published table (points of test accuracy)",
+        "Directions beside SpecTrain's published table (points of test accuracy; p not corrected)",
         ("setting", "better", "worse", *SPECTRAIN_TABLE, "here", "p", "verdict"),
         [
             (
