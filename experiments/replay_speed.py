@@ -37,7 +37,7 @@ GROWTH = (
     (2048, 4096),
     (4096, 8192),
 )
-SIMPY_OPS = 600_000
+SIMPY_OPS = 5_000_000
 """The event engine is measured up to this many ops; beyond, the recurrence alone."""
 
 TRANSFER_SECONDS = 0.1
