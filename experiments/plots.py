@@ -312,7 +312,7 @@ def growth_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     memory_axes.annotate(
         f"{size}\n{float(last['peak_bytes']) / _GIB:.1f} GiB",
         (ops[-1], float(last["peak_bytes"]) / _GIB),
-        (-10, -14),
+        (-30, 4),
         textcoords="offset points",
         ha="right",
         va="top",
@@ -320,7 +320,7 @@ def growth_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     )
     for axes, label, title in (
         (time_axes, "CPU seconds", "1F1B with transfers: seconds of one replay"),
-        (memory_axes, "peak memory of the process (GiB)", "memory"),
+        (memory_axes, "peak memory of the process (GiB)", "memory of program and recurrence"),
     ):
         axes.set_xscale("log")
         axes.set_yscale("log")
