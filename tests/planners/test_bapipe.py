@@ -257,6 +257,7 @@ def never_slower(workload: Workload, cluster: str) -> None:
         best = simulate(problem, make_plan("bapipe", problem, request).plan)
     except InfeasiblePlanError:
         best = None
+    compared = 0
     for other in ("uniform", "pipedream-flush", "data-parallel"):
         if reasons[other] is not None:
             continue
@@ -268,6 +269,9 @@ def never_slower(workload: Workload, cluster: str) -> None:
             assert best is not None, f"{other} fits"
             assert best.fits
             assert best.iteration_seconds <= outcome.iteration_seconds, other
+            compared += 1
+    if not compared:
+        pytest.skip(f"no other method has a plan of {workload.name} that fits {cluster}: nothing to compare with")
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
@@ -278,7 +282,7 @@ def test_never_slower_on_any_workload(name: str, cluster: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", (*CLUSTERS, "dgx-a100/16"))
 @pytest.mark.parametrize("name", LARGE_WORKLOADS)
 def test_never_slower_on_large_workloads(name: str, cluster: str) -> None:
     """The same on the networks of hundreds of layers."""
