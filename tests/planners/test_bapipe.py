@@ -282,7 +282,7 @@ def test_never_slower_on_any_workload(name: str, cluster: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", (*CLUSTERS, "dgx-a100/16"))
+@pytest.mark.parametrize("cluster", [*CLUSTERS, "dgx-a100/16"])
 @pytest.mark.parametrize("name", LARGE_WORKLOADS)
 def test_never_slower_on_large_workloads(name: str, cluster: str) -> None:
     """The same on the networks of hundreds of layers."""
