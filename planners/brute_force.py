@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from planners.candidates import CHUNKS, devices_in_order, microbatch_counts, straight_plan
+from planners.candidates import CHUNKS, devices_in_order, least_microbatches, microbatch_counts, straight_plan
 from planners.search import Evaluator, Request, best_plan
 from simulator import Plan, Problem, schedule_families
 
@@ -55,8 +55,8 @@ class BruteForce:
         """Number of plans that would be replayed."""
         layers = len(problem.workload)
         return sum(
-            comb(layers - 1, devices * chunks - 1) * len(self._counts(problem))
-            for _, devices, chunks in self._shapes(problem)
+            comb(layers - 1, devices * chunks - 1) * len(self._counts(problem, schedule, devices * chunks))
+            for schedule, devices, chunks in self._shapes(problem)
         )
 
     def plans(self, problem: Problem) -> Iterator[Plan]:
@@ -64,21 +64,18 @@ class BruteForce:
         layers, order = len(problem.workload), devices_in_order(problem)
         for schedule, devices, chunks in self._shapes(problem):
             for cuts in combinations(range(1, layers), devices * chunks - 1):
-                for count in self._counts(problem):
+                for count in self._counts(problem, schedule, len(cuts) + 1):
                     yield straight_plan(self.name, problem, schedule, cuts, order[:devices] * chunks, count)
 
-    def _counts(self, problem: Problem) -> tuple[int, ...]:
-        if self.request.microbatches is not None:
-            return microbatch_counts(problem, self.request, 1)
-        return tuple(
-            sorted(
-                {
-                    count
-                    for devices in range(1, len(problem.cluster.devices) + 1)
-                    for count in microbatch_counts(problem, self.request, devices)
-                }
-            )
-        )
+    def _counts(self, problem: Problem, schedule: str, stages: int) -> tuple[int, ...]:
+        """Numbers of micro-batches that the other planners try on any number of devices, and that the schedule can run."""
+        free = Request(microbatches=self.request.microbatches)
+        counts = {
+            count
+            for devices in range(1, len(problem.cluster.devices) + 1)
+            for count in microbatch_counts(problem, free, devices)
+        }
+        return tuple(sorted(count for count in counts if count >= least_microbatches(schedule, stages)))
 
     def _shapes(self, problem: Problem) -> Iterator[tuple[str, int, int]]:
         """Schedule, devices, stages a device."""

@@ -57,6 +57,12 @@ def single_or_pipeline(planner: str, schedule: str, stages: tuple[Stage, ...], m
     return Plan(planner, schedule, stages, microbatches, "round-robin" if round_robin else "split")
 
 
+def least_microbatches(schedule: str | None, stages: int) -> int:
+    """Micro-batches that a schedule needs at least: one a stage where its weight versions cover them all (2BW), else 1."""
+    method = VERSION_METHODS.get(schedule or "")
+    return stages if method is not None and method.covers_stages else 1
+
+
 def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple[int, ...]:
     """Numbers of micro-batches worth a replay, rising: the requested one, else powers of two, and these times the devices.
 
@@ -65,8 +71,7 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
     schedule needs, or if the batch has fewer samples.
     """
     batch = problem.batch
-    method = VERSION_METHODS.get(request.schedule or "")
-    least = min(devices, len(problem.workload)) if method is not None and method.covers_stages else 1
+    least = least_microbatches(request.schedule, min(devices, len(problem.workload)))
     if least > min(batch, request.microbatches or batch):
         raise InfeasiblePlanError(
             f"schedule {request.schedule!r} needs at least {least} micro-batches, one a stage, "

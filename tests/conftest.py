@@ -1,10 +1,17 @@
-"""Shared fixtures: where the reference data lie, if they are here at all."""
+"""Shared fixtures: where the reference data lie, if they are here at all; and how property tests draw their examples."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A default run draws the same examples every time, so that it passes or fails for everybody alike. To search for new ones:
+# `python -m pytest --hypothesis-profile random`; what that finds becomes an `@example` of its test.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile("repeatable")
 
 
 def _find_shared_data() -> Path | None:
