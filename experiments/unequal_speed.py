@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from planners.unequal import UnequalProblem, exact_sizes, powers_of_two, random_problem
+from simulator import kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -149,12 +149,12 @@ def core_rates(seconds: float) -> dict[str, float]:
     """Max-plus operations per CPU second of one core on 512 numbers: dependent, and independent."""
     values, result = np.linspace(0.0, 1.0, 512), np.zeros(512)
     rates = {}
-    for name, kernel in (("chain", _chain), ("stream", _stream)):
-        kernel(values, result, 1)
+    for name, sweep in (("chain", _chain), ("stream", _stream)):
+        sweep(values, result, 1)
         started = time.process_time()
-        kernel(values, result, 1000)
+        sweep(values, result, 1000)
         repeats = max(1000, int(1000 * seconds / max(time.process_time() - started, 1e-9)))
-        best = min(_cpu_seconds(kernel, values, result, repeats) for _ in range(3))
+        best = min(_cpu_seconds(sweep, values, result, repeats) for _ in range(3))
         rates[f"{name}_max_plus_per_second"] = repeats * len(values) / best
     return rates
 
@@ -182,7 +182,7 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@njit(cache=True)
+@kernel()
 def _chain(values: Floats, result: Floats, repeats: int) -> None:
     end = 0.0
     for _ in range(repeats):
@@ -192,7 +192,7 @@ def _chain(values: Floats, result: Floats, repeats: int) -> None:
             result[i] = end
 
 
-@njit(cache=True)
+@kernel()
 def _stream(values: Floats, result: Floats, repeats: int) -> None:
     for _ in range(repeats):
         for i in range(values.shape[0]):

@@ -14,8 +14,9 @@ recurrence, to the last bit.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from simulator import kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64] | NDArray[np.int32]
@@ -28,7 +29,7 @@ LITERAL = 2
 _SLACK = 1.0 - 1e-12
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float, replicas: int) -> float:
     """Seconds of the gradient all-reduce of one stage, before the division by `replicas`."""
     if form == RING:
@@ -38,7 +39,7 @@ def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float,
     return 2.0 * (replicas - 1) * parameter_bytes / bandwidth
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def stage_seconds(form: int, inner_seconds: float, synchronization: float, replicas: int) -> float:
     """Seconds a mini-batch of one stage over `replicas`: the script adds the all-reduce, the paper hides it."""
     if form == SCRIPT:
@@ -46,7 +47,7 @@ def stage_seconds(form: int, inner_seconds: float, synchronization: float, repli
     return max(inner_seconds, synchronization) / replicas
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _split_seconds(
     form: int, rest_seconds: float, last_seconds: float, entry_seconds: float, exit_seconds: float, replicas: int
 ) -> float:
@@ -57,7 +58,7 @@ def _split_seconds(
     return max(slowest, entry_seconds)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _versions(form: int, workers: int, numerator: int, denominator: int) -> Floats:
     """Copies of a mini-batch that a stage keeps if, with all before it, it takes m of `workers` and itself m': [m, m']."""
     versions = np.zeros((workers + 1, workers + 1))
@@ -72,13 +73,13 @@ def _versions(form: int, workers: int, numerator: int, denominator: int) -> Floa
     return versions
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _fits(memory: float, fixed: float, versions: float, stash: float, parameters: float) -> bool:
     """Whether a stage fits; `fixed` counts the copies of its weights that have no versions."""
     return bool(versions * (stash + parameters) + fixed * parameters <= memory)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> int:
     """Where, in the rising list of states inside `outer`, the first one from `inner` on stands."""
     low, high = offsets[outer], offsets[outer + 1]
@@ -91,13 +92,13 @@ def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int)
     return int(low)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> bool:
     position = _position(predecessors, offsets, inner, outer)
     return bool(position < offsets[outer + 1] and predecessors[position] == inner)
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _next_replicas(
     form: int, inner_seconds: float, parameters: float, bandwidth: float, replicas: int, most: int, value: float
 ) -> int:
@@ -118,7 +119,7 @@ def _next_replicas(
     return low
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def solve_row(
     form: int,
     start: int,
@@ -289,7 +290,7 @@ def solve_row(
             floor[state, total] = running
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def solve_all_rows(
     form: int,
     workers: int,

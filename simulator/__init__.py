@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simulator.figures import save
     from simulator.files import write_atomically
     from simulator.gantt_plots import gantt, readable_window
+    from simulator.kernels import kernel
     from simulator.layer_costs import LayerCosts
     from simulator.layers import LAYER_KINDS, Layer, Workload
     from simulator.lowering import COMMUNICATIONS, Communication, lower
@@ -142,6 +143,7 @@ _HOME = {
     "check_plan": "plan",
     "equal_microbatches": "plan",
     "stages_from_cuts": "plan",
+    "kernel": "kernels",
     "LayerCosts": "layer_costs",
     "PlanCosts": "plan_costs",
     "CATEGORIES": "memory",
@@ -227,6 +229,7 @@ __all__ = [
     "from_torch_csv",
     "gantt",
     "given_costs",
+    "kernel",
     "least_safe_credits",
     "load_workload",
     "lower",

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numpy.typing import NDArray
 
+from simulator.kernels import kernel
 from simulator.program import DeadlockError, Program, describe_deadlock
 from simulator.timeline import Timeline, timeline_of
 
@@ -166,7 +167,7 @@ def _join(
     )
 
 
-@njit(cache=True)
+@kernel()
 def _order(
     lane_offsets: NDArray[np.int64], dependency_offsets: NDArray[np.int64], dependency: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -220,7 +221,7 @@ def _order(
     return order[:count], position
 
 
-@njit(cache=True)
+@kernel()
 def _replay_single(
     previous: NDArray[np.int32],
     dependency: NDArray[np.int32],
@@ -236,7 +237,7 @@ def _replay_single(
         end[task] = (ready if ready > free else free) + seconds[task]
 
 
-@njit(cache=True)
+@kernel()
 def _replay_many(
     previous: NDArray[np.int32],
     offsets: NDArray[np.int64],
@@ -255,7 +256,7 @@ def _replay_many(
         end[task] = start + seconds[task]
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def _replay_batch(
     previous: NDArray[np.int32],
     offsets: NDArray[np.int64],
@@ -274,7 +275,7 @@ def _replay_batch(
     return result
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def _replay_rows(
     previous: NDArray[np.int32],
     offsets: NDArray[np.int64],

@@ -17,14 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import get_num_threads, njit, prange
+from numba import get_num_threads, prange
 from numpy.typing import ArrayLike
 
 from planners.unequal.chain import LINK_BLOCKS, Chain, Floats, Integers
 from planners.unequal.problem import UnequalProblem
+from simulator import kernel
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _advance(
     ends: Floats,
     step: int,
@@ -129,7 +130,7 @@ def _advance(
     return sent
 
 
-@njit(cache=True)
+@kernel()
 def _block_counts(samples: int) -> Integers:
     """Number of blocks of b samples in the mini-batch, for b = 0 (0) to B."""
     counts = np.zeros(samples + 1, dtype=np.int64)
@@ -138,7 +139,7 @@ def _block_counts(samples: int) -> Integers:
     return counts
 
 
-@njit(cache=True)
+@kernel()
 def _chain_end(
     durations: Floats,
     samples: int,
@@ -192,7 +193,7 @@ def _chain_end(
     return last
 
 
-@njit(cache=True)
+@kernel()
 def _population(
     durations: Floats,
     samples: int,
@@ -212,7 +213,7 @@ def _population(
         result[i] = _chain_end(durations, samples, stages, rule, reverse, sizes, i, differs, ends, counts)
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def _makespans(
     forward: Floats,
     backward: Floats,

@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from planners.unequal import compiled
 from planners.unequal.bound import lower_bound
@@ -24,6 +23,7 @@ from planners.unequal.genetic import Genetic
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import extend, non_dominated, spread, steps, tail_of_process, tails
 from planners.unequal.result import UnequalPlan
+from simulator import kernel
 
 _SMALLER = LINK_BLOCKS["smaller"]
 
@@ -223,7 +223,7 @@ def _heads(chain: Chain) -> Floats:
     return np.array(heads[::2])
 
 
-@njit(cache=True)
+@kernel()
 def _earliest(profile: Floats, durations: Floats, row: int, allowed: Integers) -> Floats:
     """The earliest end of every sample over all sizes, one process on."""
     samples = profile.shape[0] - 1
@@ -240,7 +240,7 @@ def _earliest(profile: Floats, durations: Floats, row: int, allowed: Integers) -
     return best
 
 
-@njit(cache=True)
+@kernel()
 def _extend_pairs(
     ahead: Floats,
     after: Floats,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from planners.unequal.chain import Chain, Floats, Integers
+from simulator import kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def tails(chain: Chain) -> Floats:
     return values
 
 
-@njit(cache=True)
+@kernel()
 def tail_of_process(row: Floats, block: int, after: Floats, before: Floats) -> None:
     """V before one process with blocks of `block` samples, from V after it."""
     samples = row.shape[0] - 1
@@ -75,7 +75,7 @@ def tail_of_process(row: Floats, block: int, after: Floats, before: Floats) -> N
             before[s] = best
 
 
-@njit(cache=True)
+@kernel()
 def _tail(
     durations: Floats, first: int, second: int, allowed: Integers, smaller: bool, after: Floats, before: Floats
 ) -> None:
@@ -100,7 +100,7 @@ def _tail(
             before[s] = min(before[s], outer[s])
 
 
-@njit(cache=True)
+@kernel()
 def extend(
     profile: Floats,
     durations: Floats,
@@ -158,7 +158,7 @@ def extend(
     return end
 
 
-@njit(cache=True)
+@kernel()
 def spread(ends: Floats, block: int, profile: Floats) -> None:
     """Block ends, written out as a profile by sample."""
     samples = profile.shape[0] - 1
@@ -166,7 +166,7 @@ def spread(ends: Floats, block: int, profile: Floats) -> None:
         profile[s] = ends[(s - 1) // block]
 
 
-@njit(cache=True)
+@kernel()
 def best_of_each_size(
     profiles: Floats,
     blocks: Integers,
@@ -195,7 +195,7 @@ def best_of_each_size(
                 spread(ends, block, result[a])
 
 
-@njit(cache=True)
+@kernel()
 def non_dominated(profiles: Floats, blocks: Integers, same_size_only: bool) -> Integers:
     """Indices of the profiles that no other equals or precedes in every sample, by rising sum of their times.
 
@@ -232,7 +232,7 @@ def non_dominated(profiles: Floats, blocks: Integers, same_size_only: bool) -> I
     return kept[:size]
 
 
-@njit(cache=True)
+@kernel()
 def extend_all(
     profiles: Floats,
     blocks: Integers,
@@ -271,7 +271,7 @@ def extend_all(
     return profiles.shape[0], filled
 
 
-@njit(cache=True)
+@kernel()
 def least_ends(profiles: Floats, tail: Floats) -> Floats:
     """For every profile, the bound max_s R[s] + V[s] on the end of the chain."""
     count, width = profiles.shape

@@ -1,0 +1,38 @@
+"""Kernels: the one decorator of every function that numba compiles."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from numba import njit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(**options: Any) -> Callable[[Function], Function]:
+    """`numba.njit(cache=True, **options)`, or without the cache where it has no place.
+
+    Numba keeps compiled code beside the module, or else in the user's cache folder, and refuses to decorate where it can write
+    to neither (a container's user without a home): every process then compiles anew, which a line on stderr says once.
+    """
+
+    def decorate(function: Function) -> Function:
+        try:
+            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
+            _say_uncached()
+            return njit(**options)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+@cache
+def _say_uncached() -> None:
+    """Say it once a process."""
+    print(
+        "pipeplan: compiling anew: no folder for compiled code can be written; set NUMBA_CACHE_DIR to one that can",
+        file=sys.stderr,
+    )

@@ -1,0 +1,77 @@
+"""Rules of `simulator.kernels`: kernels run where no folder takes their compiled code, and one decorator makes them all."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
+
+KERNELS = """
+from simulator import kernel
+
+@kernel()
+def double(value):
+    return 2 * value
+
+@kernel(error_model="numpy")
+def inverse(value):
+    return 1.0 / value
+
+print(double(21), inverse(0.0))
+"""
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python in `folder` for a user who can keep compiled code nowhere: no cache of numba's own, and a home that is no folder."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "XDG_"))}
+    environment |= {"HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1", "MPLCONFIGDIR": str(folder)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_kernels_compile_without_a_place_for_a_cache(tmp_path: Path) -> None:
+    """A file called `__pycache__` stops root too: both kernels run as told, one line says that nothing is kept."""
+    (tmp_path / "__pycache__").touch()
+    (tmp_path / "kernels.py").write_text(KERNELS, encoding="utf-8")
+    done = run(tmp_path, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import kernels")
+    assert (done.returncode, done.stdout) == (0, "42 inf\n")
+    assert done.stderr.count("\n") == 1
+    assert "NUMBA_CACHE_DIR" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_command_plans_without_a_place_for_a_cache(tmp_path: Path) -> None:
+    """A whole search of a package whose folders take nothing: the plan on stdout, one line on stderr."""
+    for name in FLOORS:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in [one for one in tmp_path.rglob("*") if one.is_dir()]:
+        (folder / "__pycache__").touch()
+    words = ("plan", "--workload", "chain:4", "--cluster", "pipedream-b", "--devices", "2", "--batch", "4")
+    for planner in ("pipedream", "exact-unequal"):
+        done = run(tmp_path, "-m", "experiments.cli", *words, "--planner", planner, "--json")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "NUMBA_CACHE_DIR" in done.stderr
+
+
+def test_one_decorator_makes_every_kernel() -> None:
+    """No other module takes numba's own, whose cache ends the command where it cannot be written."""
+    takers = {
+        str(path.relative_to(ROOT))
+        for name in FLOORS
+        for path in (ROOT / name).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and node.module == "numba"
+        and {"njit", "jit"} & {a.name for a in node.names}
+    }
+    assert takers == {"simulator/kernels.py"}
