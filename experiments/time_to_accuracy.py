@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.cli import OK, Parser, guarded
+from experiments.cli import INTERRUPTED, OK, Parser, guarded
 from experiments.commands.simulate import count
 from experiments.method_throughput import (
     BATCH,
@@ -35,7 +35,7 @@ from experiments.method_throughput import (
 )
 from experiments.output import UsageError, output_folder, print_json, print_table, progress, to_json
 from experiments.training_clocks import ClusterClock, method_order
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, seed_range, train_grid
 from simulator import LayerCosts, Plan, equal_microbatches, save, simulate, write_atomically
 from simulator.training import DATA_SETS, minibatches_per_epoch
 
@@ -75,7 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", metavar="DIR", help="write figures and the document to DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="2 seeds, 2 epochs: shows the form, proves nothing")
-    parser.add_argument("--seeds", type=count, default=10, metavar="K", help="train seeds 0 to K-1 (default 10)")
+    parser.add_argument(
+        "--seeds",
+        type=seed_range,
+        default=range(10),
+        metavar="A:B",
+        help="train seeds A to B-1; K: 0 to K-1 (default 10)",
+    )
     parser.add_argument("--target", type=float, default=0.95, metavar="A", help="test accuracy to reach (default 0.95)")
     parser.add_argument("--workload", default=WORKLOAD, metavar="NAME", help=f"whose seconds (default {WORKLOAD})")
     parser.add_argument("--cluster", default=CLUSTER, metavar="NAME", help=f"on which machine (default {CLUSTER})")
@@ -94,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     data = DATA_SETS["digits"]()
     setting = Setting(epochs=2 if arguments.quick else 10)
-    seeds = 2 if arguments.quick else arguments.seeds
+    seeds = range(2) if arguments.quick else arguments.seeds
     with progress("training") as report:
         results = train_grid(
             [(case, setting) for case in CASES],
@@ -104,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
             jobs=arguments.jobs,
             report=report,
         )
+    done = results[0].seeds
+    interrupted = len(done) < len(seeds)
     minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
     dated = {
         name: [(result, clock.update_seconds(result.case, setting, minibatches)) for result in results]
@@ -111,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     document = {
         "quick": arguments.quick,
-        "seeds": seeds,
+        "seeds": done,
+        "interrupted": interrupted,
         "epochs": setting.epochs,
         "target_accuracy": arguments.target,
         "workload": arguments.workload,
@@ -129,6 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
         from experiments.training_plots import target_figure, time_figure
 
         clock = f"{arguments.workload} on {DEVICES} devices of {arguments.cluster}, mini-batch {BATCH}"
+        clock += ", INTERRUPTED" if interrupted else ""
         save(time_figure(dated[arguments.cluster], arguments.target, clock), folder / "time_to_accuracy")
         save(target_figure(document["clusters"], arguments.target), folder / "time_to_target")
         write_atomically(folder / "time_to_accuracy.json", (to_json(document) + "\n").encode())
@@ -136,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(document)
     else:
         print_document(document, arguments.cluster)
-    return OK
+    return INTERRUPTED if interrupted else OK
 
 
 class MachineClock:
@@ -199,19 +209,21 @@ def target_record(
 
 def print_document(document: dict[str, Any], chosen: str) -> None:
     """The table of the chosen cluster, and seconds to the target on the others."""
+    target, seeds = document["target_accuracy"], document["seeds"]
+    if document["interrupted"]:
+        print(f"INTERRUPTED: only the seeds {seeds[0]} to {seeds[-1]} are trained\n")
     if document["quick"]:
         print("QUICK RUN: 2 seeds, 2 epochs; the tables show their form, the figures prove nothing\n")
-    target, seeds = document["target_accuracy"], document["seeds"]
     rows = document["clusters"][chosen]
     print_table(
         f"{document['workload']}'s seconds on {DEVICES} devices of {chosen}; digits, Adam {document['learning_rate']:g}, "
-        f"{seeds} seeds; median epochs and seconds to {target:.0%} test accuracy",
+        f"seeds {seeds[0]} to {seeds[-1]}; median epochs and seconds to {target:.0%} test accuracy",
         ("method", "seeds there", "epochs", "seconds", "s a mini-batch", "train loss", "test accuracy, %", "diverged",
          "weight copies", "error ratio", "peak GiB"),
         [
             (
                 row["label"],
-                f"{row['seeds_at_target']} of {seeds}",
+                f"{row['seeds_at_target']} of {len(seeds)}",
                 _figure(row["epochs_to_target"], 2),
                 _figure(row["seconds_to_target"], 1),
                 f"{row['seconds_per_minibatch']:.3f}",

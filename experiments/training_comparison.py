@@ -14,6 +14,11 @@ from experiments.training_grid import CaseResult
 LEVEL = 0.05
 """p values below this are called a difference."""
 
+BLOCK = 20
+"""Seeds of one repetition: what holds in one block and not in the next has not replicated."""
+
+ALL_SEEDS = slice(None)
+
 
 def compared(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
     """Records with the paired difference from the synchronous case of the same setting, p values corrected by setting."""
@@ -38,20 +43,50 @@ def compared(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
     return records
 
 
-def order_of(results: Sequence[CaseResult], labels: Sequence[str], seeds: int | None = None) -> dict[str, Any]:
-    """Mean train loss of the methods named over the first seeds (default all), whether they rise in that order, and every
-    step's paired difference and p value (not corrected). results: of one setting."""
-    own = {result.case.label: result.losses[:seeds] for result in results}
+def seed_blocks(seeds: Sequence[int]) -> dict[str, slice]:
+    """Name -> positions of the seeds: the first five, every twenty in turn (whole ones), and all of them."""
+    bounds = [(0, min(5, len(seeds)))]
+    bounds += [(first, first + BLOCK) for first in range(0, len(seeds) - BLOCK + 1, BLOCK)]
+    bounds.append((0, len(seeds)))
+    return {f"seeds {seeds[first]} to {seeds[stop - 1]}": slice(first, stop) for first, stop in bounds}
+
+
+def order_of(results: Sequence[CaseResult], labels: Sequence[str], chosen: slice = ALL_SEEDS) -> dict[str, Any]:
+    """Train losses of the methods named over the chosen seeds, whether their means rise in that order, and every step's paired
+    difference with its 95 % interval and p value, corrected over the steps (Holm). results: of one setting."""
+    own = {result.case.label: result.losses[chosen] for result in results}
     means = [float(np.mean(own[label])) for label in labels]
-    steps = []
-    for a, b in itertools.pairwise(labels):
-        test = paired_difference(own[a], own[b])
-        steps.append({"from": a, "to": b, "difference": test.mean, "p": test.p})
+    pairs = list(itertools.pairwise(labels))
+    tests = [paired_difference(own[one], own[other]) for one, other in pairs]
     return {
         "mean_train_loss": dict(zip(labels, means, strict=True)),
-        "rises": all(a < b for a, b in itertools.pairwise(means)),
-        "steps": steps,
+        "train_loss_deviation": {label: _deviation(own[label]) for label in labels},
+        "rises": all(one < other for one, other in itertools.pairwise(means)),
+        "steps": [
+            {"from": one, "to": other, "difference": test.mean, "low": test.low, "high": test.high, "p_holm": p}
+            for (one, other), test, p in zip(pairs, tests, holm([test.p for test in tests]), strict=True)
+        ],
     }
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def replicated(orders: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every step of an order over several blocks of seeds, by `seed_blocks`: in how many blocks of twenty it rises, and its
+    difference over all seeds; `replicates` where it rises in each of two blocks or more, and clearly over all seeds."""
+    *blocks, whole = (order["steps"] for order in orders.values())
+    blocks = blocks[1:]
+    rows = []
+    for number, step in enumerate(whole):
+        rising = sum(block[number]["difference"] > 0 for block in blocks)
+        clear = step["difference"] > 0 and step["p_holm"] < LEVEL
+        rows.append(
+            {**step, "rising_blocks": rising, "blocks": len(blocks)}
+            | {"replicates": len(blocks) > 1 and rising == len(blocks) and clear}
+        )
+    return rows
 
 
 def directions(

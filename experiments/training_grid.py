@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,9 @@ from simulator.training import (
 GROUP = 5
 """Seeds trained side by side: more of them leave the caches, fewer pay more calls."""
 
+MOST_SEEDS = 10_000
+"""Of one run: each is a training."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -44,7 +48,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is trained, the same for every case of a comparison."""
+    """What is trained, the same for every case of a comparison.
+
+    unit_inputs: inputs of -1 to 1 are moved to 0 to 1 first
+    """
 
     optimizer: str = "adam"
     learning_rate: float = 0.002
@@ -52,6 +59,7 @@ class Setting:
     network: str = "mlp"
     batch: int = 32
     epochs: int = 10
+    unit_inputs: bool = False
 
     @property
     def label(self) -> str:
@@ -84,9 +92,15 @@ class CaseResult:
         return sum(run.diverged for run in self.runs)
 
     @property
-    def error_ratio(self) -> float:
-        """Mean prediction error ratio; NaN where no version differs."""
-        return float(np.mean([run.prediction_error_ratio for run in self.runs]))
+    def error_ratios(self) -> list[float]:
+        """Prediction error ratio of every seed: the distance of the used weights from the synchronous ones over that of the
+        current weights, above 1 where prediction leads away; NaN where no version differs."""
+        return [run.prediction_error_ratio for run in self.runs]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that were trained."""
+        return [run.seed for run in self.runs]
 
     def record(self) -> dict[str, object]:
         """A flat record: means, spreads (standard deviation over seeds), counts."""
@@ -103,7 +117,7 @@ class CaseResult:
             **_spread("train_loss", self.losses),
             **_spread("test_accuracy", self.accuracies),
             "diverged": self.diverged,
-            "prediction_error_ratio": self.error_ratio,
+            "prediction_error_ratio": float(np.mean(self.error_ratios)),
             "weight_copies": max(self.copies),
             "weight_copies_per_stage": list(self.copies),
         }
@@ -127,42 +141,69 @@ def unit_clock(stages: int) -> GivenClock:
     return GivenClock((1.0,) * stages, (2.0,) * stages)
 
 
+def seed_range(text: str) -> range:
+    """`K`: the seeds 0 to K-1; `A:B`: A to B-1. argparse.ArgumentTypeError for anything else."""
+    first, colon, last = text.rpartition(":")
+    parts = (first, last) if colon else (last,)
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} must be K, the seeds 0 to K-1, or A:B, the seeds A to B-1, below {10**9:,}"
+        )
+    seeds = range(int(first or 0), int(last))
+    if not 1 <= len(seeds) <= MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"{text!r} must hold 1 to {MOST_SEEDS:,} seeds, got {len(seeds):,}")
+    return seeds
+
+
 def train_grid(
     grid: Sequence[tuple[Case, Setting]],
     data: DataSet,
-    seeds: int,
+    seeds: Sequence[int],
     *,
     clock: Clock | None = None,
     evaluate_every: int | None = None,
     jobs: int | None = None,
     report: Callable[[int, str], None] = lambda done, text: None,
 ) -> list[CaseResult]:
-    """Train every case of the grid on seeds 0..seeds-1; results in the grid's order, the same for any number of processes.
+    """Train every case of the grid on the seeds; results in the grid's order, the same for any number of processes.
 
+    An interrupt (KeyboardInterrupt) ends the training: the results then have the first seeds, as many as every case has
+    finished; where that is none, it is raised.
     clock: of every case; default `unit_clock`. jobs: processes, default as many as this process may use cores
     report: called with the parts done and the label of the last one
     """
-    groups = [range(first, min(first + GROUP, seeds)) for first in range(0, seeds, GROUP)]
-    tasks = [(case, setting, group) for case, setting in grid for group in groups]
+    groups = [seeds[first : first + GROUP] for first in range(0, len(seeds), GROUP)]
+    # A group of seeds for every case before the next group: what an interrupt leaves is still a comparison.
+    tasks = [(case, setting, group) for group in groups for case, setting in grid]
     workers = min(cpu_count() if jobs is None else jobs, len(tasks))
     parts = Parallel(n_jobs=workers, return_as="generator")(
         delayed(_train)(case, setting, data, group, clock, evaluate_every) for case, setting, group in tasks
     )
     done: list[tuple[tuple[int, ...], list[TrainingRun]]] = []
-    for part, (case, setting, _) in zip(parts, tasks, strict=True):
-        done.append(part)
-        report(len(done), f"{len(done)}/{len(tasks)} {case.label}, {setting.label}")
-    results = []
-    for number, (case, setting) in enumerate(grid):
-        own = done[number * len(groups) : (number + 1) * len(groups)]
-        results.append(CaseResult(case, setting, own[0][0], tuple(run for _, runs in own for run in runs)))
-    return results
+    try:
+        for part, (case, setting, group) in zip(parts, tasks, strict=True):
+            done.append(part)
+            report(
+                len(done), f"{len(done)}/{len(tasks)} {case.label}, {setting.label}, seeds {group[0]} to {group[-1]}"
+            )
+    except KeyboardInterrupt:
+        if len(done) < len(grid):
+            raise
+    whole = len(done) // len(grid) * len(grid)
+    return [
+        CaseResult(
+            case, setting, done[number][0], tuple(run for _, runs in done[number : whole : len(grid)] for run in runs)
+        )
+        for number, (case, setting) in enumerate(grid)
+    ]
 
 
 def _train(
-    case: Case, setting: Setting, data: DataSet, seeds: range, clock: Clock | None, evaluate_every: int | None
+    case: Case, setting: Setting, data: DataSet, seeds: Sequence[int], clock: Clock | None, evaluate_every: int | None
 ) -> tuple[tuple[int, ...], list[TrainingRun]]:
     minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
+    if setting.unit_inputs:
+        data = replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0)
     found = method_order(
         case.method,
         setting.stages,

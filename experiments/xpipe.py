@@ -10,6 +10,12 @@ Accuracy. 8 stages, one block each, on the 8 x 8 digits: the same seeds (initial
 every method; the order of ops from the simulator's own timeline. Differences from synchronous training are tested seed
 by seed (sign-flip permutation test, Holm's correction over the methods of a setting).
 
+Replication. `--seeds A:B` trains the seeds A to B-1; the order of methods is judged over the first five, over every
+twenty in turn, and over all of them: a step that rises in one block of twenty and falls in the next has not replicated.
+
+Prediction. Its error ratio is the distance of the weights that a forward uses from those of synchronous training, over the
+distance of the weights that it would have used without prediction: above 1, prediction leads away from synchronous training.
+
 What to keep in mind of the figures. The network is a small perceptron, not VGG or a transformer. With N = 8 and T = 4
 XPipe's forward step of stage 0 is a half, (T + N - 2) / T = 2.5: that halves round up is this project's choice, and the
 order of methods over FIVE seeds rests on it. The scale of the inputs (-1..1) was chosen after results had been seen.
@@ -19,14 +25,16 @@ The section `sensitivity` trains with other roundings, with the literal bias cor
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.cli import OK, Parser, guarded
+from experiments.cli import INTERRUPTED, OK, Parser, guarded
 from experiments.commands.simulate import count
 from experiments.method_throughput import (
     BATCH,
@@ -38,10 +46,11 @@ from experiments.method_throughput import (
     cluster_rows,
 )
 from experiments.output import output_folder, print_json, print_table, progress
-from experiments.training_comparison import LEVEL, compared, directions, order_of
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid
+from experiments.paired_tests import paired_difference
+from experiments.training_comparison import BLOCK, LEVEL, compared, directions, order_of, replicated, seed_blocks
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, seed_range, train_grid
 from simulator import save
-from simulator.training import DATA_SETS, DataSet
+from simulator.training import DATA_SETS
 
 COMPARABLE = 0.01
 """Test accuracies are called comparable where the 95 % interval of the difference lies within this."""
@@ -82,6 +91,9 @@ MORE_CASES = (
 ORDER = ("synchronous", "XPipe T=4", "naive T=4", "XPipe T=1", "PipeOptim T=1", "naive T=1")
 """Expected to rise in train loss at the headline setting."""
 
+PREDICTING = ("xpipe", "xpipe-exact", "spectrain-v1", "spectrain-v2", "pipeoptim")
+"""Methods whose forwards use predicted weights."""
+
 SPECTRAIN_TABLE = {
     "VGG on CIFAR-10": {"synchronous": 91.10, "naive T=1": 88.31, "PipeDream T=1": 88.91, "SpecTrain v2 T=1": 89.38},
     "Transformer on IMDb": {
@@ -111,7 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="3 seeds, 2 epochs, one setting: shows the form, proves nothing"
     )
-    parser.add_argument("--seeds", type=count, default=20, metavar="K", help="train seeds 0 to K-1 (default 20)")
+    parser.add_argument(
+        "--seeds",
+        type=seed_range,
+        default=range(20),
+        metavar="A:B",
+        help="train seeds A to B-1; K: 0 to K-1 (default 20)",
+    )
     parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
     parsed = parser.parse_args(arguments)
     return guarded(parser.prog, lambda: run(parsed))
@@ -120,75 +138,127 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, train, judge; print and draw."""
     folder = output_folder(arguments.out) if arguments.out else None
-    data = DATA_SETS["digits"]()
-    document: dict[str, Any] = {"quick": arguments.quick, "seeds": 3 if arguments.quick else arguments.seeds}
-    document["balanced"] = balanced_rows((2, 4, 8), (1, 2, 4, 8, 16))
-    document["cluster"] = cluster_rows(cluster_problem())
-    settings = (HEADLINE,) if arguments.quick else SETTINGS
     epochs = 2 if arguments.quick else HEADLINE.epochs
-    grid = [
-        (case, replace(s, epochs=epochs)) for s in settings for case in (*CASES, *(MORE_CASES if s is HEADLINE else ()))
-    ]
-    published = [
-        (case, replace(s, epochs=epochs, stages=4))
-        for s in (Setting("sgd", 0.1), HEADLINE)
-        for case in CASES
-        if case.label in SPECTRAIN_TABLE["VGG on CIFAR-10"]
-    ]
-    variants = sensitivity_cases()
-    with progress("training") as report:
-
-        def train(what: str, part: Sequence[tuple[Case, Setting]], on: DataSet) -> list[CaseResult]:
-            return train_grid(
-                part,
-                on,
-                document["seeds"],
-                jobs=arguments.jobs,
-                report=lambda done, text: report(done, f"{what}: {text}"),
-            )
-
-        trained = train("accuracy", grid, data)
-        printed = train("as SpecTrain's table", published, data)
-        roundings = train("sensitivity", [(case, replace(HEADLINE, epochs=epochs)) for case in variants], data)
-        shifted = train(
-            "sensitivity to input scale",
-            [(case, replace(HEADLINE, epochs=epochs)) for case in CASES if case.label in ORDER],
-            replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0),
-        )
-    document["accuracy"] = compared(trained)
-    headline = [one for one in trained if one.setting.label == HEADLINE.label]
-    document["sensitivity"] = {
-        name: {"five_seeds": order_of(results, ORDER, 5), "all_seeds": order_of(results, ORDER)}
-        for name, results in (("headline_order", headline), ("inputs_0_to_1", shifted))
-    }
-    document["sensitivity"]["inputs_0_to_1_records"] = compared(shifted)
-    document["sensitivity"]["readings"] = [result.record() for result in roundings]
-    eight = [one for one in trained if one.setting.label in ("adam 0.001", HEADLINE.label, "sgd 0.1")]
-    document["spectrain_directions"] = directions([*printed, *eight], SPECTRAIN_TABLE, PRINTED_PAIRS)
+    document: dict[str, Any] = {"quick": arguments.quick, "epochs": epochs}
+    with progress("XPipe") as report:
+        report(0, "throughput")
+        document["balanced"] = balanced_rows((2, 4, 8), (1, 2, 4, 8, 16))
+        document["cluster"] = cluster_rows(cluster_problem())
+        seeds = range(3) if arguments.quick else arguments.seeds
+        trained = train_parts(grid_parts(arguments.quick, epochs), seeds, arguments.jobs, report)
+    done = trained["accuracy"][0].seeds
+    document |= {"seeds": done, "interrupted": len(done) < len(seeds)}
+    document |= judged(trained)
     document["claims"] = claims(document)
     if folder is not None:
-        from experiments.output import to_json
-        from experiments.training_plots import accuracy_figure, difference_figure, throughput_figure
-        from simulator import write_atomically
-
-        problem = f"{WORKLOAD}, {DEVICES} devices of {CLUSTER}, mini-batch {BATCH}"
-        save(throughput_figure(document["balanced"], document["cluster"], problem), folder / "xpipe_throughput")
-        save(
-            accuracy_figure(
-                [one.record() for one in headline], f"{HEADLINE.stages} stages, {HEADLINE.label}, {epochs} epochs"
-            ),
-            folder / "xpipe_accuracy",
-        )
-        save(difference_figure(document["accuracy"]), folder / "xpipe_difference")
-        write_atomically(folder / "xpipe.json", (to_json(document) + "\n").encode())
+        write(document, folder)
     if arguments.json:
         print_json(document)
     else:
         print_document(document)
-    return OK
+    return INTERRUPTED if document["interrupted"] else OK
+
+
+def write(document: dict[str, Any], folder: Path) -> None:
+    """Figures and the document."""
+    from experiments.output import to_json
+    from experiments.training_plots import accuracy_figure, difference_figure, throughput_figure
+    from simulator import write_atomically
+
+    headline = [
+        row
+        for row in document["accuracy"]
+        if (row["optimizer"], row["learning_rate"]) == (HEADLINE.optimizer, HEADLINE.learning_rate)
+    ]
+    problem = f"{WORKLOAD}, {DEVICES} devices of {CLUSTER}, mini-batch {BATCH}"
+    what = f"{HEADLINE.stages} stages, {HEADLINE.label}, {document['epochs']} epochs"
+    what += ", INTERRUPTED" if document["interrupted"] else ""
+    save(throughput_figure(document["balanced"], document["cluster"], problem), folder / "xpipe_throughput")
+    save(accuracy_figure(headline, what), folder / "xpipe_accuracy")
+    save(difference_figure(document["accuracy"]), folder / "xpipe_difference")
+    write_atomically(folder / "xpipe.json", (to_json(document) + "\n").encode())
 
 
 # ---- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def grid_parts(quick: bool, epochs: int) -> dict[str, list[tuple[Case, Setting]]]:
+    """What is trained, by the section of the document that it is for."""
+    settings = [replace(setting, epochs=epochs) for setting in ((HEADLINE,) if quick else SETTINGS)]
+    headline = replace(HEADLINE, epochs=epochs)
+    four_stages = [replace(setting, epochs=epochs, stages=4) for setting in (Setting("sgd", 0.1), HEADLINE)]
+    return {
+        "accuracy": [
+            (case, setting)
+            for setting in settings
+            for case in (*CASES, *(MORE_CASES if setting.label == HEADLINE.label else ()))
+        ],
+        "published": [
+            (case, setting)
+            for setting in four_stages
+            for case in CASES
+            if case.label in SPECTRAIN_TABLE["VGG on CIFAR-10"]
+        ],
+        "readings": [(case, headline) for case in sensitivity_cases()],
+        "inputs_0_to_1": [(case, replace(headline, unit_inputs=True)) for case in CASES if case.label in ORDER],
+    }
+
+
+def train_parts(
+    parts: dict[str, list[tuple[Case, Setting]]],
+    seeds: Sequence[int],
+    jobs: int | None,
+    report: Callable[[int, str], None],
+) -> dict[str, list[CaseResult]]:
+    """Train all parts as one grid, so that an interrupt leaves every part with the same seeds."""
+    whole = [pair for part in parts.values() for pair in part]
+    results = iter(train_grid(whole, DATA_SETS["digits"](), seeds, jobs=jobs, report=report))
+    return {name: list(itertools.islice(results, len(part))) for name, part in parts.items()}
+
+
+def judged(trained: dict[str, list[CaseResult]]) -> dict[str, Any]:
+    """The sections of the document on accuracy: records, orders, readings, directions, claims."""
+    accuracy, shifted = trained["accuracy"], trained["inputs_0_to_1"]
+    headline = [one for one in accuracy if one.setting.label == HEADLINE.label]
+    eight = [one for one in accuracy if one.setting.label in ("adam 0.001", HEADLINE.label, "sgd 0.1")]
+    blocks = seed_blocks(accuracy[0].seeds)
+    orders = {
+        name: {block: order_of(results, ORDER, chosen) for block, chosen in blocks.items()}
+        for name, results in (("headline_order", headline), ("inputs_0_to_1", shifted))
+    }
+    records = compared(accuracy)
+    return {
+        "accuracy": records,
+        "orders": orders,
+        "replication": {name: replicated(order) for name, order in orders.items()},
+        "prediction_error": prediction_errors(headline),
+        "inputs_0_to_1_records": compared(shifted),
+        "readings": [result.record() for result in trained["readings"]],
+        "spectrain_directions": directions([*trained["published"], *eight], SPECTRAIN_TABLE, PRINTED_PAIRS),
+    }
+
+
+def prediction_errors(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
+    """Error ratio of every method that predicts: mean over the seeds, its spread, 95 % interval, and p of the ratio 1."""
+    rows = []
+    for result in results:
+        ratios = result.error_ratios
+        if result.case.method not in PREDICTING or not np.isfinite(ratios).any():
+            continue
+        test = paired_difference([1.0] * len(ratios), ratios)
+        rows.append(
+            {
+                "label": result.case.label,
+                "ratio": 1.0 + test.mean,
+                "low": 1.0 + test.low,
+                "high": 1.0 + test.high,
+                "least": float(np.nanmin(ratios)),
+                "most": float(np.nanmax(ratios)),
+                "p": test.p,
+                "seeds": test.pairs,
+            }
+        )
+    return rows
 
 
 def sensitivity_cases() -> list[Case]:
@@ -255,7 +325,8 @@ def claims(document: dict[str, Any]) -> list[dict[str, str]]:
                     "evidence": f"{mine} {rate(mine):.2f} samples/s, {best} {rate(best):.2f}: {rate(mine) / rate(best):.3f}x",
                 }
             )
-    return found + accuracy_claims(document["accuracy"])
+    found += accuracy_claims(document["accuracy"]) + prediction_claims(document["prediction_error"])
+    return [*found, order_claim(document["replication"]["headline_order"])]
 
 
 def accuracy_claims(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -286,11 +357,46 @@ def accuracy_claims(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     return found
 
 
+def prediction_claims(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Whether prediction brings the weights of XPipe's forwards nearer to those of synchronous training."""
+    found = []
+    for row in rows:
+        if not row["label"].startswith("XPipe T="):
+            continue
+        nearer = "holds" if row["ratio"] < 1.0 else "does not hold: it leads away"
+        found.append(
+            {
+                "claim": f"prediction brings the weights nearer to the synchronous ones: {row['label']}",
+                "verdict": nearer if row["p"] < LEVEL else "not shown",
+                "evidence": f"distance {row['ratio']:.3f} times that without prediction [{row['low']:.3f}, {row['high']:.3f}], "
+                f"seed by seed {row['least']:.3f} to {row['most']:.3f}, p {row['p']:.2g}",
+            }
+        )
+    return found
+
+
+def order_claim(steps: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Which steps of the order of train losses replicate."""
+    replicating = [f"{step['from']} < {step['to']}" for step in steps if step["replicates"]]
+    return {
+        "claim": "train loss rises: " + " < ".join([ORDER[0], *(step["to"] for step in steps)]),
+        "verdict": "replicates"
+        if len(replicating) == len(steps)
+        else "replicates in part"
+        if replicating
+        else "not shown",
+        "evidence": f"of {steps[0]['blocks']} blocks of {BLOCK} seeds; replicating steps: {', '.join(replicating) or 'none'}",
+    }
+
+
 # ---- print -----------------------------------------------------------------------------------------------------------
 
 
 def print_document(document: dict[str, Any]) -> None:
     """Tables to stdout."""
+    seeds = document["seeds"]
+    if document["interrupted"]:
+        print(f"INTERRUPTED: only the seeds {seeds[0]} to {seeds[-1]} are trained\n")
     if document["quick"]:
         print("QUICK RUN: 3 seeds, 2 epochs; the tables show their form, the figures prove nothing\n")
     print_table(
@@ -316,7 +422,7 @@ def print_document(document: dict[str, Any]) -> None:
         ],
     )
     print_table(
-        f"Training on the digits, {document['seeds']} seeds (mean ± standard deviation; difference from synchronous, paired)",
+        f"Training on the digits, seeds {seeds[0]} to {seeds[-1]} (± standard deviation; difference from synchronous, paired)",
         (
             "setting",
             "method",
@@ -329,14 +435,22 @@ def print_document(document: dict[str, Any]) -> None:
         ),
         [_accuracy_row(record) for record in document["accuracy"]],
     )
-    for name, title in (("headline_order", "inputs -1..1"), ("inputs_0_to_1", "inputs 0..1")):
-        for which, order in document["sensitivity"][name].items():
-            losses = ", ".join(f"{label} {loss:.4f}" for label, loss in order["mean_train_loss"].items())
-            steps = ", ".join(f"{step['p']:.2g}" for step in order["steps"])
-            print(f"Order of train losses, {title}, {which.replace('_', ' ')}: {losses}")
-            print(
-                f"  {'rises as expected' if order['rises'] else 'DOES NOT rise as expected'}; p of each step: {steps}"
+    for name, inputs in (("headline_order", "-1..1"), ("inputs_0_to_1", "0..1")):
+        _print_order(f"inputs {inputs}", document["orders"][name], document["replication"][name])
+    print_table(
+        "Distance of the predicted weights from the synchronous ones, times that of the current weights (above 1: led away)",
+        ("method", "ratio", "95 %", "least and most of a seed", "p"),
+        [
+            (
+                row["label"],
+                f"{row['ratio']:.3f}",
+                f"[{row['low']:.3f}, {row['high']:.3f}]",
+                f"{row['least']:.3f} to {row['most']:.3f}",
+                f"{row['p']:.2g}",
             )
+            for row in document["prediction_error"]
+        ],
+    )
     print_table(
         "XPipe T = 4 with other readings of the paper",
         ("variant", "train loss", "of 5 seeds", "test accuracy, %", "error ratio"),
@@ -348,7 +462,7 @@ def print_document(document: dict[str, Any]) -> None:
                 _mean(r, "test_accuracy", 100, 1),
                 _ratio(r),
             )
-            for r in document["sensitivity"]["readings"]
+            for r in document["readings"]
         ],
     )
     print_table(
@@ -370,6 +484,36 @@ def print_document(document: dict[str, Any]) -> None:
     print_table("Claims", ("claim", "verdict", "evidence"), [tuple(claim.values()) for claim in document["claims"]])
     print(
         "The five-seed order rests on halves rounding up; the scale of the inputs was chosen after results had been seen."
+    )
+
+
+def _print_order(what: str, orders: dict[str, Any], steps: Sequence[dict[str, Any]]) -> None:
+    print_table(
+        f"Train loss by block of seeds, {what} (mean ± standard deviation)",
+        ("seeds", *ORDER, "rises"),
+        [
+            (
+                block.removeprefix("seeds "),
+                *(f"{order['mean_train_loss'][m]:.4f} ± {order['train_loss_deviation'][m]:.4f}" for m in ORDER),
+                "yes" if order["rises"] else "NO",
+            )
+            for block, order in orders.items()
+        ],
+    )
+    print_table(
+        f"Steps of the order, {what}, over all seeds (paired; p corrected by Holm)",
+        ("from", "to", "difference [95 %]", "p (Holm)", f"blocks of {BLOCK} that rise", "replicates"),
+        [
+            (
+                step["from"],
+                step["to"],
+                f"{step['difference']:+.4f} [{step['low']:+.4f}, {step['high']:+.4f}]",
+                f"{step['p_holm']:.2g}",
+                f"{step['rising_blocks']} of {step['blocks']}",
+                "yes" if step["replicates"] else "one block only" if step["blocks"] < 2 else "NO",
+            )
+            for step in steps
+        ],
     )
 
 

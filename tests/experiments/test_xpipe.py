@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from experiments import method_throughput, time_to_accuracy, xpipe
 from experiments.paired_tests import holm, paired_difference
 from experiments.training_clocks import method_order
-from experiments.training_comparison import compared, directions, order_of
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid, unit_clock
+from experiments.training_comparison import compared, directions, order_of, replicated, seed_blocks
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, seed_range, train_grid, unit_clock
 from experiments.training_plots import color_of, curve
 from hardware_profiles import load_cluster
 from planners import Request
@@ -122,7 +123,7 @@ def test_holm_by_hand() -> None:
 
 def trained(data: DataSet, *cases: Case, seeds: int = 6, jobs: int = 1) -> list[CaseResult]:
     """Cases under the small setting."""
-    return train_grid([(case, SMALL) for case in cases], data, seeds, jobs=jobs)
+    return train_grid([(case, SMALL) for case in cases], data, range(seeds), jobs=jobs)
 
 
 def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
@@ -130,7 +131,7 @@ def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
     cases = (Case("synchronous", "synchronous", 2), Case("XPipe T=2", "xpipe", 2))
     seen: list[int] = []
     one = train_grid(
-        [(case, SMALL) for case in cases], clusters, 6, jobs=1, report=lambda done, text: seen.append(done)
+        [(case, SMALL) for case in cases], clusters, range(6), jobs=1, report=lambda done, text: seen.append(done)
     )
     two = trained(clusters, *cases, jobs=2)
     assert [result.losses for result in one] == [result.losses for result in two]
@@ -146,12 +147,111 @@ def test_comparisons_are_with_the_synchronous_case_of_the_setting(clusters: Data
     reference, other = compared(results)
     assert "test_accuracy_difference" not in reference
     assert (other["test_accuracy_difference"], other["test_accuracy_p_holm"]) == (0.0, 1.0)
-    order = order_of(results, ("synchronous", "also"), 3)
+    order = order_of(results, ("synchronous", "also"), slice(3))
     assert not order["rises"]
-    assert order["steps"] == [{"from": "synchronous", "to": "also", "difference": 0.0, "p": 1.0}]
+    assert order["steps"] == [
+        {"from": "synchronous", "to": "also", "difference": 0.0, "low": 0.0, "high": 0.0, "p_holm": 1.0}
+    ]
+    assert order["mean_train_loss"]["also"] == pytest.approx(np.mean(results[1].losses[:3]))
+    assert order["train_loss_deviation"]["also"] == pytest.approx(np.std(results[1].losses[:3], ddof=1))
     row = directions(results, {"paper": {"synchronous": 90.0, "also": 89.0}}, [("synchronous", "also")])[0]
     assert row["published, paper"] == pytest.approx(0.01)
     assert row["verdict"] == "not distinguishable"
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("3", range(3)), ("20:40", range(20, 40)), ("0:1", range(1)), ("7:8", range(7, 8))]
+)
+def test_seeds_are_counted_or_ranged(text: str, seeds: range) -> None:
+    """`K` is 0 to K-1, `A:B` is A to B-1."""
+    assert seed_range(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["0", "3:3", "5:2", ":5", "5:", "-1:4", "1:2:3", "a", "", "9" * 5000, "0:99999999"])
+def test_other_seeds_are_refused(text: str) -> None:
+    """No seed, a falling range, what is no number, too many: one line of bounded length."""
+    with pytest.raises(argparse.ArgumentTypeError) as refused:
+        seed_range(text)
+    assert len(str(refused.value)) < 200
+
+
+def test_any_range_of_seeds_is_trained_as_a_part_of_the_whole(clusters: DataSet) -> None:
+    """Seeds 4 to 6 are the last three of 0 to 6, to the bit."""
+    case = Case("XPipe T=2", "xpipe", 2)
+    whole = trained(clusters, case, seeds=7)[0]
+    part = train_grid([(case, SMALL)], clusters, range(4, 7), jobs=1)[0]
+    assert part.seeds == [4, 5, 6]
+    assert part.losses == whole.losses[4:]
+
+
+def test_an_interrupt_leaves_every_case_with_the_same_seeds(clusters: DataSet) -> None:
+    """Two cases, seeds in groups of five: after three of four parts both have the first group; after one there is nothing."""
+    cases = (Case("synchronous", "synchronous", 2), Case("XPipe T=2", "xpipe", 2))
+
+    def stopped(after: int) -> list[CaseResult]:
+        def report(done: int, text: str) -> None:
+            if done == after:
+                raise KeyboardInterrupt
+
+        return train_grid([(case, SMALL) for case in cases], clusters, range(6), jobs=1, report=report)
+
+    assert [result.seeds for result in stopped(3)] == [[0, 1, 2, 3, 4]] * 2
+    assert [result.losses for result in stopped(3)] == [result.losses for result in trained(clusters, *cases, seeds=5)]
+    with pytest.raises(KeyboardInterrupt):
+        stopped(1)
+
+
+def test_inputs_of_another_scale_are_another_training(clusters: DataSet) -> None:
+    """`unit_inputs` trains on (x + 1) / 2, as a data set of these inputs does."""
+    case = Case("synchronous", "synchronous", 2)
+    moved = replace(clusters, train_x=(clusters.train_x + 1.0) / 2.0, test_x=(clusters.test_x + 1.0) / 2.0)
+    (unit,) = train_grid([(case, replace(SMALL, unit_inputs=True))], clusters, range(2), jobs=1)
+    assert unit.losses == trained(moved, case, seeds=2)[0].losses
+    assert unit.losses != trained(clusters, case, seeds=2)[0].losses
+
+
+def test_blocks_of_seeds() -> None:
+    """The first five, every whole twenty, all."""
+    assert seed_blocks(range(20, 65)) == {
+        "seeds 20 to 24": slice(0, 5),
+        "seeds 20 to 39": slice(0, 20),
+        "seeds 40 to 59": slice(20, 40),
+        "seeds 20 to 64": slice(0, 45),
+    }
+    assert list(seed_blocks([7])) == ["seeds 7 to 7"]
+
+
+@pytest.mark.parametrize(
+    ("differences", "p", "verdict"),
+    [((0.1, 0.2), 0.01, True), ((0.1, -0.2), 0.01, False), ((0.1, 0.2), 0.2, False), ((0.1,), 0.01, False)],
+)
+def test_a_step_replicates_where_it_rises_in_every_block(
+    differences: tuple[float, ...], p: float, verdict: bool
+) -> None:
+    """Two blocks that rise and a clear difference over all; not with one block, a falling one, or no clear difference."""
+
+    def order(difference: float, p: float) -> dict[str, Any]:
+        return {"steps": [{"from": "a", "to": "b", "difference": difference, "p_holm": p}]}
+
+    first = {"first": order(1.0, 1.0)}
+    blocks = {str(n): order(one, 0.5) for n, one in enumerate(differences)}
+    (row,) = replicated(first | blocks | {"all": order(sum(differences), p)})
+    assert row["replicates"] is verdict
+    assert (row["rising_blocks"], row["blocks"]) == (sum(one > 0 for one in differences), len(differences))
+
+
+def test_prediction_errors_are_those_of_methods_that_predict(clusters: DataSet) -> None:
+    """Means over seeds of the runs' ratios; methods without prediction have no row, and T=1 of two stages is exact."""
+    cases = (Case("naive T=2", "naive", 2), Case("XPipe T=2", "xpipe", 2))
+    results = trained(clusters, *cases, seeds=3)
+    (row,) = xpipe.prediction_errors(results)
+    assert row["label"] == "XPipe T=2"
+    assert row["ratio"] == pytest.approx(np.mean(results[1].error_ratios))
+    assert (row["least"], row["most"]) == (min(results[1].error_ratios), max(results[1].error_ratios))
+    (claim,) = xpipe.prediction_claims([row | {"ratio": 1.5, "p": 0.01}])
+    assert claim["verdict"] == "does not hold: it leads away"
+    (claim,) = xpipe.prediction_claims([row | {"ratio": 0.5, "p": 0.2}])
+    assert claim["verdict"] == "not shown"
 
 
 def test_rules_with_settings() -> None:
@@ -272,7 +372,10 @@ def test_xpipe_quick_run(
     out = tmp_path / "figures"
     assert xpipe.main(["--quick", "--json", "--out", str(out), "--jobs", "1"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["quick"], document["seeds"]) == (True, 3)
+    assert (document["quick"], document["seeds"], document["interrupted"]) == (True, [0, 1, 2], False)
+    assert list(document["orders"]["headline_order"]) == ["seeds 0 to 2"]
+    assert document["claims"][-1]["verdict"] == "not shown"
+    assert {row["label"] for row in document["prediction_error"]} >= {"XPipe T=1", "XPipe T=4"}
     assert {record["label"] for record in document["accuracy"]} >= set(xpipe.ORDER)
     assert all({"claim", "verdict", "evidence"} == set(claim) for claim in document["claims"])
     assert {len(row["test_accuracies"]) for row in document["accuracy"]} == {3}
@@ -282,6 +385,46 @@ def test_xpipe_quick_run(
     printed = capsys.readouterr().out
     assert "QUICK RUN" in printed
     assert "chosen after results had been seen" in printed
+
+
+@pytest.mark.parametrize("experiment", [xpipe, time_to_accuracy])
+def test_an_interrupted_run_writes_what_it_has_and_says_so(
+    experiment: Any,
+    clusters: DataSet,
+    cluster_rows: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Interrupted in the second group of seeds: exit code 130; the first group is written, marked in document and tables."""
+    monkeypatch.setattr(experiment, "cluster_problem", chain_problem)
+    monkeypatch.setattr(xpipe, "cluster_rows", lambda problem: cluster_rows)
+    monkeypatch.setattr(time_to_accuracy, "OTHER_CLUSTERS", ())
+    kept = {"data parallel", *xpipe.ORDER}
+    monkeypatch.setattr(experiment, "CASES", tuple(case for case in experiment.CASES if case.label in kept))
+    monkeypatch.setattr(xpipe, "MORE_CASES", ())
+    monkeypatch.setattr(xpipe, "SETTINGS", (xpipe.HEADLINE,))
+    monkeypatch.setattr(xpipe, "SPECTRAIN_TABLE", {"VGG on CIFAR-10": {"synchronous": 91.1, "naive T=1": 88.3}})
+    monkeypatch.setattr(xpipe, "PRINTED_PAIRS", (("synchronous", "naive T=1"),))
+
+    def interrupted(grid: Any, data: DataSet, seeds: Any, **options: Any) -> list[CaseResult]:
+        def report(done: int, text: str) -> None:
+            if done == 2 * len(grid) - 1:
+                raise KeyboardInterrupt
+
+        return train_grid(grid, data, seeds, **{**options, "report": report})
+
+    monkeypatch.setattr(experiment, "train_grid", interrupted)
+    assert experiment.main(["--json", "--seeds", "3:12", "--out", str(tmp_path), "--jobs", "1"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["interrupted"], document["seeds"]) == (True, [3, 4, 5, 6, 7])
+    name = experiment.__name__.rpartition(".")[2]
+    assert json.loads((tmp_path / f"{name}.json").read_text()) == document
+    assert (
+        "INTERRUPTED" in (tmp_path / ("xpipe_accuracy.svg" if name == "xpipe" else "time_to_accuracy.svg")).read_text()
+    )
+    experiment.print_document(document, *(() if name == "xpipe" else ("dapple-b",)))
+    assert "INTERRUPTED: only the seeds 3 to 7 are trained" in capsys.readouterr().out
 
 
 def test_time_to_accuracy_quick_run(
