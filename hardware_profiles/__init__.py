@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         load_cluster,
         schema,
     )
+    from hardware_profiles.reading import MOST_BYTES, explained, one_line, printable, read_bytes, shown
 
 _HOME = {
     "Accelerator": "accelerator",
@@ -41,9 +42,16 @@ _HOME = {
     "load_accelerator": "load",
     "load_cluster": "load",
     "schema": "load",
+    "MOST_BYTES": "reading",
+    "explained": "reading",
+    "one_line": "reading",
+    "printable": "reading",
+    "read_bytes": "reading",
+    "shown": "reading",
 }
 
 __all__ = [
+    "MOST_BYTES",
     "PRECISION_BYTES",
     "Accelerator",
     "Channel",
@@ -60,9 +68,14 @@ __all__ = [
     "accelerator_names",
     "check_file",
     "cluster_names",
+    "explained",
     "load_accelerator",
     "load_cluster",
+    "one_line",
+    "printable",
+    "read_bytes",
     "schema",
+    "shown",
 ]
 
 

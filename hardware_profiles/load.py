@@ -7,14 +7,12 @@ A name is looked up in the user's folder (`$PIPEPLAN_PROFILES`, else `~/.config/
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import importlib.resources
 import math
 import os
-import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -22,7 +20,6 @@ from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import msgspec.inspect
 
 from hardware_profiles.accelerator import Accelerator
 from hardware_profiles.cluster import Cluster
@@ -35,6 +32,7 @@ from hardware_profiles.files import (
     build_compact,
     build_graph,
 )
+from hardware_profiles.reading import explained, one_line, read_bytes, unknown
 
 Built = TypeVar("Built")
 
@@ -187,7 +185,7 @@ def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
         elif point.name == name:
             return offered
     raise UnknownProfileError(
-        _unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
+        unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
     )
 
 
@@ -201,20 +199,12 @@ def _names(kind: FileKind) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
-    known = list(choices)
-    close = [name for name in known if given and name.startswith(given.lower())]
-    close = close or difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{complaint}{hint}; choose from {', '.join(known)}"
-
-
 # ---------------------------------------------------------------------------------------------------- reading
 
 
 def _read_toml(source: Traversable) -> dict[str, Any]:
     try:
-        text = source.read_bytes().decode("utf-8")
+        text = read_bytes(source).decode("utf-8")
         table = tomllib.loads(text)
     except FileNotFoundError:
         raise ProfileError(f"{source}: there is no such file") from None
@@ -227,7 +217,7 @@ def _read_toml(source: Traversable) -> dict[str, Any]:
             f"{source}: TOML is UTF-8; byte {error.start} (0x{error.object[error.start]:02x}) is not"
         ) from None
     except tomllib.TOMLDecodeError as error:
-        raise ProfileError(f"{source}: not valid TOML: {_one_line(str(error))}") from None
+        raise ProfileError(f"{source}: not valid TOML: {one_line(str(error))}") from None
     if not table:
         raise ProfileError(
             f"{source}: the file is empty; an accelerator needs name and kind, a cluster name and servers"
@@ -306,74 +296,11 @@ def _build(source: Traversable, make: Callable[[], Built]) -> Built:
     except ProfileError:
         raise
     except ValueError as error:
-        raise ProfileError(f"{source}: {_one_line(str(error))}") from None
+        raise ProfileError(f"{source}: {one_line(str(error))}") from None
 
 
 def _convert(source: Traversable, table: dict[str, Any], into: Any) -> Any:
     try:
         return msgspec.convert(table, into)
     except msgspec.ValidationError as error:
-        raise ProfileError(f"{source}: {_explain(str(error), table, into)}") from None
-
-
-# ---------------------------------------------------------------------------------------------------- errors
-
-
-def _explain(message: str, table: dict[str, Any], into: Any) -> str:
-    """msgspec's complaint as `path = value: rule`, with the choices where the complaint is about a key."""
-    rule, _, path = message.partition(" - at `")
-    path = path.removesuffix("`") or "$"
-    steps: list[str | int] = [int(index) if index else key for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path)]
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", rule)
-    if unknown:
-        key = unknown[1]
-        value = _value_at(table, [*steps, key])
-        return f"{path}.{key} = {_shown(value)}: " + _unknown("unknown key", key, _keys_at(into, table, steps))
-    missing = re.fullmatch(r"Object missing required field `(.*)`", rule)
-    if missing:
-        keys = ", ".join(_keys_at(into, table, steps))
-        return f"{path}.{missing[1]}: is missing; keys of this table: {keys}"
-    for theirs, ours in (
-        ("Expected", "expected"),
-        ("`object`", "a table"),
-        ("`array`", "a list"),
-        ("`null`", "nothing"),
-    ):
-        rule = rule.replace(theirs, ours)
-    return f"{path} = {_shown(_value_at(table, steps))}: {rule}"
-
-
-def _value_at(table: Any, steps: list[str | int]) -> object:
-    for step in steps:
-        table = table[step]
-    return table
-
-
-def _keys_at(into: Any, table: dict[str, Any], steps: list[str | int]) -> list[str]:
-    """Keys that the table at that path may have."""
-    current = msgspec.inspect.type_info(into)
-    for step in [*steps, None]:
-        if isinstance(current, msgspec.inspect.UnionType):
-            structs = [t for t in current.types if isinstance(t, msgspec.inspect.StructType)]
-            tagged = [t for t in structs if t.tag is not None and t.tag == table.get(str(t.tag_field))]
-            lists = [t for t in current.types if not isinstance(t, msgspec.inspect.NoneType)]
-            current = (tagged or structs or lists)[0]
-        if step is None:
-            break
-        if isinstance(current, msgspec.inspect.StructType):
-            current = next(field.type for field in current.fields if field.encode_name == step)
-        elif isinstance(current, msgspec.inspect.ListType):
-            current = current.item_type
-    if isinstance(current, msgspec.inspect.StructType):
-        tag = [current.tag_field] if current.tag_field else []
-        return [*tag, *(field.encode_name for field in current.fields)]
-    return []
-
-
-def _shown(value: object, most: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+        raise ProfileError(f"{source}: {explained(str(error), table, into)}") from None

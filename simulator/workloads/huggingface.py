@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hardware_profiles import read_bytes
 from simulator.layers import Workload
 from simulator.workloads.bert import Heads, bert
 from simulator.workloads.errors import WorkloadFileError
@@ -59,7 +60,7 @@ class _Config:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(read_bytes(path))
         except OSError as error:
             raise ConfigFormatError(f"{path}: cannot be read: {error.strerror or error}") from error
         except UnicodeDecodeError as error:

@@ -12,12 +12,12 @@ One sample is the unit of sizes, seconds are of one pass over `samples` samples:
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
+from hardware_profiles import explained, read_bytes, shown
 from simulator.layers import LAYER_KINDS, Layer, Workload
 from simulator.workloads.errors import WorkloadFileError
 
@@ -143,7 +143,7 @@ def read_measured_profile(path: str | Path) -> Workload:
 def load_measured_profile(path: str | Path) -> MeasuredProfile:
     """The file's content, measurement included. Raises MeasuredProfileError."""
     try:
-        content = Path(path).read_bytes()
+        content = read_bytes(Path(path))
     except OSError as error:
         raise MeasuredProfileError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
@@ -153,7 +153,7 @@ def load_measured_profile(path: str | Path) -> MeasuredProfile:
     if not isinstance(document, dict) or document.get("format") != PROFILE_FORMAT:
         found = document.get("format", "(absent)") if isinstance(document, dict) else type(document).__name__
         raise MeasuredProfileError(
-            f"{path}: $.format = {_shown(found)}: must be {PROFILE_FORMAT!r}, as pipeplan profile writes it"
+            f"{path}: $.format = {shown(found)}: must be {PROFILE_FORMAT!r}, as pipeplan profile writes it"
         )
     try:
         return checked_profile(document)
@@ -175,23 +175,4 @@ def checked_profile(document: dict[str, object]) -> MeasuredProfile:
     try:
         return msgspec.convert(document, MeasuredProfile)
     except msgspec.ValidationError as error:
-        raise MeasuredProfileError(_explained(str(error), document)) from error
-
-
-def _explained(message: str, document: object) -> str:
-    """msgspec's complaint as `path = value: rule`."""
-    rule, _, place = message.partition(" - at `")
-    where = place.rstrip("`") or "$"
-    value = document
-    for key, index in re.findall(r"\.([A-Za-z_][A-Za-z_0-9]*)|\[(\d+)\]", where):
-        try:
-            value = value[key] if key else value[int(index)]  # type: ignore[index]
-        except (KeyError, IndexError, TypeError):
-            return f"{where}: {rule}"
-    shown = "" if isinstance(value, dict) else f" = {_shown(value)}"
-    return f"{where}{shown}: {rule}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise MeasuredProfileError(explained(str(error), document, MeasuredProfile)) from error

@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardware_profiles import read_bytes, shown
 from simulator.layers import Workload
 from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
 from simulator.workloads.errors import WorkloadFileError
@@ -161,7 +162,7 @@ def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProfileFormatError(f"{path}:1: not a text file (byte {error.start} is not UTF-8)") from error
     except OSError as error:
@@ -171,7 +172,7 @@ def _read_text(path: Path) -> str:
 def _parse_edge(where: str, parts: list[str]) -> tuple[int, int]:
     if len(parts) != 2:
         raise ProfileFormatError(
-            f"{where}: an edge is `node1 -- node2`, indented by a tab; got {_shown(' -- '.join(parts))}"
+            f"{where}: an edge is `node1 -- node2`, indented by a tab; got {shown(' -- '.join(parts))}"
         )
     producer, consumer = (_parse_number(where, part) for part in parts)
     return producer, consumer
@@ -180,14 +181,14 @@ def _parse_edge(where: str, parts: list[str]) -> tuple[int, int]:
 def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
     if len(parts) < 3:
         raise ProfileFormatError(
-            f"{where}: a node is `node1 -- operator -- {FIELDS[0]}=..., ...`; got {_shown(' -- '.join(parts))}"
+            f"{where}: a node is `node1 -- operator -- {FIELDS[0]}=..., ...`; got {shown(' -- '.join(parts))}"
         )
     figures: dict[str, str] = {}
     for item in parts[-1].split(","):
         key, equals, value = item.strip().partition("=")
         if not equals or key not in FIELDS or key in figures:
             raise ProfileFormatError(
-                f"{where}: expected each of {', '.join(FIELDS)} once, as key=value; got {_shown(item)}"
+                f"{where}: expected each of {', '.join(FIELDS)} once, as key=value; got {shown(item)}"
             )
         figures[key] = value
     missing = [field for field in FIELDS if field not in figures]
@@ -213,7 +214,7 @@ def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
 def _parse_number(where: str, text: str) -> int:
     match = _NODE.fullmatch(text.strip())
     if match is None:
-        raise ProfileFormatError(f"{where}: a node is called node<number>, got {_shown(text)}")
+        raise ProfileFormatError(f"{where}: a node is called node<number>, got {shown(text)}")
     return int(match[1])
 
 
@@ -229,15 +230,11 @@ def _parse_amounts(where: str, key: str, text: str) -> list[float]:
         try:
             amount = float(item)
         except ValueError:
-            raise ProfileFormatError(f"{where}: {key} must be a number, got {_shown(text)}") from None
+            raise ProfileFormatError(f"{where}: {key} must be a number, got {shown(text)}") from None
         if not math.isfinite(amount) or amount < 0:
-            raise ProfileFormatError(f"{where}: {key} must be finite and not negative, got {_shown(text)}")
+            raise ProfileFormatError(f"{where}: {key} must be finite and not negative, got {shown(text)}")
         amounts.append(amount)
     return amounts
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _topological_order(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]]) -> list[int]:

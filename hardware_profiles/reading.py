@@ -1,0 +1,108 @@
+"""Reading: files that people name, up to a size, and words about what is wrong with them, fit to print."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import re
+from collections.abc import Iterable
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import msgspec.inspect
+
+MOST_BYTES = 16 * 2**20
+"""Bytes of a file at most: what pipeplan reads is far smaller, and a device such as /dev/zero has no end."""
+
+
+def read_bytes(path: Path | Traversable) -> bytes:
+    """The file's content. OSError where it cannot be read or has more than MOST_BYTES."""
+    with path.open("rb") as file:
+        content: bytes = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES // 2**20} MiB, the most that is read")
+    return content
+
+
+def one_line(text: str) -> str:
+    """The text with single spaces for all white space."""
+    return " ".join(text.split())
+
+
+def printable(text: str) -> str:
+    """The text with what would move a cursor, ring a bell or reverse a line written as an escape: `\\x1b`."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def shown(value: object, most: int = 60) -> str:
+    """A value as a message shows it: cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
+    """The complaint with the closest choice, if one is close, and all of them."""
+    known = list(choices)
+    close = [name for name in known if given and name.startswith(given.lower())]
+    close = close or difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"{complaint}{hint}; choose from {', '.join(known)}"
+
+
+def explained(message: str, document: Any, into: Any) -> str:
+    """msgspec's complaint about a document as `path = value: rule`, with the choices where it is about a key.
+
+    message: of the ValidationError; into: the type that the document should have
+    """
+    rule, _, path = message.partition(" - at `")
+    path = path.removesuffix("`") or "$"
+    steps: list[str | int] = [int(index) if index else key for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path)]
+    stranger = re.fullmatch(r"Object contains unknown field `(.*)`", rule, re.DOTALL)
+    if stranger:
+        key = stranger[1]
+        value = _value_at(document, [*steps, key])
+        return f"{path}.{shown(key)[1:-1]}{value}: " + unknown("unknown key", key[:60], _keys_at(into, document, steps))
+    missing = re.fullmatch(r"Object missing required field `(.*)`", rule)
+    if missing:
+        keys = ", ".join(_keys_at(into, document, steps))
+        return f"{path}.{missing[1]}: is missing; keys of this table: {keys}"
+    for theirs, ours in (
+        ("Expected", "expected"),
+        ("`object`", "a table"),
+        ("`array`", "a list"),
+        ("`null`", "nothing"),
+    ):
+        rule = rule.replace(theirs, ours)
+    return f"{path}{_value_at(document, steps)}: {rule}"
+
+
+def _value_at(document: Any, steps: list[str | int]) -> str:
+    """` = value` at that path; nothing where the path leads nowhere."""
+    for step in steps:
+        try:
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return ""
+    return f" = {shown(document)}"
+
+
+def _keys_at(into: Any, table: dict[str, Any], steps: list[str | int]) -> list[str]:
+    """Keys that the table at that path may have."""
+    current = msgspec.inspect.type_info(into)
+    for step in [*steps, None]:
+        if isinstance(current, msgspec.inspect.UnionType):
+            structs = [t for t in current.types if isinstance(t, msgspec.inspect.StructType)]
+            tagged = [t for t in structs if t.tag is not None and t.tag == table.get(str(t.tag_field))]
+            lists = [t for t in current.types if not isinstance(t, msgspec.inspect.NoneType)]
+            current = (tagged or structs or lists)[0]
+        if step is None:
+            break
+        if isinstance(current, msgspec.inspect.StructType):
+            current = next(field.type for field in current.fields if field.encode_name == step)
+        elif isinstance(current, msgspec.inspect.ListType):
+            current = current.item_type
+    if isinstance(current, msgspec.inspect.StructType):
+        tag = [current.tag_field] if current.tag_field else []
+        return [*tag, *(field.encode_name for field in current.fields)]
+    return []

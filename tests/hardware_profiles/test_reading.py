@@ -1,0 +1,42 @@
+"""Rules of `hardware_profiles.reading`: files have a size at most, and what is printed moves no cursor."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from hardware_profiles import MOST_BYTES, printable, read_bytes, shown
+
+
+def test_a_file_has_a_size_at_most(tmp_path: Path) -> None:
+    """The largest file is read whole; one byte more, or a device without end, is an OSError that states the limit."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * MOST_BYTES)
+    assert len(read_bytes(path)) == MOST_BYTES
+    path.write_bytes(b"x" * (MOST_BYTES + 1))
+    for one in (path, Path("/dev/zero")):
+        with pytest.raises(OSError, match="larger than 16 MiB") as caught:
+            read_bytes(one)
+        assert caught.value.errno == errno.EFBIG
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("a µ, 网 and \U0001f600", "a µ, 网 and \U0001f600"),
+        ("\x1b[31mred\a\x00", "\\x1b[31mred\\x07\\x00"),
+        ("two\nlines\ttab\r", "two\\nlines\\ttab\\r"),
+        ("\u202eleft\u2028\udcff", "\\u202eleft\\u2028\\udcff"),
+    ],
+)
+def test_printable_text_moves_no_cursor(text: str, printed: str) -> None:
+    """Letters of any script stay; controls, line ends, reversals and lone surrogates become escapes."""
+    assert printable(text) == printed
+
+
+def test_a_long_value_is_cut() -> None:
+    """A message shows 60 characters of a value."""
+    assert shown("ab") == "'ab'"
+    assert shown("x" * 1000) == "'" + "x" * 59 + "..."
