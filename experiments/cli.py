@@ -83,10 +83,13 @@ def guarded(name: str, action: object) -> int:
 def _exit_code(error: ValueError) -> int:
     from experiments.output import InputError
     from hardware_profiles import ProfileError, UnknownProfileError
+    from planners import PlannerFailedError
     from simulator import InfeasiblePlanError, WorkloadFileError
 
-    if isinstance(error, InfeasiblePlanError) or type(error).__name__ == "InfeasiblePartition":
+    if isinstance(error, InfeasiblePlanError):
         return INFEASIBLE
+    if isinstance(error, PlannerFailedError):
+        return FAILURE
     if isinstance(error, UnknownProfileError):
         return USAGE
     if isinstance(error, (InputError, ProfileError, WorkloadFileError)):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from planners import (
-    InfeasiblePartition,
+    InapplicablePlannerError,
     PlannedOutcome,
     Request,
-    applicable_planners,
     iteration_lower_bound,
     make_plan,
+    planner_entries,
     planner_entry,
 )
 from simulator import InfeasiblePlanError, LayerCosts, Outcome, Problem, schedule_families, simulate
@@ -21,18 +20,29 @@ from simulator import InfeasiblePlanError, LayerCosts, Outcome, Problem, schedul
 REFERENCE = "data-parallel"
 """Speedups are over this planner's plan."""
 
+Status = Literal["fits", "does-not-fit", "no-plan-fits", "not-applicable", "failed", "interrupted"]
+"""How a planner ended: with a plan that fits, with one that does not in the reference replay, without one because none fits,
+because it does not apply, or by an error; `interrupted`: stopped before it had a plan, or not asked any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedPlan:
-    """One planner's answer: how it was found and what its replay gave; `outcome` is None where it has no plan.
+    """One planner's answer: how it was found and what its replay gave; both None where it has no plan.
 
-    reason: why there is no plan, one line
+    reason: why there is no plan, or why it does not fit, one line; error: what was raised, if anything was
     """
 
     planner: str
-    planned: PlannedOutcome | None
-    outcome: Outcome | None
+    status: Status
+    planned: PlannedOutcome | None = None
+    outcome: Outcome | None = None
     reason: str = ""
+    error: ValueError | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt cut the search short: its plan, if it has one, is the best so far."""
+        return self.status == "interrupted" or (self.planned is not None and self.planned.interrupted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +55,20 @@ class Comparison:
     flushed_bound_seconds: float
     steady_bound_seconds: float
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt cut a search short; the planners behind it were not asked."""
+        return any(one.interrupted for one in self.plans)
+
     def records(self) -> list[dict[str, Any]]:
         """One flat record a planner: the table's columns, in base units."""
         return [self._record(one) for one in self.plans]
 
     def _record(self, one: ComparedPlan) -> dict[str, Any]:
         record: dict[str, Any] = dict.fromkeys(FIELDS)
-        record.update(planner=one.planner, feasible=False, reason=one.reason)
+        record.update(
+            planner=one.planner, status=one.status, feasible=False, interrupted=one.interrupted, reason=one.reason
+        )
         if one.outcome is None or one.planned is None:
             return record
         outcome, plan = one.outcome, one.outcome.plan
@@ -61,6 +78,7 @@ class Comparison:
         seconds = outcome.iteration_seconds
         record.update(
             schedule=plan.schedule,
+            asynchronous=not flushed,
             notation=plan.notation,
             stages=len(plan.stages),
             devices=len(plan.devices),
@@ -79,15 +97,17 @@ class Comparison:
             evaluations=one.planned.evaluations,
             lower_bound_seconds=bound,
             gap=seconds / bound - 1.0,
+            optimal_among=one.planned.optimal_among,
             feasible=outcome.fits,
-            reason=one.reason,
         )
         return record
 
 
 FIELDS = (
     "planner",
+    "status",
     "schedule",
+    "asynchronous",
     "notation",
     "stages",
     "devices",
@@ -106,9 +126,14 @@ FIELDS = (
     "evaluations",
     "lower_bound_seconds",
     "gap",
+    "optimal_among",
+    "interrupted",
     "feasible",
     "reason",
 )
+"""Columns of a record. `lower_bound_seconds` holds for any plan, flushed or `asynchronous` (stale weights; steady state) as
+this one is, and `gap` is the part by which the plan is above it; `optimal_among` are the plans among which it is proven the
+fastest."""
 
 
 def compare(
@@ -119,28 +144,31 @@ def compare(
     seed: int = 0,
     report: Callable[[int, str], None] = lambda done, text: None,
 ) -> Comparison:
-    """Plan with each planner and replay each plan on SimPy.
+    """Plan with each planner and replay each plan on SimPy; whatever ends one planner is the reason in its row.
 
     names: planners to ask; none for every one but those of unequal micro-batches (what does not apply is listed with its reason)
     report: called with the planners done and the one at work
-    Raises ValueError for an unknown planner.
+    An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
+    Raises ValueError for an unknown planner; KeyboardInterrupt if there is no plan yet.
     """
     for name in names:
         planner_entry(name)
-    reasons = applicable_planners(problem, request)
-    asked = list(dict.fromkeys(names)) or [name for name in reasons if not planner_entry(name).unequal]
+    asked = list(dict.fromkeys(names)) or [name for name, entry in planner_entries().items() if not entry.unequal]
     costs = LayerCosts(problem)
-    plans = []
+    plans: list[ComparedPlan] = []
     for number, name in enumerate(asked):
+        if plans and plans[-1].interrupted:
+            plans.append(ComparedPlan(name, "interrupted", reason="not asked: an interrupt ended the comparison"))
+            continue
         report(number, name)
-        if reasons[name] is not None:
-            plans.append(ComparedPlan(name, None, None, str(reasons[name])))
-        else:
-            plans.append(_ask(problem, request, name, seed, costs))
+        plans.append(_ask(problem, request, name, seed, costs))
+    stopped = any(one.interrupted for one in plans)
+    if stopped and all(one.outcome is None for one in plans):
+        raise KeyboardInterrupt
     return Comparison(
         problem=problem,
         plans=tuple(plans),
-        reference_seconds=_reference(problem, request, plans, seed, costs),
+        reference_seconds=_reference(problem, request, plans, seed, costs, search=not stopped),
         flushed_bound_seconds=iteration_lower_bound(problem, layer_costs=costs),
         steady_bound_seconds=iteration_lower_bound(problem, asynchronous=True, layer_costs=costs),
     )
@@ -150,23 +178,35 @@ def _ask(problem: Problem, request: Request, name: str, seed: int, costs: LayerC
     try:
         planned = make_plan(name, problem, request, seed=seed)
         outcome = simulate(problem, planned.plan, layer_costs=costs)
-    except (InfeasiblePlanError, InfeasiblePartition) as error:
-        return ComparedPlan(name, None, None, str(error))
+    except KeyboardInterrupt:
+        return ComparedPlan(name, "interrupted", reason="interrupted before it had a plan that fits")
+    except InapplicablePlannerError as error:
+        return ComparedPlan(name, "not-applicable", reason=str(error), error=error)
+    except InfeasiblePlanError as error:
+        return ComparedPlan(name, "no-plan-fits", reason=str(error), error=error)
+    except ValueError as error:
+        return ComparedPlan(name, "failed", reason=str(error), error=error)
+    if outcome.fits:
+        return ComparedPlan(name, "fits", planned, outcome)
     fullest = outcome.fullest
     reason = (
-        ""
-        if outcome.fits
-        else f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "
+        f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "
         f"which holds {fullest.capacity_bytes / 2**30:.4g} GiB"
     )
-    return ComparedPlan(name, planned, outcome, reason)
+    return ComparedPlan(name, "does-not-fit", planned, outcome, reason)
 
 
 def _reference(
-    problem: Problem, request: Request, plans: Sequence[ComparedPlan], seed: int, costs: LayerCosts
+    problem: Problem,
+    request: Request,
+    plans: Sequence[ComparedPlan],
+    seed: int,
+    costs: LayerCosts,
+    *,
+    search: bool,
 ) -> float | None:
-    """Iteration seconds of data parallelism, with its own schedule; None where it does not fit."""
+    """Iteration seconds of data parallelism, with its own schedule; None where it does not fit or may not be sought."""
     known = next((one for one in plans if one.planner == REFERENCE), None)
-    if known is None or (known.outcome is None and request.schedule is not None):
-        known = _ask(problem, dataclasses.replace(request, schedule=None, microbatches=None), REFERENCE, seed, costs)
-    return None if known.outcome is None else known.outcome.iteration_seconds
+    if search and (known is None or (known.outcome is None and request.schedule is not None)):
+        known = _ask(problem, Request(engine=request.engine), REFERENCE, seed, costs)
+    return None if known is None or known.outcome is None else known.outcome.iteration_seconds

@@ -54,7 +54,8 @@ def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...
     """Bars from top to bottom: plans that fit before those that do not, fast before slow; equal ones stay in their order.
 
     rows: planner, schedule, notation, samples_per_second, speedup_over_data_parallel (or None), peak_memory_bytes,
-        capacity_bytes, lower_bound_seconds (or None), iteration_seconds, bubble (idle over makespan, or None), feasible
+        capacity_bytes, lower_bound_seconds (or None), iteration_seconds, bubble (idle over makespan, or None), feasible,
+        asynchronous (stale weights), interrupted (the best plan so far)
     Raises ValueError for a row without one of these.
     """
     keys = (
@@ -69,6 +70,8 @@ def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...
         "iteration_seconds",
         "bubble",
         "feasible",
+        "asynchronous",
+        "interrupted",
     )
     plans = []
     for number, row in enumerate(rows):
@@ -78,7 +81,7 @@ def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...
         rate, bound = float(row["samples_per_second"]), _known(row["lower_bound_seconds"])
         plans.append(
             ComparedPlan(
-                label=f"{row['planner']}\n{row['notation']} · {row['schedule']}",
+                label=_label(row),
                 samples_per_second=rate,
                 limit_samples_per_second=rate * float(row["iteration_seconds"]) / bound if bound else None,
                 speedup=_known(row["speedup_over_data_parallel"]),
@@ -89,6 +92,13 @@ def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...
             )
         )
     return tuple(sorted(plans, key=lambda plan: (not plan.feasible, -plan.samples_per_second)))
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    """Planner, plan and schedule; and what sets the plan apart from the others: stale weights, a search cut short."""
+    early = " (interrupted)" if row["interrupted"] else ""
+    stale = " · stale weights" if row["asynchronous"] else ""
+    return f"{row['planner']}{early}\n{row['notation']} · {row['schedule']}{stale}"
 
 
 def _known(value: Any) -> float | None:

@@ -223,8 +223,8 @@ def nested_search(stages: int) -> dict[str, Any]:
         found[name] = {
             "makespan_seconds": planned.details["makespan_seconds"],
             "first_layers": [stage.layers[0] for stage in planned.plan.stages],
-            "forward_sizes": planned.details["forward_sizes"],
-            "backward_sizes": planned.details["backward_sizes"],
+            "forward_sizes": planned.details["stage_forward_samples"],
+            "backward_sizes": planned.details["stage_backward_samples"],
             "partitions": planned.details["evaluations"] if name == "unequal-nested" else None,
             "proven_optimal": planned.details["proven_optimal"],
             "planning_seconds": planned.planning_seconds,

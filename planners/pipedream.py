@@ -31,14 +31,14 @@ from planners.pipedream_kernels import (
     synchronization_seconds,
 )
 from planners.pipedream_table import StateTable
-from simulator import AntichainStates
+from simulator import AntichainStates, InfeasiblePlanError
 
 VARIANTS = {"paper": RING, "script": SCRIPT, "literal": LITERAL}
 
 _Context = tuple[int, Fraction]  # a level, and the workers downstream of one of its components
 
 
-class InfeasiblePartition(ValueError):
+class InfeasiblePartition(InfeasiblePlanError):
     """No partition of the network fits into the devices' memory."""
 
 

@@ -15,7 +15,16 @@ from planners.baselines import DataParallel, GreedyBalance, UniformLayers
 from planners.brute_force import BruteForce
 from planners.pipedream_planner import PipeDream, PipeDreamFlush
 from planners.pipedream_planner import inapplicable as no_tree
-from planners.search import Evaluator, PlannedOutcome, Planner, Progress, Request, run_planner
+from planners.search import (
+    Evaluator,
+    InapplicablePlannerError,
+    PlannedOutcome,
+    Planner,
+    PlannerFailedError,
+    Progress,
+    Request,
+    run_planner,
+)
 from planners.unequal_planners import SEARCHES, UnequalNested, UnequalSizes
 from planners.unequal_planners import inapplicable as not_for_unequal
 from simulator import Problem, schedule_families
@@ -161,12 +170,20 @@ def make_plan(
 
     budget: evaluations after which the best plan so far is the answer; None for no limit
     progress: called at every improvement
-    Raises ValueError for an unknown planner or one that cannot plan this problem, InfeasiblePlanError if it finds no plan.
+    Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem,
+    InfeasiblePlanError if it finds no plan, other ValueErrors for bad input, and PlannerFailedError for whatever else stops it:
+    planners come from other packages, too.
     """
     asked = request or Request()
     entry = planner_entry(name)
-    reason = entry.reason(problem, asked)
-    if reason is not None:
-        raise ValueError(f"planner {name!r} does not apply: {reason}")
     evaluate = Evaluator(problem, engine=asked.engine, budget=budget, progress=progress)
-    return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
+    try:
+        reason = entry.reason(problem, asked)
+        if reason is not None:
+            raise InapplicablePlannerError(f"planner {name!r} does not apply: {reason}")
+        return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
+    except ValueError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise PlannerFailedError(f"planner {name!r} failed: {type(error).__name__}: {text}") from error

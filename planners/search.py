@@ -74,6 +74,14 @@ class Progress:
     iteration_seconds: float
 
 
+class InapplicablePlannerError(ValueError):
+    """A planner that cannot plan this problem, or does not take what the request fixes; the message says why."""
+
+
+class PlannerFailedError(ValueError):
+    """A planner stopped on an error of its own program; the message names the planner and the error, in one line."""
+
+
 class BudgetSpent(Exception):
     """The evaluations that a search was given are used up; `run_planner` answers with the best plan so far."""
 

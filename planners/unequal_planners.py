@@ -266,11 +266,11 @@ def _within_memory(
             break
         limits[tables.devices.index(score.device)] -= 1.01 * (score.peak_bytes - score.capacity_bytes)
     evaluate.details.update(
-        forward_sizes=list(found.forward_sizes),
-        backward_sizes=list(found.backward_sizes),
+        stage_forward_samples=list(found.forward_sizes),
+        stage_backward_samples=list(found.backward_sizes),
         makespan_seconds=found.makespan_seconds,
-        lower_bound_seconds=found.lower_bound_seconds,
-        gap=found.makespan_seconds / found.lower_bound_seconds - 1.0 if found.lower_bound_seconds else None,
+        sizes_lower_bound_seconds=found.lower_bound_seconds,
+        sizes_gap=found.makespan_seconds / found.lower_bound_seconds - 1.0 if found.lower_bound_seconds else None,
         proven_optimal=found.proven_optimal,
         evaluations=found.evaluations,
         recomputation="always" if problem.recompute else "where-differs",

@@ -36,6 +36,9 @@ USE = (
     "MB moved\na sample",
 )
 
+STALE = "*"
+"""Behind the schedule of a plan that trains on stale weights; a line under the table says so."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan compare`."""
@@ -53,26 +56,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
+    from experiments.cli import INFEASIBLE, INTERRUPTED, OK
     from experiments.comparison import compare
-    from experiments.output import UsageError, output_folder, print_json, progress
+    from experiments.output import output_folder, print_json, progress
 
     problem, request = read_problem(arguments), read_request(arguments)
     names = tuple(arguments.planner)
     folder = output_folder(arguments.out)
     with progress("planning") as report:
         comparison = compare(problem, request, names=names, seed=arguments.seed, report=report)
-    if all(one.planned is None for one in comparison.plans) and not any(
-        "fit" in one.reason or "memory" in one.reason for one in comparison.plans
-    ):
-        reasons = "; ".join(f"{one.planner}: {one.reason}" for one in comparison.plans)
-        raise UsageError(f"no planner applies: {reasons}")
+    _raise_if_nobody_can_plan(comparison)
     document = _document(comparison)
     written = _write(folder, comparison, document, figures=not arguments.no_figures)
     if arguments.json:
         print_json({**document, "files": [str(path) for path in written]})
     else:
         _print(comparison, folder, len(written))
-    return 0 if any(record["feasible"] for record in document["plans"]) else 3
+    if comparison.interrupted:
+        return INTERRUPTED
+    return OK if any(record["feasible"] for record in document["plans"]) else INFEASIBLE
+
+
+def _raise_if_nobody_can_plan(comparison: Comparison) -> None:
+    """Where no planner has a plan, and none because of memory: the first error, or in short why none applies."""
+    from experiments.output import UsageError
+
+    plans = comparison.plans
+    if any(one.status in ("fits", "does-not-fit", "no-plan-fits") for one in plans):
+        return
+    failed = next((one.error for one in plans if one.status == "failed" and one.error is not None), None)
+    if failed is not None:
+        raise failed
+    reasons = list(dict.fromkeys(one.reason for one in plans))
+    more = f"; and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+    raise UsageError(f"no planner of {len(plans)} applies: {reasons[0]}{more}")
 
 
 def _document(comparison: Comparison) -> dict[str, Any]:
@@ -89,6 +106,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "communication": problem.communication,
         "contention": problem.contention,
         "engine": "simpy",
+        "interrupted": comparison.interrupted,
         "plans": comparison.records(),
     }
 
@@ -110,18 +128,28 @@ def _print(comparison: Comparison, folder: Path, files: int) -> None:
     print_table(
         "Idle time (the bubble, by its three names), memory and traffic", USE, [_use(record) for record in planned]
     )
+    if any(record["asynchronous"] for record in planned):
+        print(f"{STALE} asynchronous: gradients of stale weights, seconds of the steady state without fill and drain")
     for record in records:
+        if record["optimal_among"]:
+            print(
+                f"{record['planner']}: proven the fastest of {record['optimal_among']}; "
+                "its gap is to the lower bound on any plan"
+            )
+        if record["interrupted"] and record["schedule"] is not None:
+            print(f"{record['planner']}: interrupted: this is the best plan so far")
         if record["reason"]:
-            state = "does not fit" if record["schedule"] is not None else "no plan"
-            print(f"{record['planner']}: {state}: {record['reason']}")
+            print(f"{record['planner']}: {record['status'].replace('-', ' ')}: {record['reason']}")
+    if comparison.interrupted:
+        print("interrupted: the comparison is not complete")
     print(f"{files} files in {folder}")
 
 
 def _speed(record: dict[str, Any]) -> tuple[str, ...]:
     speedup, rate = record["speedup_over_data_parallel"], record["samples_per_second"]
     return (
-        record["planner"],
-        record["schedule"],
+        record["planner"] + (" (interrupted)" if record["interrupted"] else ""),
+        record["schedule"] + (STALE if record["asynchronous"] else ""),
         record["notation"],
         str(record["microbatches"]),
         f"{record['iteration_seconds']:.4g}",
@@ -167,6 +195,7 @@ def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, fi
     ]
     if planned:
         title = f"{document['workload']} on {document['cluster']}, {document['devices']} devices"
+        title += " (interrupted: not every planner was asked to the end)" if comparison.interrupted else ""
         written.extend(save(comparison_figure(planned, title=title), folder / "comparison"))
     with progress("drawing") as report:
         for number, one in enumerate(comparison.plans):

@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None:
         return _run_partition(arguments)
     _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
+    from experiments.cli import INFEASIBLE, INTERRUPTED, OK
     from experiments.output import print_json, progress
     from experiments.plan_files import plan_document, write_plan
     from planners import iteration_lower_bound, make_plan
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(
             {
                 **plan_document(planned.plan),
+                "asynchronous": not flushed,
                 "iteration_seconds": outcome.iteration_seconds,
                 "samples_per_second": outcome.samples_per_second,
                 "lower_bound_seconds": bound,
@@ -94,12 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
                 "same_plan_flushed": [] if flushed else _flushed(outcome),
                 "interrupted": planned.interrupted,
                 "optimal_among": planned.optimal_among,
-                **_details(planned, bound),
+                "details": planned.details,
             }
         )
     else:
         _print(outcome, planned, bound)
-    return 0 if outcome.fits else 3
+    if planned.interrupted:
+        return INTERRUPTED
+    return OK if outcome.fits else INFEASIBLE
 
 
 def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
@@ -122,11 +126,6 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
             }
         )
     return records
-
-
-def _details(planned: PlannedOutcome, bound: float) -> dict[str, object]:
-    """What the planner says of its search, in place of the general figures; the bound on any plan under another name."""
-    return {**planned.details, "iteration_lower_bound_seconds": bound} if planned.details else {}
 
 
 def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
@@ -164,17 +163,24 @@ def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
     if not outcome.schedule.flush:
         others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in _flushed(outcome))
         print(
-            f"steady state, apart from {outcome.fill_seconds:.4g} s of fill and {outcome.drain_seconds:.4g} s of drain; "
+            f"asynchronous, on stale weights: steady state, apart from {outcome.fill_seconds:.4g} s of fill "
+            f"and {outcome.drain_seconds:.4g} s of drain; "
             f"the same stages with a flush: {others}"
         )
-    proof = f"; the fastest of {planned.optimal_among}" if planned.optimal_among else ""
+    proof = (
+        f"; proven the fastest of {planned.optimal_among} (the gap above is to the lower bound on any plan)"
+        if planned.optimal_among
+        else ""
+    )
     early = "; interrupted, this is the best so far" if planned.interrupted else ""
     print(f"planned in {planned.planning_seconds:.2f} CPU s with {planned.evaluations} evaluations{proof}{early}")
     if "makespan_seconds" in planned.details:
         found = planned.details
-        least = "proven optimal" if found["proven_optimal"] else f"lower bound {found['lower_bound_seconds']:.4g} s"
+        least = (
+            "proven optimal" if found["proven_optimal"] else f"lower bound {found['sizes_lower_bound_seconds']:.4g} s"
+        )
         print(
-            f"sizes of each stage: forward {found['forward_sizes']}, backward {found['backward_sizes']}\n"
+            f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}\n"
             f"{found['makespan_seconds']:.4g} s without the update and contention (links as processes), {least}"
         )
     if not outcome.fits:

@@ -23,6 +23,8 @@ def row(planner: str, rate: float, *, batch: int = 100, bound: float | None = 1.
         "lower_bound_seconds": bound,
         "iteration_seconds": batch / rate,
         "bubble": 0.25,
+        "asynchronous": False,
+        "interrupted": False,
         "feasible": True,
         **more,
     }

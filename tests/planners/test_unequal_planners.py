@@ -40,13 +40,13 @@ from simulator.workloads.synthetic import uniform_chain
 
 NAMES = ("exact-unequal", "tidgap", "greedy-dp", "local-greedy", "best-equal")
 KEYS = (
-    "forward_sizes",
-    "backward_sizes",
+    "stage_forward_samples",
+    "stage_backward_samples",
     "makespan_seconds",
-    "lower_bound_seconds",
+    "sizes_lower_bound_seconds",
+    "sizes_gap",
     "proven_optimal",
     "evaluations",
-    "planning_seconds",
 )
 
 
@@ -74,7 +74,7 @@ def test_the_order_of_the_searches(found: dict[tuple[bool, str], PlannedOutcome]
     assert seconds["exact-unequal"] <= seconds["local-greedy"]  # type: ignore[operator]
     proof = found[again, "exact-unequal"]
     assert proof.details["proven_optimal"]
-    assert proof.details["lower_bound_seconds"] == proof.details["makespan_seconds"]
+    assert proof.details["sizes_lower_bound_seconds"] == proof.details["makespan_seconds"]
     assert "unequal micro-batch sizes" in proof.optimal_among
 
 
@@ -88,7 +88,10 @@ def test_the_plan_is_that_of_the_sizes(
     plan, details = planned.plan, planned.details
     check_plan(problem, plan)
     assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (3,)]
-    for key, sizes in (("forward_sizes", plan.forward_sizes), ("backward_sizes", plan.backward_sizes)):
+    for key, sizes in (
+        ("stage_forward_samples", plan.forward_sizes),
+        ("stage_backward_samples", plan.backward_sizes),
+    ):
         held = sizes or (plan.microbatches,) * 4
         assert list(held) == [blocks(32, size) for size in details[key]]  # type: ignore[attr-defined]
     seconds = float(details["makespan_seconds"])  # type: ignore[arg-type]
@@ -172,7 +175,7 @@ def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem]) -> Non
     outcome = run_planner(planner, vgg[True], evaluate, np.random.default_rng(0))
     assert outcome.interrupted
     assert outcome.plan.microbatches == (4,) * 8
-    assert outcome.details["forward_sizes"] == [4] * 4
+    assert outcome.details["stage_forward_samples"] == [4] * 4
 
 
 def test_a_genetic_search_repeats_under_its_seed_and_reports(vgg: dict[bool, Problem]) -> None:
@@ -208,7 +211,7 @@ def test_memory_of_the_model_is_that_of_the_replay(vgg: dict[bool, Problem]) -> 
     planned = make_plan("exact-unequal", problem, Request(stages=4))
     cuts = [stage.layers[0] for stage in planned.plan.stages[1:]]
     unequal = unequal_problem(tables_of(problem, (0, 1, 2, 3)), cuts, (1, 32))
-    use = memory_use(unequal, planned.details["forward_sizes"], planned.details["backward_sizes"])  # type: ignore[arg-type]
+    use = memory_use(unequal, planned.details["stage_forward_samples"], planned.details["stage_backward_samples"])  # type: ignore[arg-type]
     for stage, memory in enumerate(simulate(problem, planned.plan).memory):
         parts = memory.bytes.sum(axis=1) - memory.bytes[:, -1]  # without boundary tensors
         assert float(parts.max()) == pytest.approx(use.static_bytes[stage], rel=1e-6)
@@ -216,14 +219,18 @@ def test_memory_of_the_model_is_that_of_the_replay(vgg: dict[bool, Problem]) -> 
 
 @pytest.mark.parametrize("name", ["exact-unequal", "greedy-dp"])
 def test_the_command_prints_the_keys(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`pipeplan plan --planner NAME --json` prints sizes of every stage, makespan, bound, proof and effort."""
+    """What the search says of its own model stands under `details`; bound and gap beside the plan mean what they always mean."""
     arguments = ["plan", "--workload", "alexnet", "--stages", "3", "--batch", "16", "--planner", name]
     assert main([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert set(KEYS) <= set(document)
-    assert len(document["forward_sizes"]) == len(document["backward_sizes"]) == 3
-    assert 0 < document["lower_bound_seconds"] <= document["makespan_seconds"]
-    assert document["iteration_lower_bound_seconds"] <= document["iteration_seconds"]
+    details = document["details"]
+    assert set(KEYS) <= set(details)
+    assert len(details["stage_forward_samples"]) == len(details["stage_backward_samples"]) == 3
+    assert 0 < details["sizes_lower_bound_seconds"] <= details["makespan_seconds"]
+    assert document["lower_bound_seconds"] <= document["iteration_seconds"]
+    assert document["gap"] == document["iteration_seconds"] / document["lower_bound_seconds"] - 1
+    assert not {*KEYS, "proven_optimal"} & {*document} - {"evaluations"}
+    assert all(isinstance(sizes, list) for sizes in document["forward_sizes"])
     assert main(arguments) == 0
     assert "sizes of each stage: forward [" in capsys.readouterr().out
 

@@ -1,0 +1,194 @@
+"""Comparison: one planner's end is one row; interrupts, marks and exit codes, the same in `compare` and `plan`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.cli import main
+from experiments.plots import compared_plans
+from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
+from planners.baselines import UniformLayers
+from simulator import InfeasiblePlanError, Plan, Problem, ScheduleError
+
+SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
+
+
+def _raising(error: BaseException, after: int = 0) -> Planner:
+    """A planner that replays `after` plans and then raises."""
+
+    def planner(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        uniform = UniformLayers(Request(microbatches=2), "broken")
+        for _ in range(after):
+            uniform(problem, evaluate, rng)
+        raise error
+
+    return planner
+
+
+def _entry(planner: Planner, reason: str | None = None) -> PlannerEntry:
+    return PlannerEntry(lambda request: planner, "for a test", lambda problem, request: reason)
+
+
+def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (InfeasiblePlanError("no room for it"), "no-plan-fits", "no room for it"),
+        (InfeasiblePartition("no room in any part"), "no-plan-fits", "no room in any part"),
+        (ScheduleError("op 2F0 never runs"), "failed", "op 2F0 never runs"),
+        (ValueError("a graph of 20,000 states\nraise the limit"), "failed", "a graph of 20,000 states"),
+        (TypeError("unsupported operand"), "failed", "planner 'broken' failed: TypeError: unsupported operand"),
+        (KeyError("lost"), "failed", "planner 'broken' failed: KeyError: 'lost'"),
+        (MemoryError(), "failed", "planner 'broken' failed: MemoryError"),
+    ],
+)
+def test_a_planner_that_raises_is_a_row_with_its_reason(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: str,
+    said: str,
+) -> None:
+    """Whatever a planner raises stands in its row, in one line; the planner behind it is asked all the same."""
+    monkeypatch.setitem(PLANNERS, "broken", _entry(_raising(error)))
+    words = ("--planner", "broken", "--planner", "uniform", "--no-figures", "--out", str(tmp_path))
+    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--json")
+    broken, uniform = json.loads(out)["plans"]
+    assert code == 0
+    assert broken["status"] == status
+    assert said in broken["reason"]
+    assert not broken["feasible"]
+    assert uniform["status"] == "fits"
+    code, out, _ = _run(capsys, "compare", *SMALL, *words)
+    assert f"broken: {status.replace('-', ' ')}: {said}" in out
+
+
+def test_a_planner_whose_question_raises_is_a_row_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`applicable` and `build` of a plug-in may be broken as well as its search."""
+
+    def broken(*given: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setitem(PLANNERS, "asks", PlannerEntry(lambda request: UniformLayers(request), "", broken))
+    monkeypatch.setitem(PLANNERS, "builds", PlannerEntry(broken, "", lambda problem, request: None))  # type: ignore[arg-type]
+    words = ("--planner", "asks", "--planner", "builds", "--planner", "uniform", "--no-figures")
+    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--out", str(tmp_path), "--json")
+    assert code == 0
+    assert [one["status"] for one in json.loads(out)["plans"]] == ["failed", "failed", "fits"]
+
+
+@pytest.mark.parametrize(
+    ("planner", "reason", "code"),
+    [
+        (_raising(ValueError("bad input")), None, 2),
+        (_raising(TypeError("a bug")), None, 1),
+        (_raising(InfeasiblePlanError("too large")), None, 3),
+        (_raising(ValueError("unused")), "its plans fit into no memory of this kind", 2),
+        (_raising(KeyboardInterrupt()), None, 130),
+        (_raising(KeyboardInterrupt(), after=1), None, 130),
+        (UniformLayers(Request(), "broken"), None, 0),
+    ],
+    ids=["input", "bug", "infeasible", "inapplicable", "stopped at once", "stopped", "planned"],
+)
+def test_plan_and_compare_agree_on_the_exit_code(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    planner: Planner,
+    reason: str | None,
+    code: int,
+) -> None:
+    """The kind of the error decides, not its words; at most one line goes to stderr."""
+    monkeypatch.setitem(PLANNERS, "broken", _entry(planner, reason))
+    for command, *more in (("plan",), ("compare", "--no-figures", "--out", str(tmp_path))):
+        found, _, err = _run(capsys, command, *SMALL, "--planner", "broken", *more)
+        assert found == code
+        assert err.count("\n") <= 1
+
+
+def test_an_interrupt_is_marked_everywhere_and_ends_the_comparison(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Best plan so far, marked in table, CSV, JSON and figure; the planners behind it are not asked; exit code 130."""
+    monkeypatch.setitem(PLANNERS, "stopped", _entry(_raising(KeyboardInterrupt(), after=1)))
+    asked: list[str] = []
+
+    def never(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        asked.append("again")
+        raise AssertionError
+
+    monkeypatch.setitem(PLANNERS, "behind", _entry(never))
+    words = ("--planner", "uniform", "--planner", "stopped", "--planner", "behind", "--out", str(tmp_path))
+    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--json")
+    document = json.loads(out)
+    assert code == 130
+    assert document["interrupted"]
+    assert [one["interrupted"] for one in document["plans"]] == [False, True, True]
+    assert [one["status"] for one in document["plans"]] == ["fits", "fits", "interrupted"]
+    assert not asked
+    with (tmp_path / "comparison.csv").open(encoding="utf-8") as lines:
+        assert [row["interrupted"] for row in csv.DictReader(lines)] == ["False", "True", "True"]
+    assert "stopped (interrupted)" in (tmp_path / "comparison.svg").read_text(encoding="utf-8")
+    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--no-figures")
+    assert code == 130
+    assert "stopped (interrupted)" in out
+    assert "behind: interrupted: not asked" in out
+    code, out, _ = _run(capsys, "plan", *SMALL, "--planner", "stopped", "--json")
+    assert code == 130
+    assert json.loads(out)["interrupted"]
+
+
+def test_asynchronous_plans_and_proofs_are_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A pipeline without flush trains on stale weights, brute force proves its own best: table, CSV, JSON and figure say so."""
+    words = ("compare", *SMALL, "--schedule", "pipedream", "--planner", "brute-force", "--planner", "uniform")
+    code, out, _ = _run(capsys, *words, "--out", str(tmp_path), "--json")
+    assert code == 0
+    proven, plain = json.loads(out)["plans"]
+    assert proven["asynchronous"]
+    assert plain["asynchronous"]
+    assert proven["optimal_among"]
+    assert not plain["optimal_among"]
+    assert "stale weights" in (tmp_path / "comparison.svg").read_text(encoding="utf-8")
+    with (tmp_path / "comparison.csv").open(encoding="utf-8") as lines:
+        assert [row["asynchronous"] for row in csv.DictReader(lines)] == ["True", "True"]
+    _, out, _ = _run(capsys, *words, "--no-figures", "--out", str(tmp_path))
+    assert "pipedream*" in out
+    assert "* asynchronous: gradients of stale weights" in out
+    assert "brute-force: proven the fastest of straight pipelines" in out
+    assert "its gap is to the lower bound on any plan" in out
+    _, out, _ = _run(capsys, *(words[:-6]), "--planner", "uniform", "--no-figures", "--out", str(tmp_path), "--json")
+    assert not json.loads(out)["plans"][0]["asynchronous"]
+
+
+def test_bars_of_stale_and_of_interrupted_plans_say_so() -> None:
+    """The label of a bar."""
+    row = {
+        "planner": "a",
+        "schedule": "1f1b-rr",
+        "notation": "2-1",
+        "samples_per_second": 2.0,
+        "speedup_over_data_parallel": None,
+        "peak_memory_bytes": 1.0,
+        "capacity_bytes": 2.0,
+        "lower_bound_seconds": 1.0,
+        "iteration_seconds": 2.0,
+        "bubble": None,
+        "feasible": True,
+        "asynchronous": True,
+        "interrupted": True,
+    }
+    assert compared_plans([row])[0].label == "a (interrupted)\n2-1 · 1f1b-rr · stale weights"
+    assert compared_plans([{**row, "asynchronous": False, "interrupted": False}])[0].label == "a\n2-1 · 1f1b-rr"
