@@ -1,15 +1,30 @@
-"""Engine: the SimPy event engine, the reference for every plan; contention and resource sharing live here only.
+"""Engine: the SimPy event engine, the reference for every plan, with contention and lanes that share a device.
 
-Each task is one SimPy `Timeout` on its lane, each transfer with a delay one more. Links are first-in-first-out and kept as
-arithmetic (the moment at which each channel is free again): the same times as a resource and a process a transfer, at a
-quarter of the cost.
+Each task is one SimPy `Timeout` on its lane, each transfer with a delay one more, and one for each further channel that its
+head reaches later. Links are first-in-first-out and kept as arithmetic (the moment at which each channel is free again): the
+same times as a resource and a process a transfer, at a quarter of the cost.
+
+Contention:
+
+1. A transfer cuts through its route: its head enters a channel when the channel is free, and reaches the next one a latency
+   later. It asks for a channel at the moment at which its head reaches it, never before.
+2. A channel serves whoever has reached it first come, first served, and is busy with each for the seconds that its own bytes
+   need at the channel's own bandwidth, whatever the rest of the route does: what trickles in from a slower channel leaves
+   gaps, which are counted as used at the beginning.
+3. The tail leaves a channel once all bytes have passed it and not before the tail has left the channel before, and arrives a
+   latency later. On idle channels a transfer takes the sum of the latencies + bytes / slowest bandwidth.
+4. An all-reduce has its heads at every channel of its route when it is asked for: each channel serves it in its turn, and is
+   busy for the time that the all-reduce's own bytes need on it. A ring goes at the pace of its last channel: the all-reduce
+   begins when all have begun, and takes its idle seconds from then on.
+5. What happens at one moment happens in the order in which it was caused (SimPy's insertion order).
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,8 +37,8 @@ from simulator.timeline import Timeline, timeline_of
 def replay(program: Program, *, contention: bool = False) -> Timeline:
     """Replay a program on SimPy.
 
-    contention: transfers queue first-in-first-out on every channel of their route, all-reduces occupy theirs; otherwise links
-        are unlimited and a transfer takes its idle seconds
+    contention: transfers and all-reduces queue on the channels of their routes, as above; otherwise links are unlimited and
+        each takes its idle seconds
     Raises DeadlockError naming devices, positions and ops.
     """
     run = _Run(program, contention)
@@ -127,7 +142,7 @@ class _Run:
         sharing = program.lane_sharing.tolist()
         least = (program.seconds if program.least_seconds is None else program.least_seconds).tolist()
         groups = {number: _Sharing(environment) for number in set(sharing) if number >= 0}
-        outgoing = _outgoing(program, lane_of)
+        outgoing = _outgoing(program)
         sends = [0] * len(program) if program.sends is None else program.sends.tolist()
         idle = [True] * program.lanes
 
@@ -136,18 +151,15 @@ class _Run:
             if not idle[lane] or task >= lane_end[lane] or missing[task]:
                 return
             idle[lane] = False
+            start[task] = environment.now
             if sharing[lane] >= 0:
-                start[task] = environment.now
                 groups[sharing[lane]].add(seconds[task], least[task], lane, finish)
-                return
-            begins = self._seize(lane, seconds[task])
-            start[task] = begins
-            if self.contention and sends[task]:
-                wait = self._send(sends[task]) - environment.now
-            else:  # a wait of 0 adds nothing to the duration: no bit differs from the free replay
-                wait = (begins - environment.now) + seconds[task]
-            done = environment.timeout(wait, lane)
-            done.callbacks.append(lambda event: finish(event.value))
+            elif self._contends(sends[task]):
+                self._carry(sends[task], finish, lane)
+            else:
+                wait = self._seize(lane, seconds[task])
+                start[task] = environment.now + wait
+                _after(environment, wait + seconds[task], finish, lane)
 
         def finish(lane: int) -> None:
             task = position[lane]
@@ -155,12 +167,12 @@ class _Run:
             position[lane] = task + 1
             idle[lane] = True
             for transfer, waiting in outgoing[task]:
-                reached = self._send(transfer)
-                if reached <= environment.now:
-                    deliver(waiting)
+                if self._contends(transfer):
+                    self._carry(transfer, deliver, waiting)
+                elif program.transfer_seconds[transfer] > 0.0:
+                    _after(environment, float(program.transfer_seconds[transfer]), deliver, waiting)
                 else:
-                    arrives = environment.timeout(reached - environment.now, waiting)
-                    arrives.callbacks.append(lambda event: deliver(event.value))
+                    deliver(waiting)
             try_lane(lane)
 
         def deliver(waiting: list[tuple[int, int]]) -> None:
@@ -175,42 +187,53 @@ class _Run:
             try_lane(lane)
         environment.run()
 
-    def _seize(self, lane: int, seconds: float) -> float:
-        """When a task of this lane may begin; an all-reduce takes every channel of its route at once, from then on.
+    def _contends(self, transfer: int) -> bool:
+        """Whether a transfer queues on channels."""
+        return self.contention and len(self.program.transfer_route[transfer]) > 0
 
-        Each channel is busy for the time that the all-reduce's own bytes need on it, and free for others after that.
-        """
+    def _carry(self, transfer: int, then: Callable[[Any], None], what: Any) -> None:
+        """Send a transfer over its route; call `then(what)` when its last byte has arrived."""
+        program, environment = self.program, self.environment
+        route, size = program.transfer_route[transfer], float(program.transfer_bytes[transfer])
+
+        def reach(at: tuple[int, float]) -> None:
+            """The head reaches channel `hop` of the route, whose last byte has left the channel before at `tail`."""
+            hop, tail = at
+            while True:
+                channel = program.channels[route[hop]]
+                begins = max(environment.now, self.channel_free[route[hop]])
+                passed = begins + size / channel.bandwidth
+                self.channel_free[route[hop]] = passed
+                tail = max(passed, tail) + channel.latency
+                hop += 1
+                if hop == len(route):
+                    _after(environment, tail - environment.now, then, what)
+                    return
+                head = begins + channel.latency
+                if head > environment.now:
+                    _after(environment, head - environment.now, reach, (hop, tail))
+                    return
+
+        reach((0, environment.now))
+
+    def _seize(self, lane: int, seconds: float) -> float:
+        """Seconds until a task of this lane begins; an all-reduce takes its turn on every channel of its route."""
         now: float = self.environment.now
         route = self.program.lane_route[lane]
         if not (self.contention and route) or self.program.lane_kind[lane] != LaneKind.COLLECTIVE:
-            return now
-        begins = max(now, max(self.channel_free[channel] for channel in route))
+            return 0.0
         occupancy = self.program.lane_occupancy[lane] if self.program.lane_occupancy else ()
-        for channel, share in zip(route, occupancy or (1.0,) * len(route), strict=True):
-            self.channel_free[channel] = begins + seconds * share
-        return begins
+        begins = now
+        for number, share in zip(route, occupancy or (1.0,) * len(route), strict=True):
+            turn = max(now, self.channel_free[number])
+            self.channel_free[number] = turn + seconds * share
+            begins = max(begins, turn)
+        return begins - now
 
-    def _send(self, transfer: int) -> float:
-        """When a transfer that is requested now arrives: cut-through over its route, first come first served on each channel.
 
-        The head enters a channel when the channel is free and the head has crossed the one before; the channel is busy until the
-        tail has passed. On idle links this is the sum of latencies + bytes / slowest bandwidth.
-        """
-        now: float = self.environment.now
-        program = self.program
-        route = program.transfer_route[transfer]
-        if not (self.contention and route):
-            return now + float(program.transfer_seconds[transfer])
-        size = float(program.transfer_bytes[transfer])
-        head, tail = now, now
-        for number in route:
-            channel = program.channels[number]
-            head = max(head, self.channel_free[number])
-            tail = max(head + size / channel.bandwidth, tail)
-            self.channel_free[number] = tail
-            head += channel.latency
-            tail += channel.latency
-        return tail
+def _after(environment: simpy.Environment, seconds: float, then: Callable[[Any], None], what: Any) -> None:
+    """Call `then(what)` after some seconds."""
+    environment.timeout(seconds, what).callbacks.append(lambda event: then(event.value))
 
 
 class _Sharing:
@@ -274,16 +297,14 @@ class _Sharing:
         event.callbacks.append(done)
 
 
-def _outgoing(program: Program, lane_of: list[int]) -> list[list[tuple[int, list[tuple[int, int]]]]]:
-    """Per task: (transfer class, [(dependency row, who waits)]) for each receiving lane."""
-    consumer = np.repeat(np.arange(len(program)), np.diff(program.dependency_offsets)).tolist()
-    grouped: list[dict[tuple[int, int], list[tuple[int, int]]]] = [{} for _ in range(len(program))]
-    for row, (producer, transfer) in enumerate(
-        zip(program.dependency.tolist(), program.transfer.tolist(), strict=True)
-    ):
-        key = (transfer, lane_of[consumer[row]] if transfer else -1)
-        grouped[producer].setdefault(key, []).append((row, consumer[row]))
-    return [[(transfer, waiting) for (transfer, _), waiting in one.items()] for one in grouped]
+def _outgoing(program: Program) -> list[list[tuple[int, list[tuple[int, int]]]]]:
+    """Per task: (transfer class, [(dependency, who waits)]) of each of its deliveries."""
+    deliveries = program.deliveries()
+    pairs = list(zip(deliveries.rows.tolist(), program.consumers()[deliveries.rows].tolist(), strict=True))
+    waiting = [pairs[begin:end] for begin, end in pairwise(deliveries.row_offsets.tolist())]
+    every = list(zip(deliveries.transfer.tolist(), waiting, strict=True))
+    offsets = deliveries.offsets.tolist()
+    return [every[begin:end] for begin, end in pairwise(offsets)]
 
 
 @contextmanager

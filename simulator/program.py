@@ -15,6 +15,25 @@ Route = tuple[int, ...]
 """Channels that a transfer passes, in order; empty for a link of its own."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Deliveries:
+    """What tasks send when they end: one delivery for each producer, transfer class and receiving lane; what waits for a task
+    without a transfer (class 0) is told at once, whatever its lane.
+
+    offsets: int64 [tasks + 1]; the deliveries of a task, in the order of the first dependency that each serves
+    transfer: int32 [deliveries]; class
+    row_offsets: int64 [deliveries + 1]; rows: int64 [dependencies]; the dependencies that a delivery serves
+    """
+
+    offsets: NDArray[np.int64]
+    transfer: NDArray[np.int32]
+    row_offsets: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.transfer)
+
+
 class LaneKind(IntEnum):
     """What runs on a lane."""
 
@@ -82,6 +101,27 @@ class Program:
     def lane_of_task(self) -> NDArray[np.int32]:
         """int32 [tasks]: the lane of each task."""
         return np.repeat(np.arange(self.lanes, dtype=np.int32), np.diff(self.lane_offsets))
+
+    def consumers(self) -> NDArray[np.int32]:
+        """int32 [dependencies]: the task that each dependency belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.dependency_offsets))
+
+    def deliveries(self) -> Deliveries:
+        """The dependencies by what carries them."""
+        producer, transfer = self.dependency.astype(np.int64), self.transfer
+        receiver = np.where(transfer > 0, self.lane_of_task()[self.consumers()] + 1, 0)
+        key = (producer * len(self.transfer_seconds) + transfer) * (self.lanes + 1) + receiver
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+        order = np.lexsort((first, producer[first]))
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        group = place[group]
+        return Deliveries(
+            offsets=np.searchsorted(producer[first][order], np.arange(len(self) + 1)),
+            transfer=transfer[first][order],
+            row_offsets=np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(order)))]).astype(np.int64),
+            rows=np.argsort(group, kind="stable"),
+        )
 
     def name_of(self, task: int) -> str:
         """The op of a task as text, as in `2F0`."""

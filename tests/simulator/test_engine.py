@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+import heapq
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Bucket, DeadlockError, OpKind, Program, Timeline, build_schedule, from_text, given_costs, lower
+from simulator import (
+    Bucket,
+    DeadlockError,
+    LaneKind,
+    OpKind,
+    Program,
+    Timeline,
+    build_schedule,
+    from_text,
+    given_costs,
+    lower,
+)
 from simulator.engine import replay
 from tests.simulator.strategies import HandCosts, bits, channel, programs
 
@@ -150,30 +162,163 @@ def test_contention_only_delays(program: Program) -> None:
 
 
 @settings(max_examples=120, deadline=None)
-@given(program=contended_programs())
-def test_a_channel_carries_one_thing_at_a_time(program: Program) -> None:
-    """Transfers of one hop and all-reduces that use a channel hold it one after the other."""
-    contended = replay(program, contention=True)
-    busy: dict[int, list[tuple[float, float]]] = {}
+@given(program=contended_programs(), seed=st.integers(0, 2**32 - 1))
+def test_channels_serve_first_come_first_served(program: Program, seed: int) -> None:
+    """Served one after the other in the order in which heads reach them, the channels alone give the replay's times (1e-9).
+
+    Durations and latencies are drawn so that nothing happens at one moment but what one task sends.
+    """
+    rng = np.random.default_rng(seed)
+    links = tuple(replace(link, latency=rng.uniform(0.1, 0.5)) for link in program.channels)
+    program = replace(program, seconds=program.seconds * rng.uniform(0.5, 1.5, len(program)), channels=links)
+    timeline = replay(program, contention=True)
     consumer = np.repeat(np.arange(len(program)), np.diff(program.dependency_offsets))
-    class_of = {
-        (int(a), int(b)): int(c) for a, b, c in zip(program.dependency, consumer, program.transfer, strict=True) if c
-    }
-    moved = contended.transfers
-    for row in range(len(moved)):
-        number = class_of[int(moved.producer[row]), int(moved.consumer[row])]
-        route = program.transfer_route[number]
-        if len(route) == 1:
-            link = program.channels[route[0]]
-            arrived = float(moved.end[row]) - link.latency
-            busy.setdefault(route[0], []).append((arrived - float(moved.size_bytes[row]) / link.bandwidth, arrived))
-    for task in np.flatnonzero(contended.kind == OpKind.REDUCE):
-        for number in program.lane_route[contended.lane[task]]:
-            busy.setdefault(number, []).append((float(contended.start[task]), float(contended.end[task])))
-    for spans in busy.values():
-        held = sorted(span for span in spans if span[1] - span[0] > 1e-9)
-        for (_, end), (start, _) in itertools.pairwise(held):
-            assert start >= end - 1e-9
+    lane = program.lane_of_task()
+    sent: dict[tuple[int, int, int], list[int]] = {}
+    for row in np.flatnonzero(program.transfer).tolist():
+        key = int(program.dependency[row]), int(program.transfer[row]), int(lane[consumer[row]])
+        sent.setdefault(key, []).append(row)
+    asked: list[tuple[float, int, int, int, float]] = []  # moment, number, task or class, hop, tail
+    for number, (producer, transfer, _) in enumerate(sorted(sent, key=lambda key: (key[0], sent[key][0]))):
+        asked.append((float(timeline.end[producer]), number, transfer, 0, float(timeline.end[producer])))
+    for task in np.flatnonzero(timeline.kind == OpKind.REDUCE).tolist():
+        rows = slice(int(program.dependency_offsets[task]), int(program.dependency_offsets[task + 1]))
+        before = timeline.end[task - 1] if task > program.lane_offsets[lane[task]] else 0.0
+        ready = max(float(before), float(timeline.end[program.dependency[rows]].max()))
+        asked.append((ready, len(sent) + task, task, -1, ready))
+    heapq.heapify(asked)
+    free = [0.0] * len(program.channels)
+    arrived: list[float] = []
+    while asked:
+        now, number, what, hop, tail = heapq.heappop(asked)
+        if hop < 0:
+            turns = [max(now, free[c]) for c in program.lane_route[lane[what]]]
+            for c, turn in zip(program.lane_route[lane[what]], turns, strict=True):
+                free[c] = turn + program.seconds[what]
+            assert timeline.start[what] == pytest.approx(max(turns), abs=1e-9)
+            continue
+        route = program.transfer_route[what]
+        link = program.channels[route[hop]]
+        begins = max(now, free[route[hop]])
+        free[route[hop]] = begins + program.transfer_bytes[what] / link.bandwidth
+        tail = max(free[route[hop]], tail) + link.latency
+        if hop + 1 < len(route):
+            heapq.heappush(asked, (begins + link.latency, number, what, hop + 1, tail))
+        else:
+            arrived.append(tail)
+    assert sorted(arrived) == pytest.approx(sorted(timeline.transfers.end.tolist()), abs=1e-9)
+
+
+# ---- what each clause of the contention model says ---------------------------------------------------------------------
+
+
+def arrivals(
+    requests: Sequence[tuple[float, float, tuple[int, ...]]], channels: tuple[Any, ...], reduction: Any = None
+) -> list[float]:
+    """When transfers of (moment of the request, bytes, route) arrive, each from a lane of its own to another.
+
+    reduction: (moment, seconds, route, occupancy) of one all-reduce beside them, whose start and end stand at the end of the list
+    """
+    count, extra = len(requests), 0 if reduction is None else 2
+    tasks = 2 * count + extra
+    seconds = np.zeros(tasks)
+    seconds[:count] = [moment for moment, _, _ in requests]
+    numbers = np.arange(count)
+    lane_kind = np.zeros(tasks, dtype=np.int8)
+    waits, producers, classes = count + numbers, numbers, 1 + numbers
+    lane_route: tuple[tuple[int, ...], ...] = ((),) * tasks
+    lane_occupancy: tuple[tuple[float, ...], ...] = ((),) * tasks
+    if reduction is not None:
+        seconds[-2], seconds[-1] = reduction[:2]
+        lane_kind[-1] = LaneKind.COLLECTIVE
+        waits, producers = np.append(waits, tasks - 1), np.append(producers, tasks - 2)
+        classes = np.append(classes, 0)
+        lane_route = (*lane_route[:-1], reduction[2])
+        lane_occupancy = (*lane_occupancy[:-1], reduction[3])
+    zeros = np.zeros(tasks, dtype=np.int32)
+    idle = [
+        sum(channels[c].latency for c in route) + size / min(channels[c].bandwidth for c in route)
+        for _, size, route in requests
+    ]
+    program = Program(
+        lane_offsets=np.arange(tasks + 1, dtype=np.int64),
+        lane_device=np.arange(tasks, dtype=np.int32),
+        lane_kind=lane_kind,
+        lane_sharing=np.full(tasks, -1, dtype=np.int32),
+        kind=zeros.astype(np.int8),
+        stage=zeros,
+        microbatch=zeros,
+        replica=zeros,
+        first_sample=zeros,
+        samples=zeros + 1,
+        seconds=seconds,
+        dependency_offsets=np.searchsorted(waits, np.arange(tasks + 1)).astype(np.int64),
+        dependency=producers.astype(np.int32),
+        transfer=classes.astype(np.int32),
+        transfer_seconds=np.array([0.0, *idle]),
+        transfer_bytes=np.array([0.0, *(size for _, size, _ in requests)]),
+        transfer_route=((), *(route for _, _, route in requests)),
+        lane_route=lane_route,
+        channels=channels,
+        lane_occupancy=lane_occupancy,
+    )
+    timeline = replay(program, contention=True)
+    times = timeline.start[count : 2 * count].tolist()
+    return [*times, timeline.start[-1], timeline.end[-1]] if reduction is not None else times
+
+
+def test_a_channel_is_asked_when_the_head_reaches_it() -> None:
+    """10 bytes hold channel 0 until 10, and one byte behind them for channels 0 and 1 arrives at 11; channel 1 is idle until
+    10, so that the byte that asks for it at 1 is there at 2."""
+    both = (channel(1.0), channel(1.0))
+    assert arrivals([(0.0, 10.0, (0,)), (0.0, 1.0, (0, 1)), (1.0, 1.0, (1,))], both) == [10.0, 11.0, 2.0]
+
+
+@pytest.mark.parametrize(("moment", "times"), [(2.0, [5.0, 3.0]), (2.5, [5.5, 3.5]), (4.0, [5.0, 6.0])])
+def test_a_head_reaches_the_next_channel_a_latency_later(moment: float, times: list[float]) -> None:
+    """2 bytes reach channel 1 at 3 and hold it until 5: a byte that comes before goes before, one that comes at 4 at 5."""
+    assert arrivals([(0.0, 2.0, (0, 1)), (moment, 1.0, (1,))], (channel(1.0, 3.0), channel(1.0))) == times
+
+
+@pytest.mark.parametrize("route", [(0, 1), (1, 0)])
+def test_a_fast_channel_is_busy_for_its_own_bytes_only(route: tuple[int, int]) -> None:
+    """8 bytes over 1 and 4 bytes a second take 8 s; the fast channel, before the slow one or behind it, is busy for 2 s."""
+    channels = (channel(1.0), channel(4.0))
+    assert arrivals([(0.0, 8.0, route), (1.0, 4.0, (1,)), (1.0, 1.0, (0,))], channels) == [8.0, 3.0, 9.0]
+
+
+@pytest.mark.parametrize(("size", "time"), [(40.0, 12.0), (4.0, 8.0), (28.0, 9.0)])
+def test_the_tail_arrives_when_all_bytes_have_passed_every_channel(size: float, time: float) -> None:
+    """8 bytes come over a channel of 1 byte a second until 8. The next, of 4 bytes a second, is free at 10: they have all come,
+    and pass in 2 s; free at 1: the last byte passes as it comes; free at 7: 2 s for all that was waiting, until 9."""
+    assert arrivals([(0.0, size, (1,)), (0.0, 8.0, (0, 1))], (channel(1.0), channel(4.0)))[1] == time
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    links=st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.0, 3.0)), min_size=1, max_size=5),
+    size=st.floats(0.0, 100.0),
+)
+def test_an_idle_route_takes_its_latencies_and_its_slowest_channel(
+    links: list[tuple[float, float]], size: float
+) -> None:
+    """Sum of latencies + bytes / slowest bandwidth, for routes of any length."""
+    channels = tuple(channel(*link) for link in links)
+    idle = sum(latency for _, latency in links) + size / min(bandwidth for bandwidth, _ in links)
+    assert arrivals([(0.0, size, tuple(range(len(links))))], channels) == [pytest.approx(idle, rel=1e-12)]
+
+
+def test_transfers_that_ask_at_one_moment_are_served_in_the_order_of_their_causes() -> None:
+    """Of two at 1 s, on the lanes 0 and 1, the first lane's goes first."""
+    assert arrivals([(1.0, 2.0, (0,)), (1.0, 1.0, (0,))], (channel(1.0),)) == [3.0, 4.0]
+
+
+def test_an_all_reduce_takes_its_turn_on_every_channel() -> None:
+    """An all-reduce of 4 s is asked for at 0.5: channel 0 (busy until 3) is its own for 4 s, channel 1 for a quarter of that at
+    once. It runs from 3 to 7; a byte that asks at 1 has channel 0 at 7, and channel 1 at 1.5."""
+    requests = [(0.0, 3.0, (0,)), (1.0, 1.0, (0,)), (1.0, 1.0, (1,))]
+    reduction = (0.5, 4.0, (0, 1), (1.0, 0.25))
+    assert arrivals(requests, (channel(1.0), channel(1.0)), reduction) == [3.0, 8.0, 2.5, 3.0, 7.0]
 
 
 def test_blocking_transfers_queue_on_their_channel_too() -> None:
