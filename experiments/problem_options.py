@@ -58,6 +58,13 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help="of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
     )
+    group.add_argument(
+        "--replica-updates",
+        default="overlapped",
+        metavar="RULE",
+        help="when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the "
+        "gradients of the round are all-reduced) or barrier (at once, all of a round together)",
+    )
     group.add_argument("--no-contention", action="store_true", help="transfers do not queue on shared links")
 
 
@@ -109,6 +116,7 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
         communication=arguments.communication,
         contention=not arguments.no_contention,
         weight_versions=arguments.weight_versions,
+        replica_updates=arguments.replica_updates,
     )
 
 
@@ -154,4 +162,5 @@ def problem_options(arguments: argparse.Namespace, problem: Problem) -> dict[str
         "communication": problem.communication,
         "no_contention": not problem.contention,
         "weight_versions": problem.weight_versions,
+        "replica_updates": problem.replica_updates,
     }

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from simulator.schedule_text import from_text, from_torch_csv, read_schedule, to_text, to_torch_csv
     from simulator.schedules import (
         METHOD_SCHEDULES,
+        REPLICA_UPDATES,
         SCHEDULES,
         VERSION_METHODS,
         ScheduleFamily,
@@ -104,6 +105,7 @@ _HOME = {
     "to_text": "schedule_text",
     "to_torch_csv": "schedule_text",
     "METHOD_SCHEDULES": "schedules",
+    "REPLICA_UPDATES": "schedules",
     "SCHEDULES": "schedules",
     "VERSION_METHODS": "schedules",
     "microbatches_per_minibatch": "schedules",
@@ -176,6 +178,7 @@ __all__ = [
     "METHOD_SCHEDULES",
     "OPTIMIZER_STATES",
     "PREDICTION_RULES",
+    "REPLICA_UPDATES",
     "SCHEDULES",
     "UNEQUAL_SCHEDULES",
     "VERSION_METHODS",

@@ -59,7 +59,7 @@ class DeviceMemory:
 def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
     """Memory of every device in use, by device id.
 
-    Always there: weights, gradients, optimizer states, and in asynchronous plans the copies of the weights that the plan's
+    Always there: weights, gradients (of every round that is still being all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's
     schedule asks for: one for every other mini-batch in flight where weights are stashed, else by `simulator.versions`.
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
@@ -75,7 +75,10 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         elements = float(layers.parameters[held].sum())
         copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
         for replica, device in enumerate(stage.devices):
-            static[device] += _always_there(elements, problem.element_bytes, problem.optimizer_bytes, copies[replica])
+            gradients = _gradient_copies(timeline, number, replica, plan)
+            static[device] += _always_there(
+                elements, problem.element_bytes, problem.optimizer_bytes, copies[replica], gradients
+            )
             _activation_events(events[device], costs, layers, timeline, number, replica, held)
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
@@ -85,11 +88,13 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     )
 
 
-def _always_there(elements: float, element_bytes: int, optimizer_bytes: float, copies: int) -> NDArray[np.float64]:
+def _always_there(
+    elements: float, element_bytes: int, optimizer_bytes: float, copies: int, gradients: int
+) -> NDArray[np.float64]:
     row = np.zeros(len(CATEGORIES))
     row[0] = elements * element_bytes
     row[1] = elements * element_bytes * (copies - 1)
-    row[2] = elements * element_bytes
+    row[2] = elements * element_bytes * gradients
     row[3] = elements * optimizer_bytes
     return row
 
@@ -104,6 +109,22 @@ def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[
     table = version_table(timeline, 1 if method == "vertical-sync" else len(plan.microbatches))
     copies: list[int] = COPY_RULES[method](table).tolist()
     return copies
+
+
+def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -> int:
+    """Gradients that a replica holds at once: 1, or one for each mini-batch whose round it has not yet applied."""
+    if plan.replication != "round-robin":
+        return 1
+    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
+    pending: set[int] = set()
+    most = 1
+    for kind, minibatch in zip(timeline.kind[rows].tolist(), timeline.microbatch[rows].tolist(), strict=True):
+        if kind == OpKind.UPDATE:
+            pending.discard(minibatch)
+        elif kind == OpKind.BACKWARD:
+            pending.add(minibatch)
+            most = max(most, len(pending))
+    return most
 
 
 def _weight_copies(timeline: Timeline, stage: int, plan: Plan) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from hardware_profiles import PRECISION_BYTES, Cluster, Precision
 from simulator.layers import Workload
 from simulator.lowering import COMMUNICATIONS, Communication
+from simulator.schedules import REPLICA_UPDATES
 
 Replication = Literal["split", "round-robin"]
 REPLICATIONS: tuple[str, ...] = get_args(Replication)
@@ -34,6 +35,7 @@ class Problem:
     communication: see `simulator.lowering.lower`
     contention: transfers queue on the links that they share (SimPy engine only)
     weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
+    replica_updates: one of REPLICA_UPDATES; when replicas that take mini-batches in turn apply their common update
     """
 
     workload: Workload
@@ -45,6 +47,7 @@ class Problem:
     communication: Communication = "overlapped"
     contention: bool = True
     weight_versions: str = "stashing"
+    replica_updates: str = "overlapped"
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -54,6 +57,7 @@ class Problem:
             ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),
             ("communication", self.communication, COMMUNICATIONS),
             ("weight_versions", self.weight_versions, WEIGHT_VERSIONS),
+            ("replica_updates", self.replica_updates, REPLICA_UPDATES),
         ):
             if value not in choices:
                 raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(choices)}")

@@ -144,6 +144,8 @@ def build_program(
         options = {"chunks": plan.chunks}
     elif family is not None and "replicas" in family.options:
         options = {"replicas": plan.replicas}
+        if "replica_updates" in family.options:
+            options = {**options, "replica_updates": problem.replica_updates}
     elif _updates_by_minibatch(plan):
         options = {"microbatches_per_minibatch": len(plan.microbatches)}
     flush = family is None or family.flush

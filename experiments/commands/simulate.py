@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from simulator import Communication, Schedule, ScheduleFamily, Timeline
 
-_OPTIONS = ("microbatches_per_minibatch", "chunks", "replicas", "lanes")
+_OPTIONS = ("microbatches_per_minibatch", "chunks", "replicas", "replica_updates", "lanes")
 """Arguments that are options of a schedule family."""
 
 
@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--chunks", type=count, metavar="V", help="stages a device (interleaved-1f1b, looped-bfs; default 2)"
     )
     parser.add_argument("--replicas", type=counts, metavar="R,…", help="replicas of each stage (1f1b-rr)")
+    parser.add_argument(
+        "--replica-updates", metavar="RULE", help="when replicas update: overlapped (default) or barrier (1f1b-rr)"
+    )
     parser.add_argument(
         "--lanes",
         metavar="HOW",
@@ -162,8 +165,8 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     if arguments.schedule_csv:
         if any(getattr(arguments, name) for name in ("stages", "microbatches", "minibatches", *_OPTIONS)):
             raise UsageError(
-                "--stages, --microbatches, --minibatches, --microbatches-per-minibatch, --chunks, --replicas and --lanes "
-                "come from the file with --schedule-csv"
+                "--stages, --microbatches, --minibatches, --microbatches-per-minibatch, --chunks, --replicas, --replica-updates "
+                "and --lanes come from the file with --schedule-csv"
             )
         try:
             schedule = read_schedule(arguments.schedule_csv)

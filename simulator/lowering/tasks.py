@@ -151,8 +151,8 @@ def _reductions(schedule: Schedule, ops: LaneOps, costs: Costs) -> list[_Reducti
 def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Rows]]:
     """Rounds of gradient all-reduce of a stage, in order.
 
-    Flushed: one round, the last gradient of each lane. Asynchronous: the last gradient before each update; round-robin replicas
-    reduce together once each has run one mini-batch (the last round may have fewer).
+    Flushed: one round, the last gradient of each lane. Asynchronous: the last gradient of each update's mini-batch; round-robin
+    replicas reduce together once each has run one mini-batch (the last round may have fewer).
     """
     lanes = ops.rows_of_stage[stage]
     kinds = (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT)
@@ -160,14 +160,27 @@ def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Row
     if schedule.flush:
         return [(0, np.array([rows[-1] for rows in gradients if len(rows)], dtype=np.int64))]
     triggers, numbers = [], []
+    in_turn = bool(schedule.replicas()[stage] > 1)
     for (_, rows), gradient in zip(lanes, gradients, strict=True):
         updating = rows[ops.kind[rows] == OpKind.UPDATE]
-        triggers.append(gradient[np.searchsorted(gradient, updating) - 1])
+        triggers.append(_of_minibatch(ops, gradient, updating) if in_turn else _just_before(gradient, updating))
         numbers.append(_round_of_update(schedule, ops, stage, updating))
     rows, round_of = np.concatenate(triggers), np.concatenate(numbers)
     order = np.argsort(round_of, kind="stable")
     distinct, starts = np.unique(round_of[order], return_index=True)
     return list(zip(distinct.tolist(), np.split(rows[order], starts[1:]), strict=True))
+
+
+def _just_before(gradient: Rows, updating: Rows) -> Rows:
+    """The last gradient in front of each update."""
+    return gradient[np.searchsorted(gradient, updating) - 1]
+
+
+def _of_minibatch(ops: LaneOps, gradient: Rows, updating: Rows) -> Rows:
+    """The last gradient of each update's own mini-batch: replicas in turn may run later ones before they update."""
+    order = np.argsort(ops.microbatch[gradient], kind="stable")
+    place = np.searchsorted(ops.microbatch[gradient[order]], ops.microbatch[updating], side="right") - 1
+    return gradient[order[place]]
 
 
 def _round_of_update(schedule: Schedule, ops: LaneOps, stage: int, updating: Rows) -> NDArray[np.int32]:

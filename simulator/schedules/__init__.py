@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from simulator.schedule import Schedule
-from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
+from simulator.schedules.asynchronous import REPLICA_UPDATES, one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
     blocking_one_forward_one_backward,
     forward_and_backward_parallel,
@@ -39,7 +39,8 @@ class ScheduleFamily:
     build: (stages, microbatches, **options) -> Schedule
     summary: one line for `pipeplan list`
     options: names of the keyword options that `build` takes: `chunks` (stages a device), `replicas` (devices of each
-        stage), `lanes` (how the lanes of a device divide it), `microbatches_per_minibatch` (micro-batches an update)
+        stage), `replica_updates` (one of REPLICA_UPDATES), `lanes` (how the lanes of a device divide it),
+        `microbatches_per_minibatch` (micro-batches an update)
     flush: every mini-batch ends with a flush and one update
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
@@ -76,7 +77,7 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "1f1b-rr": ScheduleFamily(
         one_forward_one_backward_round_robin,
         "PipeDream with replicated stages: mini-batches go round robin over the replicas",
-        ("replicas",),
+        ("replicas", "replica_updates"),
         flush=False,
     ),
     "1f1b-as": ScheduleFamily(
@@ -139,6 +140,7 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
 __all__ = [
     "ENTRY_POINT_GROUP",
     "METHOD_SCHEDULES",
+    "REPLICA_UPDATES",
     "SCHEDULES",
     "VERSION_METHODS",
     "ScheduleFamily",

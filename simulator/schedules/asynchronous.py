@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,26 +12,47 @@ from simulator.ops import OpKind
 from simulator.schedule import Columns, Schedule, from_columns
 from simulator.schedules.flushed import alternation
 
+ReplicaUpdates = Literal["overlapped", "barrier"]
+REPLICA_UPDATES: tuple[str, ...] = get_args(ReplicaUpdates)
+"""When replicas that take mini-batches in turn apply the update of their round, the mini-batches that they all-reduce together.
+
+`overlapped`: a replica runs its next forward and backward while the round is all-reduced, and updates after that backward;
+`barrier`: a replica updates right after its own backward, and so waits there for every replica of its round.
+"""
+
 
 def pipedream(stages: int, microbatches: int) -> Schedule:
     """PipeDream's 1F1B on a straight pipeline: stage s of n keeps n-s mini-batches in flight, one update a backward."""
     return _round_robin("pipedream", stages, microbatches, (1,) * stages)
 
 
-def one_forward_one_backward_round_robin(stages: int, microbatches: int, replicas: Sequence[int]) -> Schedule:
+def one_forward_one_backward_round_robin(
+    stages: int, microbatches: int, replicas: Sequence[int], replica_updates: str = "overlapped"
+) -> Schedule:
     """PipeDream's 1F1B-RR (Narayanan et al. 2019, section 3.2): mini-batch i runs on replica i mod R of each stage.
 
     A rank of stage s warms up with floor((ranks - 1 - ranks before the stage) / R_s) forwards, then strictly alternates.
+    replica_updates: one of REPLICA_UPDATES. Two replicas of stage 0 in front of two stages, R = 2, w = 1, `|` an update:
+
+        overlapped: replica 0: 0 2 a 4 c|6 e|8 g|   (a's update after c; meanwhile b comes back on replica 1)
+        barrier:    replica 0: 0 2 a|4 c|6 e|8 g|
+
+    Mini-batches come back one by one, so the replicas of a stage are a mini-batch apart; at a barrier the first waits for
+    the last, and all then send at once to stages that take one at a time.
     """
+    if replica_updates not in REPLICA_UPDATES:
+        raise ValueError(f"replica_updates {replica_updates!r} is unknown; choices: {', '.join(REPLICA_UPDATES)}")
     counts = tuple(int(count) for count in replicas)
     if len(counts) != stages or min(counts) < 1:
         raise ValueError(
             f"1f1b-rr needs one replica count of at least 1 for each of {stages} stages, got {list(counts)}"
         )
-    return _round_robin("1f1b-rr", stages, microbatches, counts)
+    return _round_robin("1f1b-rr", stages, microbatches, counts, overlapped=replica_updates == "overlapped")
 
 
-def _round_robin(name: str, stages: int, minibatches: int, replicas: tuple[int, ...]) -> Schedule:
+def _round_robin(
+    name: str, stages: int, minibatches: int, replicas: tuple[int, ...], *, overlapped: bool = False
+) -> Schedule:
     ranks = sum(replicas)
     columns: list[Columns] = []
     numbers: list[int] = []
@@ -40,18 +62,20 @@ def _round_robin(name: str, stages: int, minibatches: int, replicas: tuple[int, 
         for replica in range(min(count, minibatches)):  # a rank without an op would be on no device
             own = np.arange(replica, minibatches, count, dtype=np.int32)
             kind, position = alternation(len(own), warm_up)
-            columns.append(_with_updates(stage, kind, own[position]))
+            # One replica alone has no round to wait for: it updates at once.
+            columns.append(_with_updates(stage, kind, own[position], lag=1 if overlapped and count > 1 else 0))
             numbers.append(replica)
         before += count
     return from_columns(name, stages, minibatches, columns, replica=numbers, flush=False)
 
 
-def _with_updates(stage: int, kind: NDArray[np.int8], microbatch: NDArray[np.int32]) -> Columns:
-    """Put the update of a mini-batch right after its backward."""
-    after = np.flatnonzero(kind == OpKind.BACKWARD) + 1
+def _with_updates(stage: int, kind: NDArray[np.int8], microbatch: NDArray[np.int32], lag: int) -> Columns:
+    """Put the update of each mini-batch behind the `lag`-th backward after its own, the last ones at the end."""
+    backward = np.flatnonzero(kind == OpKind.BACKWARD)
+    after = np.append(backward[lag:], np.full(min(lag, len(backward)), len(kind) - 1)) + 1
     kinds = np.insert(kind, after, OpKind.UPDATE)
     return (
         np.full(len(kinds), stage, dtype=np.int32),
         kinds,
-        np.insert(microbatch, after, microbatch[after - 1]),
+        np.insert(microbatch, after, microbatch[backward]),
     )

@@ -143,10 +143,12 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
 def microbatches_per_minibatch(schedule: Schedule) -> int:
     """Micro-batches whose gradients go into an update of a schedule, T: those before the first update of its first stage.
 
-    All of them where the schedule is flushed or its lists hold no update.
+    All of them where the schedule is flushed or its lists hold no update; 1 where replicas take mini-batches in turn.
     """
     if schedule.flush:
         return schedule.microbatches
+    if (schedule.replicas() > 1).any():
+        return 1
     rank = int(schedule.rank_of_row()[np.argmax(schedule.stage == 0)])
     rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))
     kinds: NDArray[np.int8] = schedule.kind[rows][schedule.stage[rows] == 0]

@@ -135,7 +135,8 @@ def test_a_replica_sends_only_the_samples_that_the_other_side_needs() -> None:
 
 def test_round_robin_replicas_take_turns() -> None:
     """2-1: mini-batches 0 and 2 on one replica, 1 and 3 on the other, on a device each."""
-    program = lower(build_schedule("1f1b-rr", 2, 4, replicas=(2, 1)), HandCosts((1.0, 1.0), (1.0, 1.0)))
+    schedule = build_schedule("1f1b-rr", 2, 4, replicas=(2, 1), replica_updates="barrier")
+    program = lower(schedule, HandCosts((1.0, 1.0), (1.0, 1.0)))
     assert lane(program, 0) == ["0F0", "0F2", "0B0", "0U0", "0B2", "0U2"]
     assert lane(program, 1) == ["0F1", "0F3", "0B1", "0U1", "0B3", "0U3"]
     assert program.lane_device.tolist() == [0, 100, 1]
