@@ -59,8 +59,9 @@ class DeviceMemory:
 def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
     """Memory of every device in use, by device id.
 
-    Always there: weights, gradients (of every round that is still being all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's
-    schedule asks for: one for every other mini-batch in flight where weights are stashed, else by `simulator.versions`.
+    Always there: weights, gradients (of every round that is still being all-reduced), optimizer states, and in asynchronous
+    plans the copies of the weights that the plan's schedule asks for: one for every other mini-batch in flight where weights
+    are stashed, else by `simulator.versions`.
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
     sender, and from the same moment to the start of the consumer on the receiver (which then stashes what it needs): the
