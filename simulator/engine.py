@@ -195,6 +195,7 @@ class _Run:
         """Send a transfer over its route; call `then(what)` when its last byte has arrived."""
         program, environment = self.program, self.environment
         route, size = program.transfer_route[transfer], float(program.transfer_bytes[transfer])
+        slowdown = 1.0 if program.transfer_slowdown is None else float(program.transfer_slowdown[transfer])
 
         def reach(at: tuple[int, float]) -> None:
             """The head reaches channel `hop` of the route, whose last byte has left the channel before at `tail`."""
@@ -202,14 +203,14 @@ class _Run:
             while True:
                 channel = program.channels[route[hop]]
                 begins = max(environment.now, self.channel_free[route[hop]])
-                passed = begins + size / channel.bandwidth
+                passed = begins + size / channel.bandwidth * slowdown
                 self.channel_free[route[hop]] = passed
-                tail = max(passed, tail) + channel.latency
+                tail = max(passed, tail) + channel.latency * slowdown
                 hop += 1
                 if hop == len(route):
                     _after(environment, tail - environment.now, then, what)
                     return
-                head = begins + channel.latency
+                head = begins + channel.latency * slowdown
                 if head > environment.now:
                     _after(environment, head - environment.now, reach, (hop, tail))
                     return

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Channel
-from simulator.ops import LETTERS
+from simulator.ops import LETTERS, OpKind
 
 Route = tuple[int, ...]
 """Channels that a transfer passes, in order; empty for a link of its own."""
+
+
+MOST_SECONDS = 1e300
+"""Most seconds that all tasks and transfers of a program may take together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +56,7 @@ class Program:
     lane_device, lane_kind: int32, int8 [lanes]
     lane_sharing: int32 [lanes]; lanes of one number >= 0 share their device's resources (processor sharing), -1 for a lane alone
     kind, stage, microbatch, replica: int8, int32, int32, int32 [tasks]
-    first_sample, samples: int32 [tasks]; the range of samples that the task covers
+    first_sample, samples: int64 [tasks]; the range of samples that the task covers
     seconds: float64 [tasks]; duration alone on its lane
     dependency_offsets: int64 [tasks + 1]; the dependencies of a task are rows of `dependency` in that range
     dependency: int32 [dependencies]; the task that must have ended
@@ -65,6 +69,9 @@ class Program:
     least_seconds: float64 [tasks] or None; on lanes that share a device, what a task takes at least, because it sends while it
         computes; it then needs only the part seconds / least_seconds of the device
     sends: int32 [tasks] or None; transfer class that a send task carries over its route while the lane is busy, 0 for none
+    transfer_slowdown: float64 [classes] or None; factor on the seconds of each channel of a route, contained in
+        `transfer_seconds`; None is 1
+    Raises ValueError where all seconds together are more than MOST_SECONDS, so that no sum of them can overflow.
     """
 
     lane_offsets: NDArray[np.int64]
@@ -75,8 +82,8 @@ class Program:
     stage: NDArray[np.int32]
     microbatch: NDArray[np.int32]
     replica: NDArray[np.int32]
-    first_sample: NDArray[np.int32]
-    samples: NDArray[np.int32]
+    first_sample: NDArray[np.int64]
+    samples: NDArray[np.int64]
     seconds: NDArray[np.float64]
     dependency_offsets: NDArray[np.int64]
     dependency: NDArray[np.int32]
@@ -89,6 +96,18 @@ class Program:
     lane_occupancy: tuple[tuple[float, ...], ...] = ()
     least_seconds: NDArray[np.float64] | None = None
     sends: NDArray[np.int32] | None = None
+    transfer_slowdown: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = self.seconds.sum() + self.transfer_seconds[self.transfer].sum()
+            if self.least_seconds is not None:
+                total += self.least_seconds.sum()
+        if not total <= MOST_SECONDS:
+            raise ValueError(
+                f"the durations of {len(self)} tasks and their transfers must sum to at most {MOST_SECONDS:g} seconds, "
+                f"got {total:g}"
+            )
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -136,13 +155,43 @@ class Program:
         return replace(self, seconds=np.ascontiguousarray(seconds, dtype=np.float64))
 
     def with_noise(self, spread: float, rng: np.random.Generator) -> Program:
-        """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm."""
+        """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm.
+
+        One factor for each task and for each delivery; a send and the receive behind it are one transfer and have the send's.
+        """
         if not 0 <= spread < 2:
             raise ValueError(
                 f"noise must be at least 0 and below 2 (standard deviation of the logarithm), got {spread}"
             )
         factor = rng.lognormal(-0.5 * spread * spread, spread, len(self))
-        return self.with_seconds(self.seconds * factor)
+        receives = np.flatnonzero(self.kind == OpKind.RECEIVE)
+        factor[receives] = factor[self.dependency[self.dependency_offsets[receives]]]
+        deliveries = self.deliveries()
+        moving = np.flatnonzero(deliveries.transfer)
+        sends = np.zeros(len(self), dtype=np.int32) if self.sends is None else self.sends
+        sending = np.flatnonzero(sends)
+        # From here on each delivery and each send has a transfer class of its own.
+        before = np.concatenate([[0], deliveries.transfer[moving], sends[sending]])
+        slower = rng.lognormal(-0.5 * spread * spread, spread, len(moving))
+        slower = np.concatenate([[1.0], slower, factor[sending]])
+        number = np.zeros(len(deliveries), dtype=np.int32)
+        number[moving] = 1 + np.arange(len(moving))
+        transfer = np.empty_like(self.transfer)
+        transfer[deliveries.rows] = np.repeat(number, np.diff(deliveries.row_offsets))
+        sends_now = np.zeros_like(sends)
+        sends_now[sending] = 1 + len(moving) + np.arange(len(sending))
+        slowdown = slower if self.transfer_slowdown is None else slower * self.transfer_slowdown[before]
+        return replace(
+            self,
+            seconds=self.seconds * factor,
+            least_seconds=None if self.least_seconds is None else self.least_seconds * factor,
+            transfer=transfer,
+            transfer_seconds=self.transfer_seconds[before] * slower,
+            transfer_bytes=self.transfer_bytes[before],
+            transfer_route=tuple(self.transfer_route[one] for one in before.tolist()),
+            transfer_slowdown=slowdown,
+            sends=None if self.sends is None else sends_now,
+        )
 
 
 class DeadlockError(ValueError):

@@ -34,7 +34,7 @@ class Timeline:
     """Start and end of every task of a program, one row a task, lane by lane in the lanes' order.
 
     lane, device, stage, microbatch, replica: int32 [tasks]; kind: int8 [tasks] (OpKind)
-    first_sample, samples: int32 [tasks]
+    first_sample, samples: int64 [tasks]
     start, end: float64 [tasks], seconds
     lane_kind: int8 [lanes] (LaneKind)
     transfers: what moved between devices, where the engine recorded it
@@ -47,8 +47,8 @@ class Timeline:
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
     replica: NDArray[np.int32]
-    first_sample: NDArray[np.int32]
-    samples: NDArray[np.int32]
+    first_sample: NDArray[np.int64]
+    samples: NDArray[np.int64]
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     lane_kind: NDArray[np.int8]
@@ -128,7 +128,7 @@ class Timeline:
         same = (self.lane[1:] == self.lane[:-1]) & (self.kind[1:] == self.kind[:-1])
         same &= (self.stage[1:] == self.stage[:-1]) & (self.microbatch[1:] == self.microbatch[:-1])
         ends[:-1] &= ~same
-        weight = self.samples.astype(np.int64) if unit == "samples" else np.ones(len(self), dtype=np.int64)
+        weight = self.samples if unit == "samples" else np.ones(len(self), dtype=np.int64)
         change[begins], change[ends] = weight[begins], -weight[ends]
         peaks = []
         for device in self.devices():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from simulator.ops import LETTERS, OpKind
 from simulator.schedule import Schedule, ScheduleError
 
 Rows = NDArray[np.int64]
+
+MOST_SAMPLES = 2**52
+"""Most samples of a mini-batch: sums of as many are exact in float64, too."""
 
 Bounds = list[NDArray[np.int64]]
 """Per stage: int64 [micro-batches + 1], first sample of each micro-batch and the end."""
@@ -34,16 +38,24 @@ def sample_bounds(name: str, sizes: Sequence[int] | Sequence[Sequence[int]] | No
         if bounds is None:
             values = np.asarray(stage_sizes)
             if len(values) and not np.issubdtype(values.dtype, np.integer):
-                raise ValueError(f"{name} of stage {stage} must be whole samples, got {values.tolist()}")
-            values = values.astype(np.int64)
+                raise ValueError(f"{name} of stage {stage} must be whole samples, got {_shown(values)}")
             if not nested and len(values) != schedule.microbatches:
                 raise ValueError(f"{name} need {schedule.microbatches} micro-batches, got {len(values)}")
             if len(values) == 0 or values.min() < 1:
-                raise ValueError(f"{name} of stage {stage} must be at least 1 sample each, got {values.tolist()}")
-            bounds = np.concatenate([[0], np.cumsum(values)])
+                raise ValueError(f"{name} of stage {stage} must be at least 1 sample each, got {_shown(values)}")
+            total = values.sum(dtype=np.float64)
+            if total > MOST_SAMPLES:
+                raise ValueError(f"{name} of stage {stage} must sum to at most 2^52 samples, got {total:g}")
+            bounds = np.concatenate([[0], np.cumsum(values.astype(np.int64))])
             made[id(stage_sizes)] = bounds
         result.append(bounds)
     return result
+
+
+def _shown(values: NDArray[Any], most: int = 8) -> str:
+    """The first few values, for a message of one line."""
+    more = f", and {len(values) - most} more" if len(values) > most else ""
+    return f"{values[:most].tolist()}{more}"
 
 
 def check_same_samples(forward: Bounds, backward: Bounds) -> None:
@@ -72,8 +84,8 @@ class LaneOps:
     stage: NDArray[np.int32]
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
-    first: NDArray[np.int32]
-    samples: NDArray[np.int32]
+    first: NDArray[np.int64]
+    samples: NDArray[np.int64]
     rows_of_stage: list[list[tuple[int, Rows]]]
 
     @property
@@ -111,8 +123,8 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
         stage=stage,
         kind=kind,
         microbatch=microbatch,
-        first=np.zeros(len(stage), dtype=np.int32),
-        samples=np.zeros(len(stage), dtype=np.int32),
+        first=np.zeros(len(stage), dtype=np.int64),
+        samples=np.zeros(len(stage), dtype=np.int64),
         rows_of_stage=[[] for _ in range(schedule.stages)],
     )
     for lane in range(len(spans)):
@@ -144,8 +156,9 @@ def _cover(
         begin, end = bounds[number], bounds[number + 1]
         replica, count = share
         size = end - begin
-        ops.first[chosen] = begin + size * replica // count
-        ops.samples[chosen] = size * (replica + 1) // count - size * replica // count
+        whole, rest = size // count, size % count  # size · replica could overflow
+        ops.first[chosen] = begin + whole * replica + rest * replica // count
+        ops.samples[chosen] = whole + rest * (replica + 1) // count - rest * replica // count
 
 
 def check_covered(ops: LaneOps, forward: Bounds) -> None:
@@ -166,7 +179,7 @@ def durations(ops: LaneOps, costs: Costs) -> NDArray[np.float64]:
             kinds = ops.kind[rows]
             for kind in np.unique(kinds):
                 chosen = rows[kinds == kind]
-                samples = ops.samples[chosen].astype(np.int64)
+                samples = ops.samples[chosen]
                 value = costs.seconds(OpKind(int(kind)), stage, int(ops.lane_replica[lane]), samples)
                 timeless = (samples == 0) & (kind <= OpKind.WEIGHT_GRADIENT)
                 seconds[chosen] = np.where(timeless, 0.0, value)
@@ -185,8 +198,7 @@ def split_durations(ops: LaneOps, seconds: NDArray[np.float64], costs: Costs) ->
             for kind, beside in other.items():
                 chosen = rows[(ops.kind[rows] == kind) & (ops.samples[rows] > 0)]
                 if len(chosen):
-                    samples = ops.samples[chosen].astype(np.int64)
-                    longer[chosen] += costs.seconds(beside, stage, int(ops.lane_replica[lane]), samples)
+                    longer[chosen] += costs.seconds(beside, stage, int(ops.lane_replica[lane]), ops.samples[chosen])
     return longer
 
 

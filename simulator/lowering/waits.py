@@ -61,7 +61,7 @@ def _covering(ops: LaneOps, stage: int, kinds: tuple[OpKind, ...]) -> _Covering:
         rows_list.append(chosen)
         lane_list.append(np.full(len(chosen), lane, dtype=np.int64))
     rows, lanes = np.concatenate(rows_list), np.concatenate(lane_list)
-    first = ops.first[rows].astype(np.int64)
+    first = ops.first[rows]
     if len(first) > 1 and not (first[1:] >= first[:-1]).all():
         order = np.argsort(first, kind="stable")
         rows, lanes, first = rows[order], lanes[order], first[order]
@@ -212,7 +212,8 @@ def _classify(
         samples = np.bincount(group, weights=shared).astype(np.int64)[group]
     else:
         samples = shared
-    keys = (source_lane * len(ops.lane_replica) + target_lane) * (np.int64(samples.max()) + 1) + samples
+    sizes, size = np.unique(samples, return_inverse=True)
+    keys = (source_lane * len(ops.lane_replica) + target_lane) * len(sizes) + size
     if (keys == keys[0]).all():
         distinct, first, inverse = keys[:1], np.zeros(1, dtype=np.int64), np.zeros(len(keys), dtype=np.int64)
     else:

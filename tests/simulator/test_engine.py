@@ -430,6 +430,70 @@ def test_noise_has_mean_one_and_the_spread_asked_for(spread: float) -> None:
     assert np.log(factors).std() == pytest.approx(spread, rel=0.02)
 
 
+def test_noise_stretches_an_op_that_sends_while_it_computes_as_a_whole() -> None:
+    """On a shared device an op of 1 s that sends for 4 s takes 4 s and a quarter of the device; with noise f it is 4 f and f."""
+    schedule = build_schedule("fbp-as", 3, 4)
+    program = lower(schedule, given_costs(3, 1.0, 1.0, transfer=4.0, devices=schedule), communication="streaming")
+    assert program.least_seconds is not None
+    assert set(program.least_seconds.tolist()) == {1.0, 4.0}
+    noisy = program.with_noise(0.3, np.random.default_rng(3))
+    assert noisy.least_seconds is not None
+    np.testing.assert_allclose(noisy.least_seconds / program.least_seconds, noisy.seconds / program.seconds, rtol=1e-14)
+    assert len(set((noisy.seconds / program.seconds).tolist())) == len(program)
+
+
+@pytest.mark.parametrize("contention", [False, True])
+@pytest.mark.parametrize("communication", ["overlapped", "send-blocking", "both-blocking"])
+def test_noise_applies_to_every_transfer_once(communication: Any, contention: bool) -> None:
+    """Each transfer of 0.5 + 2 s on idle channels has a factor of its own, the same with contention; its bytes stay."""
+    routes = {(0, 1): (0, 1), (1, 0): (2, 3)}
+    links = (channel(1.0, 0.25), channel(2.0, 0.25)) * 2
+    costs = HandCosts((9.0, 9.0), (9.0, 9.0), transfer_bytes=2.0, routes=routes, channels=links)
+    program = lower(build_schedule("gpipe", 2, 3), costs, communication=communication)
+    noisy = program.with_noise(0.05, np.random.default_rng(5))
+    moved = replay(noisy, contention=contention).transfers
+    factor = (moved.end - moved.start) / 2.5
+    assert len(set(np.round(factor, 9).tolist())) == len(moved) == 6
+    assert np.abs(np.log(factor)).max() < 0.25
+    assert 0.01 < np.log(factor).std() < 0.1
+    assert moved.size_bytes.tolist() == [2.0] * 6
+    again = replay(noisy, contention=not contention).transfers
+    np.testing.assert_allclose(moved.end - moved.start, again.end - again.start, rtol=1e-9)
+
+
+def test_a_receive_lasts_as_long_as_its_send() -> None:
+    """Where transfers block both devices, noise stretches a transfer on both alike."""
+    program = lower(
+        build_schedule("gpipe", 2, 3), given_costs(2, 1.0, 1.0, transfer=0.5), communication="both-blocking"
+    )
+    timeline = replay(program.with_noise(0.3, np.random.default_rng(2)))
+    spans = {
+        kind: np.sort((timeline.end - timeline.start)[timeline.kind == kind]) for kind in (OpKind.SEND, OpKind.RECEIVE)
+    }
+    np.testing.assert_allclose(spans[OpKind.SEND], spans[OpKind.RECEIVE], rtol=1e-12)
+    assert spans[OpKind.SEND].std() > 0.01
+
+
+def test_noise_applies_to_all_reduces_once() -> None:
+    """Buckets of 2 s on a channel of their own: each has its own factor, which is also how long the channel is busy."""
+    costs = HandCosts((1.0,), (4.0,), stage_buckets={0: (Bucket(0.5, 2.0, (0,)),) * 2}, channels=(channel(1.0),))
+    program = lower(build_schedule("gpipe", 1, 1), costs, forward_sizes=[2], split_replicas=[2])
+    noisy = program.with_noise(0.2, np.random.default_rng(4))
+    spans = times(replay(noisy, contention=True), 0, OpKind.REDUCE)
+    lasted = [end - start for start, end in spans]
+    assert lasted == pytest.approx(noisy.seconds[-2:].tolist())
+    assert len({2.0, *lasted}) == 3
+
+
+def test_noise_on_noise_multiplies() -> None:
+    """Drawn twice, a transfer has the product of its factors, contended or not."""
+    costs = HandCosts((9.0, 9.0), (9.0, 9.0), transfer_bytes=2.0, routes={(0, 1): (0,)}, channels=(channel(1.0),))
+    program = lower(build_schedule("gpipe", 2, 1), costs)
+    twice = program.with_noise(0.1, np.random.default_rng(1)).with_noise(0.1, np.random.default_rng(2))
+    free, contended = replay(twice).transfers, replay(twice, contention=True).transfers
+    np.testing.assert_allclose(free.end - free.start, contended.end - contended.start, rtol=1e-12)
+
+
 @pytest.mark.parametrize("spread", [-0.1, 2.0, float("nan")])
 def test_impossible_noise_is_refused(spread: float) -> None:
     """Spread is at least 0 and below 2."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,11 @@ from simulator import (
     Program,
     ScheduleError,
     build_schedule,
+    engine,
     from_text,
     given_costs,
     lower,
+    recurrence,
 )
 from simulator.recurrence import replay
 from tests.simulator.strategies import HandCosts
@@ -86,6 +90,64 @@ def test_one_transfer_carries_all_that_a_device_needs_of_an_op() -> None:
 
 
 # ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replay", [engine.replay, recurrence.replay])
+def test_sample_numbers_beyond_32_bits(replay: Any) -> None:
+    """4 micro-batches of 1,073,741,826 samples at 1 + 2 ns on 2 stages take (4 + 1) · 3 · 1.073741826 s on either engine."""
+    size = 1_073_741_826
+    costs = given_costs(2, 1e-9, 2e-9, per_sample=True)
+    timeline = replay(lower(build_schedule("1f1b", 2, 4), costs, forward_sizes=[size] * 4))
+    assert timeline.makespan_seconds == pytest.approx(15 * size * 1e-9, rel=1e-12)
+    assert timeline.first_sample.max() == 3 * size
+    assert timeline.peak_in_flight(unit="samples").tolist() == [2 * size, size]
+
+
+def test_replicas_tile_a_microbatch_of_the_most_samples() -> None:
+    """2^52 samples in one micro-batch over 3,000 replicas: every share is right, no product overflows."""
+    total = 2**52
+    costs = given_costs(1, 1e-15, 1e-15, per_sample=True, devices=None)
+    costs = replace(costs, devices=(tuple(range(3000)),))
+    program = lower(build_schedule("gpipe", 1, 1), costs, forward_sizes=[total], split_replicas=[3000])
+    forward = program.kind == F
+    assert program.first_sample[forward].tolist() == [total * r // 3000 for r in range(3000)]
+    assert program.samples[forward].sum() == total
+
+
+def test_transfers_of_many_samples_between_many_devices_are_told_apart() -> None:
+    """2^52 samples from 60 replicas to 70: as many transfers as pairs that share a sample, each of its own samples."""
+    total = 2**52
+    costs = HandCosts((1e-15, 1e-15), (1e-15, 1e-15), transfer_bytes=1.0)
+    program = lower(build_schedule("gpipe", 2, 1), costs, forward_sizes=[total], split_replicas=[60, 70])
+    downwards = program.transfer[(program.kind == F)[program.consumers()] & (program.transfer > 0)]
+    cuts = {total * r // 60 for r in range(61)} | {total * r // 70 for r in range(71)}
+    bounds = sorted(cuts)
+    assert sorted(program.transfer_bytes[downwards].tolist()) == sorted(float(b - a) for a, b in pairwise(bounds))
+
+
+@pytest.mark.parametrize("sizes", [[2**52, 1], [2**62] * 4, [2**63] * 2, [2**70, 1]])
+def test_more_samples_than_float64_counts_are_refused(sizes: list[int]) -> None:
+    """The sum of a mini-batch is at most 2^52 samples."""
+    with pytest.raises(
+        ValueError, match=r"forward sizes of stage 0 must (sum to at most 2\^52|be whole) samples"
+    ) as caught:
+        lower(build_schedule("gpipe", 1, len(sizes)), given_costs(1, 1.0, 1.0), forward_sizes=sizes)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        given_costs(2, 1e308, 1e308),
+        given_costs(2, 1e299, 1e299, transfer=1e300),
+        given_costs(2, [1.0, 1e301], 1.0),
+        given_costs(2, 1.0, 1e308, weight=1e308),
+    ],
+)
+def test_durations_whose_sum_could_overflow_are_refused(costs: Any) -> None:
+    """All tasks and transfers of a program together take at most 1e300 seconds, said in one line."""
+    with pytest.raises(ValueError, match=r"must sum to at most 1e\+300 seconds, got (inf|[1-9.]+e\+30[01])$"):
+        lower(build_schedule("gpipe", 2, 4), costs)
 
 
 def test_three_samples_over_two_replicas() -> None:
