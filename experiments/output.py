@@ -20,6 +20,16 @@ class InputError(ValueError):
     """A file that cannot be used; ends the command with exit code 4."""
 
 
+@contextmanager
+def blamed_on(source: str) -> Iterator[None]:
+    """What a file's content leads to is the file's fault: a ValueError inside becomes an InputError that names the source."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(source) else f"{source}: {text}") from None
+
+
 def plain(value: Any) -> Any:
     """The value as JSON knows it: numpy scalars and arrays become numbers and lists, what is not finite becomes null."""
     if isinstance(value, Mapping):

@@ -2,14 +2,81 @@
 
 from __future__ import annotations
 
-import json
+import argparse
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from experiments.output import InputError, to_json
-from simulator import Plan, Stage, write_atomically
+import msgspec
+
+from experiments.output import InputError, blamed_on, to_json
+from experiments.problem_options import read_problem
+from hardware_profiles import Precision, explained, read_bytes
+from simulator import Communication, Plan, Problem, Replication, Stage, build_program, write_atomically
 
 FORMAT = "pipeplan-plan-1"
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+Index = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+
+
+class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A JSON object that refuses keys it does not know."""
+
+
+class ProblemTable(Table, frozen=True, kw_only=True):
+    """`problem`: the options of `pipeplan plan` that describe a problem, by their names."""
+
+    cluster: str
+    batch: Count
+    workload: str | None = None
+    profile: str | None = None
+    devices: Count | None = None
+    sequence: Count | None = None
+    precision: Precision = "fp32"
+    optimizer: str = "momentum"
+    recompute: bool = False
+    communication: Communication = "overlapped"
+    no_contention: bool = False
+    weight_versions: str = "stashing"
+    replica_updates: str = "overlapped"
+
+
+class StageTable(Table, frozen=True, kw_only=True):
+    """One of `plan.stages`: indices of the workload's layers, and ids of the cluster's devices."""
+
+    layers: tuple[Index, ...]
+    devices: tuple[Index, ...]
+
+
+class PlanTable(Table, frozen=True, kw_only=True):
+    """`plan`: a plan's decisions, and its notation for whoever reads the file."""
+
+    planner: str
+    schedule: str
+    replication: Replication
+    microbatches: tuple[Count, ...]
+    stages: tuple[StageTable, ...]
+    forward_sizes: tuple[tuple[Count, ...], ...] = ()
+    backward_sizes: tuple[tuple[Count, ...], ...] = ()
+    notation: str = ""
+
+
+class PlanFile(Table, frozen=True, kw_only=True):
+    """A plan file."""
+
+    format: Literal["pipeplan-plan-1"]
+    problem: ProblemTable
+    plan: PlanTable
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What a plan file says: the plan, its problem, and the options that describe the problem."""
+
+    plan: Plan
+    problem: Problem
+    options: dict[str, Any]
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -31,36 +98,50 @@ def write_plan(path: Path, plan: Plan, problem: dict[str, Any]) -> None:
     write_atomically(path, to_json({"format": FORMAT, "problem": problem, "plan": plan_document(plan)}) + "\n")
 
 
-def read_plan(path: str) -> tuple[Plan, dict[str, Any]]:
-    """Read what `write_plan` wrote: the plan, and the options of its problem; InputError names the file and the key."""
+def is_plan_file(path: str) -> bool:
+    """Whether a file says that it is one of ours; False for a file that cannot be read."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        return b'"pipeplan-plan-' in read_bytes(Path(path))
+    except OSError:
+        return False
+
+
+def read_plan(path: str) -> ReadPlan:
+    """Read what `write_plan` wrote, and see that the plan runs on its problem; InputError names the file and the key."""
+    table = _decoded(path)
+    options = msgspec.structs.asdict(table.problem)
+    given = table.plan
+    plan = Plan(
+        planner=given.planner,
+        schedule=given.schedule,
+        stages=tuple(Stage(stage.layers, stage.devices) for stage in given.stages),
+        microbatches=given.microbatches,
+        replication=given.replication,
+        forward_sizes=given.forward_sizes,
+        backward_sizes=given.backward_sizes,
+    )
+    if table.problem.workload is not None and table.problem.profile is not None:
+        raise InputError(f"{path}: $.problem: give one of workload and profile, not both")
+    with blamed_on(f"{path}: $.problem"):
+        problem = read_problem(argparse.Namespace(**options))
+    with blamed_on(f"{path}: $.plan"):
+        build_program(problem, plan)
+    return ReadPlan(plan, problem, options)
+
+
+def _decoded(path: str) -> PlanFile:
+    try:
+        content = read_bytes(Path(path))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not a text file (UTF-8)") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: is not JSON: line {error.lineno}: {error.msg}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError(
-            f"{path}: is not a plan file: key 'format' must be {FORMAT!r} (pipeplan plan --out writes one)"
-        )
     try:
-        given, problem = document["plan"], dict(document["problem"])
-        plan = Plan(
-            planner=str(given["planner"]),
-            schedule=str(given["schedule"]),
-            stages=tuple(
-                Stage(tuple(int(one) for one in stage["layers"]), tuple(int(one) for one in stage["devices"]))
-                for stage in given["stages"]
-            ),
-            microbatches=tuple(int(one) for one in given["microbatches"]),
-            replication=given["replication"],
-            forward_sizes=tuple(tuple(int(one) for one in sizes) for sizes in given["forward_sizes"]),
-            backward_sizes=tuple(tuple(int(one) for one in sizes) for sizes in given["backward_sizes"]),
-        )
-    except KeyError as error:
-        raise InputError(f"{path}: key {error.args[0]!r} is missing in the plan") from None
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: the plan has a value of the wrong kind: {error}") from None
-    return plan, problem
+        return msgspec.json.decode(content, type=PlanFile)
+    except msgspec.ValidationError as error:
+        try:
+            document = msgspec.json.decode(content)
+        except (RecursionError, msgspec.DecodeError):  # nested too deep, or broken further on: no value to show
+            document = None
+        hint = " (pipeplan plan --out writes plan files)" if "format" in str(error) else ""
+        raise InputError(f"{path}: {explained(str(error), document, PlanFile)}{hint}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not JSON: {error}") from None

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
 
+CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates")
+"""Options that are fields of a problem by the same name, with the problem's own defaults."""
+
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
-    """Workload, cluster, mini-batch and training options."""
+    """Workload, cluster, mini-batch and training options; None (or False) is what was not given."""
     group = parser.add_argument_group("problem")
     source = group.add_mutually_exclusive_group()
     source.add_argument(
@@ -29,7 +32,6 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--cluster",
-        default=DEFAULT_CLUSTER,
         metavar="NAME",
         help=f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
     )
@@ -41,26 +43,23 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples of an iteration (default: the workload's mini-batch × devices)",
     )
     group.add_argument("--sequence", type=count, metavar="N", help="tokens of a sample, for workloads that have them")
-    group.add_argument("--precision", default="fp32", help="fp32 (default), tf32, fp16, bf16, fp8, int8")
-    group.add_argument("--optimizer", default="momentum", help="sgd, momentum (default) or adam")
+    group.add_argument("--precision", metavar="NAME", help="fp32 (default), tf32, fp16, bf16, fp8, int8")
+    group.add_argument("--optimizer", metavar="NAME", help="sgd, momentum (default) or adam")
     group.add_argument(
         "--recompute", action="store_true", help="keep stage inputs only, run forward again before backward"
     )
     group.add_argument(
         "--communication",
-        default="overlapped",
         metavar="MODE",
         help="overlapped (default), send-blocking or both-blocking",
     )
     group.add_argument(
         "--weight-versions",
-        default="stashing",
         metavar="RULE",
         help="of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
     )
     group.add_argument(
         "--replica-updates",
-        default="overlapped",
         metavar="RULE",
         help="when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the "
         "gradients of the round are all-reduced) or barrier (at once, all of a round together)",
@@ -98,8 +97,8 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
             raise UsageError("--sequence cannot change a measured profile")
         workload = read_any_profile(arguments.profile)
     else:
-        workload = workload_from_spec(arguments.workload or DEFAULT_WORKLOAD, arguments.sequence)
-    cluster = load_cluster(arguments.cluster)
+        workload = workload_from_spec(_given(arguments.workload, DEFAULT_WORKLOAD), arguments.sequence)
+    cluster = load_cluster(_given(arguments.cluster, DEFAULT_CLUSTER))
     if arguments.devices is not None:
         if arguments.devices > len(cluster.devices):
             raise UsageError(
@@ -110,14 +109,15 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
         workload=workload,
         cluster=cluster,
         batch=arguments.batch or workload.minibatch * len(cluster.devices),
-        precision=arguments.precision,
-        optimizer=arguments.optimizer,
         recompute=arguments.recompute,
-        communication=arguments.communication,
         contention=not arguments.no_contention,
-        weight_versions=arguments.weight_versions,
-        replica_updates=arguments.replica_updates,
+        **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
     )
+
+
+def _given(text: str | None, default: str) -> str:
+    """What was given, the empty name too."""
+    return default if text is None else text
 
 
 def read_any_profile(path: str) -> Workload:
@@ -152,7 +152,7 @@ def problem_options(arguments: argparse.Namespace, problem: Problem) -> dict[str
     return {
         "workload": path(arguments.workload),
         "profile": path(arguments.profile),
-        "cluster": path(arguments.cluster),
+        "cluster": path(_given(arguments.cluster, DEFAULT_CLUSTER)),
         "devices": arguments.devices,
         "batch": problem.batch,
         "sequence": arguments.sequence,

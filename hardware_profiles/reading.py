@@ -58,15 +58,19 @@ def explained(message: str, document: Any, into: Any) -> str:
     rule, _, path = message.partition(" - at `")
     path = path.removesuffix("`") or "$"
     steps: list[str | int] = [int(index) if index else key for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path)]
+    expected = _type_at(into, document, steps)
+    keys = [field.encode_name for field in getattr(expected, "fields", ())]
+    keys = [*filter(None, [getattr(expected, "tag_field", None)]), *keys]
     stranger = re.fullmatch(r"Object contains unknown field `(.*)`", rule, re.DOTALL)
     if stranger:
         key = stranger[1]
         value = _value_at(document, [*steps, key])
-        return f"{path}.{shown(key)[1:-1]}{value}: " + unknown("unknown key", key[:60], _keys_at(into, document, steps))
+        return f"{path}.{shown(key)[1:-1]}{value}: " + unknown("unknown key", key[:60], keys)
     missing = re.fullmatch(r"Object missing required field `(.*)`", rule)
     if missing:
-        keys = ", ".join(_keys_at(into, document, steps))
-        return f"{path}.{missing[1]}: is missing; keys of this table: {keys}"
+        return f"{path}.{missing[1]}: is missing; keys of this table: {', '.join(keys)}"
+    if isinstance(expected, msgspec.inspect.LiteralType) and rule.startswith("Invalid enum value"):
+        rule = f"must be one of {', '.join(map(str, expected.values))}"
     for theirs, ours in (
         ("Expected", "expected"),
         ("`object`", "a table"),
@@ -78,31 +82,26 @@ def explained(message: str, document: Any, into: Any) -> str:
 
 
 def _value_at(document: Any, steps: list[str | int]) -> str:
-    """` = value` at that path; nothing where the path leads nowhere."""
+    """` = value` at that path; nothing where the path leads nowhere, or where there is no document to look in."""
     for step in steps:
         try:
             document = document[step]
         except (KeyError, IndexError, TypeError):
             return ""
-    return f" = {shown(document)}"
+    return "" if document is None else f" = {shown(document)}"
 
 
-def _keys_at(into: Any, table: dict[str, Any], steps: list[str | int]) -> list[str]:
-    """Keys that the table at that path may have."""
+def _type_at(into: Any, document: Any, steps: list[str | int]) -> msgspec.inspect.Type:
+    """The type that stands at that path of a document; of a union the struct that the document's tag names, or the first."""
     current = msgspec.inspect.type_info(into)
     for step in [*steps, None]:
         if isinstance(current, msgspec.inspect.UnionType):
             structs = [t for t in current.types if isinstance(t, msgspec.inspect.StructType)]
-            tagged = [t for t in structs if t.tag is not None and t.tag == table.get(str(t.tag_field))]
-            lists = [t for t in current.types if not isinstance(t, msgspec.inspect.NoneType)]
-            current = (tagged or structs or lists)[0]
-        if step is None:
-            break
-        if isinstance(current, msgspec.inspect.StructType):
+            tagged = [t for t in structs if t.tag is not None and t.tag == document.get(str(t.tag_field))]
+            others = [t for t in current.types if not isinstance(t, msgspec.inspect.NoneType)]
+            current = (tagged or structs or others)[0]
+        if isinstance(current, msgspec.inspect.StructType) and step is not None:
             current = next(field.type for field in current.fields if field.encode_name == step)
-        elif isinstance(current, msgspec.inspect.ListType):
+        elif isinstance(current, msgspec.inspect.CollectionType) and step is not None:
             current = current.item_type
-    if isinstance(current, msgspec.inspect.StructType):
-        tag = [current.tag_field] if current.tag_field else []
-        return [*tag, *(field.encode_name for field in current.fields)]
-    return []
+    return current

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
+from hardware_profiles import shown
+
 
 class OpKind(IntEnum):
     """What an operation does; the letters are those of `torch.distributed.pipelining`."""
@@ -33,7 +35,7 @@ LETTERS = "FBIWUPRSV"
 COMPUTE_KINDS = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
 """The kinds that torch calls compute: F B I W."""
 
-_PATTERN = re.compile(r"(\d+)([FBIWUP])(\d+)")
+_PATTERN = re.compile(r"([0-9]{1,9})([FBIWUP])([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,6 +54,9 @@ class Op:
         """Read `2F0`; ValueError for anything else."""
         match = _PATTERN.fullmatch(text.strip())
         if match is None:
-            raise ValueError(f"op {text.strip()!r} is not STAGE, one letter of F B I W U P, MICRO-BATCH, as in 2F0")
+            raise ValueError(
+                f"op {shown(text.strip())} is not STAGE, one letter of F B I W U P, MICRO-BATCH, as in 2F0 "
+                "(numbers below a thousand million)"
+            )
         stage, letter, microbatch = match.groups()
         return Op(int(stage), OpKind(LETTERS.index(letter)), int(microbatch))

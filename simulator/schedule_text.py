@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+from hardware_profiles import read_bytes
 from simulator.ops import COMPUTE_KINDS, Op, OpKind
 from simulator.schedule import Schedule, ScheduleError, from_lists
 
-_COMMUNICATION = re.compile(r"\d+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)\d*")
-_OVERLAPPED = re.compile(r"\(.*\)OVERLAP_F_B")
+_COMMUNICATION = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
+_OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+"""Torch's pair of a forward and a backward, which it performs one after the other: `(0F4;1B2)OVERLAP_F_B`."""
 
 
 def to_text(schedule: Schedule) -> str:
@@ -35,18 +38,22 @@ def to_torch_csv(schedule: Schedule) -> str:
 
 
 def from_torch_csv(text: str, name: str = "csv") -> Schedule:
-    """Read a compute-only or a full CSV of torch; blank cells are idle.
+    """Read a compute-only or a full CSV of torch; blank cells are idle, an `OVERLAP_F_B` is its ops in their order.
 
     Transfers and sharding actions are passed over: the simulator adds transfers itself, from the plan.
     """
-    return _parse([[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row], name)
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row]
+    except csv.Error as error:  # a cell beyond the csv module's limit
+        raise ScheduleError(f"is not CSV: {error}") from None
+    return _parse(rows, name)
 
 
 def read_schedule(path: str | Path) -> Schedule:
     """Read a schedule file (CSV of torch, or text lines); ScheduleError names the file."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode("utf-8-sig")
     except OSError as error:
         raise ScheduleError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -62,20 +69,21 @@ def read_schedule(path: str | Path) -> Schedule:
 def _parse(rows: list[list[str]], name: str) -> Schedule:
     lists = []
     for row_number, row in enumerate(rows, 1):
-        ops = []
+        ops: list[Op] = []
         for column, cell in enumerate(row, 1):
-            if not cell or _COMMUNICATION.fullmatch(cell):
-                continue
-            if _OVERLAPPED.fullmatch(cell):
-                raise ScheduleError(
-                    f"row {row_number}, column {column}: overlapped pairs such as {cell!r} are not supported; "
-                    "write the two ops in separate cells"
-                )
             try:
-                ops.append(Op.parse(cell))
+                ops.extend(_ops_of(cell))
             except ValueError as error:
                 raise ScheduleError(f"row {row_number}, column {column}: {error}") from None
         if ops:
             lists.append(ops)
     flush = not any(op.kind is OpKind.UPDATE for ops in lists for op in ops)
     return from_lists(name, lists, flush=flush)
+
+
+def _ops_of(cell: str) -> Iterator[Op]:
+    """The ops of one cell: one, those of a pair, or none where it is blank or moves data only."""
+    pair = _OVERLAPPED.fullmatch(cell)
+    for part in pair[1].split(";") if pair else (cell,):
+        if part and not _COMMUNICATION.fullmatch(part):
+            yield Op.parse(part)

@@ -11,7 +11,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
-        "file", nargs="?", metavar="FILE", help="profile TOML, graph.txt, profile JSON, config.json or schedule CSV"
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or plan JSON",
     )
     group.add_argument("--schema", metavar="KIND", help=f"print the JSON Schema of a profile: {' or '.join(SCHEMAS)}")
 
@@ -32,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _summary(path: str) -> str:
-    from experiments.output import InputError
+    from experiments.output import blamed_on
     from experiments.problem_options import read_any_profile
 
     if path.endswith(".txt"):
@@ -44,6 +47,7 @@ def _summary(path: str) -> str:
             f"mini-batch {profile.minibatch}"
         )
     if path.endswith(".json"):
+        from experiments.plan_files import is_plan_file, read_plan
         from simulator.workloads import is_measured_profile, load_measured_profile, read_config
 
         if is_measured_profile(path):
@@ -54,19 +58,21 @@ def _summary(path: str) -> str:
                 f"on {measured.measurement.device_name}, spread {measured.measurement.spread:.2f}"
                 + ("" if measured.measurement.steady else " (too large)")
             )
+        if is_plan_file(path):
+            found = read_plan(path)
+            plan, problem = found.plan, found.problem
+            return (
+                f"ok: plan of {plan.planner} for {problem.workload.name} on {problem.cluster.name}: {plan.schedule}, "
+                f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
+            )
         workload = read_config(path)
         return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
     if path.endswith(".csv"):
-        from simulator import ScheduleError, check_schedule, read_schedule
+        from simulator import check_schedule, read_schedule
 
-        try:
+        with blamed_on(path):
             schedule = read_schedule(path)
-        except ScheduleError as error:
-            raise InputError(str(error)) from None
-        try:
             check_schedule(schedule)
-        except ScheduleError as error:
-            raise InputError(f"{path}: {error}") from None
         return (
             f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
             f"{schedule.microbatches} micro-batches, {len(schedule)} ops"

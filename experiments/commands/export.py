@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from experiments.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
 
 if TYPE_CHECKING:
+    from experiments.plan_files import ReadPlan
     from simulator import Plan, Problem
+
+DEFAULT_PLANNER = "pipedream"
 
 FORMATS = {
     "chrome-trace": "timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, with transfers and memory",
@@ -26,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", required=True, metavar="FORMAT", help="; ".join(f"{k}: {v}" for k, v in FORMATS.items())
     )
-    parser.add_argument("--planner", default="pipedream", metavar="NAME", help="planner (default %(default)s)")
+    parser.add_argument("--planner", metavar="NAME", help=f"planner (default {DEFAULT_PLANNER})")
     parser.add_argument(
         "--plan", metavar="FILE", help="export this plan (from pipeplan plan --out) with its own problem"
     )
@@ -77,16 +80,37 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
     if arguments.plan is not None:
-        from experiments.output import InputError
         from experiments.plan_files import read_plan
 
-        plan, options = read_plan(arguments.plan)
-        unknown = sorted(set(options) - set(vars(arguments)))
-        if unknown:
-            raise InputError(f"{arguments.plan}: problem option {unknown[0]!r} is unknown")
-        vars(arguments).update(options)
-        return read_problem(arguments), plan
+        found = read_plan(arguments.plan)
+        _refuse_contradictions(arguments, found)
+        vars(arguments).update(found.options)
+        return found.problem, found.plan
     from planners import make_plan
 
     problem = read_problem(arguments)
-    return problem, make_plan(arguments.planner, problem, read_request(arguments), seed=arguments.seed).plan
+    name = arguments.planner or DEFAULT_PLANNER
+    return problem, make_plan(name, problem, read_request(arguments), seed=arguments.seed).plan
+
+
+def _refuse_contradictions(arguments: argparse.Namespace, found: ReadPlan) -> None:
+    """UsageError for an option that says something else than the plan, or that only a search could heed."""
+    from experiments.output import UsageError
+
+    plan = found.plan
+    own = {
+        **found.options,
+        "planner": plan.planner,
+        "schedule": plan.schedule,
+        "microbatches": len(plan.microbatches),
+        "stages": len(plan.stages),
+    }
+    for name, value in vars(arguments).items():
+        if value in (None, False) or name in ("command", "version", "format", "plan", "out"):
+            continue
+        option = "--" + name.replace("_", "-")
+        if name not in own and value != 0:
+            raise UsageError(f"{option} is for a search; --plan {arguments.plan} has made its plan already")
+        if name in own and value != own[name]:
+            said = option if value is True else f"{option} {value}"
+            raise UsageError(f"{said} contradicts --plan {arguments.plan}, which says {own[name]}")

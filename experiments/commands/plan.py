@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.commands.simulate import count
 from experiments.problem_options import (
-    DEFAULT_CLUSTER,
     add_problem_arguments,
     add_search_arguments,
     problem_options,
@@ -218,7 +217,7 @@ def _run_partition(arguments: argparse.Namespace) -> int:
         raise UsageError("--workers needs --profile FILE: the partition is made from measured seconds")
     if arguments.planner != "pipedream":
         raise UsageError(f"--workers is for --planner pipedream, got {arguments.planner!r}")
-    if arguments.cluster != DEFAULT_CLUSTER:
+    if arguments.cluster is not None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
     _refuse(
         arguments,

@@ -152,9 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
-    from experiments.output import InputError, UsageError
+    from experiments.output import UsageError, blamed_on
     from simulator import (
-        ScheduleError,
         build_schedule,
         check_schedule,
         read_schedule,
@@ -168,14 +167,9 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
                 "--stages, --microbatches, --minibatches, --microbatches-per-minibatch, --chunks, --replicas, --replica-updates "
                 "and --lanes come from the file with --schedule-csv"
             )
-        try:
+        with blamed_on(arguments.schedule_csv):
             schedule = read_schedule(arguments.schedule_csv)
-        except ScheduleError as error:
-            raise InputError(str(error)) from None
-        try:
             check_schedule(schedule)
-        except ScheduleError as error:
-            raise InputError(f"{arguments.schedule_csv}: {error}") from None
         return schedule
     if arguments.stages is None or (arguments.microbatches is None and arguments.minibatches is None):
         raise UsageError("--schedule needs --stages and --microbatches, or --minibatches in their place")

@@ -268,27 +268,6 @@ def test_a_plan_goes_to_a_file_and_back(capsys: pytest.CaptureFixture[str], tmp_
     assert json.loads(out)["otherData"]["makespan_seconds"] == document["iteration_seconds"]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{}", "format"),
-        ("[1", "not JSON"),
-        ('{"format": "pipeplan-plan-1", "problem": {}}', "'plan' is missing"),
-        (
-            '{"format": "pipeplan-plan-1", "problem": {}, "plan": {"planner": "x", "schedule": "1f1b", "stages": 3}}',
-            "wrong kind",
-        ),
-    ],
-)
-def test_a_bad_plan_file_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str) -> None:
-    """What is no plan file is named with its key."""
-    path = tmp_path / "plan.json"
-    path.write_text(text)
-    code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path))
-    assert (code, out, err.count("\n")) == (4, "", 1)
-    assert said in err
-
-
 def test_a_deadlocked_schedule_file_names_device_position_and_op(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -79,7 +79,14 @@ def test_full_csv_of_torch() -> None:
     [
         ("0F0,zero,0B0\n", "row 1, column 2: op 'zero' is not STAGE"),
         ("0F0,0B0\n1F0,1G0\n", "row 2, column 2: op '1G0' is not STAGE"),
-        ("(0F1;1B0)OVERLAP_F_B,0B1\n", "row 1, column 1: overlapped pairs"),
+        ("0F0,(0F1;0X0)OVERLAP_F_B\n", "row 1, column 2: op '0X0' is not STAGE"),
+        ("0F0,(0F1;0B0)OVERLAP\n", "row 1, column 2: op '\\(0F1;0B0\\)OVERLAP' is not STAGE"),
+        ("0F0,99999999999F0\n", "row 1, column 2: op '99999999999F0' is not STAGE"),
+        ("0F99999999999,0B0\n", "row 1, column 1: op '0F99999999999' is not STAGE"),
+        (f"0F0,{'7' * 5000}B0\n", "row 1, column 2: op '7777"),
+        (f"0F0,{'x' * 200_000}\n", "is not CSV: field larger than"),
+        (f"0F0,{'x' * 100_000}\n", "row 1, column 2: op 'xxxx"),
+        ("٣F0,0B0\n", "row 1, column 1: op '٣F0' is not STAGE"),
         ("0SEND_F0,0RECV_B0\n", "a schedule needs at least one op, got none"),
     ],
 )
@@ -88,6 +95,14 @@ def test_faults_of_a_csv_are_placed(text: str, message: str) -> None:
     with pytest.raises(ScheduleError, match=message) as caught:
         from_torch_csv(text)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_pairs_of_torch_are_their_ops_in_order() -> None:
+    """`OVERLAP_F_B` is performed part after part: its cells are read as if they stood apart, transfers in it passed over."""
+    assert to_text(from_torch_csv("0F0,0F1,(0B0;0F2)OVERLAP_F_B,\n(1F0;1RECV_F1)OVERLAP_F_B,()OVERLAP_F_B\n")) == (
+        "0F0 0F1 0B0 0F2\n1F0\n"
+    )
 
 
 def test_files_are_read_by_their_form(tmp_path: Path) -> None:

@@ -1,0 +1,221 @@
+"""Rules of plan files: what `plan` writes is read back; everything else is one line that names the file and the key."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.cli import main
+from experiments.plan_files import ProblemTable
+from experiments.problem_options import add_problem_arguments
+
+DOCUMENT: dict[str, Any] = {
+    "format": "pipeplan-plan-1",
+    "problem": {
+        "workload": "chain:4",
+        "profile": None,
+        "cluster": "pipedream-arxiv-b",
+        "devices": 2,
+        "batch": 8,
+        "sequence": None,
+        "precision": "fp32",
+        "optimizer": "momentum",
+        "recompute": False,
+        "communication": "overlapped",
+        "no_contention": False,
+        "weight_versions": "stashing",
+        "replica_updates": "overlapped",
+    },
+    "plan": {
+        "planner": "hand",
+        "schedule": "gpipe",
+        "notation": "straight",
+        "replication": "split",
+        "microbatches": [4, 4],
+        "stages": [{"layers": [0, 1], "devices": [0]}, {"layers": [2, 3], "devices": [1]}],
+        "forward_sizes": [],
+        "backward_sizes": [],
+    },
+}
+
+
+def changed(path: str, value: object) -> str:
+    """The document with one value replaced; the path is written `plan.stages.0.layers`."""
+    document = copy.deepcopy(DOCUMENT)
+    *steps, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    target: Any = document
+    for step in steps:
+        target = target[step]
+    target[last] = value
+    return json.dumps(document)
+
+
+def without(path: str) -> str:
+    """The document without one key."""
+    document = copy.deepcopy(DOCUMENT)
+    section, key = path.split(".")
+    del document[section][key]
+    return json.dumps(document)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `pipeplan words…`."""
+    code = main(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+CASES = [
+    *[("plan.replication", value) for value in ("Split", [], None, 3)],
+    *[
+        ("plan.microbatches", value)
+        for value in ([4.9, 4.2], ["4", "4"], [True], [float("inf")], [], [0, 8], [4], None, [2**63])
+    ],
+    *[("problem.no_contention", value) for value in ("false", 0, None)],
+    *[("problem.recompute", value) for value in ("no", 1)],
+    *[("problem.batch", value) for value in ("8", [8], 0, -8, 8.0, 10**30, 9)],
+    *[("problem.devices", value) for value in ("4", 4.0, 0, 99)],
+    *[("problem.cluster", value) for value in (5, None, "", "no-such", "/dev/null", "a\u0000b", "x\u001b[31m")],
+    *[("problem.workload", value) for value in (5, "no-such", "chain:9", "chain:999999999999", "/")],
+    *[("problem.profile", value) for value in (5, "graph.txt")],
+    *[("problem.precision", value) for value in ("fp7", 32)],
+    *[("problem.optimizer", value) for value in ("magic", [])],
+    *[("problem.communication", value) for value in ("pigeon", {})],
+    ("problem.weight_versions", "none"),
+    ("problem.replica_updates", "whenever"),
+    ("problem.sequence", 4),
+    *[(f"problem.{key}", "x") for key in ("out", "format", "command", "planner", "seed", "x" * 1000, "\u001b[31m")],
+    *[(f"plan.{key}", 1) for key in ("out", "seconds")],
+    *[("plan.schedule", value) for value in ("no-such", 1)],
+    *[("plan.planner", value) for value in (1, None)],
+    *[("plan.stages", value) for value in ([], {}, 3, [[0], [1]], [{"layers": [0, 1, 2, 3]}])],
+    *[("plan.stages.0.layers", value) for value in ([0], [0, 1, 2], [0, -1], [0, 10**10], ["0", 1], [[0]], 0)],
+    *[("plan.stages.0.devices", value) for value in ([1], [], [7], [0, 0], None)],
+    *[("plan.forward_sizes", value) for value in ([[4, 4]], [[4, 4], [4, 3]], [4, 4], "x")],
+    ("plan.backward_sizes", [[4, 4], [4, 4]]),
+    *[("format", value) for value in ("pipeplan-plan-2", 1, None)],
+    ("extra", 1),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), CASES, ids=lambda one: repr(one)[:30])
+def test_a_wrong_value_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, path: str, value: object
+) -> None:
+    """Wrong kinds, ranges, names and keys: exit code 4, one short line that names file and section; nothing is written."""
+    file = tmp_path / "plan.json"
+    file.write_text(changed(path, value), encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    export, check = ("export", "--format", "text", "--out", str(tmp_path / "ops"), "--plan"), ("check",)
+    for words in (export,) if path == "format" else (export, check):
+        code, out, err = run(capsys, *words, str(file))
+        assert (code, out, err.count("\n")) == (4, "", 1), err
+        assert "plan.json: $." in err or "is not JSON" in err
+        assert err.rstrip("\n").isprintable()
+        assert len(err) <= 300 + len(str(tmp_path))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not JSON"),
+        ("{}", "$.format: is missing"),
+        ("null", "a table"),
+        ("[1", "a table"),
+        ('{"format": "pipeplan-plan-1", "problem": {', "not JSON"),
+        (without("problem.batch"), "$.problem.batch: is missing"),
+        (without("plan.stages"), "$.plan.stages: is missing"),
+        ("[" * 100_000, "a table"),
+        ('{"format": "pipeplan-plan-1", "plan": ' + "[" * 100_000, "$.plan: expected a table"),
+        (
+            '{"format": "pipeplan-plan-1", "problem": {"cluster": ' + '{"a":' * 100_000,
+            "$.problem.cluster: expected `str`",
+        ),
+        (changed("problem.batch", 8).replace("8", "9" * 5000, 1), "$.problem.batch: Integer value out of range"),
+        (changed("problem.batch", 8) + " " * (16 * 2**20), "larger than 16 MiB"),
+    ],
+    ids=lambda one: one[:20],
+)
+def test_what_is_no_plan_file_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, said: str
+) -> None:
+    """Absent keys, other documents, broken and endless JSON: exit code 4 and one short line."""
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="utf-8")
+    code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path))
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert said in err
+    assert len(err) <= 300 + len(str(tmp_path))
+
+
+def test_a_plan_file_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The document above is right: its ops, what `check` says of it, and optional keys left out."""
+    path = tmp_path / "plan.json"
+    for text in (json.dumps(DOCUMENT), without("plan.notation"), without("problem.no_contention")):
+        path.write_text(text, encoding="utf-8")
+        code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path))
+        assert (code, out, err) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n", "")
+    code, out, err = run(capsys, "check", str(path))
+    assert (code, err) == (0, "")
+    assert "ok: plan of hand for chain-4 on pipedream-arxiv-b" in out
+    assert "gpipe, straight, 2 stages, 2 micro-batches" in out
+
+
+def test_a_plan_file_keeps_every_option_of_a_problem() -> None:
+    """The keys of `problem` are the options that describe one, so that none is lost between `plan` and `export`."""
+    parser = argparse.ArgumentParser()
+    add_problem_arguments(parser)
+    assert set(ProblemTable.__struct_fields__) == set(vars(parser.parse_args([])))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--cluster", "pipedream-b"), "--cluster pipedream-b contradicts --plan"),
+        (("--batch", "16"), "says 8"),
+        (("--recompute",), "--recompute contradicts"),
+        (("--no-contention",), "--no-contention contradicts"),
+        (("--profile", "graph.txt"), "--profile graph.txt contradicts"),
+        (("--planner", "uniform"), "says hand"),
+        (("--schedule", "1f1b"), "says gpipe"),
+        (("--microbatches", "4"), "says 2"),
+        (("--stages", "4"), "says 2"),
+        (("--seed", "1"), "--seed is for a search"),
+        (("--candidates", "all"), "--candidates is for a search"),
+    ],
+)
+def test_options_that_contradict_the_plan_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    """A plan has its problem and its decisions: an option that says something else ends with exit code 2 and one line."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(DOCUMENT), encoding="utf-8")
+    code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path), *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_options_that_say_the_same_as_the_plan_are_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What the plan says too is no contradiction."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(DOCUMENT), encoding="utf-8")
+    words = (
+        "--cluster",
+        "pipedream-arxiv-b",
+        "--batch",
+        "8",
+        "--microbatches",
+        "2",
+        "--planner",
+        "hand",
+        "--seed",
+        "0",
+    )
+    code, out, _ = run(capsys, "export", "--format", "text", "--plan", str(path), *words)
+    assert (code, out) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n")
