@@ -24,8 +24,18 @@ from simulator import Layer, LayerCosts, Problem, Workload
 SPLITTABLE_KINDS = ("convolution", "linear")
 """Kinds of layer that may be cut by output channels."""
 
+
 GRAIN = 16
 """Parts of a layer between which `streamed_fractions` may cut."""
+
+
+def splittable_layers(workload: Workload) -> list[bool]:
+    """Which layers may be cut: analytic ones of SPLITTABLE_KINDS whose weights no other layer uses."""
+    tied = {layer for weight in workload.tied_weights() for layer in weight.layers}
+    return [
+        layer.kind in SPLITTABLE_KINDS and not layer.measured and number not in tied
+        for number, layer in enumerate(workload.layers)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +113,15 @@ def split_workload(workload: Workload, cuts: Sequence[LayerCut]) -> tuple[Worklo
     as the other part does. Raises ValueError for a layer of a kind that cannot be split, or a measured one.
     """
     parts: list[list[float]] = [[] for _ in workload.layers]
+    may = splittable_layers(workload)
     for cut in cuts:
         if cut.fraction < 1.0:
             layer = workload.layers[cut.layer]
-            if layer.kind not in SPLITTABLE_KINDS or layer.measured:
+            if not may[cut.layer]:
                 raise ValueError(
-                    f"layer {layer.name!r} cannot be split: only analytic layers of kind {', '.join(SPLITTABLE_KINDS)} can, "
-                    f"this is {'measured' if layer.measured else layer.kind}"
+                    f"layer {layer.name!r} cannot be split: only analytic layers of kind {', '.join(SPLITTABLE_KINDS)} "
+                    f"with weights of their own can, "
+                    f"this is {'measured' if layer.measured else layer.kind if layer.kind not in SPLITTABLE_KINDS else 'tied'}"
                 )
             parts[cut.layer].append(cut.fraction)
     layers: list[Layer] = []
@@ -159,10 +171,9 @@ def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -
                 f"device {device} ({board.name}) does not stream layers; fractions are for FPGAs and analytic layers"
             )
         boards.append(board)
-    layers = problem.workload.layers
     points = [0]
-    for number, layer in enumerate(layers):
-        points.extend(range(number * GRAIN + 1, (number + 1) * GRAIN) if layer.kind in SPLITTABLE_KINDS else ())
+    for number, may in enumerate(splittable_layers(problem.workload)):
+        points.extend(range(number * GRAIN + 1, (number + 1) * GRAIN) if may else ())
         points.append((number + 1) * GRAIN)
 
     def seconds(stage: int, begin: int, end: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,8 @@ class UnequalTables:
     problem: whose costs these are; devices: of each stage of a pipeline, in order
     forward, backward: float64 [kinds of accelerator, batch + 1, layers + 1], seconds
     kind: kind of accelerator of each device
-    state_bytes: float64 [layers + 1], weights, gradients and optimizer; stash_bytes: float64 [layers + 1], a sample
+    state_bytes: float64 [layers + 1], own weights, gradients and optimizer (see `held_bytes`)
+    stash_bytes: float64 [layers + 1], a sample
     crossing_bytes: float64 [layers + 1], a sample, across the cut before each layer
     links: seconds of 0..batch samples by (link, cut), float64 [2, batch + 1], forward and backward; filled as they are asked for
     """
@@ -58,6 +60,17 @@ class UnequalTables:
     def layers(self) -> int:
         """Number of layers."""
         return len(self.state_bytes) - 1
+
+    def held_bytes(self, begin: int, end: int) -> float:
+        """Bytes of weights, gradients and optimizer of a stage of layers begin..end - 1, copies of tied weights included."""
+        problem = self.problem
+        copies = sum(
+            tied.parameters
+            for tied in problem.workload.tied_weights()
+            if tied.layers[0] < begin and any(begin <= layer < end for layer in tied.layers)
+        )
+        each = 2.0 * problem.element_bytes + problem.optimizer_bytes
+        return float(self.state_bytes[end] - self.state_bytes[begin]) + copies * each
 
     def stage_seconds(self, samples: int) -> Floats:
         """Forward + backward seconds of each layer on each stage's device, float64 [stages, layers]."""
@@ -143,7 +156,7 @@ def unequal_problem(
         link_block=link_block,
         recomputation=recomputation or ("always" if problem.recompute else "where-differs"),
         memory=MemoryModel(
-            state_bytes=tuple(np.diff(tables.state_bytes[bounds]).tolist()),
+            state_bytes=tuple(tables.held_bytes(begin, end) for begin, end in pairwise(bounds.tolist())),
             input_bytes=tuple(inputs.tolist()),
             activation_bytes=tuple(np.diff(tables.stash_bytes[bounds]).tolist()),
             forward_workspace_bytes=(0.0,) * stages,

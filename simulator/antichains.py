@@ -127,7 +127,7 @@ def _row_sums(rows: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[n
 
 def _is_idle_sink(workload: Workload, index: int, consumers: Sequence[int]) -> bool:
     layer = workload.layers[index]
-    works = layer.parameters > 0 or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
+    works = layer.has_weight_gradient or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
     return not consumers and layer.kind in _IDLE_SINK_KINDS and not works
 
 

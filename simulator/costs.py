@@ -40,6 +40,20 @@ class Bucket:
     occupancy: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TiedReduction:
+    """All-reduce of the gradient of one weight that several stages use, over all their replicas.
+
+    stages: rising, at least two
+    seconds, route, occupancy: as of a `Bucket`
+    """
+
+    stages: tuple[int, ...]
+    seconds: float
+    route: Route = ()
+    occupancy: tuple[float, ...] = ()
+
+
 class Costs(Protocol):
     """What lowering asks about a plan."""
 
@@ -58,6 +72,10 @@ class Costs(Protocol):
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """Gradient buckets of a replicated stage, in the order in which backward frees them; () for one replica."""
+
+    @property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        """All-reduces of weights that stages on several devices share, beside the buckets."""
 
 
 Numbers = float | Sequence[float]
@@ -112,6 +130,11 @@ class GivenCosts:
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """None: numbers describe stages of one device."""
+        return ()
+
+    @property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        """None: numbers know no weights."""
         return ()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Accelerator, FieldProgrammableGateArray, Phase, Work
-from simulator.layers import Layer
+from simulator.layers import Layer, TiedWeight
 from simulator.plan import OPTIMIZER_STATES, Problem
 
 
@@ -18,7 +19,7 @@ class LayerCosts:
 
     A measured layer takes its profiled seconds, whatever the accelerator: between two profiled sizes linearly, beyond the
     last (or with one row only) in proportion to the samples, below the first of several rows that row's. The input gradient
-    of a measured layer with parameters is half of its backward. Every other layer takes what the accelerator's model says;
+    of a measured layer with weights is half of its backward. Every other layer takes what the accelerator's model says;
     a stage of them is their sum, but on an FPGA, whose layers stream (see `stage_seconds`).
     """
 
@@ -58,7 +59,7 @@ class LayerCosts:
                 layer.flop,
                 float(read),
                 layer.output_elements,
-                layer.parameters,
+                layer.weights,
                 layer.sequential_steps,
             )
             for layer, read in zip(self.problem.workload.layers, inputs, strict=True)
@@ -121,8 +122,30 @@ class LayerCosts:
 
     @cached_property
     def parameters(self) -> NDArray[np.float64]:
-        """Weight elements of each layer, float64 [layers]."""
+        """Weight elements of each layer, float64 [layers]; a tied weight counts at its owner."""
         return np.array([layer.parameters for layer in self.problem.workload.layers], dtype=np.float64)
+
+    @cached_property
+    def tied_weights(self) -> tuple[TiedWeight, ...]:
+        """Weights that several layers use."""
+        return self.problem.workload.tied_weights()
+
+    def weight_elements(self, layers: Iterable[int], beside: Iterable[int] = ()) -> float:
+        """Weight elements that some layers bring to a device, which holds the layers `beside` already.
+
+        Their own, and a copy of each tied weight that they use and whose owner is not among them; what the device has is not
+        held twice.
+        """
+        held, there = set(layers), set(beside)
+        copies = sum(
+            tied.parameters
+            for tied in self.tied_weights
+            if tied.layers[0] not in held and not held.isdisjoint(tied.layers) and there.isdisjoint(tied.layers)
+        )
+        again = sum(
+            tied.parameters for tied in self.tied_weights if tied.layers[0] in held and there.intersection(tied.layers)
+        )
+        return float(self.parameters[sorted(held)].sum()) + copies - again
 
     @cached_property
     def stashed_bytes(self) -> NDArray[np.float64]:
@@ -146,7 +169,7 @@ def _measured_seconds(layer: Layer, samples: int, phase: Phase) -> float:
     backward = _interpolate(rows, samples, 2)
     if phase == "backward":
         return backward
-    weight = backward / 2 if layer.parameters else 0.0
+    weight = backward / 2 if layer.has_weight_gradient else 0.0
     return weight if phase == "weight_gradient" else backward - weight
 
 

@@ -50,12 +50,14 @@ class Layer:
     name: unique in its workload
     kind: one of LAYER_KINDS
     flop: forward FLOP a sample (a multiply-add counts 2)
-    parameters: weight elements (not a sample: once)
+    parameters: weight elements of its own (not a sample: once)
     output_elements: elements of the output tensor a sample
     stashed_elements: elements a sample that stay in memory from forward to backward
     sequential_steps: dependent kernel calls a pass (time steps), 1 otherwise
     measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if
         analytic
+    tied_to: name of an earlier layer whose weight this one uses too (an output head that multiplies with the
+        embedding's matrix), "" for none; tied_parameters: elements of that weight
     """
 
     name: str
@@ -66,6 +68,32 @@ class Layer:
     stashed_elements: float
     sequential_steps: int = 1
     measured: tuple[tuple[float, float, float], ...] = ()
+    tied_to: str = ""
+    tied_parameters: int = 0
+
+    @property
+    def weights(self) -> int:
+        """Weight elements that a pass reads: the layer's own and the tied one's."""
+        return self.parameters + self.tied_parameters
+
+    @property
+    def has_weight_gradient(self) -> bool:
+        """Whether its backward makes a gradient of weights, be they its own or tied."""
+        return self.weights > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TiedWeight:
+    """One weight that several layers use: each of them makes a gradient of it, and one update takes their sum.
+
+    layers: indices, rising; the first owns the weight (its `parameters` count it). parameters: elements
+
+    A device that holds some of these layers holds the weight once. Devices of different stages hold copies, which
+    stay equal if their gradients are summed before each update.
+    """
+
+    layers: tuple[int, ...]
+    parameters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +138,17 @@ class Workload:
     def parameters(self) -> int:
         """Weight elements of the whole network; tied weights count once."""
         return sum(layer.parameters for layer in self.layers)
+
+    def tied_weights(self) -> tuple[TiedWeight, ...]:
+        """Weights that several layers use, in the order of their owners."""
+        number = {layer.name: index for index, layer in enumerate(self.layers)}
+        users: dict[int, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            if layer.tied_to:
+                users.setdefault(number[layer.tied_to], []).append(index)
+        return tuple(
+            TiedWeight((owner, *users[owner]), self.layers[users[owner][0]].tied_parameters) for owner in sorted(users)
+        )
 
     def flop(self) -> float:
         """Forward FLOP of one sample (a multiply-add counts 2)."""
@@ -188,7 +227,28 @@ def _check_workload(workload: Workload) -> None:
         _check_layer(f"{where}: layer {layer.name!r}", layer)
     if workload.parameters() > MOST_PARAMETERS:
         raise ValueError(f"{where}: parameters must be at most 2^63 - 1, got {workload.parameters()}")
+    _check_tied(where, workload)
     _check_edges(where, workload)
+
+
+def _check_tied(where: str, workload: Workload) -> None:
+    before: dict[str, Layer] = {}
+    elements: dict[str, int] = {}
+    for layer in workload.layers:
+        if layer.tied_to:
+            owner = before.get(layer.tied_to)
+            what = f"{where}: layer {layer.name!r}"
+            if owner is None or owner.tied_to:
+                raise ValueError(
+                    f"{what}: tied_to must name an earlier layer that owns the weight, got {layer.tied_to!r}"
+                )
+            most = elements.setdefault(owner.name, layer.tied_parameters)
+            if not 0 < layer.tied_parameters <= owner.parameters or layer.tied_parameters != most:
+                raise ValueError(
+                    f"{what}: tied_parameters must be from 1 to the {owner.parameters} of {owner.name!r} and the same "
+                    f"in all layers tied to it, got {layer.tied_parameters}"
+                )
+        before[layer.name] = layer
 
 
 def _check_layer(where: str, layer: Layer) -> None:
@@ -198,6 +258,9 @@ def _check_layer(where: str, layer: Layer) -> None:
         raise ValueError(f"{where}: kind must be one of {', '.join(LAYER_KINDS)}, got {layer.kind!r}")
     _check_count(f"{where}: parameters", layer.parameters, least=0)
     _check_count(f"{where}: sequential_steps", layer.sequential_steps, least=1)
+    _check_count(f"{where}: tied_parameters", layer.tied_parameters, least=0)
+    if layer.tied_parameters and not layer.tied_to:
+        raise ValueError(f"{where}: tied_parameters go with tied_to, got {layer.tied_parameters} without")
     for field in ("flop", "output_elements", "stashed_elements"):
         _check_amount(f"{where}: {field}", getattr(layer, field))
     before = 0.0

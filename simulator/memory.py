@@ -59,9 +59,9 @@ class DeviceMemory:
 def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
     """Memory of every device in use, by device id.
 
-    Always there: weights, gradients (of every round that is still being all-reduced), optimizer states, and in asynchronous
-    plans the copies of the weights that the plan's schedule asks for: one for every other mini-batch in flight where weights
-    are stashed, else by `simulator.versions`.
+    Always there: weights (on each device that uses it a copy of a tied one), gradients (of every round that is still being
+    all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for: one
+    for every other mini-batch in flight where weights are stashed, else by `simulator.versions`.
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
     sender, and from the same moment to the start of the consumer on the receiver (which then stashes what it needs): the
@@ -73,7 +73,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     ruled = _ruled_copies(timeline, plan, problem.weight_versions)
     for number, stage in enumerate(plan.stages):
         held = np.array(stage.layers, dtype=np.int64)
-        elements = float(layers.parameters[held].sum())
+        elements = costs.weight_elements[number]
         copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
         for replica, device in enumerate(stage.devices):
             gradients = _gradient_copies(timeline, number, replica, plan)

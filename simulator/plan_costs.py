@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Channel, Phase
-from simulator.costs import Bucket, Transfer
+from simulator.costs import Bucket, TiedReduction, Transfer
 from simulator.layer_costs import LayerCosts
+from simulator.layers import TiedWeight
 from simulator.ops import OpKind
 from simulator.plan import Plan, Problem
 
@@ -33,6 +37,7 @@ class PlanCosts:
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self._held = [np.array(stage.layers, dtype=np.int64) for stage in plan.stages]
         self._boundary = self._boundaries()
+        self._shared = self._shared_weights()
         self._stage_seconds: dict[tuple[OpKind, int, int, int], float] = {}
 
     @property
@@ -44,6 +49,46 @@ class PlanCosts:
     def boundary_bytes(self) -> tuple[float, ...]:
         """Bytes a sample that cross from stages 0..s to the rest, one entry a boundary (stages - 1)."""
         return self._boundary
+
+    @cached_property
+    def weight_elements(self) -> tuple[float, ...]:
+        """Weight elements that each stage keeps on each of its devices, one entry a stage.
+
+        A weight that is tied to another stage's is kept once a device: by the first stage there that uses it.
+        """
+        beside: dict[tuple[int, ...], set[int]] = {}
+        elements = []
+        for stage in self.plan.stages:
+            there = beside.setdefault(stage.devices, set())
+            elements.append(self.layers.weight_elements(stage.layers, there))
+            there.update(stage.layers)
+        return tuple(elements)
+
+    def reduced_bytes(self, stage: int) -> float:
+        """Gradient bytes that the replicas of a stage all-reduce among themselves: not those of `tied_reductions`."""
+        return float(self._reduced_parameters(stage).sum()) * self.problem.element_bytes
+
+    @property
+    def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
+        """Tied weights that several stages use, and these stages."""
+        return self._shared
+
+    @cached_property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        """All-reduces of the gradients of `shared_weights` over all devices that hold them; none where that is one device."""
+        cluster = self.problem.cluster
+        found = []
+        for weight, stages in self._shared:
+            devices = self.devices_of(stages)
+            if len(devices) > 1:
+                seconds = cluster.allreduce_seconds(devices, weight.parameters * self.problem.element_bytes)
+                route, occupancy = cluster.allreduce_route(devices), cluster.allreduce_occupancy(devices)
+                found.append(TiedReduction(stages, seconds, route, occupancy))
+        return tuple(found)
+
+    def devices_of(self, stages: Iterable[int]) -> tuple[int, ...]:
+        """Devices that hold any of these stages, rising."""
+        return tuple(sorted({device for stage in stages for device in self.plan.stages[stage].devices}))
 
     def device(self, stage: int, replica: int) -> int:
         """Device of one replica of a stage."""
@@ -71,9 +116,9 @@ class PlanCosts:
         if key not in self._stage_seconds:
             held = self._held[stage]
             if kind is OpKind.UPDATE:
-                value = self.layers.update_seconds(device, float(self.layers.parameters[held].sum()))
+                value = self.layers.update_seconds(device, self.weight_elements[stage])
             elif kind is OpKind.PREDICT:
-                value = self.layers.predict_seconds(device, float(self.layers.parameters[held].sum()))
+                value = self.layers.predict_seconds(device, self.weight_elements[stage])
             elif samples == 0:
                 value = 0.0
             else:
@@ -93,9 +138,9 @@ class PlanCosts:
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done."""
         devices, held = self.plan.stages[stage].devices, self._held[stage]
-        if len(devices) == 1 or not self.layers.parameters[held].any():
+        sizes = self._reduced_parameters(stage) * self.problem.element_bytes
+        if len(devices) == 1 or not sizes.any():
             return ()  # without weights there is nothing to wait for
-        sizes = self.layers.parameters[held] * self.problem.element_bytes
         samples = max(1, max(self.plan.microbatches) // (len(devices) if self.plan.replication == "split" else 1))
         backward = self.layers.seconds(devices[0], samples, "backward")[held]
         total = float(backward.sum())
@@ -113,6 +158,23 @@ class PlanCosts:
                 buckets.append(Bucket(share, seconds, route, occupancy))
                 share, size = 0.0, 0.0
         return tuple(buckets)
+
+    def _reduced_parameters(self, stage: int) -> NDArray[np.float64]:
+        """Weight elements of each layer of a stage whose gradients its buckets carry, float64 [layers of the stage]."""
+        held = self._held[stage]
+        parameters = self.layers.parameters[held]
+        for weight, _ in self._shared:
+            parameters[held == weight.layers[0]] -= weight.parameters
+        return parameters
+
+    def _shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
+        stage_of = {layer: number for number, stage in enumerate(self.plan.stages) for layer in stage.layers}
+        found = []
+        for weight in self.layers.tied_weights:
+            stages = tuple(sorted({stage_of[layer] for layer in weight.layers}))
+            if len(stages) > 1:
+                found.append((weight, stages))
+        return tuple(found)
 
     def _boundaries(self) -> tuple[float, ...]:
         near: set[int] = set()

@@ -21,7 +21,7 @@ from simulator.schedules.unequal import unequal_schedule
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Engine = Literal["simpy", "recurrence"]
 ENGINES: tuple[str, ...] = ("simpy", "recurrence")
@@ -256,14 +256,23 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:
         if plan.stages[position].devices != plan.stages[position + 1].devices:
             boundary += 2.0 * size
     family = schedule_families()[plan.schedule]
-    reduced = 0.0
-    for stage in plan.stages:
-        count = len(stage.devices)
-        size = float(costs.layers.parameters[list(stage.layers)].sum()) * problem.element_bytes
+
+    def reduced(size: float, devices: int, replicas: Sequence[int]) -> float:
+        """Bytes a sample of an all-reduce that stages of these numbers of replicas do once they all have a gradient."""
         samples = (
             problem.batch
             if family.flush or _updates_by_minibatch(plan)
-            else problem.batch / len(plan.microbatches) * (count if plan.replication == "round-robin" else 1)
+            else problem.batch
+            / len(plan.microbatches)
+            * (math.lcm(*replicas) if plan.replication == "round-robin" else 1)
         )
-        reduced += 2.0 * (count - 1) * size / samples
-    return boundary + reduced
+        return 2.0 * (devices - 1) * size / samples
+
+    total = boundary
+    for number, stage in enumerate(plan.stages):
+        count = len(stage.devices)
+        total += reduced(costs.reduced_bytes(number), count, (count,))
+    for weight, stages in costs.shared_weights:
+        size = float(weight.parameters * problem.element_bytes)
+        total += reduced(size, len(costs.devices_of(stages)), [len(plan.stages[stage].devices) for stage in stages])
+    return total

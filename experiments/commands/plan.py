@@ -129,10 +129,12 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
 
 def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
     from experiments.output import print_table
+    from simulator import PlanCosts
 
     problem, plan = outcome.problem, outcome.plan
     rows = []
     peaks = {memory.device: memory for memory in outcome.memory}
+    weights = PlanCosts(problem, plan).weight_elements
     for number, stage in enumerate(plan.stages):
         names = [problem.workload.layers[layer].name for layer in (stage.layers[0], stage.layers[-1])]
         fullest = max((peaks[device] for device in stage.devices), key=lambda memory: memory.peak_bytes)
@@ -141,7 +143,7 @@ def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
                 str(number),
                 f"{len(stage.layers)}: {names[0]} … {names[1]}",
                 _ranges(stage.devices),
-                f"{sum(problem.workload.layers[layer].parameters for layer in stage.layers) / 1e6:,.2f}",
+                f"{weights[number] / 1e6:,.2f}",
                 f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
             )
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs import Bucket, Costs
+from simulator.costs import Bucket, Costs, TiedReduction
 from simulator.lowering.coverage import LaneOps, Rows
 from simulator.lowering.waits import Waits
 from simulator.ops import OpKind
@@ -39,13 +39,15 @@ def assemble(
     blocking: None, "send" or "both" for transfers that occupy compute lanes
     """
     reductions = _reductions(schedule, ops, costs)
+    ties = [_tied_rounds(schedule, ops, one) for one in costs.tied_reductions]
     parts = np.ones(len(ops.stage), dtype=np.int64)
     for reduction in reductions:
         for _, rows in reduction.rounds:
             parts[rows] = len(reduction.buckets)
     moves = _Moves(waits, blocking) if blocking and len(waits.transfers) > 1 else None
     trailing = _trailing_updates(ops) if updates and schedule.flush else []
-    layout = _lay_out(ops, parts, moves, trailing, reductions)
+    reduce_lengths = [*(len(one.rounds) * len(one.buckets) for one in reductions), *(len(one.rounds) for one in ties)]
+    layout = _lay_out(ops, parts, moves, trailing, reduce_lengths)
     columns = _columns(ops, layout, seconds, least, parts, reductions)
 
     depend: list[Dependencies] = []
@@ -62,16 +64,18 @@ def assemble(
         depend.extend(_reduce_tasks(reduction, first, layout, columns, final_reduce))
     _write_updates(ops, trailing, layout, columns, costs)
     depend.extend(_update_waits(schedule, ops, trailing, layout, reductions, final_reduce))
+    for number, tie in enumerate(ties, start=ops.lanes + len(reductions)):
+        depend.extend(_tied_tasks(schedule, ops, tie, int(layout.lane_offsets[number]), layout, columns, trailing))
     offsets, dependency, transfer = _by_consumer(layout.tasks, depend)
-    lane_device = _lane_devices(ops, costs, reductions)
-    lane_sharing = np.full(ops.lanes + len(reductions), -1, dtype=np.int32)
+    lane_device = _lane_devices(ops, costs, [*(one.stage for one in reductions), *(one.cost.stages[0] for one in ties)])
+    lane_sharing = np.full(ops.lanes + len(reductions) + len(ties), -1, dtype=np.int32)
     if schedule.lanes == "shared":
         lane_sharing[: ops.lanes] = lane_device[: ops.lanes]
     return Program(
         lane_offsets=layout.lane_offsets,
         lane_device=lane_device,
         lane_kind=np.repeat(
-            np.array([LaneKind.COMPUTE, LaneKind.COLLECTIVE], dtype=np.int8), [ops.lanes, len(reductions)]
+            np.array([LaneKind.COMPUTE, LaneKind.COLLECTIVE], dtype=np.int8), [ops.lanes, len(reductions) + len(ties)]
         ),
         lane_sharing=lane_sharing,
         **columns,
@@ -81,9 +85,17 @@ def assemble(
         transfer_seconds=np.array([one.seconds for one in waits.transfers], dtype=np.float64),
         transfer_bytes=np.array([one.size_bytes for one in waits.transfers], dtype=np.float64),
         transfer_route=tuple(one.route for one in waits.transfers),
-        lane_route=((),) * ops.lanes + tuple(reduction.buckets[0].route for reduction in reductions),
+        lane_route=(
+            *((),) * ops.lanes,
+            *(reduction.buckets[0].route for reduction in reductions),
+            *(tie.cost.route for tie in ties),
+        ),
         channels=tuple(costs.channels),
-        lane_occupancy=((),) * ops.lanes + tuple(reduction.buckets[0].occupancy for reduction in reductions),
+        lane_occupancy=(
+            *((),) * ops.lanes,
+            *(reduction.buckets[0].occupancy for reduction in reductions),
+            *(tie.cost.occupancy for tie in ties),
+        ),
     )
 
 
@@ -211,6 +223,71 @@ def _reduce_tasks(
     return depend
 
 
+@dataclass(frozen=True, slots=True)
+class _TiedRounds:
+    """All-reduce of a weight that several stages use: rounds of (rows whose gradients it sums, the owner's round that waits).
+
+    An asynchronous stage never waits for a stage before it: only the first stage, which has its gradient last, waits for the
+    sum; the others take it with their next update after that.
+    """
+
+    cost: TiedReduction
+    rounds: list[tuple[Rows, int]]
+
+
+def _tied_rounds(schedule: Schedule, ops: LaneOps, cost: TiedReduction) -> _TiedRounds:
+    """Flushed: one round, the last gradient of each lane. Asynchronous: as often as the stage with the fewest rounds has one."""
+    own = [_rounds(schedule, ops, stage) for stage in cost.stages]
+    if schedule.flush:
+        return _TiedRounds(cost, [(np.concatenate([rows for _, rows in (one[0] for one in own)]), 0)])
+    ends = [np.array([ops.microbatch[rows].max() for _, rows in rounds]) for rounds in own]
+    found = []
+    for end in min(ends, key=len):
+        rows = [
+            rounds[last][1]
+            for rounds, upto in zip(own, ends, strict=True)
+            if (last := int((upto <= end).sum()) - 1) >= 0
+        ]
+        waiting = int((ends[0] < end).sum())
+        if waiting < len(own[0]):
+            found.append((np.concatenate(rows), own[0][waiting][0]))
+    return _TiedRounds(cost, found)
+
+
+def _tied_tasks(
+    schedule: Schedule,
+    ops: LaneOps,
+    tie: _TiedRounds,
+    first: int,
+    layout: _Layout,
+    columns: Columns,
+    trailing: list[tuple[int, int]],
+) -> list[Dependencies]:
+    """Write a lane of all-reduces, one a round; each waits for the stages' gradients, and updates wait for it."""
+    tasks = slice(first, first + len(tie.rounds))
+    columns["kind"][tasks] = OpKind.REDUCE
+    columns["stage"][tasks] = tie.cost.stages[0]
+    columns["microbatch"][tasks] = [number for _, number in tie.rounds]
+    columns["seconds"][tasks] = tie.cost.seconds
+    depend: list[Dependencies] = []
+    for task, (rows, number) in enumerate(tie.rounds, start=first):
+        if schedule.flush:
+            updates = [
+                place for (_, stage), place in zip(trailing, layout.trailing, strict=True) if stage in tie.cost.stages
+            ]
+        else:
+            updates = []
+            for _, held in ops.rows_of_stage[tie.cost.stages[0]]:
+                updating = held[ops.kind[held] == OpKind.UPDATE]
+                chosen = updating[_round_of_update(schedule, ops, tie.cost.stages[0], updating) == number]
+                updates.extend(layout.main[chosen].tolist())
+        depend.append((np.full(len(rows), task), layout.last[rows], np.zeros(len(rows), dtype=np.int32)))
+        depend.append(
+            (np.array(updates, dtype=np.int64), np.full(len(updates), task), np.zeros(len(updates), dtype=np.int32))
+        )
+    return depend
+
+
 def _trailing_updates(ops: LaneOps) -> list[tuple[int, int]]:
     """(lane, stage) of the update ops that end a flushed mini-batch, in the order of the tasks; none after a lane of forwards."""
     return sorted(
@@ -284,7 +361,7 @@ def _lay_out(
     parts: Rows,
     moves: _Moves | None,
     trailing: list[tuple[int, int]],
-    reductions: list[_Reduction],
+    reduce_lengths: list[int],
 ) -> _Layout:
     rows = len(ops.stage)
     before = np.zeros(rows, dtype=np.int64)
@@ -295,7 +372,6 @@ def _lay_out(
     updates = np.bincount([lane for lane, _ in trailing], minlength=ops.lanes).astype(np.int64)
     totals = np.concatenate([[0], np.cumsum(width)])
     lengths = totals[ops.lane_offsets[1:]] - totals[ops.lane_offsets[:-1]] + updates
-    reduce_lengths = np.array([len(one.rounds) * len(one.buckets) for one in reductions], dtype=np.int64)
     lane_offsets = np.concatenate([[0], np.cumsum(np.concatenate([lengths, reduce_lengths]))]).astype(np.int64)
     shift = np.cumsum(updates) - updates
     first = totals[:-1] + np.repeat(shift, np.diff(ops.lane_offsets))
@@ -347,13 +423,13 @@ def _columns(
     return columns
 
 
-def _lane_devices(ops: LaneOps, costs: Costs, reductions: list[_Reduction]) -> NDArray[np.int32]:
-    """Device of each lane: that of its ops; an all-reduce lane counts to the stage's first replica."""
+def _lane_devices(ops: LaneOps, costs: Costs, reducing: list[int]) -> NDArray[np.int32]:
+    """Device of each lane: that of its ops; an all-reduce lane counts to its (first) stage's first replica."""
     devices = [
         costs.device(int(ops.stage[head]), int(replica))
         for head, replica in zip(np.minimum(ops.lane_offsets[:-1], len(ops.stage) - 1), ops.lane_replica, strict=True)
     ]
-    return np.array([*devices, *(costs.device(one.stage, 0) for one in reductions)], dtype=np.int32)
+    return np.array([*devices, *(costs.device(stage, 0) for stage in reducing)], dtype=np.int32)
 
 
 def _rank_within(values: Rows) -> Rows:

@@ -82,7 +82,7 @@ def _heads(builder: Builder, x: int, shape: op.Shape, vocabulary: int, after: He
         y = op.projection(builder, "masked.transform", x, hidden, hidden, tokens, bias=True)
         y = op.activation(builder, "masked.activation", y, shape.tokens_hidden)
         y = op.norm(builder, "masked.norm", y, shape)
-        y = op.projection(builder, "masked.head", y, hidden, vocabulary, tokens, bias=True, tied=True)
+        y = op.projection(builder, "masked.head", y, hidden, vocabulary, tokens, bias=True, tied_to="embedding")
         logits.append(y)
     if after != "masked":
         y = op.projection(builder, "pooler", x, hidden, hidden, 1, bias=True)

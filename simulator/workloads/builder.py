@@ -65,11 +65,13 @@ class Builder:
         keeps_extra: float = 0.0,
         in_place: bool = False,
         sequential_steps: int = 1,
+        tied_to: str = "",
+        tied_parameters: int = 0,
         measured: tuple[tuple[float, float, float], ...] = (),
     ) -> int:
         """Append a layer and return its index.
 
-        output, flop, parameters, sequential_steps, measured: as in `Layer`
+        output, flop, parameters, sequential_steps, tied_to, tied_parameters, measured: as in `Layer`
         keeps_inputs, keeps_output: autograd keeps those tensors; keeps_extra: further elements a sample
         in_place: the output lives in the storage of the first input (in-place operator or view)
         """
@@ -92,6 +94,8 @@ class Builder:
                 stashed_elements=stashed,
                 sequential_steps=sequential_steps,
                 measured=measured,
+                tied_to=tied_to,
+                tied_parameters=tied_parameters,
             )
         )
         self._edges.extend((producer, index) for producer in sorted(set(inputs)) if producer >= 0)

@@ -31,7 +31,7 @@ def gpt(
 
     positions: learned positions (None: `sequence`); intermediate: MLP width (None: 4·hidden)
     tied: the head shares the embedding's matrix, which then counts ONCE, in the embedding; a pipeline that
-        has both in different stages keeps a second copy on the last
+        has both in different stages keeps a second copy on the last (see `simulator.layers.TiedWeight`)
     dropout: as in training; flash: attention keeps no sequence×sequence tensor
 
     Layers: embedding, ten a block (see `transformer`), final norm, head, loss. Raises ValueError.
@@ -63,7 +63,7 @@ def gpt(
     for number in range(1, layers + 1):
         x = op.block(builder, f"block{number}", x, shape)
     x = op.norm(builder, "final_norm", x, shape)
-    x = op.projection(builder, "head", x, hidden, vocabulary, sequence, bias=False, tied=tied)
+    x = op.projection(builder, "head", x, hidden, vocabulary, sequence, bias=False, tied_to="embedding" if tied else "")
     op.cross_entropy(builder, "loss", [x])
     return builder.build(name or f"gpt-{layers}", sample="sequence", minibatch=minibatch)
 

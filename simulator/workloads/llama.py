@@ -57,7 +57,7 @@ def llama(
     for number in range(1, layers + 1):
         x = op.block(builder, f"block{number}", x, shape)
     x = op.norm(builder, "final_norm", x, shape)
-    x = op.projection(builder, "head", x, hidden, vocabulary, sequence, bias=False, tied=tied)
+    x = op.projection(builder, "head", x, hidden, vocabulary, sequence, bias=False, tied_to="embedding" if tied else "")
     op.cross_entropy(builder, "loss", [x])
     return builder.build(name or f"llama-{layers}", sample="sequence", minibatch=minibatch)
 

@@ -111,21 +111,23 @@ def projection(
     bias: bool,
     matrices: int = 1,
     dropout: bool = False,
-    tied: bool = False,
+    tied_to: str = "",
 ) -> int:
     """`matrices` linear maps side by side on each of `tokens` tokens, then dropout if asked.
 
-    tied: the matrix is another layer's (the embedding's) and counts no parameters here; a bias does
+    tied_to: the layer (the embedding) whose matrix this is, which counts its parameters; a bias counts here
     """
     width = matrices * features_out
-    weights = 0 if tied else features_in * width
+    weights = features_in * width
     return builder.add(
         name,
         "linear",
         [x],
         output=tokens * width,
         flop=2.0 * tokens * features_in * width,
-        parameters=weights + (width if bias else 0),
+        parameters=(0 if tied_to else weights) + (width if bias else 0),
+        tied_to=tied_to,
+        tied_parameters=weights if tied_to else 0,
         keeps_inputs=True,
         keeps_extra=MASK * tokens * width if dropout else 0.0,
     )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Channel, Cluster, Link
 from simulator import Bucket, Op, OpKind, Program, Schedule, Transfer, build_schedule, lower
+from simulator.costs import TiedReduction
 from simulator.schedule import from_lists
 
 F, B, I, W, U = (  # noqa: E741
@@ -46,6 +47,7 @@ class HandCosts:
     routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     channels: tuple[Channel, ...] = ()
     stage_buckets: dict[int, tuple[Bucket, ...]] = field(default_factory=dict)
+    ties: tuple[TiedReduction, ...] = ()
     device_of_stage: tuple[int, ...] = ()
     stride: int = 100
 
@@ -70,6 +72,10 @@ class HandCosts:
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         return self.stage_buckets.get(stage, ())
+
+    @property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        return self.ties
 
 
 # ---- hand-made hardware ----------------------------------------------------------------------------------------------

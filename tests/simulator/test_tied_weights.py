@@ -1,0 +1,236 @@
+"""Tied weights: one weight that several layers use has a gradient in each, a copy a device, and one sum before an update."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_accelerator
+from planners import iteration_lower_bound
+from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload, equal_microbatches, simulate
+from simulator.program import LaneKind
+from simulator.simulation import build_program, moved_bytes_per_sample
+from simulator.workloads.bert import bert
+from simulator.workloads.gpt import gpt, gpt2
+from tests.simulator.strategies import bits, chain_cluster, star_cluster
+
+TABLE = 1000
+ONE = np.ones(1, dtype=np.int64)
+
+
+def tied_chain(layers: int = 4) -> Workload:
+    """An embedding of TABLE weights, layers of 10 weights, and a head that multiplies with the embedding's matrix."""
+    middle = [Layer(f"middle{i}", "linear", 1.0, 10, 1.0, 1.0) for i in range(layers - 2)]
+    first = Layer("table", "embedding", 0.0, TABLE, 1.0, 0.0)
+    last = Layer("head", "linear", 1.0, 0, 1.0, 1.0, tied_to="table", tied_parameters=TABLE)
+    edges = tuple((i, i + 1) for i in range(layers - 1))
+    return Workload("tied", (first, *middle, last), edges)
+
+
+def untied(workload: Workload) -> Workload:
+    """The same network whose head has weights of its own."""
+    head = replace(workload.layers[-1], tied_to="", tied_parameters=0, parameters=TABLE)
+    return replace(workload, layers=(*workload.layers[:-1], head))
+
+
+def problem(devices: int = 4, *, layers: int = 4, batch: int = 12, star: bool = False, **options: Any) -> Problem:
+    """The chain on devices in a row (1 byte/s) or around a switch; plain SGD unless asked otherwise."""
+    cluster = star_cluster(devices) if star else chain_cluster(devices)
+    return Problem(tied_chain(layers), cluster, batch, **{"optimizer": "sgd", **options})
+
+
+def plan_of(*stages: tuple[tuple[int, ...], tuple[int, ...]], schedule: str = "1f1b", **options: Any) -> Plan:
+    """A plan of 4 micro-batches of 3 samples."""
+    held = tuple(Stage(layers, devices) for layers, devices in stages)
+    return Plan("hand", schedule, held, **{"microbatches": (3, 3, 3, 3), **options})
+
+
+def reduces(program: Any) -> list[tuple[int, float]]:
+    """Stage and seconds of every all-reduce task."""
+    rows = [row for row in range(len(program)) if program.kind[row] == OpKind.REDUCE]
+    return [(int(program.stage[row]), float(program.seconds[row])) for row in rows]
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workload", [gpt2(), bert(2, 64, 2), gpt(2, 64, 2, 16, 100)], ids=lambda one: str(one.name))
+def test_a_tied_head_has_the_embeddings_matrix_and_a_weight_gradient(workload: Workload) -> None:
+    """It reads vocabulary times hidden weights, counts none of them, and the group is named."""
+    (weight,) = workload.tied_weights()
+    owner, user = (workload.layers[index] for index in weight.layers)
+    assert (owner.name, user.tied_to) == ("embedding", "embedding")
+    assert user.has_weight_gradient
+    assert (
+        user.flop == 2.0 * weight.parameters * (user.output_elements * owner.output_elements / weight.parameters) ** 0.5
+    )
+    assert user.weights == weight.parameters + user.parameters
+    assert not [layer for layer in workload.layers if layer.kind == "activation" and layer.has_weight_gradient]
+
+
+def test_gpt2s_head_takes_as_long_backward_as_an_untied_one() -> None:
+    """Weight and input gradient of 38.6 million weights in fp16 on an A100: the same products as without the tie."""
+    device = load_accelerator("a100-80")
+    cluster = replace(chain_cluster(1), devices=(device,))
+    costs = [
+        LayerCosts(Problem(workload, cluster, 1, precision="fp16"))
+        for workload in (gpt2(), gpt(12, 768, 12, positions=1024, tied=False))
+    ]
+    head = next(index for index, layer in enumerate(gpt2().layers) if layer.name == "head")
+    for phase in ("forward", "backward", "input_gradient", "weight_gradient"):
+        seconds = [float(one.seconds(0, 8, phase)[head]) for one in costs]
+        assert seconds[0] == seconds[1] > 0.0
+
+
+def test_a_measured_tied_head_has_half_of_its_backward_for_the_weights() -> None:
+    """Not the number of its own parameters decides."""
+    chain = tied_chain(2)
+    timed = tuple(replace(layer, measured=((1.0, 1.0, 4.0),)) for layer in chain.layers)
+    costs = LayerCosts(Problem(replace(chain, layers=timed), chain_cluster(1), 1))
+    assert costs.seconds(0, 1, "weight_gradient").tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tied_to": "nobody"}, "must name an earlier layer that owns the weight, got 'nobody'"),
+        ({"tied_to": "head"}, "must name an earlier layer that owns the weight, got 'head'"),
+        ({"tied_parameters": 0}, "tied_parameters must be from 1 to the 1000 of 'table'"),
+        ({"tied_parameters": 1001}, "tied_parameters must be from 1 to the 1000 of 'table'"),
+        ({"tied_to": "", "tied_parameters": 5}, "tied_parameters go with tied_to, got 5 without"),
+        ({"tied_parameters": -1}, "tied_parameters must be a whole number of at least 0"),
+    ],
+)
+def test_a_tie_names_an_earlier_owner_that_is_large_enough(changes: dict[str, Any], said: str) -> None:
+    """One line with the layer, the rule and the value."""
+    workload = tied_chain(3)
+    head = replace(workload.layers[-1], **changes)
+    with pytest.raises(ValueError, match=said):
+        replace(workload, layers=(*workload.layers[:-1], head))
+
+
+# ---- what a plan keeps and moves ---------------------------------------------------------------------------------------
+
+
+def test_a_device_holds_a_tied_weight_once() -> None:
+    """Both layers on one device: one copy; on two: a second one with its gradient and optimizer states on the later stage."""
+    together = simulate(problem(optimizer="adam"), plan_of(((0, 1, 2, 3), (0,))))
+    assert together.memory[0].bytes[0][:4].tolist() == [4 * 1020, 0, 4 * 1020, 8 * 1020]
+    apart = simulate(problem(optimizer="adam"), plan_of(((0, 1), (0,)), ((2, 3), (1,))))
+    for device in apart.memory:
+        assert device.bytes[0][:4].tolist() == [4 * 1010, 0, 4 * 1010, 8 * 1010]
+
+
+def test_the_second_copy_is_updated_too() -> None:
+    """An update of the last stage moves as many bytes as that of the first."""
+    device = load_accelerator("a100-80")
+    cluster = replace(chain_cluster(2), devices=(device, device))
+    costs = PlanCosts(replace(problem(2), cluster=cluster), plan_of(((0, 1), (0,)), ((2, 3), (1,))))
+    assert list(costs.weight_elements) == [1010.0, 1010.0]
+    first, second = (costs.seconds(OpKind.UPDATE, stage, 0, ONE)[0] for stage in (0, 1))
+    assert first == second > 0.0
+
+
+def test_stages_of_one_device_share_its_copy() -> None:
+    """A looped pipeline of two devices with four stages: the first and the last device hold the matrix, each once."""
+    looped = plan_of(((0,), (0,)), ((1,), (1,)), ((2,), (0,)), ((3,), (1,)), schedule="interleaved-1f1b")
+    assert list(PlanCosts(problem(), looped).weight_elements) == [TABLE, 10.0, 10.0, TABLE]
+    folded = plan_of(((0,), (0,)), ((1, 2, 3), (0,)), schedule="interleaved-1f1b")
+    costs = PlanCosts(problem(), folded)
+    assert list(costs.weight_elements) == [TABLE, 20.0]
+    assert not costs.tied_reductions
+
+
+def test_gradients_on_two_stages_are_summed_before_any_update() -> None:
+    """Both updates of a flushed mini-batch start when 4000 bytes have gone round the ring of two devices at 1 byte/s."""
+    apart = plan_of(((0, 1), (0,)), ((2, 3), (1,)))
+    tied = simulate(problem(2), apart, engine="recurrence").timeline
+    alone = simulate(replace(problem(2), workload=untied(tied_chain())), apart, engine="recurrence").timeline
+    last_gradient = float(tied.end[tied.kind == OpKind.BACKWARD].max())
+    assert tied.start[tied.kind == OpKind.UPDATE].tolist() == [last_gradient + 4000.0] * 2
+    assert alone.makespan_seconds == last_gradient
+    assert tied.makespan_seconds == last_gradient + 4000.0
+
+
+def test_all_replicas_of_both_stages_take_part_and_no_weight_is_reduced_twice() -> None:
+    """2 + 1 devices sum the matrix; the buckets of the first stage carry the 10 other weights only."""
+    here = problem(3, star=True)
+    costs = PlanCosts(here, plan_of(((0, 1), (0, 1)), ((2, 3), (2,))))
+    (tie,) = costs.tied_reductions
+    assert tie.stages == (0, 1)
+    assert tie.seconds == here.cluster.allreduce_seconds((0, 1, 2), 4.0 * TABLE)
+    assert tie.route == here.cluster.allreduce_route((0, 1, 2))
+    assert [bucket.seconds for bucket in costs.buckets(0)] == [here.cluster.allreduce_seconds((0, 1), 40.0)]
+    _, _, program = build_program(here, costs.plan)
+    assert sorted(reduces(program)) == sorted([(0, tie.seconds), (0, costs.buckets(0)[0].seconds)])
+
+
+def test_data_parallelism_reduces_a_tied_gradient_once() -> None:
+    """One stage on 4 devices: 1020 weights, in its buckets."""
+    here = problem(4, star=True)
+    costs = PlanCosts(here, plan_of(((0, 1, 2, 3), (0, 1, 2, 3))))
+    assert not costs.tied_reductions
+    assert [bucket.seconds for bucket in costs.buckets(0)] == [here.cluster.allreduce_seconds((0, 1, 2, 3), 4.0 * 1020)]
+    assert moved_bytes_per_sample(here, costs.plan) == 2 * 3 * 4 * 1020 / 12
+
+
+def test_moved_bytes_count_the_sum_over_both_stages() -> None:
+    """2 (3-1) 4000 bytes of the matrix and 2 (2-1) 40 of the rest an iteration; 8 bytes a sample at the boundary."""
+    plan = plan_of(((0, 1), (0, 1)), ((2, 3), (2,)))
+    assert moved_bytes_per_sample(problem(3, star=True), plan) == 8 + (4 * 4000 + 2 * 40) / 12
+
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+STRAIGHT = (((0, 1), (0,)), ((2,), (1,)), ((3,), (2,)))
+REPLICATED = (((0,), (0, 1, 2)), ((1, 2), (3,)), ((3,), (4, 5)))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b", "pipedream", "2bw", "xpipe", "pipemare"])
+@pytest.mark.parametrize("stages", [STRAIGHT, REPLICATED])
+def test_both_engines_agree_on_tied_plans(schedule: str, stages: Any) -> None:
+    """To the last bit, without contention; every schedule runs to its end."""
+    here = problem(6, star=True, contention=False)
+    plan = plan_of(*stages, schedule=schedule)
+    reference, quick = (simulate(here, plan, engine=engine).timeline for engine in ("simpy", "recurrence"))
+    assert bits(reference.end, quick.end)
+    assert bits(reference.start, quick.start)
+
+
+@pytest.mark.parametrize("replicas", [(1, 1), (3, 1), (1, 3), (2, 3), (3, 2), (2, 2)])
+def test_an_asynchronous_stream_sums_the_gradients_of_every_round(replicas: tuple[int, int]) -> None:
+    """Once in as many mini-batches as the stage with more replicas takes for a round; only the first stage's update waits."""
+    first, second = replicas
+    devices = tuple(range(first)), tuple(range(first, first + second))
+    here = problem(first + second, star=True, contention=False)
+    plan = plan_of(((0, 1), devices[0]), ((2, 3), devices[1]), schedule="1f1b-rr", replication="round-robin")
+    _, schedule, program = build_program(here, plan)
+    ties = [lane for lane in range(program.lanes) if program.lane_kind[lane] == LaneKind.COLLECTIVE][-1]
+    rounds = int(program.lane_offsets[ties + 1] - program.lane_offsets[ties])
+    assert abs(rounds - schedule.microbatches // max(replicas)) <= 1
+    timeline = simulate(here, plan, engine="recurrence").timeline
+    begin, end = program.lane_offsets[ties], program.lane_offsets[ties + 1]
+    updated_first = timeline.start[(timeline.stage == 0) & (timeline.kind == OpKind.UPDATE)]
+    assert timeline.end[begin:end].max() <= updated_first.max()
+    assert rounds > 1
+
+
+def test_the_stream_of_the_last_stage_does_not_wait_for_the_first() -> None:
+    """A straight asynchronous pipeline keeps its pace but for the sum itself: 4000 bytes at 4000 bytes/s between updates."""
+    fast = replace(problem(3), cluster=chain_cluster(3, bandwidth=4e5), contention=False, batch=12)
+    plan = plan_of(((0, 1), (0,)), ((2,), (1,)), ((3,), (2,)), schedule="pipedream")
+    tied = simulate(fast, plan, engine="recurrence").iteration_seconds
+    alone = simulate(replace(fast, workload=untied(tied_chain())), plan, engine="recurrence").iteration_seconds
+    assert alone <= tied <= alone + 4 * 0.03
+
+
+@pytest.mark.parametrize("stages", [STRAIGHT, REPLICATED, (((0, 1, 2, 3), (0, 1, 2)),)])
+def test_no_tied_plan_beats_the_bound(stages: Any) -> None:
+    """The copy, its update and the sum only add to the work of the layers."""
+    here = problem(6, star=True)
+    for count in (1, 2, 4):
+        plan = plan_of(*stages, microbatches=equal_microbatches(12, count))
+        assert simulate(here, plan).iteration_seconds >= iteration_lower_bound(here)
