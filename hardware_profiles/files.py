@@ -359,6 +359,7 @@ def build_graph(file: GraphFile, find: FindAccelerator) -> Cluster:
             link.link(f"$.links[{index}]", link.between[0], link.between[1], link.shared)
             for index, link in enumerate(file.links)
         ),
+        allreduce=file.allreduce,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import AntichainStates, Workload, antichain_states
+from simulator import AntichainStates, Workload, antichain_states, measured_layer_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +44,8 @@ class StateTable:
 def measured_seconds(workload: Workload, minibatch: int | None = None) -> NDArray[np.float64]:
     """Forward + backward seconds of each layer for a mini-batch on the profiled device, (layers,).
 
-    Between two measured rows the seconds are interpolated; below the first and beyond the last they are in
-    proportion to the samples. Raises ValueError if a layer that is not an input was not measured.
+    At other sizes than the profiled ones: see `simulator.measured_layer_seconds`. Raises ValueError if a layer that is no
+    input was not measured.
     """
     samples = _minibatch(workload, minibatch)
     seconds = np.zeros(len(workload.layers))
@@ -54,13 +54,8 @@ def measured_seconds(workload: Workload, minibatch: int | None = None) -> NDArra
             continue
         if not layer.measured:
             raise ValueError(f"layer {layer.name!r} must have measured seconds, it has none; use a cost model")
-        rows = np.array([(count, forward + backward) for count, forward, backward in layer.measured])
-        if samples <= rows[0, 0]:
-            seconds[index] = rows[0, 1] * (samples / rows[0, 0])
-        elif samples >= rows[-1, 0]:
-            seconds[index] = rows[-1, 1] * (samples / rows[-1, 0])
-        else:
-            seconds[index] = np.interp(samples, rows[:, 0], rows[:, 1])
+        both = (measured_layer_seconds(layer, samples, phase) for phase in ("forward", "backward"))
+        seconds[index] = sum(both)
     return seconds
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simulator.files import write_atomically
     from simulator.gantt_plots import gantt, readable_window
     from simulator.kernels import kernel
-    from simulator.layer_costs import LayerCosts
+    from simulator.layer_costs import LayerCosts, measured_layer_seconds
     from simulator.layers import LAYER_KINDS, Layer, Workload
     from simulator.lowering import COMMUNICATIONS, Communication, lower
     from simulator.memory import CATEGORIES, DeviceMemory, memory_over_time
@@ -147,6 +147,7 @@ _HOME = {
     "stages_from_cuts": "plan",
     "kernel": "kernels",
     "LayerCosts": "layer_costs",
+    "measured_layer_seconds": "layer_costs",
     "PlanCosts": "plan_costs",
     "CATEGORIES": "memory",
     "DeviceMemory": "memory",
@@ -237,6 +238,7 @@ __all__ = [
     "load_workload",
     "lower",
     "lower_chain",
+    "measured_layer_seconds",
     "memory_figure",
     "memory_over_time",
     "microbatches_per_minibatch",

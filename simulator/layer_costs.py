@@ -17,10 +17,8 @@ from simulator.plan import OPTIMIZER_STATES, Problem
 class LayerCosts:
     """Tables of one problem, filled as they are asked for.
 
-    A measured layer takes its profiled seconds, whatever the accelerator: between two profiled sizes linearly, beyond the
-    last (or with one row only) in proportion to the samples, below the first of several rows that row's. The input gradient
-    of a measured layer with weights is half of its backward. Every other layer takes what the accelerator's model says;
-    a stage of them is their sum, but on an FPGA, whose layers stream (see `stage_seconds`).
+    A measured layer takes its profiled seconds, whatever the accelerator: see `measured_layer_seconds`. Every other layer takes
+    what the accelerator's model says; a stage of them is their sum, but on an FPGA, whose layers stream (see `stage_seconds`).
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -73,7 +71,7 @@ class LayerCosts:
             accelerator = self._accelerators[kind]
             self._seconds[key] = np.array(
                 [
-                    _measured_seconds(layer, samples, phase)
+                    measured_layer_seconds(layer, samples, phase)
                     if layer.measured
                     else accelerator.seconds(work, samples, phase, self.problem.precision)
                     for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
@@ -162,7 +160,13 @@ class LayerCosts:
         return sum(workload.layers[producer].output_elements for producer in crossing) * self.problem.element_bytes
 
 
-def _measured_seconds(layer: Layer, samples: int, phase: Phase) -> float:
+def measured_layer_seconds(layer: Layer, samples: int, phase: Phase) -> float:
+    """Seconds of one pass of a measured layer over `samples` samples; the one rule for measured layers.
+
+    Between two profiled sizes linearly, beyond the last in proportion to the samples, below the first of several rows that row's
+    (a small call takes no less). One row alone is in proportion to the samples both ways: all that is known is a rate. The input
+    gradient of a layer with weights is half of its backward.
+    """
     rows = layer.measured
     if phase == "forward":
         return _interpolate(rows, samples, 1)

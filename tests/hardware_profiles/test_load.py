@@ -210,6 +210,27 @@ def test_explicit_graph(tmp_path: Path) -> None:
     assert len(cluster.route(0, 2)) == 3
 
 
+def test_both_forms_of_a_cluster_choose_the_rings(tmp_path: Path) -> None:
+    """Two servers of two devices on a slow network: the flat ring alone is slower than the better of both."""
+    server = '[[devices]]\nname = "{0}"\naccelerator = "p40"\nserver = "{1}"\n'
+    link = '[[links]]\nbetween = ["{0}", "{1}"]\nbandwidth_gb_per_s = {2}\n'
+    devices = "".join(server.format(f"d{index}", f"s{index // 2}") for index in range(4))
+    links = link.format("d0", "d1", 10) + link.format("d2", "d3", 10)
+    links += "".join(link.format(f"d{index}", "network", 1) for index in range(4))
+    graph = 'name = "four"\n' + devices + '[[switches]]\nname = "network"\n' + links
+    compact = (
+        'name = "four"\n[[servers]]\ncount = 2\naccelerator = "p40"\ndevices = 2\n[servers.inside]\ntopology = "full"\n'
+        'bandwidth_gb_per_s = 10\n[network]\nattach = "device"\nbandwidth_gb_per_s = 1\n'
+    )
+    for text in (graph, compact):
+        fastest, flat = (
+            load_cluster(written(tmp_path, f'allreduce = "{rings}"\n{text}')) for rings in ("fastest", "flat-ring")
+        )
+        assert (fastest.allreduce, flat.allreduce) == ("fastest", "flat-ring")
+        assert flat.allreduce_seconds(range(4), 1e9) == pytest.approx(2 * 3 / 4)
+        assert fastest.allreduce_seconds(range(4), 1e9) == pytest.approx(0.1 + 0.5)
+
+
 @pytest.mark.parametrize(
     ("topology", "channels", "hops"),
     [("switch", 8, 2), ("shared-bus", 2, 2), ("full", 12, 1), ("ring", 8, 2), ("chain", 6, 2)],

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hardware_profiles import load_cluster
 from planners.pipedream import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -21,7 +22,7 @@ from planners.pipedream import (
     plan_seconds,
 )
 from planners.pipedream_table import StateTable, measured_seconds, measured_table, state_table
-from simulator import Layer, Workload, read_profile
+from simulator import Layer, LayerCosts, Problem, Workload, read_profile
 
 VARIANTS = ("paper", "script", "literal")
 
@@ -333,10 +334,12 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, object], message
 
 
 def test_measured_seconds_scale_and_interpolate() -> None:
-    """Rows 2 -> 3 s and 4 -> 9 s: 1.5 s for 1 sample, 6 s for 3, 18 s for 8."""
+    """Rows 2 -> 3 s and 4 -> 9 s: 3 s for 1 sample as for 2, 6 s for 3, 18 s for 8; the cost tables say the same."""
     layers = (Layer("a", "linear", 1.0, 1, 1.0, 1.0, 1, ((2, 1.0, 2.0), (4, 4.0, 5.0))),)
     workload = Workload("one", layers, (), minibatch=2, bytes_per_element=4)
-    assert [measured_seconds(workload, samples)[0] for samples in (1, 2, 3, 4, 8)] == [1.5, 3, 6, 9, 18]
+    assert [measured_seconds(workload, samples)[0] for samples in (1, 2, 3, 4, 8)] == [3, 3, 6, 9, 18]
+    costs = LayerCosts(Problem(workload, load_cluster("pipedream-c").take(1), 1))
+    assert [float(costs.round_trip_seconds(0, samples)[0]) for samples in (1, 2, 3, 4, 8)] == [3, 3, 6, 9, 18]
 
 
 def test_analytic_layers_need_a_cost_model() -> None:
