@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planners.balanced_partition import (
+        PartitionCosts,
         coarse_points,
+        fastest_cuts,
         filled_cuts,
+        furthest_ends,
         ideal_stage_seconds,
         minimax_cuts,
+        straight_costs,
     )
     from planners.bapipe import BaPipe, Candidate, Exploration, RuleOfThumb, explore, formula_seconds
     from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
@@ -50,6 +54,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "LayerCut": "intra_layer",
+    "PartitionCosts": "balanced_partition",
+    "fastest_cuts": "balanced_partition",
+    "furthest_ends": "balanced_partition",
+    "straight_costs": "balanced_partition",
     "coarse_points": "balanced_partition",
     "filled_cuts": "balanced_partition",
     "fractional_cuts": "intra_layer",
@@ -124,6 +132,7 @@ __all__ = [
     "InfeasiblePartition",
     "LayerCut",
     "LevelStage",
+    "PartitionCosts",
     "PipeDream",
     "PipeDreamFlush",
     "PlannedOutcome",
@@ -145,9 +154,11 @@ __all__ = [
     "balanced_problem",
     "coarse_points",
     "explore",
+    "fastest_cuts",
     "filled_cuts",
     "formula_seconds",
     "fractional_cuts",
+    "furthest_ends",
     "ideal_stage_seconds",
     "iteration_lower_bound",
     "lower_bound_seconds",
@@ -164,6 +175,7 @@ __all__ = [
     "split_workload",
     "stage_cost",
     "state_table",
+    "straight_costs",
     "streamed_fractions",
     "tables_of",
     "unequal_problem",

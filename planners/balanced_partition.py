@@ -1,15 +1,23 @@
-"""Balanced partition: where to cut a network so that the slowest stage is as fast as can be (BaPipe, arXiv 2012.12544).
+"""Balanced partition: where to cut a chain of layers into the stages of a pipeline.
 
-Inter-layer: whole layers. Coarse-grained: whole layers, but no cut whose transfer takes too long. Intra-layer: see
-`planners.intra_layer`.
+`fastest_cuts` weighs stages and transfers, for every planner that has no rule of its own. `minimax_cuts` and `filled_cuts` make
+the slowest stage as fast as can be, as BaPipe does (arXiv 2012.12544). Inter-layer: whole layers. Coarse-grained: whole layers,
+but no cut whose transfer takes too long. Intra-layer: see `planners.intra_layer`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
+
+from hardware_profiles import Phase
+from simulator import LayerCosts
 
 StageSeconds = Callable[[int, int, int], float]
 """(stage, first layer, end layer) -> seconds of these layers on the stage's device; never falls as layers are added."""
@@ -19,6 +27,12 @@ BISECTIONS = 40
 
 CLOSE_ENOUGH = 1e-3
 """Relative width of the interval at which `filled_cuts` stops."""
+
+FIRST_EXCESS = 0.005
+"""Share above a lower bound at which `fastest_cuts` looks for partitions first; doubled until there is one."""
+
+ROUNDING = 1e-12
+"""Relative; more than two sums of the same seconds in another order can differ by."""
 
 
 def ideal_stage_seconds(whole: Sequence[float]) -> float:
@@ -115,3 +129,336 @@ def coarse_points(transfer_seconds: NDArray[np.float64], stages: int, allowed: f
     if len(kept) < stages - 1:
         kept = sorted(sorted(inside, key=lambda cut: (transfer_seconds[cut], cut))[: stages - 1])
     return [0, *kept, len(transfer_seconds) - 1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionCosts:
+    """What every stage and every cut of a pipeline of contiguous layers would cost a micro-batch.
+
+    stage_seconds: float64 [passes, kinds, layers + 1, layers + 1]; [p, k, i, j] are the seconds that layers i to j - 1 keep a
+        stage of kind k busy in pass p (one pass: forwards and backwards alternate, as in 1F1B; two: all forwards run before
+        all backwards, as in GPipe); inf for a stage that must not be
+    kind: the kind of each stage (its accelerator, its number of replicas, ...)
+    link_seconds: float64 [passes, stages - 1, layers + 1]; the seconds that a cut before layer j keeps the link behind stage s
+        busy; inf where there must be no cut
+    latency_seconds: float64 [stages - 1, layers + 1]; what a micro-batch waits at that cut beyond that, in all passes together
+    furthest: int64 [stages, layers + 1]; the last layer before which a stage that begins at a layer may end within its memory,
+        or None where memory is no limit
+    """
+
+    stage_seconds: NDArray[np.float64]
+    kind: tuple[int, ...]
+    link_seconds: NDArray[np.float64]
+    latency_seconds: NDArray[np.float64]
+    furthest: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        passes, kinds, layers = self.stage_seconds.shape[:3]
+        stages = len(self.kind)
+        shapes = {
+            "stage_seconds": (self.stage_seconds.shape, (passes, kinds, layers, layers)),
+            "link_seconds": (self.link_seconds.shape, (passes, stages - 1, layers)),
+            "latency_seconds": (self.latency_seconds.shape, (stages - 1, layers)),
+        }
+        if self.furthest is not None:
+            shapes["furthest"] = self.furthest.shape, (stages, layers)
+        for name, (shape, wanted) in shapes.items():
+            if shape != wanted:
+                raise ValueError(f"{name} must have shape {wanted}, got {shape}")
+        if not set(self.kind) <= set(range(kinds)):
+            raise ValueError(f"kinds of stages must be from 0 to {kinds - 1}, got {self.kind}")
+
+    @property
+    def layers(self) -> int:
+        """Layers of the network."""
+        return int(self.stage_seconds.shape[-1]) - 1
+
+    def seconds(self, cuts: Sequence[int], microbatches: int) -> float:
+        """The makespan of one partition, as `fastest_cuts` has it; inf where a stage or a cut must not be."""
+        bounds = [0, *cuts, self.layers]
+        slowest, once = np.zeros(len(self.stage_seconds)), 0.0
+        for stage, kind in enumerate(self.kind):
+            begin, end = bounds[stage], bounds[stage + 1]
+            if self.furthest is not None and end > self.furthest[stage, begin]:
+                return math.inf
+            busy = self.stage_seconds[:, kind, begin, end]
+            slowest, once = np.maximum(slowest, busy), once + float(busy.sum())
+            if stage < len(cuts):
+                busy = self.link_seconds[:, stage, end]
+                slowest = np.maximum(slowest, busy)
+                once += float(busy.sum()) + float(self.latency_seconds[stage, end])
+        return once + (microbatches - 1) * float(slowest.sum()) if once < math.inf else math.inf
+
+
+def fastest_cuts(
+    costs: PartitionCosts, microbatches: int, *, slack: float = 0.0
+) -> list[tuple[float, tuple[int, ...]]]:
+    """The partitions with the least makespan on idle links, exactly, best first: (seconds, cuts); none where none is feasible.
+
+    With equal micro-batches, the first one runs through all stages and links, and each of the others follows behind the slowest
+    of them:
+
+        seconds = sum of all stages and links + (microbatches - 1) * (sum over the passes of the slowest stage or link)
+
+    which a replay meets where forwards run before backwards and no two links share a channel; elsewhere it is an estimate.
+
+    slack: partitions that are slower by up to this share are handed back too, as long as no other has as small a sum and as
+        fast a slowest stage or link in every pass: a replay may prefer one of these
+    Method: the front of (sum, slowest of each pass) is carried from stage to stage for each last layer. A partial partition is
+    dropped if another is nowhere worse, or if even the best that can follow (least sum and least bottleneck, found backwards)
+    exceeds a limit. The limit starts just above what no partition can beat, and rises until one is found.
+    """
+    weight, stages, layers = float(microbatches - 1), len(costs.kind), costs.layers
+    furthest = np.full((stages, layers + 1), layers) if costs.furthest is None else costs.furthest
+    tables = (
+        np.ascontiguousarray(costs.stage_seconds),
+        np.asarray(costs.kind, dtype=np.int64),
+        np.ascontiguousarray(costs.link_seconds),
+        np.ascontiguousarray(costs.latency_seconds),
+        np.ascontiguousarray(furthest, dtype=np.int64),
+    )
+    rest, floor = _completions(*tables)
+    if rest[0, 0] == math.inf:
+        return []
+    least = float(rest[0, 0] + weight * floor[:, 0, 0].sum())
+    excess, found = FIRST_EXCESS, list[tuple[float, tuple[int, ...]]]()
+    while not found:
+        limit = least * (1.0 + excess) if 0.0 < excess * least < math.inf else math.inf
+        found = _sweep(tables, rest, floor, weight, limit)
+        excess *= 2.0
+    wanted = found[0][0] * (1.0 + max(slack, ROUNDING))
+    if wanted > limit:
+        found = _sweep(tables, rest, floor, weight, wanted)
+    return [one for one in found if one[0] <= wanted]
+
+
+Tables = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
+"""The arrays of `PartitionCosts`, as the compiled code takes them."""
+
+
+def _sweep(
+    tables: Tables, rest: NDArray[np.float64], floor: NDArray[np.float64], weight: float, limit: float
+) -> list[tuple[float, tuple[int, ...]]]:
+    """All partitions within a limit in seconds that no other beats in everything, best first."""
+    state, place = np.zeros((1, 1 + len(tables[0]))), np.zeros((1, 2), dtype=np.int64)
+    places = []
+    for stage in range(len(tables[1])):
+        state, place = _extended(*tables, stage, state, place, rest[stage + 1], floor[:, stage + 1], weight, limit)
+        places.append(place)
+    found = []
+    for row, (once, *slowest) in enumerate(state.tolist()):
+        cuts, at = [], row
+        for one in reversed(places):
+            cuts.append(int(one[at, 0]))
+            at = int(one[at, 1])
+        found.append((once + weight * sum(slowest), tuple(cuts[:0:-1])))
+    return sorted(found)
+
+
+@njit(cache=True)
+def _completions(
+    stage_seconds: NDArray[np.float64],
+    kind: NDArray[np.int64],
+    link_seconds: NDArray[np.float64],
+    latency_seconds: NDArray[np.float64],
+    furthest: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Least sum, and least slowest of each pass, of stage s and all behind it (its own link first) where it begins at layer i.
+
+    float64 [stages + 1, layers + 1] and [passes, stages + 1, layers + 1]; inf where that cannot be
+    """
+    passes, _, places, _ = stage_seconds.shape
+    stages = kind.shape[0]
+    rest, floor = np.full((stages + 1, places), np.inf), np.full((passes, stages + 1, places), np.inf)
+    rest[stages, places - 1] = 0.0
+    floor[:, stages, places - 1] = 0.0
+    for stage in range(stages - 1, -1, -1):
+        for begin in range(stage, places if stage else 1):
+            for end in range(begin + 1, furthest[stage, begin] + 1):
+                total = rest[stage + 1, end] + (latency_seconds[stage - 1, begin] if stage else 0.0)
+                for p in range(passes):
+                    link = link_seconds[p, stage - 1, begin] if stage else 0.0
+                    busy = stage_seconds[p, kind[stage], begin, end]
+                    total += link + busy
+                    slow = max(link, busy, floor[p, stage + 1, end])
+                    floor[p, stage, begin] = min(floor[p, stage, begin], slow)
+                rest[stage, begin] = min(rest[stage, begin], total)
+    return rest, floor
+
+
+@njit(cache=True)
+def _extended(
+    stage_seconds: NDArray[np.float64],
+    kind: NDArray[np.int64],
+    link_seconds: NDArray[np.float64],
+    latency_seconds: NDArray[np.float64],
+    furthest: NDArray[np.int64],
+    stage: int,
+    state: NDArray[np.float64],
+    place: NDArray[np.int64],
+    rest: NDArray[np.float64],
+    floor: NDArray[np.float64],
+    weight: float,
+    limit: float,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Every partial partition with one stage more that is not beaten: its sum and slowest of each pass; its end and parent."""
+    passes, _, places, _ = stage_seconds.shape
+    count, filled = state.shape[0], 0
+    new_state, new_place = np.empty((places, 1 + passes)), np.empty((places, 2), dtype=np.int64)
+    fresh, value, parent = np.empty((count, 1 + passes)), np.empty(count), np.empty(count, dtype=np.int64)
+    rows_of = np.searchsorted(place[:, 0], np.arange(places + 1))
+    ideal = np.full((places, 1 + passes), np.inf)  # as if one partial partition were the best in everything
+    for row in range(count):
+        for column in range(1 + passes):
+            ideal[place[row, 0], column] = min(ideal[place[row, 0], column], state[row, column])
+    step = np.empty(1 + passes)
+    for end in range(stage + 1, places):
+        found = 0
+        for begin in range(end if rest[end] < np.inf else 0):
+            if rows_of[begin] == rows_of[begin + 1] or end > furthest[stage, begin]:
+                continue
+            step[0] = latency_seconds[stage - 1, begin] if stage > 0 else 0.0
+            for p in range(passes):
+                link = link_seconds[p, stage - 1, begin] if stage > 0 else 0.0
+                busy = stage_seconds[p, kind[stage], begin, end]
+                step[0] += link + busy
+                step[1 + p] = max(link, busy)
+            if not _least_seconds(ideal, begin, step, rest, floor, end, weight) <= limit:
+                continue
+            for row in range(rows_of[begin], rows_of[begin + 1]):
+                least = _least_seconds(state, row, step, rest, floor, end, weight)
+                if least <= limit and least < np.inf:
+                    fresh[found, 0] = state[row, 0] + step[0]
+                    for p in range(passes):
+                        fresh[found, 1 + p] = max(state[row, 1 + p], step[1 + p])
+                    value[found], parent[found] = least, row
+                    found += 1
+        first = filled
+        for one in np.argsort(value[:found], kind="mergesort"):
+            beaten = False
+            for other in range(first, filled):
+                beaten = True
+                for column in range(1 + passes):
+                    beaten = beaten and new_state[other, column] <= fresh[one, column]
+                if beaten:
+                    break
+            if not beaten:
+                if filled == new_state.shape[0]:
+                    new_state = np.concatenate((new_state, np.empty_like(new_state)))
+                    new_place = np.concatenate((new_place, np.empty_like(new_place)))
+                new_state[filled] = fresh[one]
+                new_place[filled, 0], new_place[filled, 1] = end, parent[one]
+                filled += 1
+    return new_state[:filled], new_place[:filled]
+
+
+@njit(cache=True)
+def _least_seconds(
+    states: NDArray[np.float64],
+    row: int,
+    step: NDArray[np.float64],
+    rest: NDArray[np.float64],
+    floor: NDArray[np.float64],
+    end: int,
+    weight: float,
+) -> float:
+    """Least makespan that can follow from a partial partition (sum, slowest of each pass) and a step that ends before `end`."""
+    bottleneck = 0.0
+    for p in range(floor.shape[0]):
+        bottleneck += max(states[row, 1 + p], step[1 + p], floor[p, end])
+    least: float = states[row, 0] + step[0] + rest[end] + weight * bottleneck
+    return least
+
+
+def straight_costs(
+    costs: LayerCosts,
+    devices: Sequence[int],
+    samples: int,
+    *,
+    alternating: bool = False,
+    in_flight: Sequence[int] | None = None,
+) -> PartitionCosts:
+    """The costs of a pipeline with one device a stage and micro-batches of `samples`.
+
+    devices: of each stage; alternating: forwards and backwards take turns (1F1B), else they are passes of their own (GPipe)
+    in_flight: samples whose activations each stage holds at once; None leaves memory out. Buffers of transfers are not counted,
+        so that a partition which is left out cannot fit, and one which is not may still not.
+    Where links contend a transfer keeps its link busy for its bytes, and its latency delays; else it only delays.
+    """
+    distinct = sorted({costs.kind_of_device(device): device for device in devices}.items())
+    number = {kind: position for position, (kind, _) in enumerate(distinct)}
+    forward, backward = (
+        np.array([_ranges(costs, device, samples, phase) for _, device in distinct])
+        for phase in ("forward", "backward")
+    )
+    if costs.problem.recompute:
+        backward = backward + forward
+    busy, latency = _boundaries(costs, devices, samples, alternating)
+    return PartitionCosts(
+        stage_seconds=(forward + backward)[None] if alternating else np.array([forward, backward]),
+        kind=tuple(number[costs.kind_of_device(device)] for device in devices),
+        link_seconds=busy,
+        latency_seconds=latency,
+        furthest=None if in_flight is None else furthest_ends(costs, devices, samples, in_flight),
+    )
+
+
+def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+    """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1]."""
+    layers = len(costs.problem.workload)
+    if not costs.streams(device):
+        before = np.concatenate([[0.0], np.cumsum(costs.seconds(device, samples, phase))])
+        return np.asarray(np.maximum(before[None, :] - before[:, None], 0.0), dtype=np.float64)
+    table = np.zeros((layers + 1, layers + 1))
+    for begin in range(layers):
+        for end in range(begin + 1, layers + 1):
+            held = np.arange(begin, end, dtype=np.int64)
+            table[begin, end] = costs.stage_seconds(device, held, samples, phase)
+    return table
+
+
+def _boundaries(
+    costs: LayerCosts, devices: Sequence[int], samples: int, alternating: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
+    cluster, sizes = costs.problem.cluster, cut_bytes(costs) * samples
+    busy, latency = np.zeros((2, len(devices) - 1, len(sizes))), np.zeros((len(devices) - 1, len(sizes)))
+    one_way = np.zeros(len(devices) - 1, dtype=bool)
+    for link, (near, far) in enumerate(pairwise(devices)):
+        for direction, (source, target) in enumerate(((near, far), (far, near))):
+            delay, bandwidth = cluster.point_to_point(source, target)
+            busy[direction, link] = sizes / bandwidth
+            latency[link] += delay
+        one_way[link] = bool({*cluster.route(near, far)} & {*cluster.route(far, near)})
+    if not costs.problem.contention:
+        return np.zeros_like(busy[:1] if alternating else busy), latency + busy.sum(axis=0)
+    if not alternating:
+        return busy, latency
+    both = np.where(one_way[:, None], busy.sum(axis=0), busy.max(axis=0))
+    return both[None], latency + busy.sum(axis=0) - both
+
+
+def cut_bytes(costs: LayerCosts) -> NDArray[np.float64]:
+    """Bytes a sample that cross the cut before each layer, float64 [layers + 1]."""
+    return np.array([costs.crossing_bytes(frozenset(range(cut))) for cut in range(len(costs.problem.workload) + 1)])
+
+
+def furthest_ends(
+    costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Sequence[int]
+) -> NDArray[np.int64]:
+    """The last layer before which a stage that begins at a layer may end within its device's memory, int64 [stages, layers + 1].
+
+    Counted are weights, gradients and optimizer states, what `in_flight` samples leave behind in each stage, and, where the stage
+    recomputes, what a micro-batch of `samples` makes again.
+    """
+    problem, layers = costs.problem, len(costs.problem.workload)
+    state = costs.parameters * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+    inputs = cut_bytes(costs)
+    furthest = np.zeros((len(devices), layers + 1), dtype=np.int64)
+    for stage, (device, count) in enumerate(zip(devices, in_flight, strict=True)):
+        held = state + costs.stashed_bytes * (samples if problem.recompute else count)
+        before = np.concatenate([[0.0], np.cumsum(held)])
+        kept = inputs * count if problem.recompute else np.zeros(layers + 1)
+        room = problem.cluster.devices[device].memory_bytes * (1.0 + ROUNDING) - kept + before
+        furthest[stage] = np.searchsorted(before, room, side="right") - 1
+    return furthest

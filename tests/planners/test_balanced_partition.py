@@ -1,0 +1,136 @@
+"""The shared partition search: exact over all cuts, with transfers, memory, unlike devices and alternating passes."""
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import load_cluster
+from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
+from simulator import (
+    LayerCosts,
+    Plan,
+    Problem,
+    equal_microbatches,
+    load_workload,
+    simulate,
+    stages_from_cuts,
+)
+from simulator.workloads.synthetic import uniform_chain
+
+
+@st.composite
+def partition_costs(draw: st.DrawFn) -> PartitionCosts:
+    """Any tables of small whole seconds, with stages and cuts that must not be, and memory in every second one."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    passes, kinds, layers = (int(rng.integers(*ends)) for ends in ((1, 3), (1, 3), (1, 8)))
+    stages = int(rng.integers(1, layers + 1))
+
+    def seconds(most: int, *shape: int) -> np.ndarray:
+        values = rng.integers(0, most, shape).astype(float)
+        values[rng.random(shape) < 0.05] = math.inf
+        return values
+
+    return PartitionCosts(
+        stage_seconds=seconds(9, passes, kinds, layers + 1, layers + 1),
+        kind=tuple(rng.integers(0, kinds, stages).tolist()),
+        link_seconds=seconds(7, passes, stages - 1, layers + 1),
+        latency_seconds=seconds(4, stages - 1, layers + 1),
+        furthest=rng.integers(layers // 2, layers + 1, (stages, layers + 1)) if rng.random() < 0.5 else None,
+    )
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(partition_costs(), st.integers(1, 20), st.sampled_from([0.0, 0.3]))
+def test_the_fastest_cuts_are_those_of_all(costs: PartitionCosts, microbatches: int, slack: float) -> None:
+    """The least seconds of every choice of cuts, and within the slack every trade of sum against bottleneck."""
+    every = [
+        (costs.seconds(cuts, microbatches), cuts) for cuts in combinations(range(1, costs.layers), len(costs.kind) - 1)
+    ]
+    found = fastest_cuts(costs, microbatches, slack=slack)
+    assert [value for value, _ in found] == [costs.seconds(cuts, microbatches) for _, cuts in found]
+    best = min(value for value, _ in every)
+    if best == math.inf:
+        assert found == []
+        return
+    assert found[0][0] == best == min(found)[0]
+    # with one micro-batch only the sum counts, with very many only the slowest: whatever partition is within the slack,
+    # one that is handed back is nowhere worse
+    for value, cuts in every:
+        if value <= best * (1 + slack):
+            assert any(
+                all(costs.seconds(other, count) <= costs.seconds(cuts, count) for count in (1, 10**6))
+                for _, other in found
+            )
+
+
+def test_a_slow_link_moves_the_cut() -> None:
+    """Two even halves would send 9 s over the link; a cut one layer later sends 1 s and is faster from two micro-batches on."""
+    layer = np.array([1.0, 1.0, 1.0, 1.0])
+    before = np.concatenate([[0.0], np.cumsum(layer)])
+    stage = np.maximum(before[None, :] - before[:, None], 0.0)[None, None]
+    free = PartitionCosts(stage, (0, 0), np.zeros((1, 1, 5)), np.zeros((1, 5)))
+    slow = replace(free, link_seconds=np.array([[[0.0, 9.0, 9.0, 1.0, 0.0]]]))
+    assert fastest_cuts(free, 4) == [(4.0 + 3 * 2.0, (2,))]
+    assert fastest_cuts(slow, 4) == [(4.0 + 1.0 + 3 * 3.0, (3,))]
+
+
+@pytest.mark.parametrize(("cluster", "recompute"), [("dapple-c", True), ("pipedream-c", False)])
+def test_its_seconds_are_those_of_the_reference_replay(cluster: str, recompute: bool) -> None:
+    """Equal micro-batches, forwards before backwards, links of their own: the closed form is what the engine replays, less the
+    update."""
+    problem = Problem(load_workload("vgg16"), load_cluster(cluster).take(4), 32, recompute=recompute)
+    costs = LayerCosts(problem)
+    for count in (4, 8, 32):
+        tables = straight_costs(costs, (0, 1, 2, 3), 32 // count)
+        for seconds, cuts in fastest_cuts(tables, count, slack=0.05):
+            stages = stages_from_cuts(cuts, len(problem.workload), [(0,), (1,), (2,), (3,)])
+            timeline = simulate(problem, Plan("test", "gpipe", stages, equal_microbatches(32, count))).timeline
+            passed = timeline.end[timeline.compute()].max()
+            assert seconds == pytest.approx(passed, rel=1e-9)
+
+
+def test_partitions_that_cannot_fit_are_left_out() -> None:
+    """A stage is left out exactly where its weights and what it keeps exceed its device, as the replay's memory has it."""
+    problem = Problem(load_workload("vgg16"), load_cluster("pipedream-c").take(2), 256)
+    costs = LayerCosts(problem)
+    furthest = furthest_ends(costs, (0, 1), 256, (256, 256))
+    capacity = problem.cluster.devices[0].memory_bytes
+    refused = 0
+    for cut in range(1, len(problem.workload)):
+        stages = stages_from_cuts((cut,), len(problem.workload), [(0,), (1,)])
+        for device, (begin, end) in zip(
+            simulate(problem, Plan("test", "gpipe", stages, (256,))).memory,
+            ((0, cut), (cut, len(problem.workload))),
+            strict=True,
+        ):
+            kept = device.bytes[:, [0, 2, 3, 4]].sum(axis=1).max()  # without the buffers of transfers
+            assert (end <= furthest[device.device, begin]) == (kept <= capacity)
+            refused += end > furthest[device.device, begin]
+    assert refused > 0
+
+
+def test_alternating_passes_share_a_link_of_one_medium() -> None:
+    """1F1B sends both ways at once: a full-duplex link is busy for the longer one, a shared bus for both."""
+    problem = Problem(uniform_chain(6), load_cluster("dapple-c").take(2), 8)
+    apart = straight_costs(LayerCosts(problem), (0, 1), 2)
+    together = straight_costs(LayerCosts(problem), (0, 1), 2, alternating=True)
+    assert together.link_seconds[0] == pytest.approx(apart.link_seconds.max(axis=0))
+    assert together.seconds((3,), 1) == pytest.approx(apart.seconds((3,), 1))
+    bus = Problem(problem.workload, load_cluster("pipedream-a"), 8)
+    route = bus.cluster.route
+    assert set(route(0, 1)) & set(route(1, 0)), "a cluster with a shared bus"
+    shared = straight_costs(LayerCosts(bus), (0, 1), 2, alternating=True)
+    assert shared.link_seconds[0] == pytest.approx(straight_costs(LayerCosts(bus), (0, 1), 2).link_seconds.sum(axis=0))
+
+
+def test_wrong_shapes_are_named() -> None:
+    """Tables that do not go together."""
+    with pytest.raises(ValueError, match=r"link_seconds must have shape \(1, 1, 4\), got \(1, 2, 4\)"):
+        PartitionCosts(np.zeros((1, 1, 4, 4)), (0, 0), np.zeros((1, 2, 4)), np.zeros((1, 4)))
+    with pytest.raises(ValueError, match=r"kinds of stages must be from 0 to 0, got \(0, 1\)"):
+        PartitionCosts(np.zeros((1, 1, 4, 4)), (0, 1), np.zeros((1, 1, 4)), np.zeros((1, 4)))
