@@ -256,7 +256,7 @@ def best_plan(name: str, plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
     return fitting(name, best, evaluate)
 
 
-def fitting(name: str, plan: Plan, evaluate: Evaluator) -> Plan:
+def fitting(name: str, plan: Plan, evaluate: Callable[[Plan], Score]) -> Plan:
     """The plan itself if it fits; InfeasiblePlanError with its numbers if it does not."""
     score = evaluate(plan)
     if not score.fits:

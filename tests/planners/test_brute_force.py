@@ -1,0 +1,89 @@
+"""Brute force: what it proves holds on the reference engine, over exactly the plans that it names."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hardware_profiles import Cluster, Link, load_cluster
+from planners import BruteForce, Evaluator, Request, make_plan
+from simulator import Outcome, Problem, simulate
+from simulator.workloads.synthetic import random_chain, uniform_chain
+from tests.planners.conftest import line
+
+
+def reference(problem: Problem, planner: BruteForce) -> list[Outcome]:
+    """Every plan of the space on the reference engine."""
+    return [simulate(problem, plan) for plan in planner.plans(problem)]
+
+
+def slow_line(seed: int) -> Problem:
+    """A random chain on three GPUs behind one switch whose cables are as slow as the layers, and have latency."""
+    rng = np.random.default_rng(seed)
+    cluster = line(speeds=tuple(rng.choice([0.5, 1.0, 2.0], 3)))
+    links = tuple(
+        Link(one.first, one.second, float(10 ** rng.uniform(7, 9)), float(rng.choice([0.0, 1e-3, 0.1])))
+        for one in cluster.links
+    )
+    workload = random_chain(int(rng.integers(2, 5)), rng, flop=2e9, parameters=1_000_000)
+    shared = Cluster("slow", cluster.devices, cluster.nodes, cluster.switches, cluster.servers, links)
+    return Problem(workload, shared, int(rng.integers(2, 9)), recompute=bool(rng.integers(2)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_in_the_space_beats_the_proven_plan_on_the_reference(seed: int) -> None:
+    """Slow cables, latency, contention and the update included."""
+    problem = slow_line(seed)
+    planner = BruteForce(Request())
+    found = make_plan("brute-force", problem)
+    best = min(outcome.iteration_seconds for outcome in reference(problem, planner) if outcome.fits)
+    assert simulate(problem, found.plan).iteration_seconds == best
+    assert found.optimal_among.startswith("straight pipelines")
+    assert found.optimal_among.endswith("replayed with contention")
+
+
+def test_contention_decides_between_plans_that_idle_links_rank_otherwise() -> None:
+    """On idle links a looped schedule wins; where links contend fewer transfers do."""
+    problem = Problem(uniform_chain(6), load_cluster("dapple-c").take(3), 32)
+    request = Request(microbatches=8)
+    contended = make_plan("brute-force", problem, request)
+    idle = make_plan("brute-force", replace(problem, contention=False), request)
+    assert (contended.plan.schedule, idle.plan.schedule) == ("eager-1f1b", "looped-bfs")
+    seconds = [simulate(problem, one.plan).iteration_seconds for one in (contended, idle)]
+    assert seconds[0] < seconds[1]
+    assert idle.optimal_among.endswith("replayed with unlimited links")
+
+
+def test_memory_is_that_of_the_reference() -> None:
+    """The fastest plan does not fit: the proven one is the fastest of those that do."""
+    problem = slow_line(1)
+    planner = BruteForce(Request())
+    outcomes = reference(problem, planner)
+    fastest = min(outcomes, key=lambda one: one.iteration_seconds)
+    limit = fastest.fullest.peak_bytes * 0.999
+    devices = tuple(replace(device, memory_bytes=limit) for device in problem.cluster.devices)  # type: ignore[type-var]
+    small = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    found = simulate(small, make_plan("brute-force", small).plan)
+    fitting = [one.iteration_seconds for one in outcomes if one.fullest.peak_bytes <= limit]
+    assert found.iteration_seconds == min(fitting) > fastest.iteration_seconds
+
+
+def test_few_plans_need_the_reference() -> None:
+    """Idle replays order the plans: the reference sees a part of them."""
+    problem = slow_line(2)
+    evaluate = Evaluator(problem)
+    planner = BruteForce(Request())
+    planner(problem, evaluate, np.random.default_rng(0))
+    count = planner.configurations(problem)
+    assert count < evaluate.evaluations < 2 * count
+
+
+def test_the_space_is_named() -> None:
+    """Schedules with their stages a device, devices, counts, and the engine's options."""
+    problem = Problem(uniform_chain(4), load_cluster("dapple-c").take(2), 6, contention=False)
+    assert BruteForce(Request()).space(problem) == (
+        "straight pipelines on contiguous layers with gpipe, 1f1b, eager-1f1b, interleaved-1f1b (2 stages a device), "
+        "looped-bfs (2 stages a device), on the first 1 to 2 devices of the cluster in its order, in 1, 2, 4, 6 micro-batches "
+        "as equal as whole samples permit, replayed with unlimited links"
+    )
+    assert "in 3 micro-batches" in BruteForce(Request(microbatches=3, schedule="gpipe")).space(problem)
