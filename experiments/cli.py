@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import NoReturn
 
 COMMANDS: dict[str, str] = {
@@ -21,6 +22,9 @@ COMMANDS: dict[str, str] = {
 }
 """Subcommands and their one-line help; each lives in `experiments.commands.<name>`."""
 
+MOST_CHARACTERS = 270
+"""Of a complaint, so that the line stays below 300 with the command's name."""
+
 OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -29,12 +33,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
-        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(USAGE, f"{self.prog}: {short(message, MOST_CHARACTERS - 60)} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `pipeplan`; returns the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    known = words[:1] if words and words[0] in COMMANDS else []
+    return guarded(" ".join(["pipeplan", *known]), lambda: _run(words))
+
+
+def _run(words: list[str]) -> int:
     parser = Parser(
         prog="pipeplan",
         description="Simulate and plan pipeline-parallel DNN training on GPU and FPGA clusters.",
@@ -57,27 +66,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return USAGE
-    command = import_module(f"experiments.commands.{parsed.command}")
-    return guarded(f"pipeplan {parsed.command}", lambda: command.run(parsed))
+    code: int | None = import_module(f"experiments.commands.{parsed.command}").run(parsed)
+    return code or OK
 
 
-def guarded(name: str, action: object) -> int:
-    """Run a command; every foreseen error becomes one line on stderr and its exit code."""
-    assert callable(action)
+def guarded(name: str, action: Callable[[], int]) -> int:
+    """Run a command; every foreseen error becomes one line on stderr and its exit code.
+
+    A character that the terminal's encoding lacks is printed as `?`.
+    """
+    if sys.stdout is None:
+        return _end(name, "standard output is closed", FAILURE)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = action()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILURE
+        return _end(name, "interrupted", INTERRUPTED)
+    except OSError as error:
+        _abandon_output()
+        if isinstance(error, BrokenPipeError):
+            return FAILURE
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _end(name, f"{where}{error.strerror or error}", FAILURE)
+    except MemoryError:
+        return _end(name, "not enough memory for a problem of this size", FAILURE)
     except ValueError as error:
-        text = " ".join(str(error).split())
-        print(f"{name}: {text}", file=sys.stderr)
-        return _exit_code(error)
-    return int(code or OK)
+        return _end(name, str(error), _exit_code(error))
+    return code
+
+
+def _abandon_output() -> None:
+    """Send what stdout still holds nowhere: it could not be written, and would end the interpreter with another complaint."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end(name: str, complaint: str, code: int) -> int:
+    """Print the one line and return the code."""
+    print(f"{name}: {short(complaint)}", file=sys.stderr)
+    return code
+
+
+def short(text: str, most: int = MOST_CHARACTERS) -> str:
+    """One printable line: white space as single spaces, controls as escapes, the middle left out of what is too long."""
+    from hardware_profiles import one_line, printable
+
+    line = printable(one_line(text))
+    tail = most // 3
+    return line if len(line) <= most else f"{line[: most - tail - 3]} … {line[-tail:]}"
 
 
 def _exit_code(error: ValueError) -> int:

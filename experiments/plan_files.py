@@ -139,7 +139,11 @@ def _decoded(path: str) -> PlanFile:
     except msgspec.ValidationError as error:
         try:
             document = msgspec.json.decode(content)
-        except (RecursionError, msgspec.DecodeError):  # nested too deep, or broken further on: no value to show
+        except (
+            RecursionError,
+            UnicodeDecodeError,
+            msgspec.DecodeError,
+        ):  # no value to show
             document = None
         hint = " (pipeplan plan --out writes plan files)" if "format" in str(error) else ""
         raise InputError(f"{path}: {explained(str(error), document, PlanFile)}{hint}") from None

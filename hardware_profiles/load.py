@@ -173,9 +173,9 @@ def _files_in(folder: Traversable) -> dict[str, Traversable]:
 
 def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
     for folder in _folders(kind):
-        file = folder / f"{name}.toml"
-        if file.is_file():
-            return file
+        files = _files_in(folder)
+        if name in files:
+            return files[name]
     for point in _entry_points(kind):
         offered = _load_entry_point(point)
         if isinstance(offered, Traversable):

@@ -2,28 +2,89 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
+import stat
 import tempfile
 from pathlib import Path
+
+if os.name == "posix":
+    import fcntl
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write a file under another name in its folder, then rename it: a reader never sees half of it.
 
-    Folders that are not there are made. Returns the path; raises OSError where it cannot be written.
+    Folders that are not there are made. A link stays a link, and the file that it leads to is written; a device, a FIFO or what
+    else is no regular file is written to as it stands. An existing file keeps its mode. Returns the path; raises OSError, which
+    names the path, where it cannot be written.
     """
     path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:  # also where it is a folder, for the error
+                file.write(data)
+        else:
+            _replace(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+    return path
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put a file with this content in the place of a regular file, or of none."""
+    if path.is_symlink():  # what still is a link leads round in a circle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    mode = 0o666 & ~_umask()
+    if path.exists():
+        path.open("ab").close()  # a file that may not be written is not replaced either
+        mode = stat.S_IMODE(path.stat().st_mode)
+    _remove_leftovers(path)
+    handle, temporary = _temporary(path)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+            file.write(data)
+            file.flush()
+            os.chmod(temporary, mode)
+            os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
-    return path
+
+
+def _temporary(path: Path) -> tuple[int, str]:
+    """A new file beside `path`, open, and locked for as long as it is: the lock says that its writer lives."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        _lock(handle, wait=True)
+        if os.fstat(handle).st_nlink:
+            return handle, name
+        os.close(handle)  # another writer took it for a leftover before it was locked
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what writers of `path` left that were killed: files of their names that nobody has locked."""
+    own = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}")
+    for name in filter(own.fullmatch, os.listdir(path.parent)):
+        with contextlib.suppress(OSError), (path.parent / name).open("rb") as leftover:
+            if _lock(leftover.fileno(), wait=False):
+                os.unlink(leftover.name)
+
+
+def _lock(handle: int, *, wait: bool) -> bool:
+    """Lock an open file; False where another has it, or where files have no such locks (then no leftover is removed)."""
+    if os.name != "posix":
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
 
 
 def _umask() -> int:

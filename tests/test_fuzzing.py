@@ -1,0 +1,46 @@
+"""Every reader answers every file: what it holds, or what is wrong with it, in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzzing import READERS, Reader, fault, inputs, trial
+
+MANY = 100_000
+"""Files of the long check, over all readers."""
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_right_files_pass_and_mutants_differ(reader: Reader, tmp_path: Path) -> None:
+    """The files that the mutants are made of are right, and the mutants are other files, the same ones every time."""
+    path = tmp_path / f"file{reader.suffix}"
+    for text in reader.right:
+        path.write_bytes(text)
+        assert fault(path) is None
+    mutants = list(inputs(reader, 50))
+    assert mutants == list(inputs(reader, 50))
+    assert len(set(mutants) - set(reader.right)) > 30
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_mutants_end_in_one_line(reader: Reader, tmp_path: Path) -> None:
+    """A hundred files that are nearly right: exit code 0 or 4, one printable line, no exception."""
+    assert trial(reader, 100, tmp_path)["faults"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_many_mutants_end_in_one_line_soon(reader: Reader) -> None:
+    """A share of 100,000 files in a process of its own: no fault, no answer later than 2 s, never above 1 GB."""
+    program = Path(__file__).with_name("fuzzing.py")
+    words = [sys.executable, str(program), reader.name, str(MANY // len(READERS))]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=program.parents[1])
+    found = json.loads(done.stdout)
+    assert found["faults"] == []
+    assert found["seconds"] < 2.0, found["slowest"]
+    assert found["peak_bytes"] < 1e9
