@@ -5,11 +5,18 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from hardware_profiles import printable
 from simulator.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
 
 INK, FAINT, IDLE, ALARM = "#1f2328", "#59636e", "#eceef1", "#b3261e"
 DPI = 100
@@ -40,11 +47,31 @@ def figures(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def logarithmic(axis: Axis, *, subdivided: bool = False) -> None:
+    """Plain numbers at every decade of a logarithmic axis, and at 2 and 5 between where it is `subdivided`."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if subdivided else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def legible(name: str, most: int = 60) -> str:
+    """A name as a figure shows it: on one line, control characters written out, the middle left out of a long one."""
+    text = printable(" ".join(name.split()))
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+
+
+def without_markup(figure: Figure) -> None:
+    """Show every text of a figure as it is: a `$` of a name starts no formula."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # type: ignore[attr-defined]
+
+
 def save(figure: Figure, path_stem: str | Path, *, dpi: int = 150) -> tuple[Path, Path]:
     """Write `path_stem`.png and `path_stem`.svg, each whole or not at all, the same bytes for the same figure; return the paths.
 
     Raises OSError where the folder cannot be written.
     """
+    without_markup(figure)
     stem = Path(path_stem)
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
     with mpl.rc_context({"svg.hashsalt": "pipeplan"}):

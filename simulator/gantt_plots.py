@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from simulator.figures import DPI, FAINT, IDLE, INK, figures, time_unit
+from simulator.figures import DPI, FAINT, IDLE, INK, figures, legible, time_unit
 from simulator.ops import OpKind
 from simulator.timeline import LaneKind, Timeline
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KIND_COLORS: dict[OpKind, str] = {
-    OpKind.FORWARD: "#6fa8dc",
-    OpKind.BACKWARD: "#f6a04d",
-    OpKind.INPUT_GRADIENT: "#5fd0c5",
-    OpKind.WEIGHT_GRADIENT: "#6aa84f",
-    OpKind.UPDATE: "#8a6fa3",
-    OpKind.PREDICT: "#c7b36a",
-    OpKind.REDUCE: "#b58a9e",
+    OpKind.FORWARD: "#4585cf",
+    OpKind.BACKWARD: "#f6a84f",
+    OpKind.INPUT_GRADIENT: "#93eee2",
+    OpKind.WEIGHT_GRADIENT: "#2f5e22",
+    OpKind.UPDATE: "#4b2e63",
+    OpKind.PREDICT: "#dbc966",
+    OpKind.REDUCE: "#a3527a",
     OpKind.SEND: "#8c96a3",
-    OpKind.RECEIVE: "#bcc4ce",
+    OpKind.RECEIVE: "#a0aab6",
 }
-"""Colour of each kind: torch's for F (blue), B (orange), I (teal), W (green); muted other hues for the rest."""
+"""Colour of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
 
 KIND_WORDS: dict[OpKind, str] = {
     OpKind.FORWARD: "forward",
@@ -55,6 +55,10 @@ MOST_NUMBERED = 64
 _CUT_SVG_BOXES = 20_000  # above this many boxes, SVG holds them as an image
 _SMALLEST = 5.5  # points of the smallest number that can be read
 _LEAST_POINTS = 0.5  # drawn width of the narrowest box, where there are few
+_LEAST_GAP = 2.0  # points between two buckets of an all-reduce that can be seen
+_TITLE_CHARACTER = 7.7  # points, the mean of a wide name
+_LEGEND_BESIDE = 6  # entries of a legend that have room beside the heading
+_EDGED = 3.0  # points from which a box has an edge
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------
@@ -101,15 +105,18 @@ class GanttRow:
 
 
 def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int = MOST_ROWS) -> tuple[GanttRow, ...]:
-    """Rows from top to bottom: stage 0 first, replicas by number, each stage's all-reduce under its replicas.
+    """Rows from top to bottom: stage 0 first, replicas by number, each stage's all-reduce under its replicas. Where devices hold
+    several stages that other devices hold, too (pipelines in opposite directions), rows go by device instead.
 
     The parts into which all-reduce splits a backward become one box. Where there would be more than `most_rows`, replicas of a
     stage that do the same at the same time share one row.
     """
     offsets = np.searchsorted(timeline.lane, np.arange(len(timeline.lane_kind) + 1))
-    replicas = np.zeros(int(timeline.stage.max(initial=0)) + 1, dtype=np.int64)
     computing = timeline.lane_kind[timeline.lane] == LaneKind.COMPUTE
-    np.maximum.at(replicas, timeline.stage[computing], timeline.replica[computing] + 1)
+    lanes, stages_of = np.unique(np.stack([timeline.lane[computing], timeline.stage[computing]]), axis=1)
+    holders = np.bincount(stages_of, minlength=int(timeline.stage.max(initial=0)) + 1)
+    several = np.isin(lanes, np.flatnonzero(np.bincount(lanes) > 1)) if len(lanes) else np.zeros(0, dtype=bool)
+    by_device = bool((holders[stages_of[several]] > 1).any())
     keyed: list[tuple[tuple[int, int, int, int], GanttRow]] = []
     for lane, (first, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         if first == stop or timeline.lane_kind[lane] == LaneKind.LINK:
@@ -117,11 +124,14 @@ def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int =
         thin = bool(timeline.lane_kind[lane] == LaneKind.COLLECTIVE)
         stages = tuple(np.unique(timeline.stage[first:stop]).tolist())
         replica, device = int(timeline.replica[first]), int(timeline.device[first])
-        many = int(replicas[stages[0]]) > 1 and not thin
+        many = int(holders[stages[0]]) > 1 and not thin and not by_device
         label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
         label += " all-reduce" if thin else f" · replica {replica}" if many else ""
         label += "" if thin else f" ({device_word} {device})"
-        keyed.append(((stages[0], int(thin), replica, lane), _row(timeline, lane, first, stop, stages, thin, label)))
+        place = stages[0]
+        if by_device:
+            place = int(timeline.device[computing & (timeline.stage == stages[0])].max()) if thin else device
+        keyed.append(((place, int(thin), replica, lane), _row(timeline, lane, first, stop, stages, thin, label)))
     keyed.sort(key=lambda pair: pair[0])
     rows = tuple(row for _, row in keyed)
     return rows if len(rows) <= most_rows else _share_rows(rows, device_word, timeline)
@@ -204,14 +214,16 @@ def gantt(
     """
     makespan = timeline.makespan_seconds
     begin, end = (0.0, makespan if makespan > 0 else 1.0) if window is None else window
+    cut = begin > 0 or end < makespan
     if not 0 <= begin < end:
         raise ValueError(f"a window must rise from at least 0 seconds, got {begin} to {end}")
-    whole = gantt_rows(timeline, device_word=device_word)
+    whole = gantt_rows(timeline, device_word=legible(device_word, 20))
     rows = [row.within(begin, end) for row in whole]
     unit, factor = time_unit(end - begin)
     heights = np.array([0.45 if row.thin else 1.0 for row in rows])
+    handles = _legend_handles(rows)
     if ax is None:
-        ax = _gantt_figure(rows, heights, titled=title is not None)
+        ax = _gantt_figure(rows, heights, handles, titled=title is not None)
     bottom = np.cumsum(heights) - heights
     box = ax.get_window_extent()
     points = 72.0 / ax.figure.dpi
@@ -222,14 +234,15 @@ def gantt(
         ax.broken_barh(
             [(begin * factor, (end - begin) * factor)], (low + 0.06, height - 0.12), facecolor=IDLE, zorder=1
         )
-        _draw_boxes(ax, row, low, height, factor, per_second, rasterized=boxes > _CUT_SVG_BOXES)
+        shown = joined(row, _LEAST_GAP / per_second) if row.thin else row
+        _draw_boxes(ax, shown, low, height, factor, per_second, rasterized=boxes > _CUT_SVG_BOXES)
     _draw_numbers(ax, rows, bottom + heights / 2, factor, per_second, row_points)
     _draw_transfers(ax, timeline, whole, bottom, heights, begin, end, factor, per_second)
     _gantt_axes(ax, rows, bottom, heights, row_points)
     ax.set_xlim(begin * factor, end * factor)
-    cut = "" if window is None else f"; a cut of {_seconds(end - begin)} from a stream of {_seconds(makespan)}"
-    ax.set_xlabel(f"time ({unit}{cut})", color=INK)
-    _gantt_heading(ax, timeline, rows, title, cut=window is not None)
+    words = f"; a cut of {_seconds(end - begin)} from a stream of {_seconds(makespan)}" if cut else ""
+    ax.set_xlabel(f"time ({unit}{words})", color=INK)
+    _gantt_heading(ax, timeline, handles, title, cut=cut)
     return ax
 
 
@@ -238,13 +251,15 @@ def _seconds(value: float) -> str:
     return f"{figures(value * factor)} {unit}"
 
 
-def _gantt_figure(rows: Sequence[GanttRow], heights: NDArray[np.float64], *, titled: bool) -> Axes:
+def _gantt_figure(
+    rows: Sequence[GanttRow], heights: NDArray[np.float64], handles: Sequence[Patch], *, titled: bool
+) -> Axes:
     total = float(heights.sum())
     inches = min(0.34, max(0.2, 8.0 / max(total, 1.0))) if total <= MOST_ROWS else max(9.0 / total, 0.04)
     body = max(0.5, inches * total)
     label = max((len(row.label) for row in rows), default=1)
     width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6
-    above = 0.78 if titled else 0.5
+    above = (0.78 if titled else 0.5) + (0.22 if len(handles) > _LEGEND_BESIDE else 0.0)
     figure = Figure(figsize=(width, body + above + below), dpi=DPI, facecolor="white")
     return figure.add_axes(
         (left / width, below / (body + above + below), (width - left - right) / width, body / (body + above + below))
@@ -267,7 +282,7 @@ def _draw_boxes(
             chosen = (row.kind == kind) & (row.chunk == chunk) & (width > 0)
             if not chosen.any():
                 continue
-            edged = float(np.median(width[chosen])) * per_second > 3.0
+            edged = float(np.median(width[chosen])) * per_second > _EDGED
             ax.broken_barh(
                 list(zip((row.start[chosen] * factor).tolist(), (width[chosen] * factor).tolist(), strict=True)),
                 (low + 0.06, height - 0.12),
@@ -279,6 +294,25 @@ def _draw_boxes(
                 rasterized=rasterized,
                 zorder=2,
             )
+
+
+def joined(row: GanttRow, gap: float) -> GanttRow:
+    """The row with boxes of one kind and stage as one where less than `gap` seconds are between them: too many buckets of an
+    all-reduce to be seen one by one would fade into the idle time between them."""
+    if len(row) < 2:
+        return row
+    near = (row.start[1:] - row.end[:-1] < gap) & (row.kind[1:] == row.kind[:-1]) & (row.chunk[1:] == row.chunk[:-1])
+    narrow = row.end - row.start < gap
+    near &= narrow[1:] | narrow[:-1]
+    opens, closes = np.concatenate([[True], ~near]), np.concatenate([~near, [True]])
+    return replace(
+        row,
+        kind=row.kind[opens],
+        microbatch=row.microbatch[opens],
+        chunk=row.chunk[opens],
+        start=row.start[opens],
+        end=row.end[closes],
+    )
 
 
 def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:
@@ -342,7 +376,7 @@ def _draw_numbers(
         room = float(np.median((row.end - row.start)[boxes])) * per_second
         fitting = _SMALLEST * room / _room(int(row.microbatch[boxes].max()), _SMALLEST)
         sizes[place] = max(_SMALLEST, min(8.0, row_points * 0.6, fitting, sizes.get(place, 8.0)))
-    for (place, _), boxes in chosen.items():
+    for (place, kind), boxes in chosen.items():
         row = rows[place]
         centres = (row.start[boxes] + row.end[boxes]) / 2 * factor
         for x, number in zip(centres.tolist(), row.microbatch[boxes].tolist(), strict=True):
@@ -353,7 +387,7 @@ def _draw_numbers(
                 ha="center",
                 va="center_baseline",
                 fontsize=sizes[place],
-                color=INK,
+                color="white" if kind == OpKind.WEIGHT_GRADIENT else INK,
                 clip_on=True,
                 zorder=4,
             )
@@ -370,14 +404,15 @@ def _draw_transfers(
     factor: float,
     per_second: float,
 ) -> None:
-    """A thin line from producer to consumer for every transfer that takes visible time, where they are few and short."""
+    """A thin line from producer to consumer for every transfer that takes visible time, where they are few and between rows
+    next to each other (all-reduce rows apart): lines across rows hide what they cross."""
     moved = timeline.transfers
     shown = np.flatnonzero((moved.end > begin) & (moved.start < end))
     if not 0 < len(shown) <= 160 or float(np.median((moved.end - moved.start)[shown])) * per_second < 2.0:
         return
     middle = {lane: at + tall / 2 for row, at, tall in zip(rows, bottom, heights, strict=True) for lane in row.lanes}
     reach = max(abs(middle[a] - middle[b]) for a, b in _lane_pairs(timeline, shown))
-    if reach > 3.5:  # lines across many rows hide more than they show
+    if reach > 2.0:
         return
     for index, lanes in zip(shown.tolist(), _lane_pairs(timeline, shown), strict=True):
         ys = [float(middle[lane]) for lane in lanes]
@@ -409,22 +444,34 @@ def _gantt_axes(
     ax.set_axisbelow(True)
 
 
-def _gantt_heading(ax: Axes, timeline: Timeline, rows: Sequence[GanttRow], title: str | None, *, cut: bool) -> None:
-    words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
-    words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
-    over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-    ax.annotate(words, (0, 1), (0, 8), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
-    if title is not None:
-        ax.annotate(title, (0, 1), (0, 25), ha="left", va="bottom", fontsize=12, color=INK, fontweight="bold", **over)
-    kinds = sorted({kind for row in rows for kind in np.unique(row.kind).tolist()})
+def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
+    """What is drawn: kinds that take time, idle, and the shades of later stages."""
+    kinds = sorted({kind for row in rows for kind in np.unique(row.kind[row.end > row.start]).tolist()})
     handles = [Patch(facecolor=KIND_COLORS[OpKind(kind)], label=KIND_WORDS[OpKind(kind)]) for kind in kinds]
     handles.append(Patch(facecolor=IDLE, label="idle"))
     if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
-        handles.append(Patch(facecolor=shade("#808890", 1, 2), label="lighter: later stage of a device"))
+        handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later stage of a device"))
+    return handles
+
+
+def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
+    words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
+    words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
+    beside = len(handles) <= _LEGEND_BESIDE
+    line = 8 if beside else 24
+    over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    ax.annotate(words, (0, 1), (0, line), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
+    if title is not None:
+        box, page = ax.get_window_extent(), ax.get_figure(root=True)
+        room = (page.bbox.x1 - box.x0) * 72.0 / page.dpi if page is not None else math.inf
+        name = legible(title, max(12, int(room / _TITLE_CHARACTER)))
+        ax.annotate(
+            name, (0, 1), (0, line + 17), ha="left", va="bottom", fontsize=12, color=INK, fontweight="bold", **over
+        )
     ax.legend(
         handles=handles,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
+        loc="lower right" if beside else "lower left",
+        bbox_to_anchor=(1.0 if beside else 0.0, 1.0),
         ncols=len(handles),
         frameon=False,
         fontsize=8.5,
@@ -433,4 +480,5 @@ def _gantt_heading(ax: Axes, timeline: Timeline, rows: Sequence[GanttRow], title
         columnspacing=1.1,
         handletextpad=0.5,
         borderaxespad=0.2,
+        borderpad=0.4 if beside else 0.0,
     )

@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from simulator.figures import ALARM, DPI, INK, byte_unit, figures, time_unit
+from simulator.figures import ALARM, DPI, INK, byte_unit, figures, legible, time_unit
 from simulator.memory import CATEGORIES, DeviceMemory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CATEGORY_COLORS: dict[str, str] = dict(
-    zip(CATEGORIES, ("#3b6ea5", "#86b6e0", "#7a9a4f", "#c9a227", "#e08a3c", "#b5548a", "#8c96a3"), strict=True)
+    zip(CATEGORIES, ("#1f4e79", "#9cc9ee", "#4f7a3a", "#f2df9b", "#e08a3c", "#93386b", "#7d8792"), strict=True)
 )
-"""Colour of each category of memory."""
+"""Colour of each category of memory, each of a lightness of its own."""
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def memory_figure(
     """
     if not memories:
         raise ValueError("a memory figure needs at least one device, got none")
-    rows, shown = peak_rows(memories), shown_devices(memories)
+    rows, shown, device_word = peak_rows(memories), shown_devices(memories), legible(device_word, 20)
     tall = max(3.6, 1.9 * len(shown) + 0.9, min(9.0, 0.24 * len(rows) + 1.5))
     if figure is None:
         figure = Figure(figsize=(12.0, tall), dpi=DPI, facecolor="white")
@@ -99,7 +99,7 @@ def memory_figure(
     used = [name for name in CATEGORIES if any(row[name] > 0 for row in rows)]
     used += [n for i, n in enumerate(CATEGORIES) if n not in used and any(m.bytes[:, i].max() > 0 for m in shown)]
     used.sort(key=CATEGORIES.index)
-    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.985, top=top, bottom=low, wspace=0.16, hspace=0.34)
+    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.935, top=top, bottom=low, wspace=0.16, hspace=0.34)
     grid.set_width_ratios([1.5, 1.0])
     unit, factor = byte_unit(max(max(row["peak_bytes"] for row in rows), 1.0))
     most = max(memory.peak_bytes for memory in shown)
@@ -124,7 +124,7 @@ def memory_figure(
         columnspacing=1.3,
     )
     if title is not None:
-        figure.text(0.065, 1.0 - 0.12 / tall, title, fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
+        figure.text(0.065, 1.0 - 0.12 / tall, legible(title, 96), fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
     return figure
 
 
@@ -195,25 +195,25 @@ def _peak_panel(
     most = max(float(left.max()), float(capacity.max()) if line else 0.0, 1e-12)
     decimals = max(0, 2 - math.floor(math.log10(max(float(left.max()), 1e-12))))
     if len(rows) <= 24:
-        for place, row, end in zip(places.tolist(), rows, left.tolist(), strict=True):
+        for place, row in zip(places.tolist(), rows, strict=True):
             over = row["share"] > 1
-            text = f"{row['peak_bytes'] * factor:,.{decimals}f}" + (" does not fit" if over else "")
             ax.annotate(
-                text,
-                (end, place),
-                (4, 0),
+                f"{row['peak_bytes'] * factor:,.{decimals}f}" + ("\ndoes not fit" if over else ""),
+                (1.0, place),
+                (5, 0),
+                xycoords=ax.get_yaxis_transform(),
                 textcoords="offset points",
                 va="center",
                 ha="left",
                 fontsize=8,
+                linespacing=0.95,
                 color=ALARM if over else INK,
-                bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
-                zorder=4,
+                annotation_clip=False,
             )
     step = max(1, math.ceil(len(rows) / 32))
     ax.set_yticks(places[::step], [f"{device_word} {int(row['device'])}" for row in rows[::step]])
     ax.set_ylim(len(rows) - 0.4, -0.6)
-    ax.set_xlim(0, most * (1.12 if all(row["share"] <= 1 for row in rows) else 1.3))
+    ax.set_xlim(0, most * 1.04)
     ax.set_xlabel(f"peak memory ({unit})", fontsize=9)
     values = sorted({row["capacity_bytes"] for row in rows})
     words = _bytes(values[-1]) if len(values) == 1 else f"{_bytes(values[0])} to {_bytes(values[-1])}"

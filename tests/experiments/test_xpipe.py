@@ -240,6 +240,16 @@ def test_a_step_replicates_where_it_rises_in_every_block(
     assert (row["rising_blocks"], row["blocks"]) == (sum(one > 0 for one in differences), len(differences))
 
 
+def test_the_headline_alone_is_a_part_of_the_whole() -> None:
+    """One setting and its inputs of another scale; the whole has that and more."""
+    part, whole = xpipe.grid_parts(False, True, 10), xpipe.grid_parts(False, False, 10)
+    assert {setting.label for _, setting in part["accuracy"]} == {xpipe.HEADLINE.label}
+    assert set(part["accuracy"]) < set(whole["accuracy"])
+    assert part["inputs_0_to_1"] == whole["inputs_0_to_1"]
+    assert (part["published"], part["readings"]) == ([], [])
+    assert {setting.stages for _, setting in whole["published"]} == {4}
+
+
 def test_prediction_errors_are_those_of_methods_that_predict(clusters: DataSet) -> None:
     """Means over seeds of the runs' ratios; methods without prediction have no row, and T=1 of two stages is exact."""
     cases = (Case("naive T=2", "naive", 2), Case("XPipe T=2", "xpipe", 2))

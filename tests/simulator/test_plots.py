@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,34 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from simulator import recurrence
+from simulator import engine, recurrence
 from simulator.costs import Bucket, GivenCosts, given_costs
-from simulator.figures import byte_unit, figures, save, time_unit
-from simulator.gantt_plots import MOST_NUMBERED, gantt, gantt_rows, readable_window, shade, visible_widths
+from simulator.figures import byte_unit, figures, legible, save, time_unit
+from simulator.gantt_plots import (
+    KIND_COLORS,
+    MOST_NUMBERED,
+    gantt,
+    gantt_rows,
+    joined,
+    readable_window,
+    shade,
+    visible_widths,
+)
 from simulator.lowering import lower
 from simulator.memory import CATEGORIES, DeviceMemory
-from simulator.memory_plots import capacity_in_view, memory_figure, memory_steps, peak_rows, shown_devices
+from simulator.memory_plots import (
+    CATEGORY_COLORS,
+    capacity_in_view,
+    memory_figure,
+    memory_steps,
+    peak_rows,
+    shown_devices,
+)
 from simulator.ops import OpKind
-from simulator.schedules import build_schedule
+from simulator.schedule_text import from_text
+from simulator.schedules import build_schedule, schedule_families
 from simulator.timeline import Timeline
+from tests.layout import LEAST_LIGHTNESS, assert_readable, lightness
 
 
 def replayed(name: str, stages: int, microbatches: int, *, transfer: float = 0.0, **options: Any) -> Timeline:
@@ -75,6 +95,66 @@ def test_stages_of_one_device_share_a_row_shaded_by_position() -> None:
     assert [row.label for row in rows] == ["stages 0, 2 (FPGA 0)", "stages 1, 3 (FPGA 1)"]
     assert rows[0].chunk[:4].tolist() == [0, 0, 1, 1]
     assert all(late > early for late, early in zip(shade("#204060", 1, 2), shade("#204060", 0, 2), strict=True))
+
+
+OPPOSITE = """0F0 0F1 3F2 3B2 3F3 3B3 0B0 0B1
+1F0 1F1 2F2 2F3 2B2 1B0 2B3 1B1
+1F2 2F0 1F3 2F1 2B0 1B2 2B1 1B3
+0F2 3F0 0F3 3B0 3F1 3B1 0B2 0B3"""
+"""Chimera: micro-batches 0 and 1 go down the devices, 2 and 3 up."""
+
+
+def opposite(**given: Any) -> Timeline:
+    schedule = from_text(OPPOSITE)
+    return recurrence.replay(lower(schedule, given_costs(4, 1.0, 2.0, devices=schedule, **given)))
+
+
+def test_pipelines_in_opposite_directions_stand_by_device() -> None:
+    """Four devices, each with a stage of either direction: rows 0, 1, 2, 3, not both holders of stage 0 first."""
+    assert [row.label for row in gantt_rows(opposite())] == [
+        "stages 0, 3 (GPU 0)",
+        "stages 1, 2 (GPU 1)",
+        "stages 1, 2 (GPU 2)",
+        "stages 0, 3 (GPU 3)",
+    ]
+
+
+def test_buckets_too_narrow_to_be_seen_are_joined() -> None:
+    """Gaps below the least and a narrow box beside them: one block; wide boxes, gaps and other kinds stay apart."""
+    row = replace(
+        gantt_rows(replayed("gpipe", 1, 3))[0],
+        kind=np.array([6, 6, 6, 6, 6, 0], np.int8),
+        microbatch=np.zeros(6, np.int32),
+        start=np.array([0.0, 1.5, 8.0, 8.2, 10.0, 20.0]),
+        end=np.array([1.0, 2.0, 8.1, 8.3, 20.0, 20.1]),
+    )
+    row = replace(row, chunk=np.zeros(6, np.int32))
+    together = joined(row, 1.0)
+    assert together.start.tolist() == [0.0, 8.0, 10.0, 20.0]
+    assert together.end.tolist() == [2.0, 8.3, 20.0, 20.1]
+    wide = replace(row, start=np.arange(6.0), end=np.arange(1.0, 7.0))
+    assert joined(wide, 0.5).start.tolist() == wide.start.tolist()
+
+
+def test_the_legend_names_what_is_drawn() -> None:
+    """Updates that take no time are not drawn and not named; every kind that takes time is."""
+
+    def names(update: float) -> list[str]:
+        schedule = build_schedule("1f1b", 2, 2)
+        timeline = recurrence.replay(lower(schedule, given_costs(2, 1.0, 2.0, update=update), updates=True))
+        legend = gantt(timeline).get_legend()
+        assert legend is not None
+        return [text.get_text() for text in legend.get_texts()]
+
+    assert names(0.0) == ["forward", "backward", "idle"]
+    assert names(0.5) == ["forward", "backward", "update", "idle"]
+
+
+def test_a_window_of_everything_is_no_cut() -> None:
+    """Two timelines on one axis: the shorter is whole, its makespan is called that; a real cut says so."""
+    timeline = replayed("1f1b", 2, 2)
+    assert gantt(timeline, window=(0.0, 20.0)).get_xlabel() == "time (s)"
+    assert "a cut of 4 s" in gantt(timeline, window=(0.0, 4.0)).get_xlabel()
 
 
 def test_replicas_are_named_and_their_all_reduce_is_a_thin_row_below() -> None:
@@ -244,3 +324,70 @@ def test_nothing_is_left_where_the_folder_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing"):
         save(Figure(figsize=(1, 1)), tmp_path / "missing" / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["missing"]
+
+
+# ---- layout ----------------------------------------------------------------------------------------------------------
+
+LONG = "a-network-with-a-name-that-nobody-would-give-it-" * 6
+HOSTILE = r"x[/red] $\bad{$ \x1b[31m ^_ \u202e"
+"""Markup of terminals and of formulas, control characters, a mark that turns a line around."""
+
+
+@pytest.mark.parametrize("name", ["fbp-as", "1f1b-sno", "interleaved-1f1b", "xpipe"])
+def test_gantt_charts_of_families_can_be_read(name: str) -> None:
+    """Four stages, eight micro-batches, transfers, updates and predictions: nothing clipped, crossed or alike."""
+    family = schedule_families()[name]
+    schedule = build_schedule(name, 4, 8)
+    communication = family.communications[0] if family.communications else "overlapped"
+    costs = given_costs(4, 1.0, 2.0, transfer=0.2, update=0.4, predict=0.3, devices=schedule)
+    program = lower(schedule, costs, communication=communication, updates=True)
+    assert_readable(gantt(engine.replay(program), title=name).figure)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        pytest.param(lambda: opposite(transfer=0.1), id="opposite directions"),
+        pytest.param(lambda: replicated(2), id="replicas"),
+        pytest.param(lambda: replicated(60), id="rows shared"),
+        pytest.param(lambda: replayed("gpipe", 30, 40, transfer=0.1), id="many rows and boxes"),
+        pytest.param(lambda: replayed("interleaved-1f1b", 32, 16, chunks=8), id="eight stages a device"),
+        pytest.param(lambda: replayed("gpipe", 1, 1), id="one box"),
+    ],
+)
+def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:
+    """Few and many rows, with a title far too long."""
+    assert_readable(gantt(timeline(), title=LONG, device_word="board").figure)  # type: ignore[arg-type]
+
+
+def test_colours_of_kinds_and_categories_differ_in_grey() -> None:
+    """Every two kinds of op, and every two categories of memory, differ in lightness."""
+    for colors in (KIND_COLORS, CATEGORY_COLORS):
+        shades = sorted(lightness(color) for color in colors.values())
+        assert min(high - low for low, high in pairwise(shades)) >= LEAST_LIGHTNESS
+
+
+@pytest.mark.parametrize(
+    "memories",
+    [
+        pytest.param([memory(0, 95.0, 100.0)], id="close to the capacity"),
+        pytest.param([memory(0, 99.9e9, 100e9), memory(1, 130e9, 100e9)], id="beyond the capacity"),
+        pytest.param([memory(d, 1e9 + 7e7 * d, 16e9) for d in range(24)], id="24 devices, far capacity"),
+        pytest.param([memory(d, 1e6 * (d + 1), 2e6 * (d + 1)) for d in range(100)], id="100 devices, own capacities"),
+        pytest.param([memory(d, 10.0 ** (3 * d), 1e12) for d in range(4)], id="own scales"),
+        pytest.param([memory(0, 0.5, 100.0)], id="less than a byte"),
+    ],
+)
+def test_memory_figures_can_be_read(memories: list[DeviceMemory]) -> None:
+    """Values stand beside the panel, where no line can run through them; every axis is named."""
+    assert_readable(memory_figure(memories, title=LONG))
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    """A formula that does not parse, an escape, a mark that reverses text: drawn as characters, in every text of a figure."""
+    assert legible("a\x1b[31mb\u202e c\n d") == r"a\x1b[31mb\u202e c d"
+    assert legible("x" * 80, 20) == "x" * 10 + "…" + "x" * 9
+    for title in (r"$\bad{$", r"$\frac$", "[/red]", "\x1b[31m", "\x00\x07", "a--b"):
+        save(gantt(replayed("1f1b", 2, 2), title=title, device_word=title).figure, tmp_path / "gantt")  # type: ignore[arg-type]
+        save(memory_figure([memory(0, 40.0, 100.0)], title=title, device_word=title), tmp_path / "memory")
+        assert "\x1b" not in (tmp_path / "gantt.svg").read_text(encoding="utf-8")
