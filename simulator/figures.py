@@ -63,7 +63,7 @@ def legible(name: str, most: int = 60) -> str:
 def without_markup(figure: Figure) -> None:
     """Show every text of a figure as it is: a `$` of a name starts no formula."""
     for text in figure.findobj(Text):
-        text.set_parse_math(False)  # type: ignore[attr-defined]
+        text.set_parse_math(False)
 
 
 def save(figure: Figure, path_stem: str | Path, *, dpi: int = 150) -> tuple[Path, Path]:

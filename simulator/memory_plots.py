@@ -124,7 +124,9 @@ def memory_figure(
         columnspacing=1.3,
     )
     if title is not None:
-        figure.text(0.065, 1.0 - 0.12 / tall, legible(title, 96), fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
+        figure.text(
+            0.065, 1.0 - 0.12 / tall, legible(title, 96), fontsize=12, fontweight="bold", color=INK, ha="left", va="top"
+        )
     return figure
 
 
