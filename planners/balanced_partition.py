@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
-from simulator import LayerCosts
+from simulator import LayerCosts, kernel
 
 StageSeconds = Callable[[int, int, int], float]
 """(stage, first layer, end layer) -> seconds of these layers on the stage's device; never falls as layers are added."""
@@ -255,7 +254,7 @@ def _sweep(
     return sorted(found)
 
 
-@njit(cache=True)
+@kernel()
 def _completions(
     stage_seconds: NDArray[np.float64],
     kind: NDArray[np.int64],
@@ -286,7 +285,7 @@ def _completions(
     return rest, floor
 
 
-@njit(cache=True)
+@kernel()
 def _extended(
     stage_seconds: NDArray[np.float64],
     kind: NDArray[np.int64],
@@ -352,7 +351,7 @@ def _extended(
     return new_state[:filled], new_place[:filled]
 
 
-@njit(cache=True)
+@kernel()
 def _least_seconds(
     states: NDArray[np.float64],
     row: int,

@@ -160,6 +160,13 @@ def test_one_door_to_a_library(library: str) -> None:
     assert not doors
 
 
+def test_kernels_are_compiled_in_one_way() -> None:
+    """Only `simulator.kernels` calls numba's `njit`: it knows what to do where compiled code has no place on disk."""
+    doors = [str(one) for one in IMPORTS if one.target == "numba" and {"njit", "jit"} & set(one.names)]
+    assert all(door.startswith("simulator.kernels:") for door in doors)
+    assert doors
+
+
 def test_matplotlib_is_for_plots() -> None:
     """Only modules called plots, or something of plots, draw; one module owns what all figures share."""
     painters = [
