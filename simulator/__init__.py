@@ -1,6 +1,6 @@
 """Simulator: workloads, schedules, engines and timelines.
 
-The modules `engine` (SimPy) and `recurrence` (compiled) replay programs; each has a `replay` of its own.
+The modules `engine` (SimPy), `recurrence` and `event_loop` (both compiled) replay programs; each has a `replay` of its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         safe_credits,
         unequal_schedule,
     )
-    from simulator.simulation import ENGINES, Engine, Outcome, build_program, simulate
+    from simulator.simulation import ENGINES, Engine, Outcome, build_program, replay_compiled, simulate
     from simulator.timeline import Bubble, Timeline, Transfers
     from simulator.traces import chrome_trace, write_chrome_trace
     from simulator.versions import COPY_RULES, VersionTable, version_table
@@ -156,6 +156,7 @@ _HOME = {
     "Engine": "simulation",
     "Outcome": "simulation",
     "build_program": "simulation",
+    "replay_compiled": "simulation",
     "simulate": "simulation",
     "write_atomically": "files",
     "save": "figures",
@@ -247,6 +248,7 @@ __all__ = [
     "read_schedule",
     "readable_window",
     "repeated_minibatches",
+    "replay_compiled",
     "safe_credits",
     "save",
     "schedule_families",
@@ -265,7 +267,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module when it is first asked for: `--help` stays quick."""
-    if name in ("engine", "recurrence"):
+    if name in ("engine", "event_loop", "recurrence"):
         return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,7 @@ FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 
 DOORS = {
     "simulator.engine",
+    "simulator.event_loop",
     "simulator.recurrence",
     "simulator.figures",
     "simulator.gantt_plots",

@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODE",
         help="overlapped, send-blocking, both-blocking, streaming or free (default: the schedule's own, else overlapped)",
     )
-    parser.add_argument("--engine", default="simpy", metavar="ENGINE", help="simpy (default) or recurrence")
+    parser.add_argument("--engine", default="simpy", metavar="ENGINE", help="simpy (default), compiled or recurrence")
     parser.add_argument("--noise", type=float, default=0.0, help="spread of log-normal noise on durations (default 0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default 0)")
     parser.add_argument("--gantt", metavar="FILE", help="draw the timeline to FILE.png and FILE.svg")
@@ -285,6 +285,10 @@ def _replay(arguments: argparse.Namespace, schedule: Schedule, communication: Co
         from simulator import engine
 
         return engine.replay(program)
+    if arguments.engine == "compiled":
+        from simulator import replay_compiled
+
+        return replay_compiled(program)
     from simulator import recurrence
 
     return recurrence.replay(program)

@@ -25,6 +25,7 @@ F, B, I, W, U = (  # noqa: E741
 
 FLUSHED = ("gpipe", "1f1b", "eager-1f1b")
 LOOPED = ("interleaved-1f1b", "looped-bfs")
+FAMILIES = (*FLUSHED, *LOOPED, "pipedream", "1f1b-rr", "random")
 
 
 # ---- hand-made costs -------------------------------------------------------------------------------------------------
@@ -169,11 +170,18 @@ def op_lists(draw: st.DrawFn, *, most_stages: int = 4, most_microbatches: int = 
 
 
 @st.composite
-def schedules(draw: st.DrawFn, *, most_devices: int = 4, most_microbatches: int = 7) -> Schedule:
-    """A schedule of any family, or a random order that runs."""
-    family = draw(st.sampled_from((*FLUSHED, *LOOPED, "pipedream", "1f1b-rr", "random")))
-    devices = draw(st.integers(1, most_devices))
-    microbatches = draw(st.integers(1, most_microbatches))
+def schedules(
+    draw: st.DrawFn,
+    *,
+    least: int = 1,
+    most_devices: int = 4,
+    most_microbatches: int = 7,
+    families: tuple[str, ...] = FAMILIES,
+) -> Schedule:
+    """A schedule of any of the families on at least `least` devices, with as many micro-batches, or a random order that runs."""
+    family = draw(st.sampled_from(families))
+    devices = draw(st.integers(least, most_devices))
+    microbatches = draw(st.integers(least, most_microbatches))
     if family == "random":
         return from_lists("random", draw(op_lists()))
     if family in LOOPED:
@@ -194,14 +202,18 @@ def _composition(draw: st.DrawFn, total: int, parts: int) -> list[int]:
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
-    """A lowered plan: schedule × stage times × unequal sizes × replicas × communication × updates; it may deadlock."""
-    schedule = draw(schedules())
+def programs(draw: st.DrawFn, *, contended: bool = False) -> Program:
+    """A lowered plan: schedule × stage times × unequal sizes × replicas × communication × updates; it may deadlock.
+
+    contended: at least two devices; transfers and all-reduces have routes of one to three of a few channels, and lanes may share
+        a device
+    """
+    schedule = draw(schedules(least=2, families=(*FAMILIES, "fbp-as")) if contended else schedules())
     stages, count = schedule.stages, schedule.microbatches
     devices = [int(schedule.stage[schedule.offsets[r]]) for r in range(schedule.ranks)]
     round_robin = schedule.name == "1f1b-rr"
     replicas = [1] * stages
-    if not round_robin and draw(st.booleans()):
+    if not round_robin and schedule.lanes is None and draw(st.booleans()):
         for rank in range(schedule.ranks):
             shared = draw(st.integers(1, 3))
             for stage in np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]):
@@ -216,17 +228,28 @@ def programs(draw: st.DrawFn) -> Program:
             sizes = [_composition(draw, total, count) for _ in range(stages)]
             backward_sizes = [_composition(draw, total, count) for _ in range(stages)] if draw(st.booleans()) else None
     shares = draw(st.sampled_from(((1.0,), (0.5, 0.5), (0.2, 0.3, 0.5))))
+    channels = tuple(draw(_channels) for _ in range(draw(st.integers(1, 4)))) if contended else ()
+    route = st.lists(st.integers(0, len(channels) - 1), min_size=len(channels) > 0, max_size=3, unique=True).map(tuple)
+    held = [(s, 100 * r) for s in range(stages) for r in range(max(replicas[s], 3 if round_robin else 1))]
+    device_of_stage = tuple(_device_of(schedule, devices, s) for s in range(stages))
+    used = sorted({device_of_stage[s] + r for s, r in held})
     costs = HandCosts(
         forward=tuple(draw(_seconds) for _ in range(stages)),
         backward=tuple(draw(_seconds) for _ in range(stages)),
         update=draw(_seconds),
         transfer_seconds=draw(_seconds),
+        transfer_bytes=draw(st.sampled_from((1.0, 3.0, 0.37, 0.0))) if contended else 0.0,
+        routes={(a, b): draw(route) for a in used for b in used if a != b and draw(st.integers(0, 7))}
+        if contended
+        else {},
+        channels=channels,
         stage_buckets={
-            s: tuple(Bucket(share, draw(_seconds)) for share in shares)
+            s: tuple(Bucket(share, draw(_seconds), *taken) for share in shares)
             for s in range(stages)
             if replicas[s] > 1 or round_robin
+            for taken in [draw(_taken(route)) if contended else ()]
         },
-        device_of_stage=tuple(_device_of(schedule, devices, s) for s in range(stages)),
+        device_of_stage=device_of_stage,
     )
     return lower(
         schedule,
@@ -234,9 +257,22 @@ def programs(draw: st.DrawFn) -> Program:
         forward_sizes=sizes,
         backward_sizes=backward_sizes,
         split_replicas=None if round_robin else replicas,
-        communication=draw(st.sampled_from(("overlapped", "send-blocking", "both-blocking"))),
+        communication=draw(
+            st.sampled_from(("overlapped", "send-blocking", "both-blocking", *(("streaming",) if contended else ())))
+        ),
         updates=draw(st.booleans()),
     )
+
+
+_channels = st.builds(channel, st.sampled_from((0.5, 1.0, 2.0, 3.0, 7.0)), st.sampled_from((0.0, 0.0, 0.25, 1.0)))
+
+
+@st.composite
+def _taken(draw: st.DrawFn, route: st.SearchStrategy[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Channels of an all-reduce, and its share of each (or of all, where none are given)."""
+    channels = draw(route)
+    shares = tuple(draw(st.sampled_from((0.0, 0.25, 0.3, 1.0))) for _ in channels)
+    return channels, draw(st.sampled_from((shares, ())))
 
 
 def _device_of(schedule: Schedule, heads: Sequence[int], stage: int) -> int:

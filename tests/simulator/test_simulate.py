@@ -195,5 +195,5 @@ def test_noise_is_seeded_and_wants_its_generator() -> None:
 
 def test_unknown_engine() -> None:
     """The choices are told."""
-    with pytest.raises(ValueError, match="engine 'steam' is unknown; choices: simpy, recurrence"):
+    with pytest.raises(ValueError, match="engine 'steam' is unknown; choices: simpy, compiled, recurrence"):
         simulate(problem([1.0], 1), Plan("hand", "gpipe", straight(1), (1,)), engine="steam")  # type: ignore[arg-type]
