@@ -86,11 +86,11 @@ def guarded(name: str, action: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _end(name, "interrupted", INTERRUPTED)
     except OSError as error:
-        _abandon_output()
+        lost = _abandon_output()
         if isinstance(error, BrokenPipeError):
             return FAILURE
-        where = "" if error.filename is None else f"{error.filename}: "
-        return _end(name, f"{where}{error.strerror or error}", FAILURE)
+        where = error.filename or ("standard output" if lost else None)
+        return _end(name, f"{where}: {error.strerror}" if where else str(error), FAILURE)
     except MemoryError:
         return _end(name, "not enough memory for a problem of this size", FAILURE)
     except ValueError as error:
@@ -98,12 +98,14 @@ def guarded(name: str, action: Callable[[], int]) -> int:
     return code
 
 
-def _abandon_output() -> None:
-    """Send what stdout still holds nowhere: it could not be written, and would end the interpreter with another complaint."""
+def _abandon_output() -> bool:
+    """Whether stdout cannot be written; what it holds then goes nowhere, as the interpreter would complain again at its end."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _end(name: str, complaint: str, code: int) -> int:

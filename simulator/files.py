@@ -13,6 +13,9 @@ from pathlib import Path
 if os.name == "posix":
     import fcntl
 
+SUFFIX = ".part"
+"""End of the name of a file that is not whole yet: `.plan.json.k3v9x_2a.part`."""
+
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write a file under another name in its folder, then rename it: a reader never sees half of it.
@@ -60,7 +63,7 @@ def _replace(path: Path, data: bytes) -> None:
 def _temporary(path: Path) -> tuple[int, str]:
     """A new file beside `path`, open, and locked for as long as it is: the lock says that its writer lives."""
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=SUFFIX)
         _lock(handle, wait=True)
         if os.fstat(handle).st_nlink:
             return handle, name
@@ -69,7 +72,7 @@ def _temporary(path: Path) -> tuple[int, str]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove what writers of `path` left that were killed: files of their names that nobody has locked."""
-    own = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}")
+    own = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}" + re.escape(SUFFIX))
     for name in filter(own.fullmatch, os.listdir(path.parent)):
         with contextlib.suppress(OSError), (path.parent / name).open("rb") as leftover:
             if _lock(leftover.fileno(), wait=False):
