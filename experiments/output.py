@@ -116,6 +116,28 @@ def output_folder(path: str) -> Path:
     return folder
 
 
+def output_file(path: str, option: str = "--out") -> Path:
+    """The file to write to later; UsageError at once, before the work, if that cannot be."""
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise UsageError(f"{option} {path}: is a folder; name a file")
+        if target.exists():
+            folder, writable = target, os.access(target, os.W_OK)
+            if target.is_file():  # it is replaced, so that its folder changes
+                folder, writable = target.parent, writable and os.access(Path(os.path.realpath(target)).parent, os.W_OK)
+        else:
+            folder = next(parent for parent in target.absolute().parents if parent.exists())
+            if not folder.is_dir():
+                raise UsageError(f"{option} {path}: {folder} is a file, not a folder")
+            writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror or error}") from None
+    if not writable:
+        raise UsageError(f"{option} {path}: {folder} cannot be written to")
+    return target
+
+
 @contextmanager
 def progress(description: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Any]:
     """A progress bar on stderr; yields a function `(done, text)`. Quiet where stderr is no terminal."""

@@ -29,7 +29,23 @@ def from_text(text: str, name: str = "text") -> Schedule:
 
 
 def to_torch_csv(schedule: Schedule) -> str:
-    """Compute-only CSV that `torch.distributed.pipelining` loads: one row a rank; updates are left to the optimizer."""
+    """Compute-only CSV that `torch.distributed.pipelining` loads: one row a rank; the update after the flush is the optimizer's.
+
+    ScheduleError for what torch has no way to run: updates amid the stream, several lanes a device, replicas that take turns.
+    """
+    if not schedule.flush:
+        raise ScheduleError(
+            f"schedule {schedule.name!r} never flushes; torch's pipelines run one update after all micro-batches, "
+            "which is another algorithm"
+        )
+    if len(set(schedule.device_of_rank().tolist())) < schedule.ranks:
+        raise ScheduleError(
+            f"schedule {schedule.name!r} runs two lists of ops at once on a device; torch runs one a rank"
+        )
+    if schedule.replica.any():
+        raise ScheduleError(
+            f"schedule {schedule.name!r} gives whole micro-batches to replicas in turn; torch's replicas all run every one"
+        )
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
     for ops in schedule.lists():

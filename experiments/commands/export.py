@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
 
 if TYPE_CHECKING:
     from experiments.plan_files import ReadPlan
-    from simulator import Plan, Problem
+    from simulator import Plan, Problem, Schedule
 
 DEFAULT_PLANNER = "pipedream"
 
@@ -38,11 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from experiments.output import UsageError, to_json
+    from experiments.output import UsageError, output_file, to_json
     from simulator import write_atomically
 
     if arguments.format not in FORMATS:
         raise UsageError(f"--format {arguments.format!r} is unknown; choices: {', '.join(FORMATS)}")
+    path = None if arguments.out is None else output_file(arguments.out)
     problem, plan = _plan(arguments)
     if arguments.format == "plan":
         from experiments.plan_files import FORMAT, plan_document
@@ -59,23 +59,54 @@ def run(arguments: argparse.Namespace) -> int:
         name = f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
         content = json.dumps(chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
     else:
-        if plan.forward_sizes and arguments.format == "torch-csv":
-            raise UsageError(
-                "--format torch-csv: the plan has micro-batches of other sizes on each stage, which torch cannot run; use text"
-            )
-        from simulator import build_program, to_text, to_torch_csv
+        from simulator import build_program, to_text
 
         _, schedule, _ = build_program(problem, plan)
-        content = to_torch_csv(schedule) if arguments.format == "torch-csv" else to_text(schedule)
-    if arguments.out is None:
+        content = torch_csv(plan, schedule) if arguments.format == "torch-csv" else to_text(schedule)
+    if path is None:
         print(content, end="")
         return 0
-    path = Path(arguments.out)
-    if path.is_dir():
-        raise UsageError(f"--out {path} is a folder; name a file")
     write_atomically(path, content)
     print(f"{arguments.format} written to {path}")
     return 0
+
+
+def torch_csv(plan: Plan, schedule: Schedule) -> str:
+    """The plan's schedule for torch, with a line on stderr where replicas decide how torch is launched.
+
+    UsageError, saying why, for a plan that torch cannot run.
+    """
+    import sys
+
+    from experiments.output import UsageError
+    from simulator import ScheduleError, to_torch_csv
+
+    sizes, replicas = sorted(set(plan.microbatches)), plan.replicas
+    try:
+        if plan.forward_sizes:
+            raise ScheduleError(
+                "the plan has micro-batches of other sizes on each stage; torch's have one size everywhere"
+            )
+        content = to_torch_csv(schedule)
+        if len(set(replicas)) > 1:
+            raise ScheduleError(
+                f"stages have {plan.notation} replicas; torch runs copies of a whole pipeline, as many of each stage"
+            )
+        if len(sizes) > 1 or sizes[0] % replicas[0]:
+            raise ScheduleError(
+                f"micro-batches of {' or '.join(map(str, sizes))} samples, replicas of a stage: {replicas[0]}; "
+                "torch sends tensors of one shape: as many whole samples in every micro-batch of every device"
+            )
+    except ScheduleError as error:
+        raise UsageError(f"--format torch-csv: {error}; --format text takes it") from None
+    if replicas[0] > 1:
+        print(
+            f"pipeplan export: the CSV is of one of {replicas[0]} equal pipelines: launch {replicas[0]} × {schedule.ranks} "
+            f"processes, a pipeline group of {schedule.ranks} ranks a replica, {sizes[0] // replicas[0]} samples a micro-batch "
+            "in each, and DistributedDataParallel over the replicas of a stage",
+            file=sys.stderr,
+        )
+    return content
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Problem, Plan]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.commands.simulate import count
@@ -55,12 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_partition(arguments)
     _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     from experiments.cli import INFEASIBLE, INTERRUPTED, OK
-    from experiments.output import print_json, progress
+    from experiments.output import output_file, print_json, progress
     from experiments.plan_files import plan_document, write_plan
     from planners import iteration_lower_bound, make_plan
     from simulator import schedule_families, simulate
 
     problem, request = read_problem(arguments), read_request(arguments)
+    path = None if arguments.out is None else output_file(arguments.out)
     with progress(f"planning with {arguments.planner}") as report:
         planned = make_plan(
             arguments.planner,
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     outcome = simulate(problem, planned.plan)
     flushed = schedule_families()[planned.plan.schedule].flush
     bound = iteration_lower_bound(problem, asynchronous=not flushed)
-    if arguments.out:
-        write_plan(Path(arguments.out), planned.plan, problem_options(arguments, problem))
+    if path is not None:
+        write_plan(path, planned.plan, problem_options(arguments, problem))
     if arguments.json:
         print_json(
             {

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print; a spread that is too large is said on stderr."""
     import sys
 
-    from experiments.output import UsageError, progress
+    from experiments.output import UsageError, output_file, progress
 
     sizes = tuple(sorted(set(_whole_numbers("--sizes", arguments.sizes))))
     shape = None if arguments.input is None else _whole_numbers("--input", arguments.input)
@@ -68,13 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
         repeats=arguments.repeats,
         seed=arguments.seed,
     )
+    path = output_file(arguments.out or f"out/profiles/{found.name}.json")
     with progress(f"profiling {found.name}") as report:
         profile = profile_model(found.module, found.name, arguments.model, settings, report)
-    path = Path(arguments.out or f"out/profiles/{found.name}.json")
-    try:
-        write_atomically(path, profile.to_json())
-    except OSError as error:
-        raise UsageError(f"--out {path}: {error.strerror or error}") from None
+    write_atomically(path, profile.to_json())
     if not profile.measurement.steady:
         print(f"pipeplan profile: {_unsteady(profile)}", file=sys.stderr)
     if arguments.json:

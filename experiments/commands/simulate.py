@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.figure import Figure
 
     from simulator import Communication, Schedule, ScheduleFamily, Timeline
@@ -96,19 +99,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="simpy", metavar="ENGINE", help="simpy (default), compiled or recurrence")
     parser.add_argument("--noise", type=float, default=0.0, help="spread of log-normal noise on durations (default 0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default 0)")
+    parser.add_argument(
+        "--out",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write FILE.csv: the schedule for torch, FILE.txt: one line of ops a device, or FILE.json: the trace for "
+        "Perfetto (ui.perfetto.dev) and chrome://tracing; may be repeated",
+    )
     parser.add_argument("--gantt", metavar="FILE", help="draw the timeline to FILE.png and FILE.svg")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print."""
-    from experiments.output import UsageError, print_json, print_table
-    from simulator import ENGINES
+    from experiments.output import UsageError, output_file, print_json, print_table
+    from simulator import ENGINES, write_atomically
 
     if arguments.engine not in ENGINES:
         raise UsageError(f"--engine {arguments.engine!r} is unknown; choices: {', '.join(ENGINES)}")
     if arguments.seed < 0:
         raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
+    files = [_output(path) for path in arguments.out]
+    if arguments.gantt:
+        output_file(_stem(arguments.gantt) + ".png", "--gantt")
     communication = _communication(arguments)
     schedule = _schedule(arguments)
     timeline = _replay(arguments, schedule, communication)
@@ -130,6 +144,9 @@ def run(arguments: argparse.Namespace) -> int:
         "versions": versions,
         "engine": arguments.engine,
     }
+    contents = [_content(path, schedule, timeline, arguments.sizes) for path in files]
+    for path, content in zip(files, contents, strict=True):
+        write_atomically(path, content)
     if arguments.gantt:
         _draw(arguments.gantt, timeline, schedule.name)
     if arguments.json:
@@ -298,4 +315,37 @@ def _draw(path: str, timeline: Timeline, title: str) -> None:
     from simulator import gantt, save
 
     chart = gantt(timeline, title=title, device_word="device")
-    save(cast("Figure", chart.get_figure()), path.removesuffix(".png").removesuffix(".svg"))
+    save(cast("Figure", chart.get_figure()), _stem(path))
+
+
+def _stem(path: str) -> str:
+    """The path of a figure without the ending of its form."""
+    return path.removesuffix(".png").removesuffix(".svg")
+
+
+def _output(path: str) -> Path:
+    """A file to write to later; UsageError for a name that does not say what it is to hold."""
+    from experiments.output import UsageError, output_file
+
+    if not path.endswith((".csv", ".txt", ".json")):
+        raise UsageError(f"--out {path}: the name must end in .csv (torch), .txt (lines of ops) or .json (trace)")
+    return output_file(path)
+
+
+def _content(path: Path, schedule: Schedule, timeline: Timeline, sizes: Sequence[int] | None) -> str:
+    """What the file is to hold, by its name's ending; UsageError for a schedule that torch cannot run."""
+    import json
+
+    from experiments.output import UsageError
+    from simulator import ScheduleError, chrome_trace, to_text, to_torch_csv
+
+    if path.suffix == ".json":
+        return json.dumps(chrome_trace(timeline, name=schedule.name, device_word="device")) + "\n"
+    if path.suffix == ".txt":
+        return to_text(schedule)
+    try:
+        if len(set(sizes or ())) > 1:
+            raise ScheduleError("torch's micro-batches have one size, --sizes gives several")
+        return to_torch_csv(schedule)
+    except ScheduleError as error:
+        raise UsageError(f"--out {path}: {error}; a name in .txt takes it") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from simulator import (
     COMPUTE_KINDS,
@@ -43,9 +43,29 @@ def test_text_is_one_line_a_device() -> None:
 
 
 def test_csv_is_one_row_a_rank() -> None:
-    """Cells as torch prints its actions; updates are the optimizer's and are left out."""
+    """Cells as torch prints its actions."""
     assert to_torch_csv(build_schedule("1f1b", 2, 2)) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
-    assert to_torch_csv(build_schedule("pipedream", 2, 1)) == "0F0,0B0\n1F0,1B0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("pipedream", {}, "never flushes"),
+        ("xpipe", {}, "never flushes"),
+        ("1f1b-rr", {"replicas": (2, 1)}, "never flushes"),
+        ("fbp-as", {}, "two lists of ops at once on a device"),
+    ],
+)
+def test_what_torch_cannot_run_is_no_csv(name: str, options: dict[str, object], said: str) -> None:
+    """Updates amid the stream and two lanes a device would be dropped or doubled: refused, saying why."""
+    with pytest.raises(ScheduleError, match=said):
+        to_torch_csv(build_schedule(name, 2, 4, **options))
+
+
+def test_replicas_in_turn_are_no_csv() -> None:
+    """Two ranks of one stage with other micro-batches each, and no updates: torch knows no such replicas."""
+    with pytest.raises(ScheduleError, match="replicas in turn"):
+        to_torch_csv(from_text("0F0 0B0\n0F1 0B1\n1F0 1B0 1F1 1B1\n"))
 
 
 @settings(max_examples=80, deadline=None)
@@ -58,7 +78,8 @@ def test_text_round_trip(schedule: Schedule) -> None:
 @settings(max_examples=80, deadline=None)
 @given(schedule=schedules())
 def test_csv_round_trip(schedule: Schedule) -> None:
-    """Reading what was written gives the same compute ops."""
+    """Reading what was written gives the same compute ops, of every schedule that torch can run."""
+    assume(schedule.flush and not schedule.replica.any())
     read = from_torch_csv(to_torch_csv(schedule))
     compute = [tuple(op for op in ops if op.kind in COMPUTE_KINDS) for ops in schedule.lists()]
     assert list(read.lists()) == compute

@@ -1,0 +1,121 @@
+"""Rules of what goes to other tools: the CSV is what torch can run or is refused; `simulate --out` writes three forms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+from simulator import from_text, from_torch_csv, to_text
+
+PROBLEM = ("--workload", "chain:6", "--cluster", "pipedream-arxiv-b", "--devices", "2")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `pipeplan words…`."""
+    code = main(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("planner", "schedule", "batch", "said"),
+    [
+        ("pipedream", "1f1b-rr", 8, "'1f1b-rr' never flushes"),
+        ("uniform", "pipedream", 8, "'pipedream' never flushes"),
+        ("uniform", "fbp-as", 8, "two lists of ops at once"),
+        ("uniform", "gpipe", 7, "micro-batches of 3 or 4 samples"),
+        ("data-parallel", "gpipe", 6, "replicas of a stage: 2"),
+    ],
+)
+def test_plans_that_torch_cannot_run_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, planner: str, schedule: str, batch: int, said: str
+) -> None:
+    """Asynchronous plans, two lanes and indivisible batches: exit code 2, one line that says why, no file; text takes them."""
+    words = (
+        "export",
+        *PROBLEM,
+        "--batch",
+        str(batch),
+        "--microbatches",
+        "2",
+        "--planner",
+        planner,
+        "--schedule",
+        schedule,
+    )
+    path = tmp_path / "schedule"
+    code, out, err = run(capsys, *words, "--format", "torch-csv", "--out", str(path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert not path.exists()
+    assert run(capsys, *words, "--format", "text")[0] == 0
+
+
+def test_unequal_replicas_are_refused_and_equal_ones_say_how_torch_is_launched(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """2-1 has no form in torch. 2-2 is two pipelines of two ranks with half of each micro-batch: a line on stderr says it."""
+    plan = {
+        "format": "pipeplan-plan-1",
+        "problem": {"workload": "chain:4", "cluster": "pipedream-b", "devices": 4, "batch": 16},
+        "plan": {"planner": "hand", "schedule": "gpipe", "replication": "split", "microbatches": [8, 8]},
+    }
+    path = tmp_path / "plan.json"
+    for second, code in (([2], 2), ([2, 3], 0)):
+        stages = [{"layers": [0, 1], "devices": [0, 1]}, {"layers": [2, 3], "devices": second}]
+        path.write_text(json.dumps({**plan, "plan": {**plan["plan"], "stages": stages}}))  # type: ignore[dict-item]
+        got, out, err = run(capsys, "export", "--plan", str(path), "--format", "torch-csv")
+        assert (got, err.count("\n")) == (code, 1)
+        if code:
+            assert (out, "stages have 2-1 replicas" in err) == ("", True)
+        else:
+            assert out == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
+            assert "launch 2 × 2 processes" in err
+            assert "4 samples a micro-batch" in err
+
+
+SIMULATE = ("simulate", "--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2")
+
+
+def test_simulate_writes_the_schedule_and_its_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """By the names' endings: torch's CSV and lines of ops, which both read back, and a trace with the same makespan."""
+    csv, text, trace = (tmp_path / f"schedule.{ending}" for ending in ("csv", "txt", "json"))
+    outputs = [word for path in (csv, text, trace) for word in ("--out", str(path))]
+    code, out, err = run(capsys, *SIMULATE, "--schedule", "1f1b", *outputs, "--json")
+    assert (code, err) == (0, "")
+    assert to_text(from_torch_csv(csv.read_text())) == text.read_text() == to_text(from_text(text.read_text()))
+    written = json.loads(trace.read_text())
+    assert written["otherData"]["makespan_seconds"] == json.loads(out)["makespan_seconds"]
+    assert {event["name"] for event in written["traceEvents"] if event["ph"] == "X"} >= {"0F0", "1B2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--schedule", "pipedream", "--out", "a.txt", "--out", "a.csv"), "never flushes"),
+        (("--schedule", "gpipe", "--sizes", "1,2,1", "--out", "a.csv"), "one size"),
+        (("--schedule", "gpipe", "--out", "a.json", "--out", "a.pdf"), "must end in .csv"),
+        (("--schedule", "gpipe", "--out", "."), "must end in"),
+        (("--schedule", "gpipe", "--out", "there.csv"), "is a folder"),
+        (("--schedule", "gpipe", "--out", "file/child.csv"), "is a file, not a folder"),
+        (("--schedule", "gpipe", "--gantt", "file/child"), "--gantt"),
+    ],
+)
+def test_simulate_writes_all_files_or_none(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """A name without a form, a place that takes no file, a schedule that torch cannot run: exit code 2 and no file at all."""
+    monkeypatch.chdir(tmp_path)
+    Path("there.csv").mkdir()
+    Path("file").touch()
+    code, out, err = run(capsys, *SIMULATE, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.csv"]
