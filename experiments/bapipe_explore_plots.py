@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+
+from simulator import save
+from simulator.figures import ALARM, FAINT, INK, legible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,13 +22,15 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 COLOURS = {
-    "data-parallel": "#8c959f",
-    "uniform": "#e0a458",
-    "pipedream": "#8db8dc",
+    "data-parallel": "#a5adb5",
+    "uniform": "#f0b866",
+    "pipedream": "#b9d9f0",
     "pipedream-flush": "#4f8fbf",
     "bapipe": "#1f2328",
-    "bapipe pipeline": "#3a9d6b",
+    "bapipe pipeline": "#1f6b47",
 }
+"""Each of a lightness of its own."""
+
 NAMES = {
     "data-parallel": "data parallelism",
     "uniform": "uniform GPipe",
@@ -32,38 +40,40 @@ NAMES = {
     "bapipe pipeline": "BaPipe, straight pipeline",
 }
 SCHEDULE_COLOURS = {
-    "1F1B-AS": "#1b6ca8",
+    "1F1B-AS": "#123f66",
     "FBP-AS": "#3a9d6b",
     "FBP split": "#9ccfb3",
     "1F1B-SNO": "#b3261e",
     "1F1B-SO": "#e0a458",
 }
 TITLES = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "gnmt8": "GNMT-8"}
+DEPTH_METHODS = ("data-parallel", "uniform GPipe", "pipedream", "bapipe 1F1B-SO", "bapipe 1F1B")
 SPEEDUP_CLAIM, MEMORY_CLAIM = 3.2, 4.0
 GIB = 2.0**30
 
 
-def draw_all(result: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """Write every figure as PNG and SVG; returns the files."""
-    figures = {
-        "schedules": schedules(result["schedules"]),
-        "claims": claims(result["claims"], "memory_gib"),
-        "boards": claims(result["boards"], "precision"),
-        "depth": depth(result["depth"]),
-    }
+def draw_all(result: Mapping[str, Sequence[Row]], folder: Path, *, interrupted: bool = False) -> list[Path]:
+    """Write every figure as PNG and SVG; returns the files. Studies without rows are left out; those of a run that was
+    interrupted say so."""
+    figures: dict[str, Figure] = {}
+    if result.get("schedules"):
+        figures["schedules"] = schedules(result["schedules"])
     for study in ("gpu", "fpga"):
-        rows = [row for row in result["plans"] if row["study"] == study]
-        figures[f"{study}-speedup"] = plans(
-            rows, "speedup", "speedup over data parallelism", lambda row: row.get("speedup")
-        )
-        figures[f"{study}-memory"] = plans(rows, "memory", "peak memory of the fullest device, GiB", _peak_gib)
-    written = []
-    for name, figure in figures.items():
-        for suffix in ("png", "svg"):
-            path = folder / f"{name}.{suffix}"
-            figure.savefig(path, dpi=150)
-            written.append(path)
-    return written
+        rows = [row for row in result.get("plans", ()) if row["study"] == study]
+        if rows:
+            figures[f"{study}-speedup"] = plans(
+                rows, "speedup", "speedup over data parallelism", lambda row: row.get("speedup")
+            )
+            figures[f"{study}-memory"] = plans(rows, "memory", "peak memory of the fullest device, GiB", _peak_gib)
+    for name, down in (("claims", "memory_gib"), ("boards", "precision")):
+        if result.get(name):
+            figures[name] = claims(result[name], down)
+    if result.get("depth"):
+        figures["depth"] = depth(result["depth"])
+    if interrupted:
+        for figure in figures.values():
+            figure.text(0.995, 0.995, "INTERRUPTED: not complete", color=ALARM, fontsize=8, ha="right", va="top")
+    return [path for name, figure in figures.items() for path in save(figure, folder / name)]
 
 
 def _peak_gib(row: Row) -> float | None:
@@ -74,7 +84,7 @@ def schedules(rows: Sequence[Row]) -> Figure:
     """Mini-batch seconds over transfer seconds (lines: formula, marks: simulation), and micro-batches kept by stage."""
     shape = (rows[0]["stages"], rows[0]["microbatches"])
     chosen = [row for row in rows if (row["stages"], row["microbatches"]) == shape]
-    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    figure = Figure(figsize=(12, 4.8), dpi=100, layout="constrained")
     time, link, kept = figure.subplots(1, 3)
     for label, colour in SCHEDULE_COLOURS.items():
         mine = [row for row in chosen if row["schedule"] == label]
@@ -87,8 +97,19 @@ def schedules(rows: Sequence[Row]) -> Figure:
         time.plot(sending, [row["simulated_seconds"] for row in mine], "o", color=colour, markersize=5)
         if mine[0]["streamed_seconds"] is not None:
             link.plot(sending, [row["streamed_seconds"] for row in mine], "o-", color=colour, label=label)
-    time.axvline(1.5, color="#59636e", linewidth=1, linestyle=":")
-    time.text(1.48, time.get_ylim()[1], "SR = (F+B)/2", ha="right", va="top", fontsize=8, color="#59636e")
+    time.axvline(1.5, color=FAINT, linewidth=1, linestyle=":")
+    time.annotate(
+        "SR = (F+B)/2",
+        (1.5, 0.5),
+        (4, 0),
+        xycoords=time.get_xaxis_transform(),
+        textcoords="offset points",
+        rotation=90,
+        va="center",
+        fontsize=8,
+        color=FAINT,
+    )
+    time.margins(x=0.08)
     time.set(
         title="lines: formula, marks: simulation",
         xlabel="SR, seconds of one transfer",
@@ -109,7 +130,9 @@ def schedules(rows: Sequence[Row]) -> Figure:
     kept.set(title="micro-batches kept, simulated", xlabel="stage", ylabel="micro-batches")
     for axes in (time, link, kept):
         axes.grid(True, axis="y", alpha=0.3)
-        axes.legend(fontsize=8, frameon=False)
+        axes.set_axisbelow(True)
+    handles, labels = kept.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
     figure.suptitle(f"BaPipe's schedules: {shape[0]} stages, {shape[1]} micro-batches, F = 1, B = 2")
     return figure
 
@@ -119,9 +142,12 @@ def plans(rows: Sequence[Row], what: str, label: str, value: Callable[[Row], flo
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     clusters = list(dict.fromkeys(row["cluster"] for row in rows))
     methods = [method for method in COLOURS if any(row["method"] == method for row in rows)]
+    known = {(row["workload"], row["cluster"], row["method"]): value(row) for row in rows}
     tall = len(clusters) > 4
     figure = Figure(
-        figsize=(13, 3.2 * len(workloads) + 1.6) if tall else (4.4 * len(workloads) + 1, 5), layout="constrained"
+        figsize=(13, 3.2 * len(workloads) + 1.6) if tall else (max(8.0, 4.4 * len(workloads) + 1), 5),
+        dpi=100,
+        layout="constrained",
     )
     panels = np.atleast_1d(figure.subplots(*((len(workloads), 1) if tall else (1, len(workloads))), sharex=tall))
     width = 0.84 / len(methods)
@@ -129,27 +155,37 @@ def plans(rows: Sequence[Row], what: str, label: str, value: Callable[[Row], flo
         for position, method in enumerate(methods):
             offset = (position - (len(methods) - 1) / 2) * width
             for place, cluster in enumerate(clusters):
-                row = next(r for r in rows if (r["workload"], r["cluster"], r["method"]) == (workload, cluster, method))
-                found = value(row)
-                if found is None:
-                    axes.plot(place + offset, 0, "x", color=COLOURS[method], markersize=5, clip_on=False)
-                else:
+                found = known.get((workload, cluster, method))
+                if found is not None:
                     axes.bar(place + offset, found, width, color=COLOURS[method])
+                elif (workload, cluster, method) in known:
+                    axes.plot(place + offset, 0, "x", color=INK, markersize=5, clip_on=False)
         if what == "speedup":
-            axes.axhline(1.0, color="#1f2328", linewidth=0.8)
-            if max((value(row) or 0.0) for row in rows) > SPEEDUP_CLAIM / 2:
-                axes.axhline(SPEEDUP_CLAIM, color="#b3261e", linewidth=1, linestyle="--")
-                axes.text(-0.45, SPEEDUP_CLAIM, "up to 3.2x", fontsize=8, color="#b3261e", va="bottom")
-        axes.set_title(TITLES.get(workload, workload), fontsize=11)
-        axes.set_ylabel(label if not tall or axes is panels[len(panels) // 2] else "")
+            axes.axhline(1.0, color=INK, linewidth=0.8)
+            if max((one or 0.0) for one in known.values()) > SPEEDUP_CLAIM / 2:
+                axes.axhline(SPEEDUP_CLAIM, color=ALARM, linewidth=1, linestyle="--")
+                axes.annotate(
+                    f"“up to {SPEEDUP_CLAIM:g}x”",
+                    (-0.45, SPEEDUP_CLAIM),
+                    (0, 3),
+                    textcoords="offset points",
+                    fontsize=8,
+                    color=ALARM,
+                    va="bottom",
+                )
+        axes.set_title(legible(TITLES.get(workload, workload), 40), fontsize=11)
+        axes.set_ylabel(label, fontsize=9)
         axes.set_xticks(range(len(clusters)), [_two_lines(cluster) for cluster in clusters], fontsize=9)
         axes.set_xlim(-0.5, len(clusters) - 0.5)
+        axes.margins(y=0.1)
         axes.grid(True, axis="y", alpha=0.3)
         axes.set_axisbelow(True)
-    handles = [Rectangle((0, 0), 1, 1, color=COLOURS[method]) for method in methods]
-    figure.legend(
-        handles, [NAMES[method] for method in methods], loc="outside lower center", ncols=3, frameon=False, fontsize=9
-    )
+    handles: list[Any] = [Rectangle((0, 0), 1, 1, color=COLOURS[method]) for method in methods]
+    labels = [NAMES[method] for method in methods]
+    if any(found is None for found in known.values()):
+        handles.append(Line2D([], [], color=INK, marker="x", markersize=5, linestyle="none"))
+        labels.append("no plan")
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
     return figure
 
 
@@ -164,7 +200,8 @@ def claims(rows: Sequence[Row], down: str) -> Figure:
     """
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     lines = len({row[down] for row in rows})
-    figure = Figure(figsize=(4.9 * len(workloads) + 0.6, 3 * (0.62 * lines + 1.1) + 0.5), layout="constrained")
+    wide = max(6.5, 4.9 * len(workloads) + 0.6)
+    figure = Figure(figsize=(wide, 3 * max(1.9, 0.62 * lines + 1.1) + 0.9), dpi=100, layout="constrained")
     grid = figure.subplots(3, len(workloads), squeeze=False)
     measures = (
         ("speedup", "speedup over data parallelism", SPEEDUP_CLAIM),
@@ -176,11 +213,11 @@ def claims(rows: Sequence[Row], down: str) -> Figure:
             mine = [row for row in rows if row["workload"] == workload]
             _heat(grid[line][column], mine, key, claim, down)
             grid[line][column].set_title(f"{TITLES.get(workload, workload)}: {title}", fontsize=10)
-    figure.suptitle(
+    words = (
         f"BaPipe against data parallelism. Red frames: “up to {SPEEDUP_CLAIM:g}x” or “{MEMORY_CLAIM:g}x memory” is reached; "
-        "“only”: data parallelism does not fit; “–”: nothing fits;\n“at”: speedup of the leanest plan over data parallelism",
-        fontsize=10,
+        "“only”: data parallelism does not fit; “–”: nothing fits; “at”: speedup of the leanest plan over data parallelism"
     )
+    figure.suptitle("\n".join(textwrap.wrap(words, int(13.5 * wide))), fontsize=10)
     return figure
 
 
@@ -188,51 +225,51 @@ def _heat(axes: Axes, rows: Sequence[Row], key: str, claim: float, down: str) ->
     bandwidths = sorted({row["bandwidth"] for row in rows})
     places = list(dict.fromkeys(row[down] for row in rows))
     values = np.full((len(places), len(bandwidths)), np.nan)
+    scale, colours = mpl.colors.Normalize(0.8, 1.5 * claim), mpl.colormaps["Blues"]
     for row in rows:
         y, x = places.index(row[down]), bandwidths.index(row["bandwidth"])
         found = row.get(key)
-        if found is None:
-            text = "only" if row["bapipe_fits"] else "–"
-        else:
+        text, ink = ("only" if row["bapipe_fits"] else "–"), INK
+        if found is not None:
             values[y, x] = found
             text = f"{found:.2g}x" if found < 9.95 else f"{found:.0f}x"
             if key == "most_memory_reduction":
                 text += f"\nat {row['leanest_speedup']:.2g}x"
             if found >= claim:
-                frame = Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, color="#b3261e", linewidth=2.5)
-                axes.add_patch(frame)
-        dark = found is not None and found > 0.6 * claim
-        axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "#1f2328")
-    axes.imshow(values, cmap="Blues", vmin=0.8, vmax=claim, aspect="auto")
+                axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, color=ALARM, linewidth=2.5))
+            ink = "white" if scale(found) > 0.55 else INK
+        axes.text(x, y, text, ha="center", va="center", fontsize=8, color=ink)
+    axes.imshow(values, cmap=colours, norm=scale, aspect="auto")
     axes.set_xticks(range(len(bandwidths)), [f"{one / 1e9:g}" for one in bandwidths])
     axes.set_yticks(range(len(places)), [str(one) if down == "precision" else f"{one:g}" for one in places])
-    axes.set(
-        xlabel="bandwidth of a link, GB/s", ylabel="precision" if down == "precision" else "memory of a device, GiB"
-    )
+    axes.set_xlabel("bandwidth of a link, GB/s", fontsize=9)
+    axes.set_ylabel("precision" if down == "precision" else "device memory, GiB", fontsize=9)
 
 
 def depth(rows: Sequence[Row]) -> Figure:
-    """Largest L of GNMT-L, a group of bars a number of devices."""
+    """Largest L of GNMT-L, a group of bars a number of devices; a search that was not finished has no bar."""
     devices = list(dict.fromkeys(row["devices"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    colours = [
-        *(COLOURS[name] for name in ("data-parallel", "uniform", "pipedream")),
-        "#e0c458",
-        COLOURS["bapipe pipeline"],
-    ]
-    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    colours = dict(zip(DEPTH_METHODS, ("#a5adb5", "#f0b866", "#b9d9f0", "#4f8fbf", "#1f6b47"), strict=True))
+    found = {(row["devices"], row["method"]): row["layers"] for row in rows}
+    figure = Figure(figsize=(8, 4.6), dpi=100, layout="constrained")
     axes = figure.subplots()
     width = 0.84 / len(methods)
     for position, method in enumerate(methods):
-        places = np.arange(len(devices)) + (position - (len(methods) - 1) / 2) * width
-        layers = [next(r["layers"] for r in rows if (r["devices"], r["method"]) == (n, method)) for n in devices]
-        bars = axes.bar(places, layers, width, color=colours[position % len(colours)], label=method)
+        offset = (position - (len(methods) - 1) / 2) * width
+        shown = [(place, found[n, method]) for place, n in enumerate(devices) if (n, method) in found]
+        bars = axes.bar(
+            [place + offset for place, _ in shown],
+            [layers for _, layers in shown],
+            width,
+            color=colours[method],
+            label=method,
+        )
         axes.bar_label(bars, fontsize=8, padding=2)
     axes.set_xticks(range(len(devices)), [f"{n} V100" for n in devices])
-    axes.set(
-        ylabel="largest L of GNMT-L that fits (steps of 8)", title="GNMT-L on V100s of 16 GiB, 64 sequences a device"
-    )
+    axes.set(ylabel="largest L of GNMT-L that fits, layers", title="GNMT-L on V100s of 16 GiB, 64 sequences a device")
     axes.grid(True, axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend(fontsize=9, frameon=False)
+    axes.margins(y=0.1)
+    figure.legend(loc="outside lower center", ncols=len(methods), fontsize=9, frameon=False)
     return figure
