@@ -18,12 +18,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.output import UsageError, print_json, print_table
+from experiments.cli import INTERRUPTED, OK, Parser, guarded
+from experiments.output import output_folder, print_json, print_table, to_json
 from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
 from planners import (
     Evaluator,
@@ -49,6 +49,7 @@ from simulator import (
     schedule_families,
     simulate,
     stages_from_cuts,
+    write_atomically,
 )
 from simulator.workloads import gnmt
 
@@ -191,11 +192,9 @@ def fpga_problems(quick: bool) -> Iterator[tuple[str, Problem]]:
             yield label, Problem(load_workload(name), cluster, FPGA_BATCH * len(cluster.devices))
 
 
-def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> tuple[list[Row], list[Row], list[Row]]:
-    """Plans of every method, where BaPipe's rule and the simulation disagree, and (FPGA) what splitting layers adds."""
-    plans: list[Row] = []
-    disagreements: list[Row] = []
-    splits: list[Row] = []
+def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[tuple[str, Row]]:
+    """(section, row): plans of every method, disagreements of BaPipe's rule and the simulation, and what splitting layers adds
+    between FPGA boards."""
     for label, problem in problems:
         _say(f"{study}: {problem.workload.name} on {label}")
         head = {"study": study, "workload": problem.workload.name, "cluster": label, "batch": problem.batch}
@@ -207,12 +206,12 @@ def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> tuple[list
             if pipeline is not None:
                 outcomes["bapipe pipeline"] = pipeline
                 if study == "fpga":
-                    splits.append(head | _split_row(problem, pipeline.plan, pipeline))
+                    yield "splits", head | _split_row(problem, pipeline.plan, pipeline)
             if found.disagreement:
-                disagreements.append(head | {"disagreement": found.disagreement})
+                yield "disagreements", head | {"disagreement": found.disagreement}
         reference = outcomes.get("data-parallel")
-        plans.extend(head | _plan_row(problem, method, outcomes.get(method), reference) for method in METHODS)
-    return plans, disagreements, splits
+        for method in METHODS:
+            yield "plans", head | _plan_row(problem, method, outcomes.get(method), reference)
 
 
 def _outcomes(problem: Problem) -> dict[str, Outcome]:
@@ -222,10 +221,18 @@ def _outcomes(problem: Problem) -> dict[str, Outcome]:
     for method in METHODS[:4]:
         if reasons[method] is None:
             try:
-                found[method] = simulate(problem, make_plan(method, problem).plan)
+                found[method] = simulate(problem, _planned(method, problem))
             except (InfeasiblePlanError, InfeasiblePartition):
                 continue
     return found
+
+
+def _planned(method: str, problem: Problem, request: Request | None = None) -> Plan:
+    """The method's plan; KeyboardInterrupt where its search was interrupted: half a search is no row."""
+    result = make_plan(method, problem, request or Request())
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result.plan
 
 
 def _explored(problem: Problem, request: Request | None = None) -> Exploration | None:
@@ -260,6 +267,27 @@ def _plan_row(problem: Problem, method: str, outcome: Outcome | None, reference:
     }
 
 
+def never_slower(plans: Sequence[Row]) -> list[str]:
+    """For each method without stale weights that BaPipe contains: in how many cases both have a plan, in how many BaPipe's takes
+    longer, and the range of the ratio of seconds."""
+    seconds = {(row["study"], row["workload"], row["cluster"], row["method"]): row.get("seconds") for row in plans}
+    lines = []
+    for method in ("uniform", "pipedream-flush", "data-parallel"):
+        ratios = [
+            theirs / ours
+            for (study, workload, cluster, one), theirs in seconds.items()
+            if one == method and theirs is not None
+            and (ours := seconds.get((study, workload, cluster, "bapipe"))) is not None
+        ]  # fmt: skip
+        if ratios:
+            slower = sum(ratio < 1.0 for ratio in ratios)
+            lines.append(
+                f"BaPipe against {method}: {len(ratios)} cases, slower in {slower}, "
+                f"{min(ratios):.4g} to {max(ratios):.4g} times as fast"
+            )
+    return lines
+
+
 def _split_row(problem: Problem, plan: Plan, whole: Outcome) -> Row:
     """The same schedule on stages that share boundary layers: seconds and bytes against whole layers."""
     samples = max(plan.microbatches)
@@ -281,12 +309,11 @@ def _split_row(problem: Problem, plan: Plan, whole: Outcome) -> Row:
 # ---- claims ----------------------------------------------------------------------------------------------------------
 
 
-def claim_rows(quick: bool = False) -> list[Row]:
+def claim_rows(quick: bool = False) -> Iterator[Row]:
     """Speedup and memory of BaPipe's plan against data parallelism on 8 V100, over link bandwidth and device memory."""
     bandwidths = (1.25e9, 30e9) if quick else (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
     memories = (16.0,) if quick else (16.0, 8.0, 4.0, 2.0)
     devices = 2 if quick else 8
-    rows = []
     for name in WORKLOADS[:1] if quick else WORKLOADS:
         workload = load_workload(name)
         for bandwidth in bandwidths:
@@ -294,8 +321,7 @@ def claim_rows(quick: bool = False) -> list[Row]:
                 _say(f"claims: {name}, {bandwidth / 1e9:g} GB/s, {memory:g} GiB")
                 cluster = limited(load_cluster("pipedream-b").take(devices), bandwidth, memory)
                 problem = Problem(workload, cluster, workload.minibatch * devices)
-                rows.append({"workload": name, "bandwidth": bandwidth, "memory_gib": memory} | _claim(problem))
-    return rows
+                yield {"workload": name, "bandwidth": bandwidth, "memory_gib": memory} | _claim(problem)
 
 
 def limited(cluster: Cluster, bandwidth: float, memory_gib: float) -> Cluster:
@@ -310,7 +336,7 @@ def limited(cluster: Cluster, bandwidth: float, memory_gib: float) -> Cluster:
 def _claim(problem: Problem) -> Row:
     found = _explored(problem)
     try:
-        reference = simulate(problem, make_plan("data-parallel", problem).plan)
+        reference = simulate(problem, _planned("data-parallel", problem))
     except InfeasiblePlanError:
         reference = None
     best = None if found is None else simulate(problem, found.best.plan)
@@ -328,9 +354,8 @@ def _claim(problem: Problem) -> Row:
     return row
 
 
-def board_rows(quick: bool = False) -> list[Row]:
+def board_rows(quick: bool = False) -> Iterator[Row]:
     """The same on four VCU118 boards, over the multiply-adds a DSP and cycle (by precision) and the links between boards."""
-    rows = []
     for name in WORKLOADS[:1] if quick else WORKLOADS:
         for precision in ("fp32",) if quick else BOARD_PRECISIONS:
             for bandwidth in (12.5e9,) if quick else (0.125e9, 1.25e9, 12.5e9, 50e9):
@@ -338,8 +363,7 @@ def board_rows(quick: bool = False) -> list[Row]:
                 cluster = load_cluster("fpga-vcu118-4").take(2 if quick else 4)
                 cluster = replace(cluster, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
                 problem = Problem(load_workload(name), cluster, FPGA_BATCH * len(cluster.devices), precision=precision)
-                rows.append({"workload": name, "bandwidth": bandwidth, "precision": precision} | _claim(problem))
-    return rows
+                yield {"workload": name, "bandwidth": bandwidth, "precision": precision} | _claim(problem)
 
 
 BOARD_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
@@ -349,10 +373,9 @@ BOARD_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 # ---- depth -----------------------------------------------------------------------------------------------------------
 
 
-def depth_rows(quick: bool = False) -> list[Row]:
+def depth_rows(quick: bool = False) -> Iterator[Row]:
     """Largest L of GNMT-L that fits on V100s of 16 GiB at 64 sequences a device, per method; a multiple of the step."""
     step = 64 if quick else 8
-    rows = []
     for devices in (2,) if quick else (2, 4, 8):
         cluster = load_cluster("pipedream-b").take(devices)
         for method, fits in _DEPTH_METHODS.items():
@@ -367,8 +390,7 @@ def depth_rows(quick: bool = False) -> list[Row]:
                     low = middle
                 else:
                     high = middle
-            rows.append({"method": method, "devices": devices, "layers": low * step})
-    return rows
+            yield {"method": method, "devices": devices, "layers": low * step}
 
 
 DEEPEST = 1024
@@ -380,10 +402,10 @@ def _deep(layers: int, cluster: Cluster) -> Problem:
     return Problem(workload, cluster, 64 * len(cluster.devices))
 
 
-def _planned(method: str, request: Request) -> Callable[[Problem], bool]:
+def _fits(method: str, request: Request) -> Callable[[Problem], bool]:
     def fits(problem: Problem) -> bool:
         try:
-            make_plan(method, problem, request)
+            _planned(method, problem, request)
         except (InfeasiblePlanError, InfeasiblePartition):
             return False
         return True
@@ -392,11 +414,11 @@ def _planned(method: str, request: Request) -> Callable[[Problem], bool]:
 
 
 _DEPTH_METHODS: dict[str, Callable[[Problem], bool]] = {
-    "data-parallel": _planned("data-parallel", Request()),
-    "uniform GPipe": _planned("uniform", Request(schedule="gpipe")),
-    "pipedream": _planned("pipedream", Request()),
-    "bapipe 1F1B-SO": _planned("bapipe", Request(schedule="1f1b-so", microbatches=64)),
-    "bapipe 1F1B": _planned("bapipe", Request(schedule="1f1b", microbatches=64)),
+    "data-parallel": _fits("data-parallel", Request()),
+    "uniform GPipe": _fits("uniform", Request(schedule="gpipe")),
+    "pipedream": _fits("pipedream", Request()),
+    "bapipe 1F1B-SO": _fits("bapipe", Request(schedule="1f1b-so", microbatches=64)),
+    "bapipe 1F1B": _fits("bapipe", Request(schedule="1f1b", microbatches=64)),
 }
 
 
@@ -407,50 +429,62 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(quick: bool) -> dict[str, list[Row]]:
-    """Every study's rows."""
-    gpu, gpu_disagreements, _ = plan_rows("gpu", gpu_problems(quick))
-    fpga, fpga_disagreements, splits = plan_rows("fpga", fpga_problems(quick))
-    return {
-        "schedules": schedule_rows(quick),
-        "plans": gpu + fpga,
-        "disagreements": gpu_disagreements + fpga_disagreements,
-        "splits": splits,
-        "claims": claim_rows(quick),
-        "boards": board_rows(quick),
-        "depth": depth_rows(quick),
-    }
+SECTIONS = ("schedules", "plans", "disagreements", "splits", "claims", "boards", "depth")
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Every study's rows by section; `interrupted`, whether an interrupt left out what was to come.
+
+    KeyboardInterrupt where nothing was found before it.
+    """
+    document: dict[str, Any] = {"quick": quick, "interrupted": False, **{section: [] for section in SECTIONS}}
+    try:
+        for section, row in _rows(quick):
+            document[section].append(row)
+    except KeyboardInterrupt:
+        if not any(document[section] for section in SECTIONS):
+            raise
+        document["interrupted"] = True
+    return document
+
+
+def _rows(quick: bool) -> Iterator[tuple[str, Row]]:
+    yield from (("schedules", row) for row in schedule_rows(quick))
+    yield from plan_rows("gpu", gpu_problems(quick))
+    yield from plan_rows("fpga", fpga_problems(quick))
+    yield from (("claims", row) for row in claim_rows(quick))
+    yield from (("boards", row) for row in board_rows(quick))
+    yield from (("depth", row) for row in depth_rows(quick))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the studies, print them, and draw them if a folder is given."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.bapipe_explore", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = Parser(prog="python -m experiments.bapipe_explore", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", metavar="FOLDER", help="write figures (PNG and SVG) and explore.json there")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--quick", action="store_true", help="VGG-16 on two devices only")
     options = parser.parse_args(arguments)
-    folder = None if options.out is None else Path(options.out)
-    if folder is not None:
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"--out {options.out}: is a file, a folder is needed")
-        folder.mkdir(parents=True, exist_ok=True)
-    result = run(options.quick)
+    return guarded(parser.prog, lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    folder = output_folder(options.out) if options.out else None
+    document = run(options.quick)
     if folder is not None:
         from experiments.bapipe_explore_plots import draw_all
-        from experiments.output import to_json
 
-        (folder / "explore.json").write_text(to_json(result) + "\n", encoding="utf-8")
-        draw_all(result, folder)
+        write_atomically(folder / "explore.json", to_json(document) + "\n")
+        draw_all(document, folder, interrupted=document["interrupted"])
     if options.json:
-        print_json(result)
+        print_json(document)
     else:
-        _print(result)
-    return 0
+        _print(document)
+    return INTERRUPTED if document["interrupted"] else OK
 
 
-def _print(result: dict[str, list[Row]]) -> None:
+def _print(result: dict[str, Any]) -> None:
+    if result["interrupted"]:
+        print("INTERRUPTED: the tables below are not complete\n")
     print_table(
         "Schedules: formula and simulation (F = 1, B = 2)",
         ("schedule", "N", "M", "SR", "formula", "simulated", "kept"),
@@ -525,6 +559,8 @@ def _print(result: dict[str, list[Row]]) -> None:
         ("method", "V100", "L"),
         [(row["method"], str(row["devices"]), str(row["layers"])) for row in result["depth"]],
     )
+    for claim in never_slower(result["plans"]):
+        print(claim)
     for row in result["disagreements"]:
         print(f"{row['workload']} on {row['cluster']}: {row['disagreement']}")
 

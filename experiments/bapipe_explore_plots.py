@@ -72,7 +72,7 @@ def draw_all(result: Mapping[str, Sequence[Row]], folder: Path, *, interrupted: 
         figures["depth"] = depth(result["depth"])
     if interrupted:
         for figure in figures.values():
-            figure.text(0.995, 0.995, "INTERRUPTED: not complete", color=ALARM, fontsize=8, ha="right", va="top")
+            figure.suptitle(f"{figure.get_suptitle()}\nINTERRUPTED: not complete".strip(), fontsize=10)
     return [path for name, figure in figures.items() for path in save(figure, folder / name)]
 
 

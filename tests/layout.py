@@ -45,16 +45,16 @@ def assert_readable(figure: Figure) -> None:
 def faults(figure: Figure) -> list[str]:
     """What hinders reading, a line each."""
     without_markup(figure)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    texts = [(text, _box(text, canvas.get_renderer())) for text in _drawn_texts(figure)]
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()
+    texts = [(text, _box(text, renderer)) for text in _drawn_texts(figure)]
     texts = [(text, box) for text, box in texts if box is not None]
     return [
         *_outside(figure, texts),
         *_overlapping(texts),
         *_crossed(figure, texts),
         *_small(texts),
-        *(fault for axes in figure.axes if axes.get_visible() for fault in _of_axes(axes, canvas.get_renderer())),
+        *(fault for axes in figure.axes if axes.get_visible() for fault in _of_axes(axes, renderer)),
         *(fault for legend in _legends(figure) for fault in _alike(legend)),
     ]
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
-from experiments import bapipe_explore
-from experiments.bapipe_explore_plots import draw_all
+from experiments import bapipe_explore, bapipe_explore_plots
+from experiments.bapipe_explore_plots import DEPTH_METHODS, draw_all
 from hardware_profiles import load_cluster
+from planners import make_plan
 from simulator import Problem, load_workload
+from tests.layout import faults
 
 
 @pytest.fixture(scope="module")
-def quick() -> dict[str, list[bapipe_explore.Row]]:
+def quick() -> dict[str, Any]:
     """The quick studies, run once."""
     return bapipe_explore.run(quick=True)
 
@@ -34,7 +40,7 @@ def test_forwards_beside_backwards_win_where_links_are_slow() -> None:
     assert rows["FBP-AS", 1.5]["streamed_seconds"] < rows["1F1B-AS", 1.5]["streamed_seconds"]
 
 
-def test_plans_are_compared_with_data_parallelism(quick: dict[str, list[bapipe_explore.Row]]) -> None:
+def test_plans_are_compared_with_data_parallelism(quick: dict[str, Any]) -> None:
     """BaPipe's answer is never slower than the others that flush; speedup and memory are over data parallelism's plan."""
     plans = quick["plans"]
     for cluster in {row["cluster"] for row in plans}:
@@ -45,20 +51,20 @@ def test_plans_are_compared_with_data_parallelism(quick: dict[str, list[bapipe_e
     assert reference["speedup"] == reference["memory_reduction"] == 1.0
 
 
-def test_splitting_layers_is_reported_with_its_price(quick: dict[str, list[bapipe_explore.Row]]) -> None:
+def test_splitting_layers_is_reported_with_its_price(quick: dict[str, Any]) -> None:
     """Unequal boards: boundary layers are split, and the bytes that this costs are beside the seconds that it saves."""
     row = next(row for row in quick["splits"] if "U280" in row["cluster"])
     assert row["split_layers"] >= 1
     assert row["split_bytes_per_sample"] != row["whole_bytes_per_sample"]
 
 
-def test_claims_shrink_with_bandwidth(quick: dict[str, list[bapipe_explore.Row]]) -> None:
+def test_claims_shrink_with_bandwidth(quick: dict[str, Any]) -> None:
     """Slow links leave data parallelism behind, fast ones do not; BaPipe is never slower than it."""
     slow, fast = sorted(quick["claims"], key=lambda row: float(row["bandwidth"]))
     assert slow["speedup"] >= fast["speedup"] >= 1.0 - 1e-12
 
 
-def test_depth_grows_where_weights_are_divided(quick: dict[str, list[bapipe_explore.Row]]) -> None:
+def test_depth_grows_where_weights_are_divided(quick: dict[str, Any]) -> None:
     """A pipeline of two devices holds a deeper GNMT than data parallelism, which keeps it all on each."""
     layers = {row["method"]: row["layers"] for row in quick["depth"]}
     assert layers["bapipe 1F1B"] > layers["data-parallel"] > 0
@@ -78,17 +84,111 @@ def test_boards_of_different_kinds_form_a_chain() -> None:
     assert Problem(load_workload("vgg16"), cluster, 3).cluster.name == "vcu118-vcu129-u280"
 
 
-def test_figures_are_drawn(quick: dict[str, list[bapipe_explore.Row]], tmp_path: Path) -> None:
-    """Every figure is written as PNG and SVG."""
-    written = draw_all(quick, tmp_path)
-    assert {path.name for path in written} == {path.name for path in tmp_path.iterdir()}
-    assert {"schedules.png", "gpu-speedup.png", "fpga-memory.svg", "claims.png", "boards.png", "depth.png"} <= {
-        path.name for path in written
-    }
+def test_ratios_of_seconds_are_counted(quick: dict[str, Any]) -> None:
+    """Cases that both have, those where BaPipe takes longer, and the range; a method without plans has no line."""
+    rows = [
+        {"study": "gpu", "workload": "w", "cluster": cluster, "method": method, "seconds": seconds}
+        for cluster, method, seconds in (
+            ("a", "bapipe", 2.0), ("a", "uniform", 3.0), ("b", "bapipe", 2.0), ("b", "uniform", 1.0),
+            ("c", "bapipe", 2.0), ("c", "uniform", None), ("d", "uniform", 9.0),
+        )
+    ]  # fmt: skip
+    assert bapipe_explore.never_slower(rows) == [
+        "BaPipe against uniform: 2 cases, slower in 1, 0.5 to 1.5 times as fast"
+    ]
+    assert all("slower in 0" in line for line in bapipe_explore.never_slower(quick["plans"]))
+
+
+def full(quick: dict[str, Any]) -> dict[str, Any]:
+    """Rows of the full studies' shape: three networks, eleven chains, four memories, six bandwidths; values of the quick ones."""
+    plans = []
+    for study, clusters in (
+        ("gpu", ("2 V100", "4 V100", "8 V100")),
+        (
+            "fpga",
+            (*(f"{n} {kind}" for kind in ("VCU118", "VCU129") for n in range(1, 5)), "2 VCU118 + 2 VCU129", "2 U280"),
+        ),
+    ):
+        for workload in bapipe_explore.WORKLOADS:
+            for number, cluster in enumerate(clusters):
+                for place, method in enumerate(bapipe_explore.METHODS):
+                    row = {"study": study, "workload": workload, "cluster": cluster, "method": method}
+                    has = (number + place) % 5 > 0
+                    plans.append(row | ({"speedup": 0.4 + place, "peak_bytes": 2e9 * (place + 1)} if has else {}))
+    swept = [
+        {
+            "workload": workload,
+            "bandwidth": bandwidth,
+            "memory_gib": memory,
+            "precision": f"p{memory:g}",
+            "bapipe_fits": True,
+        }
+        | ({} if memory == 4.0 else {"speedup": 5.2, "memory_reduction": 0.96, "most_memory_reduction": 17.3})
+        | {"leanest_speedup": 0.0356}
+        for workload in bapipe_explore.WORKLOADS
+        for bandwidth in (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
+        for memory in (16.0, 4.0)
+    ]
+    depth = [
+        {"method": method, "devices": n, "layers": 8 * n * (place + 9)}
+        for n in (2, 4, 8)
+        for place, method in enumerate(DEPTH_METHODS)
+    ]
+    schedules = bapipe_explore.schedule_rows()
+    return {"schedules": schedules, "plans": plans, "claims": swept, "depth": depth}
+
+
+@pytest.mark.parametrize("shape", ["quick", "full"])
+def test_figures_can_be_read(
+    shape: str, quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every figure, as small as it gets, and whole with the words of an interrupt: nothing clipped or crossed, axes named,
+    legends told apart in grey."""
+    drawn: dict[str, Figure] = {}
+    monkeypatch.setattr(bapipe_explore_plots, "save", lambda figure, path: drawn.setdefault(path.name, figure) and ())
+    draw_all(quick if shape == "quick" else full(quick), tmp_path, interrupted=shape == "full")
+    names = {"schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "depth"}
+    assert set(drawn) == names | ({"boards"} if shape == "quick" else set())
+    for name, figure in drawn.items():
+        assert not faults(figure), name
+        assert ("INTERRUPTED" in figure.get_suptitle()) is (shape == "full")
+
+
+def test_an_interrupted_run_keeps_its_rows_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An interrupt during the plans: exit code 130, the schedules are written, the document and the tables are marked."""
+
+    def stopped(study: str, problems: object) -> Iterator[tuple[str, bapipe_explore.Row]]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(bapipe_explore, "plan_rows", stopped)
+    assert bapipe_explore.main(["--quick", "--json", "--out", str(tmp_path)]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert document["interrupted"] is True
+    assert (len(document["schedules"]), document["plans"]) == (20, [])
+    assert json.loads((tmp_path / "explore.json").read_text()) == document
+    assert {path.name for path in tmp_path.iterdir()} == {"explore.json", "schedules.png", "schedules.svg"}
+    assert bapipe_explore.main(["--quick"]) == 130
+    assert "INTERRUPTED" in capsys.readouterr().out
+    monkeypatch.setattr(bapipe_explore, "schedule_rows", lambda quick: stopped("", ()))
+    assert bapipe_explore.main(["--quick"]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_a_search_that_was_interrupted_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner that returns its best so far is asked again by nobody: its plan is not a row."""
+    problem = Problem(load_workload("alexnet"), load_cluster("pipedream-b").take(2), 8)
+    found = make_plan("data-parallel", problem)
+    monkeypatch.setattr(bapipe_explore, "make_plan", lambda *given: replace(found, interrupted=True))
+    with pytest.raises(KeyboardInterrupt):
+        next(bapipe_explore.plan_rows("gpu", iter([("2 V100", problem)])))
 
 
 def test_json_is_one_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` prints the studies by name and nothing else."""
-    monkeypatch.setattr(bapipe_explore, "run", lambda quick: {"schedules": bapipe_explore.schedule_rows(quick)})
+    document = {"interrupted": False, "schedules": bapipe_explore.schedule_rows(True)}
+    monkeypatch.setattr(bapipe_explore, "run", lambda quick: document)
     assert bapipe_explore.main(["--quick", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"schedules"}
+    assert set(json.loads(capsys.readouterr().out)) == {"interrupted", "schedules"}
