@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         load_cluster,
         schema,
     )
+    from hardware_profiles.plugins import passed_over, plugged_in, summary_of
     from hardware_profiles.reading import MOST_BYTES, explained, one_line, printable, read_bytes, shown
 
 _HOME = {
@@ -42,6 +43,9 @@ _HOME = {
     "load_accelerator": "load",
     "load_cluster": "load",
     "schema": "load",
+    "passed_over": "plugins",
+    "plugged_in": "plugins",
+    "summary_of": "plugins",
     "MOST_BYTES": "reading",
     "explained": "reading",
     "one_line": "reading",
@@ -72,10 +76,13 @@ __all__ = [
     "load_accelerator",
     "load_cluster",
     "one_line",
+    "passed_over",
+    "plugged_in",
     "printable",
     "read_bytes",
     "schema",
     "shown",
+    "summary_of",
 ]
 
 

@@ -7,7 +7,6 @@ A name is looked up in the user's folder (`$PIPEPLAN_PROFILES`, else `~/.config/
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.resources
 import math
 import os
@@ -32,6 +31,7 @@ from hardware_profiles.files import (
     build_compact,
     build_graph,
 )
+from hardware_profiles.plugins import plugged_in
 from hardware_profiles.reading import explained, one_line, read_bytes, unknown
 
 Built = TypeVar("Built")
@@ -134,33 +134,39 @@ def _split_count(text: str) -> tuple[str, int | None]:
     return stem, int(tail)
 
 
-def _user_folder(kind: FileKind) -> Path:
+def _user_folders(kind: FileKind) -> list[Path]:
+    """The user's own folder of profiles, if there is one: a user without a home, or whose home is another's, has none."""
     root = os.environ.get("PIPEPLAN_PROFILES")
-    return (Path(root) if root else Path.home() / ".config" / "pipeplan") / FOLDERS[kind]
+    if root:
+        return [Path(root) / FOLDERS[kind]]
+    try:
+        folder = Path.home() / ".config" / "pipeplan" / FOLDERS[kind]
+        return [folder] if folder.is_dir() else []
+    except (OSError, RuntimeError):
+        return []
 
 
 def _folders(kind: FileKind) -> list[Traversable]:
-    return [_user_folder(kind), importlib.resources.files("hardware_profiles") / FOLDERS[kind]]
+    return [*_user_folders(kind), importlib.resources.files("hardware_profiles") / FOLDERS[kind]]
 
 
-def _entry_points(kind: FileKind) -> importlib.metadata.EntryPoints:
-    return importlib.metadata.entry_points(group=f"pipeplan.{FOLDERS[kind]}")
-
-
-def _load_entry_point(point: importlib.metadata.EntryPoint) -> Accelerator | Cluster | Traversable:
-    """What an entry point offers: a finished object under its own name, or a folder or file of profiles."""
-    value = point.load()
+def _offered(value: object) -> Accelerator | Cluster | Traversable:
+    """What an entry point offers: a finished object under its own name, a class of one, or a folder or file of profiles."""
+    if isinstance(value, type) and hasattr(value, "seconds"):
+        value = value()
     if isinstance(value, ModuleType):
-        return importlib.resources.files(value)
+        value = importlib.resources.files(value)
     if isinstance(value, str):
-        return Path(value)
+        value = Path(value)
+    if isinstance(value, Path) and not value.exists():
+        raise ValueError(f"there is no file or folder {value}")
     if isinstance(value, (Accelerator, Cluster, Path, Traversable)):
         return value
-    raise ProfileError(
-        f"entry point {point.group}: {point.name} = {point.value}: must be an accelerator, a cluster, a "
-        f"folder, "
-        f"a package or a path, not {type(value).__name__}"
-    )
+    raise TypeError(f"must be an accelerator, a cluster, a folder, a package or a path, not {type(value).__name__}")
+
+
+def _plugins(kind: FileKind) -> dict[str, Accelerator | Cluster | Traversable]:
+    return plugged_in(f"pipeplan.{FOLDERS[kind]}", _offered)
 
 
 def _files_in(folder: Traversable) -> dict[str, Traversable]:
@@ -176,13 +182,12 @@ def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
         files = _files_in(folder)
         if name in files:
             return files[name]
-    for point in _entry_points(kind):
-        offered = _load_entry_point(point)
+    for own, offered in _plugins(kind).items():
         if isinstance(offered, Traversable):
             files = _files_in(offered)
             if name in files:
                 return files[name]
-        elif point.name == name:
+        elif own == name:
             return offered
     raise UnknownProfileError(
         unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
@@ -193,9 +198,8 @@ def _names(kind: FileKind) -> tuple[str, ...]:
     names: set[str] = set()
     for folder in _folders(kind):
         names.update(_files_in(folder))
-    for point in _entry_points(kind):
-        offered = _load_entry_point(point)
-        names.update(_files_in(offered) if isinstance(offered, Traversable) else (point.name,))
+    for own, offered in _plugins(kind).items():
+        names.update(_files_in(offered) if isinstance(offered, Traversable) else (own,))
     return tuple(sorted(names))
 
 

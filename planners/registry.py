@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 
 import numpy as np
 
+from hardware_profiles import plugged_in, summary_of
 from planners.bapipe import BaPipe
 from planners.bapipe import inapplicable as not_for_bapipe
 from planners.baselines import DataParallel, GreedyBalance, UniformLayers
@@ -134,13 +133,22 @@ PLANNERS: dict[str, PlannerEntry] = {
 
 def planner_entries() -> dict[str, PlannerEntry]:
     """The planners of this package and those of installed plug-ins (entry-point group `pipeplan.planners`)."""
-    return {**_plugged_in(), **PLANNERS}
+    return {**plugged_in(ENTRY_POINT_GROUP, as_entry), **PLANNERS}
 
 
-@cache
-def _plugged_in() -> dict[str, PlannerEntry]:
-    """What installed packages offer; read once, as the scan takes milliseconds."""
-    return {point.name: point.load() for point in entry_points(group=ENTRY_POINT_GROUP)}
+def as_entry(made: object) -> PlannerEntry:
+    """An entry; or a planner `(problem, evaluate, rng) -> Plan`, or a class of planners made of a Request, for any problem.
+
+    TypeError for anything else.
+    """
+    if isinstance(made, PlannerEntry):
+        return made
+    if not callable(made):
+        raise TypeError(
+            f"must be a function (problem, evaluate, rng) -> Plan, or a PlannerEntry, not {type(made).__name__}"
+        )
+    build = made if isinstance(made, type) else lambda request: made
+    return PlannerEntry(build, summary_of(made), _more_microbatches_than_samples)
 
 
 def planner_entry(name: str) -> PlannerEntry:

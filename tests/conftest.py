@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from hardware_profiles import plugged_in
 
 # A default run draws the same examples every time, so that it passes or fails for everybody alike. To search for new ones:
 # `python -m pytest --hypothesis-profile random`; what that finds becomes an `@example` of its test.
@@ -20,6 +23,14 @@ def _find_shared_data() -> Path | None:
         if candidate.is_dir():
             return candidate
     return None
+
+
+@pytest.fixture
+def no_plugins() -> Iterator[None]:
+    """Plug-ins are read anew in this test, and again after it."""
+    plugged_in.cache_clear()
+    yield
+    plugged_in.cache_clear()
 
 
 @pytest.fixture(scope="session")

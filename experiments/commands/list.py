@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable
 
 TOPICS = ("workloads", "accelerators", "clusters", "schedules", "planners")
 
@@ -31,30 +32,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(topic: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    rows: list[tuple[str, ...]] = []
+Row = tuple[str, ...]
+
+
+def _rows(topic: str) -> tuple[Row, list[Row]]:
+    """Columns and rows of a topic."""
     if topic == "workloads":
-        from simulator.workloads import load_workload, workload_names
+        from simulator.workloads import workload_names
 
-        for name in workload_names():
-            workload = load_workload(name)
-            size = (f"{workload.parameters():,}", f"{workload.flop() / 1e9:.4g}", str(len(workload)))
-            rows.append((name, *size, f"{workload.minibatch} × {workload.sample}"))
-        return ("name", "parameters", "forward GFLOP a sample", "layers", "mini-batch a device"), rows
+        columns: Row = ("name", "parameters", "forward GFLOP a sample", "layers", "mini-batch a device")
+        return columns, _each(topic, workload_names(), _workload)
     if topic == "accelerators":
-        from hardware_profiles import accelerator_names, load_accelerator
+        from hardware_profiles import accelerator_names
 
-        return ("name", "memory, GiB"), [
-            (name, f"{load_accelerator(name).memory_bytes / 2**30:.4g}") for name in accelerator_names()
-        ]
+        return ("name", "memory, GiB"), _each(topic, accelerator_names(), _accelerator)
     if topic == "clusters":
-        from hardware_profiles import cluster_names, load_cluster
+        from hardware_profiles import cluster_names
 
-        for name in cluster_names():
-            cluster = load_cluster(name)
-            kinds = ", ".join(sorted({device.name for device in cluster.devices}))
-            rows.append((name, str(len(cluster.servers)), str(len(cluster.devices)), kinds))
-        return ("name", "servers", "devices", "accelerators"), rows
+        return ("name", "servers", "devices", "accelerators"), _each(topic, cluster_names(), _cluster)
     if topic == "schedules":
         from simulator import schedule_families
 
@@ -65,3 +60,38 @@ def _rows(topic: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     from planners import planner_entries
 
     return ("name", "summary"), [(name, entry.summary) for name, entry in sorted(planner_entries().items())]
+
+
+def _each(topic: str, names: Iterable[str], row: Callable[[str], Row]) -> list[Row]:
+    """A row for every name that can be loaded; a user's broken file or package is said and passed over."""
+    from hardware_profiles import passed_over
+
+    rows = []
+    for name in names:
+        try:
+            rows.append(row(name))
+        except Exception as error:  # what packages outside raise cannot be known
+            passed_over(f"{topic.removesuffix('s')} {name}", str(error))
+    return rows
+
+
+def _workload(name: str) -> Row:
+    from simulator.workloads import load_workload
+
+    workload = load_workload(name)
+    size = (f"{workload.parameters():,}", f"{workload.flop() / 1e9:.4g}", str(len(workload)))
+    return (name, *size, f"{workload.minibatch} × {workload.sample}")
+
+
+def _accelerator(name: str) -> Row:
+    from hardware_profiles import load_accelerator
+
+    return name, f"{load_accelerator(name).memory_bytes / 2**30:.4g}"
+
+
+def _cluster(name: str) -> Row:
+    from hardware_profiles import load_cluster
+
+    cluster = load_cluster(name)
+    kinds = ", ".join(sorted({device.name for device in cluster.devices}))
+    return name, str(len(cluster.servers)), str(len(cluster.devices)), kinds

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
+from inspect import signature
 from typing import TYPE_CHECKING
 
+from hardware_profiles import plugged_in, summary_of
 from simulator.schedule import Schedule
 from simulator.schedules.asynchronous import REPLICA_UPDATES, one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
@@ -111,13 +111,26 @@ SCHEDULES: dict[str, ScheduleFamily] = {
 
 def schedule_families() -> dict[str, ScheduleFamily]:
     """The families of this package and those of installed plug-ins (entry-point group `pipeplan.schedules`)."""
-    return {**_plugged_in(), **SCHEDULES}
+    return {**plugged_in(ENTRY_POINT_GROUP, as_family), **SCHEDULES}
 
 
-@cache
-def _plugged_in() -> dict[str, ScheduleFamily]:
-    """What installed packages offer; read once, as the scan takes milliseconds."""
-    return {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
+def as_family(made: object) -> ScheduleFamily:
+    """A family, or a function `(stages, microbatches, **options) -> Schedule` as one; TypeError for anything else.
+
+    The function's further arguments are its options, the first line of its docstring its summary; a schedule of one stage and
+    one micro-batch shows whether it flushes.
+    """
+    if isinstance(made, ScheduleFamily):
+        return made
+    if not callable(made):
+        raise TypeError(
+            f"must be a function (stages, microbatches) -> Schedule, or a ScheduleFamily, not {type(made).__name__}"
+        )
+    options = tuple(signature(made).parameters)[2:]
+    smallest = made(1, 1)
+    if not isinstance(smallest, Schedule):
+        raise TypeError(f"must return a Schedule, not {type(smallest).__name__}")
+    return ScheduleFamily(made, summary_of(made), options, smallest.flush)
 
 
 def build_schedule(name: str, stages: int, microbatches: int, **options: object) -> Schedule:

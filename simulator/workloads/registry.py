@@ -6,8 +6,8 @@ import difflib
 import inspect
 import os
 from collections.abc import Callable
-from importlib import metadata
 
+from hardware_profiles import plugged_in
 from simulator.layers import Workload
 from simulator.workloads.alexnet import alexnet
 from simulator.workloads.bert import bert_base, bert_large
@@ -67,7 +67,7 @@ def load_workload(name: str, sequence: int | None = None) -> Workload:
         return _called(name, WORKLOADS[name], sequence)
     plugins = _plugins()
     if name in plugins:
-        return _called(name, _loaded(plugins[name]), sequence)
+        return _called(name, plugins[name], sequence)
     names = workload_names()
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
@@ -97,18 +97,14 @@ def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
     return load_workload(spec, sequence)
 
 
-def _plugins() -> dict[str, metadata.EntryPoint]:
-    return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINTS)}
+def _plugins() -> dict[str, Callable[..., Workload]]:
+    return plugged_in(ENTRY_POINTS, _function)
 
 
-def _loaded(entry: metadata.EntryPoint) -> Callable[..., Workload]:
-    try:
-        make = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"workload {entry.name!r}: {entry.value} cannot be imported: {error}") from error
-    if not callable(make):
-        raise ValueError(f"workload {entry.name!r}: {entry.value} must be a function, got {make!r}")
-    return make  # type: ignore[no-any-return]
+def _function(value: object) -> Callable[..., Workload]:
+    if not callable(value):
+        raise TypeError(f"must be a function that returns a Workload, not {type(value).__name__}")
+    return value
 
 
 def _called(name: str, make: Callable[..., Workload], sequence: int | None) -> Workload:

@@ -258,7 +258,9 @@ class Entry:
         return self._object
 
 
-def test_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_plugins: None
+) -> None:
     """A package outside offers a folder of files, a path as text, or a finished object."""
     folder = tmp_path / "package"
     folder.mkdir()
@@ -273,8 +275,10 @@ def test_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_accelerator("ready") is device
     assert isinstance(load_cluster("pair"), Cluster)
     assert {"mine", "ready", "a100-40"} <= set(accelerator_names())
-    with pytest.raises(ProfileError, match=r"bad = package:thing: must be an accelerator.* not int"):
+    with pytest.raises(ProfileError, match="'nowhere' is not known"):
         load_cluster("nowhere")
+    said = "plug-in bad = package:thing of pipeplan.clusters: TypeError: must be an accelerator, a cluster, a folder"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 # ------------------------------------------------------------------------------------------------- mistakes

@@ -1,0 +1,41 @@
+"""Plug-ins: what installed packages offer in the entry-point groups `pipeplan.*`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar
+
+from hardware_profiles.reading import one_line, printable
+
+Offered = TypeVar("Offered")
+
+
+@cache
+def plugged_in(group: str, read: Callable[[object], Offered]) -> dict[str, Offered]:
+    """What installed packages offer in a group, by the names of the entry points; loaded once.
+
+    read: the object of an entry point as the group's kind; an exception says that it is none
+    One that cannot be loaded or read is named on stderr and passed over: what does not use it goes on.
+    """
+    found = {}
+    for point in importlib.metadata.entry_points(group=group):
+        try:
+            found[point.name] = read(point.load())
+        except (Exception, SystemExit) as error:
+            complaint = f"{type(error).__name__}: {one_line(str(error))[:150]}"
+            passed_over(f"plug-in {point.name} = {point.value} of {group}", complaint)
+    return found
+
+
+def passed_over(what: str, complaint: str) -> None:
+    """Say on stderr, in a line, what is left out and why."""
+    print(f"pipeplan: passing over {printable(what)}: {printable(one_line(complaint))}", file=sys.stderr)
+
+
+def summary_of(made: object, default: str = "from another package") -> str:
+    """The first line of an object's docstring."""
+    text = (getattr(made, "__doc__", None) or "").strip()
+    return text.splitlines()[0] if text else default
