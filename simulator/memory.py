@@ -64,11 +64,13 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     for every other mini-batch in flight where weights are stashed, else by `simulator.versions`.
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
-    sender, and from the same moment to the start of the consumer on the receiver (which then stashes what it needs): the
+    sender, and from its departure to the start of the consumer on the receiver (which then stashes what it needs): the
     boundary tensor.
+    At one moment ops and transfers that end free memory before those that begin take it; what takes no time at all comes in
+    between, in the order of the tasks.
     """
     problem, plan, layers = costs.problem, costs.plan, costs.layers
-    events: dict[int, list[tuple[NDArray[np.float64], int, NDArray[np.float64]]]] = {d: [] for d in plan.devices}
+    events: dict[int, list[_Changes]] = {device: [] for device in plan.devices}
     static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
     ruled = _ruled_copies(timeline, plan, problem.weight_versions)
     for number, stage in enumerate(plan.stages):
@@ -152,8 +154,26 @@ def _weight_copies(timeline: Timeline, stage: int, plan: Plan) -> list[int]:
     return copies
 
 
+_Changes = tuple[NDArray[np.float64], NDArray[np.int64], int, NDArray[np.float64]]
+"""Changes of one category: seconds, place among the changes of that moment (see `_at_starts`), category, bytes."""
+
+_LAST = np.iinfo(np.int64).max
+
+
+def _at_starts(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Moments at which tasks begin, and their places: behind all others, or a task's own where the task takes no time."""
+    start, own = timeline.start[tasks], 1 + 3 * tasks.astype(np.int64)
+    return start, np.where(timeline.end[tasks] > start, _LAST, own)
+
+
+def _at_ends(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Moments at which tasks end, and their places: before all others, or behind its start where a task takes no time."""
+    end, own = timeline.end[tasks], 2 + 3 * tasks.astype(np.int64)
+    return end, np.where(end > timeline.start[tasks], 0, own)
+
+
 def _activation_events(
-    events: list[tuple[NDArray[np.float64], int, NDArray[np.float64]]],
+    events: list[_Changes],
     costs: PlanCosts,
     layers: LayerCosts,
     timeline: Timeline,
@@ -168,18 +188,16 @@ def _activation_events(
     kept = costs.boundary_bytes[stage - 1] if recompute and stage else (0.0 if recompute else stash)
     activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
     forward = kind == OpKind.FORWARD
-    full = kind == OpKind.BACKWARD
-    weight = kind == OpKind.WEIGHT_GRADIENT
-    inputs = kind == OpKind.INPUT_GRADIENT
-    events.append((timeline.start[rows][forward], activations, samples[forward] * kept))
-    done = full | weight
+    events.append((*_at_starts(timeline, rows[forward]), activations, samples[forward] * kept))
+    done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
     freed = samples * _share_of_parts(timeline.microbatch[rows], done)
-    events.append((timeline.end[rows][done], activations, -freed[done] * kept))
+    events.append((*_at_ends(timeline, rows[done]), activations, -freed[done] * kept))
     if recompute:
-        begun = full | inputs
-        made = samples * _share_of_parts(timeline.microbatch[rows], begun) * stash
-        events.append((timeline.start[rows][begun], workspace, made[begun]))
-        events.append((timeline.end[rows][done], workspace, -freed[done] * stash))
+        begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
+        _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
+        begun = begun[first]  # the first part of a backward runs forward again, for all parts
+        events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * stash))
+        events.append((*_at_ends(timeline, rows[done]), workspace, -freed[done] * stash))
 
 
 def _share_of_parts(microbatch: NDArray[np.int32], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -190,33 +208,31 @@ def _share_of_parts(microbatch: NDArray[np.int32], chosen: NDArray[np.bool_]) ->
     return 1.0 / np.maximum(counts[microbatch], 1)
 
 
-def _buffer_events(
-    events: dict[int, list[tuple[NDArray[np.float64], int, NDArray[np.float64]]]], timeline: Timeline
-) -> None:
+def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> None:
     buffers = CATEGORIES.index("buffers")
     transfers = timeline.transfers
+    size = transfers.size_bytes
     source, target = timeline.device[transfers.producer], timeline.device[transfers.consumer]
-    used = timeline.start[transfers.consumer]
+    made, places = _at_ends(timeline, transfers.producer)
+    used, places_used = _at_starts(timeline, transfers.consumer)
+    gone = np.where(transfers.end > made, 0, 3 + 3 * transfers.producer.astype(np.int64))
     for device, rows in events.items():
         sent, received = source == device, target == device
-        rows.append((transfers.start[sent], buffers, transfers.size_bytes[sent]))
-        rows.append((transfers.end[sent], buffers, -transfers.size_bytes[sent]))
-        rows.append((transfers.start[received], buffers, transfers.size_bytes[received]))
-        rows.append((used[received], buffers, -transfers.size_bytes[received]))
+        rows.append((made[sent], places[sent], buffers, size[sent]))
+        rows.append((transfers.end[sent], gone[sent], buffers, -size[sent]))
+        rows.append((transfers.start[received], np.zeros(received.sum(), dtype=np.int64), buffers, size[received]))
+        rows.append((used[received], places_used[received], buffers, -size[received]))
 
 
 def _device_memory(
-    device: int,
-    capacity: float,
-    static: NDArray[np.float64],
-    events: Sequence[tuple[NDArray[np.float64], int, NDArray[np.float64]]],
-    horizon: float,
+    device: int, capacity: float, static: NDArray[np.float64], events: Sequence[_Changes], horizon: float
 ) -> DeviceMemory:
-    """Sum the events: at one moment memory is freed before it is taken."""
-    times = np.concatenate([time for time, _, _ in events])
-    category = np.concatenate([np.full(len(time), number) for time, number, _ in events])
-    change = np.concatenate([amount for _, _, amount in events])
-    order = np.lexsort((change, times))
+    """Sum the changes by moment, by place, and in one place what is freed before what is taken."""
+    times = np.concatenate([time for time, _, _, _ in events])
+    places = np.concatenate([place for _, place, _, _ in events])
+    category = np.concatenate([np.full(len(time), number) for time, _, number, _ in events])
+    change = np.concatenate([amount for _, _, _, amount in events])
+    order = np.lexsort((change, places, times))
     times, category, change = times[order], category[order], change[order]
     steps = np.zeros((len(times) + 1, len(CATEGORIES)))
     steps[0] = static

@@ -27,20 +27,23 @@ CATEGORY_COLORS: dict[str, str] = dict(
 
 
 def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Times [steps] and bytes [steps, len(CATEGORIES)] of one device, thinned to about `most` steps, peak kept.
+    """Times [steps] and bytes [steps, len(CATEGORIES)] of one device, held from each time to the next; at most `most` + 1 steps.
 
-    Of the steps at one moment the last stays; of every bin of time the fullest one.
+    The steps themselves where they are few enough, the last of those at one moment; otherwise, and where the peak lasts no time,
+    `most` equal parts of the time with the fullest step of each. The peak is always among them, and the end is as it is.
     """
+    total = memory.bytes.sum(axis=1)
     last = np.concatenate([memory.times[1:] > memory.times[:-1], [True]])
-    times, held = memory.times[last], memory.bytes[last]
-    if len(times) <= most:
-        return times, held
-    horizon = float(times[-1]) or 1.0
-    bins = np.minimum((times / horizon * most).astype(np.int64), most - 1)
-    order = np.lexsort((held.sum(axis=1), bins))
-    fullest = np.concatenate([bins[order][1:] != bins[order][:-1], [True]])
-    chosen = np.unique(np.concatenate([[0], np.sort(order[fullest]), [len(times) - 1]]))
-    return times[chosen], held[chosen]
+    horizon = float(memory.times[-1])
+    if horizon == 0.0 or (np.count_nonzero(last) <= most and total[last].max() == total.max()):
+        return memory.times[last], memory.bytes[last]
+    edges = np.linspace(0.0, horizon, most + 1)
+    before = np.searchsorted(memory.times, edges[:-1], side="right") - 1  # what is held as each part begins
+    inside = np.minimum(np.searchsorted(edges, memory.times, side="right") - 1, most - 1)
+    part, step = np.concatenate([np.arange(most), inside]), np.concatenate([before, np.arange(len(total))])
+    order = np.lexsort((total[step], part))
+    fullest = step[order][np.concatenate([part[order][1:] != part[order][:-1], [True]])]
+    return edges, memory.bytes[np.append(fullest, len(total) - 1)]
 
 
 def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:

@@ -74,7 +74,7 @@ def test_engine_and_event_loop_agree_to_the_last_bit(program: Program | None, co
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=5_000, deadline=None)
 @given(program=lowered(), contention=st.sampled_from((True, True, True, False)))
 def test_engine_and_event_loop_agree_on_many_more(program: Program | None, contention: bool) -> None:
     """As above, at random."""

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator import (
     CATEGORIES,
     Engine,
+    OpKind,
     Outcome,
     Plan,
     PlanCosts,
@@ -22,6 +25,7 @@ from simulator import (
     simulate,
 )
 from simulator.recurrence import replay
+from simulator.timeline import Timeline
 from simulator.workloads.synthetic import chain
 from tests.simulator.strategies import chain_cluster
 
@@ -180,3 +184,101 @@ def test_a_plan_that_does_not_fit_is_reported_not_raised() -> None:
     assert outcome.fullest.device == 1
     assert (outcome.fullest.peak_bytes, outcome.fullest.capacity_bytes) == (280.0, 200.0)
     assert run().fits
+
+
+def test_parts_of_a_reduced_backward_make_the_workspace_once() -> None:
+    """A recomputing backward in 3 parts holds the whole stash from the first part on; each part's end frees its share."""
+    workload = chain([1.0] * 3, parameters=[7_000_000] * 3, stashed_elements=[4.0] * 3)
+    one = Problem(workload, chain_cluster(2), 2, recompute=True)
+    costs = PlanCosts(one, Plan("hand", "gpipe", (Stage((0, 1, 2), (0, 1)),), (2,)))
+    timeline = replay(lower(from_text("0F0 0B0"), costs, forward_sizes=[2], split_replicas=[2]))
+    workspace = CATEGORIES.index("workspace")
+    for device in memory_over_time(costs, timeline):
+        begins = np.searchsorted(device.times, timeline.start[1], side="right") - 1
+        assert device.bytes[begins, workspace] == device.bytes[:, workspace].max() == 3 * 16.0
+        assert device.bytes[-1, workspace] == 0.0
+
+
+def test_a_stage_of_no_seconds_holds_its_stash() -> None:
+    """GPipe with two micro-batches on one device of no seconds: both stashes of 12 + 20 bytes are held at the moment 0."""
+    workload = chain([0.0, 0.0], output_elements=[4.0, 2.0], stashed_elements=[3.0, 5.0])
+    outcome = simulate(Problem(workload, chain_cluster(1), 2), Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (1, 1)))
+    assert outcome.timeline.makespan_seconds == 0.0
+    assert parts(outcome, 0) == {"activations": 64}
+
+
+def test_a_tensor_that_takes_no_time_is_held_at_its_moment() -> None:
+    """Free transfers of 16 bytes: never less than nothing on either side, and each holds one at some moment."""
+    outcome = run(schedule="1f1b-as", communication="free")
+    buffers = CATEGORIES.index("buffers")
+    for device in outcome.memory:
+        assert device.bytes[:, buffers].min() == 0.0
+        assert device.bytes[:, buffers].max() >= 16.0
+
+
+FAMILIES = ("gpipe", "1f1b", "eager-1f1b", "pipedream", "xpipe", "1f1b-as", "fbp-as", "1f1b-sno", "1f1b-so")
+
+
+@st.composite
+def replayed_plans(draw: st.DrawFn) -> tuple[PlanCosts, Outcome]:
+    """A plan of any family with layers, tensors and transfers of some time or of none, replicated or not."""
+    count = draw(st.integers(1, 4))
+    figures = {
+        name: [draw(st.sampled_from(values)) for _ in range(count)]
+        for name, values in (
+            ("flop", (0.0, 0.0, 1.0, 2.0)),
+            ("parameters", (0, 10, 7_000_000)),
+            ("output_elements", (0.0, 4.0)),
+            ("stashed_elements", (0.0, 3.0)),
+        )
+    }
+    family = draw(st.sampled_from(FAMILIES))
+    replicas = [draw(st.integers(1, 2)) if family in FAMILIES[:3] else 1 for _ in range(count)]
+    first = [sum(replicas[:s]) for s in range(count)]
+    one = Problem(
+        chain(figures.pop("flop"), **figures),
+        chain_cluster(sum(replicas), bandwidth=draw(st.sampled_from((1e6, 8.0))), duplex="half"),
+        batch=6,
+        recompute=draw(st.booleans()),
+        communication=draw(st.sampled_from(("overlapped", "free", "streaming", "both-blocking"))),
+        contention=draw(st.booleans()),
+    )
+    stages = tuple(Stage((s,), tuple(range(first[s], first[s] + replicas[s]))) for s in range(count))
+    plan = Plan("hand", family, stages, draw(st.sampled_from(((2, 2, 2), (1,) * 6, (3, 1, 2), (6,)))))
+    return PlanCosts(one, plan), simulate(one, plan, engine="compiled")
+
+
+def untimed_peak(costs: PlanCosts, timeline: Timeline, stage: int, replica: int) -> float:
+    """Most bytes of stashes and workspace when a stage's ops are walked in order, whatever their times."""
+    stash = float(costs.layers.stashed_bytes[list(costs.plan.stages[stage].layers)].sum())
+    recompute = costs.recomputes(stage)
+    kept = (costs.boundary_bytes[stage - 1] if stage else 0.0) if recompute else stash
+    held, most, before = 0.0, 0.0, None
+    for row in np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute()).tolist():
+        samples, op = int(timeline.samples[row]), (int(timeline.kind[row]), int(timeline.microbatch[row]))
+        if op[0] == OpKind.FORWARD:
+            held += samples * kept
+            most = max(most, held)
+        elif op != before:  # the parts of a backward stand one after the other
+            most = max(most, held + samples * stash * recompute)
+            held -= samples * kept
+        before = op
+    return most
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(replayed_plans())
+def test_memory_is_never_negative_and_at_least_what_the_order_needs(replayed: tuple[PlanCosts, Outcome]) -> None:
+    """No category is ever below 0, nothing is left at the end, and a device with one list of ops peaks at least as it must."""
+    costs, outcome = replayed
+    temporary = [CATEGORIES.index(name) for name in ("activations", "workspace", "buffers")]
+    for device in outcome.memory:
+        assert (device.bytes >= 0.0).all()
+        assert (device.bytes[-1, temporary] == 0.0).all()
+        assert (np.diff(device.times) >= 0.0).all()
+    if costs.plan.schedule != "fbp-as":
+        of_device = {device.device: device for device in outcome.memory}
+        for number, stage in enumerate(costs.plan.stages):
+            for replica, device in enumerate(stage.devices):
+                held = of_device[device].bytes[:, temporary[:2]].sum(axis=1).max()
+                assert held >= untimed_peak(costs, outcome.timeline, number, replica) * (1 - 1e-12)

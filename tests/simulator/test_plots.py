@@ -275,6 +275,47 @@ def test_thinned_steps_keep_the_peak() -> None:
     assert kept[:, 4].tolist() == [1.0, 7.0]
 
 
+def test_thinned_steps_end_where_the_last_op_ends() -> None:
+    """10,000 spikes until 0.9 of the time, then nothing: each part shows its fullest step, and the last tenth none."""
+    held = np.zeros((20_002, len(CATEGORIES)))
+    held[:-2:2, 5] = np.arange(1, 10_001)
+    long = DeviceMemory(0, 1e5, np.append(np.linspace(0.0, 0.9, 20_001), 1.0), held)
+    times, kept = memory_steps(long, most=100)
+    assert times.tolist() == np.linspace(0.0, 1.0, 101).tolist()
+    assert kept[91:, 5].tolist() == [0.0] * 10
+    assert (np.diff(kept[:90, 5]) > 0).all()
+    assert kept[89, 5] == 10_000.0
+
+
+def test_a_part_of_the_time_shows_what_was_held_as_it_began() -> None:
+    """Held from 0 to 0.55 of the time: the first 6 of 10 parts are full, though only the first has a change to more."""
+    held = np.zeros((13, len(CATEGORIES)))
+    held[:2, 4] = 5.0
+    times = np.array([0.0, 0.001, 0.55, *np.linspace(0.6, 1.0, 10)])
+    assert memory_steps(DeviceMemory(0, 9.0, times, held), most=10)[1][:, 4].tolist() == [5.0] * 6 + [0.0] * 5
+
+
+def test_a_peak_that_lasts_no_time_is_shown() -> None:
+    """Taken and freed at one moment, the peak is as wide as a part of the time: the area touches its line."""
+    held = np.zeros((4, len(CATEGORIES)))
+    held[:, 4] = (1.0, 9.0, 2.0, 0.0)
+    times, kept = memory_steps(DeviceMemory(0, 10.0, np.array([0.0, 0.5, 0.5, 1.0]), held), most=10)
+    assert kept[:, 4].tolist() == [1.0] * 5 + [9.0] + [2.0] * 4 + [0.0]
+    assert times[5] == 0.5
+
+
+@pytest.mark.parametrize("count", [3, 2000])
+def test_the_area_of_a_memory_figure_reaches_its_peak_line(count: int) -> None:
+    """The highest point of the stacked areas is the dashed line's height, with few ops and with many."""
+    times = np.linspace(0.0, 1.0, 2 * count + 1)
+    held = np.zeros((2 * count + 1, len(CATEGORIES)))
+    held[:, 4] = np.abs(np.sin(np.arange(2 * count + 1))) * 1e9
+    held[count, 5] = 3e9
+    ax = memory_figure([DeviceMemory(0, 5e9, times, held)]).axes[0]
+    top = max(path.vertices[:, 1].max() for area in ax.collections for path in area.get_paths())
+    assert top == pytest.approx(ax.lines[0].get_ydata()[0])
+
+
 def test_peak_rows_name_every_device_and_its_parts() -> None:
     """One row a device by id; the parts of a peak sum to it."""
     rows = peak_rows([memory(3, 80.0, 100.0), memory(1, 40.0, 100.0)])
