@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from simulator.figures import FAINT, INK, time_unit
+from simulator.figures import ALARM, FAINT, INK, legible, logarithmic, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
-    from experiments.training_grid import CaseResult
+    from experiments.training_grid import Case, CaseResult
 
 GRID = "#e3e6ea"
 FAMILY_COLORS = {
@@ -48,13 +50,6 @@ def _plain(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _logarithmic(axis: Axis) -> None:
-    """Plain numbers at 1, 2 and 5 of every decade of a logarithmic axis."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def throughput_figure(
     balanced: Sequence[Mapping[str, Any]], cluster: Sequence[Mapping[str, Any]], problem: str
 ) -> Figure:
@@ -64,6 +59,7 @@ def throughput_figure(
     """
     figure = Figure(figsize=(14.0, 6.2), dpi=100, facecolor="white", layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1.0, 1.15, 1.0])
+    figure.suptitle(legible(problem, 110), x=0.01, ha="left", fontsize=11, color=INK)
     for n, color in zip(sorted({row["stages"] for row in balanced}), ("#9cc4e4", "#4f94c4", "#1b4f7a"), strict=False):
         own = [row for row in balanced if row["stages"] == n]
         t = [row["microbatches_per_minibatch"] for row in own]
@@ -82,27 +78,40 @@ def throughput_figure(
     left.grid(axis="y", color=GRID, linewidth=0.8)
     rows = list(reversed(cluster))
     position = np.arange(len(rows))
-    for axes, key, scale, title, form in (
-        (middle, "samples_per_second", 1.0, f"{problem}\nsamples a second", "{:.1f}"),
-        (right, "peak_memory_bytes", 2.0**-30, "\npeak memory, fullest device, GiB (line: capacity)", "{:.1f}"),
+    capacity = rows[0]["capacity_bytes"] * 2.0**-30
+    for axes, key, scale, title in (
+        (middle, "samples_per_second", 1.0, "samples a second"),
+        (right, "peak_memory_bytes", 2.0**-30, "peak memory of the fullest device, GiB"),
     ):
         values = [row[key] * scale for row in rows]
         axes.barh(position, values, color=[color_of(row["label"]) for row in rows], height=0.68)
         for y, value, row in zip(position, values, rows, strict=True):
-            text = form.format(value) + ("" if row["fits"] else " does not fit")
-            label = axes.text(value, y, f" {text}", va="center", fontsize=8, color=INK)
-            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85})
-        axes.set_yticks(position, [row["label"] for row in rows] if axes is middle else [])
-        axes.set_xlim(0, max(values) * 1.25)
-        axes.set_title(title, loc="left", fontsize=10, color=INK)
+            # Beside the panel: no bar and no line can run through it.
+            axes.annotate(
+                f"{value:.1f}" + ("" if row["fits"] else " does not fit"),
+                (1.0, y),
+                (4, 0),
+                xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                color=INK if row["fits"] else ALARM,
+                annotation_clip=False,
+            )
+        axes.set_yticks(position, [legible(row["label"], 40) for row in rows] if axes is middle else [])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_xlim(0, max(*values, capacity if axes is right else 0.0) * 1.04)
+        axes.set_xlabel(title)
         _plain(axes)
         axes.tick_params(axis="y", length=0)
-    right.axvline(rows[0]["capacity_bytes"] * 2.0**-30, color="#b3261e", linewidth=1.2, zorder=1.5)
+    right.axvline(capacity, color=ALARM, linewidth=1.2, zorder=3)
+    right.set_title(f"line: capacity, {capacity:g} GiB", loc="left", fontsize=10, color=ALARM)
     return figure
 
 
 def accuracy_figure(records: Sequence[Mapping[str, Any]], setting: str) -> Figure:
-    """Final train loss and test accuracy of every seed and method under one setting; bars are means."""
+    """Final train loss and test accuracy of every seed and method under one setting; bars are means. A run whose loss is not
+    finite has no dot."""
     rows = list(reversed(records))
     figure = Figure(figsize=(12.0, 1.6 + 0.36 * len(rows)), dpi=100, facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -111,17 +120,17 @@ def accuracy_figure(records: Sequence[Mapping[str, Any]], setting: str) -> Figur
         offsets = y + np.linspace(-0.22, 0.22, len(row["train_losses"]))
         for axes, values in ((left, row["train_losses"]), (right, [100 * one for one in row["test_accuracies"]])):
             axes.plot(values, offsets, "o", color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
-            axes.plot([np.mean(values)] * 2, [y - 0.36, y + 0.36], color=color, linewidth=2.5)
+            axes.plot([np.mean(values)] * 2, [y - 0.36, y + 0.36], color=color, linewidth=2.5, solid_capstyle="butt")
     left.set_xscale("log")
-    _logarithmic(left.xaxis)
-    left.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    logarithmic(left.xaxis)
+    left.set_yticks(range(len(rows)), [legible(row["label"], 40) for row in rows])
     seeds = len(rows[0]["train_losses"])
-    left.set_title(
-        f"Final train loss: {setting}\ndots: {seeds} seeds, bars: their means", loc="left", fontsize=10, color=INK
-    )
-    right.set_title("Final test accuracy, %\n ", loc="left", fontsize=10, color=INK)
+    left.set_title(f"{setting}; dots: {seeds} seeds, bars: their means", loc="left", fontsize=10, color=INK)
+    left.set_xlabel("final train loss (cross-entropy, nats)")
+    right.set_xlabel("final test accuracy, %")
     for axes in (left, right):
         _plain(axes)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
     right.tick_params(axis="y", length=0)
     return figure
 
@@ -137,7 +146,8 @@ def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, h
     columns = min(3, len(settings))
     lines = -(-len(settings) // columns)
     height = lines * (1.1 + 0.26 * len(labels)) + 0.3
-    figure = Figure(figsize=(4.6 * columns + 1.2, height), dpi=100, facecolor="white", layout="constrained")
+    wide = max(6.5, 4.6 * columns + 1.2)
+    figure = Figure(figsize=(wide, height), dpi=100, facecolor="white", layout="constrained")
     panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
     for axes, (optimizer, rate) in zip(panels, settings, strict=False):
         axes.axvspan(-1, 1, color="#eef2f6", zorder=0)
@@ -151,7 +161,7 @@ def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, h
             mean, begin, end = (100 * row[f"test_accuracy_difference{part}"] for part in ("", "_low", "_high"))
             if mean < low:
                 axes.plot(low + 0.15, y, "<", color=color, markersize=6)
-                axes.text(low + 0.5, y, f"{mean:.1f}", va="center", fontsize=8, color=INK)
+                axes.text(low + 0.5, y, f"{mean:.1f}", va="center_baseline", fontsize=8, color=INK)
                 continue
             axes.plot([max(begin, low), min(end, high)], [y, y], color=color, linewidth=1.6)
             axes.plot(mean, y, "o", color=color, markersize=5)
@@ -162,9 +172,8 @@ def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, h
         _plain(axes)
     for axes in panels[len(settings) :]:
         axes.set_visible(False)
-    figure.supxlabel(
-        "test accuracy minus synchronous, points (95 % interval over seeds; shaded: within a point)", fontsize=10
-    )
+    words = "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point)"
+    figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
     return figure
 
 
@@ -184,44 +193,74 @@ def curve(
     return seconds[width - 1 :], smooth
 
 
-def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target: float, clock: str) -> Figure:
-    """Train loss and test accuracy over simulated seconds, one line a method.
+GROUPS: dict[str, Callable[[Case], bool]] = {
+    "synchronous": lambda case: case.method == "synchronous",
+    "asynchronous, T = 1": lambda case: case.method not in ("synchronous", "xpipe") and case.per_minibatch == 1,
+    "asynchronous, T > 1": lambda case: case.method not in ("synchronous", "xpipe") and case.per_minibatch > 1,
+    "XPipe": lambda case: case.method == "xpipe",
+}
+"""Small multiples: which methods share a panel."""
 
+LINES = (
+    ("#1f2328", "-"),
+    ("#1b6ca8", "--"),
+    ("#d9822b", "-"),
+    ("#4f8a3c", ":"),
+    ("#7f63c9", "-."),
+    ("#c2448a", (0, (6, 2))),
+)
+"""Colour and dashes of the curves of a panel, by their order."""
+
+
+def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target: float, clock: str) -> Figure:
+    """Train loss and test accuracy over simulated seconds, one line a method, a column a group of methods.
+
+    The first case is drawn faintly in every column, for comparison.
     curves: a case and the seconds of its updates; target: test accuracy that is marked; clock: what the seconds are of
     """
-    figure = Figure(figsize=(14.0, 6.6), dpi=100, facecolor="white", layout="constrained")
-    left, right = figure.subplots(1, 2)
+    groups = {name: [pair for pair in curves if belongs(pair[0].case)] for name, belongs in GROUPS.items()}
+    groups = {name: pairs for name, pairs in groups.items() if pairs}
+    figure = Figure(figsize=(max(6.5, 3.7 * len(groups)), 7.2), dpi=100, facecolor="white", layout="constrained")
+    grid = figure.subplots(2, len(groups), sharex=True, sharey="row", squeeze=False)
     unit, factor = time_unit(max(float(seconds[-1]) for _, seconds in curves))
-    styles = {1: ":", 2: "-.", 4: "-", 8: "--"}
-    for result, seconds in curves:
-        label = result.case.label
-        parallel = label.startswith("data parallel")
-        style = "-" if parallel else styles.get(result.case.per_minibatch, "-")
-        bold = label.startswith("XPipe")
-        for axes, measure, scale in ((left, "loss", 1.0), (right, "accuracy", 100.0)):
-            x, y = curve(result, measure, seconds)
-            axes.plot(
-                x * factor,
-                y * scale,
-                style,
-                color=color_of(label),
-                linewidth=2.4 if bold else 1.5,
-                label=label if axes is left else None,
-                zorder=3 if bold else 2,
-            )
-    left.set_yscale("log")
-    _logarithmic(left.yaxis)
-    left.set_title("Train loss (running mean over an epoch of 44 mini-batches)", loc="left", fontsize=10, color=INK)
-    right.set_title(f"Test accuracy, % (line: the target of {100 * target:g} %)", loc="left", fontsize=10, color=INK)
-    right.axhline(100 * target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
-    right.set_ylim(80, 98)
-    for axes in (left, right):
-        axes.set_xlabel(f"simulated time, {unit}: {clock}", fontsize=9)
-        axes.set_xlim(left=0)
-        _plain(axes)
-        axes.grid(axis="y", color=GRID, linewidth=0.8)
-    figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9, handlelength=2.8)
+    lowest = min(curve(result, "accuracy", seconds)[1][-1] for result, seconds in curves)
+    for (upper, lower), (name, pairs) in zip(grid.T, groups.items(), strict=True):
+        drawn = [*pairs] if curves[0] in pairs else [curves[0], *pairs]
+        styles = iter(LINES)
+        for result, seconds in drawn:
+            reference = result is curves[0][0]
+            color, dashes = (FAINT, "-") if reference else next(styles)
+            for axes, measure, scale in ((upper, "loss", 1.0), (lower, "accuracy", 100.0)):
+                x, y = curve(result, measure, seconds)
+                axes.plot(x * factor, y * scale, color=color, linestyle=dashes, linewidth=0.9 if reference else 1.6)
+        handles = _curve_handles(drawn, curves[0][0])
+        upper.set_title(name, loc="left", fontsize=10, color=INK)
+        upper.set_yscale("log")
+        logarithmic(upper.yaxis)
+        lower.axhline(100 * target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
+        lower.set_ylim(min(80.0, 5.0 * math.floor(20.0 * lowest)), 100.0)
+        lower.set_xlim(left=0)
+        for axes in (upper, lower):
+            _plain(axes)
+            axes.grid(axis="y", color=GRID, linewidth=0.8)
+        lower.legend(
+            handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False, fontsize=8, handlelength=3.0
+        )
+    grid[0][0].set_ylabel("train loss, running mean\nover an epoch of 44 mini-batches", fontsize=9)
+    grid[1][0].set_ylabel(f"test accuracy, %\n(dashed: the target of {100 * target:g} %)", fontsize=9)
+    figure.supxlabel(f"simulated time, {unit}: {legible(clock, 90)}", fontsize=9)
     return figure
+
+
+def _curve_handles(drawn: Sequence[tuple[CaseResult, NDArray[np.float64]]], reference: CaseResult) -> list[Line2D]:
+    styles = iter(LINES)
+    handles = []
+    for result, _ in drawn:
+        color, dashes = (FAINT, "-") if result is reference else next(styles)
+        width = 0.9 if result is reference else 1.6
+        label = legible(result.case.label, 40)
+        handles.append(Line2D([], [], color=color, linestyle=dashes, linewidth=width, label=label))  # type: ignore[arg-type]
+    return handles
 
 
 def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> Figure:
@@ -231,27 +270,27 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
     """
     names = list(clusters)
     labels = [row["label"] for row in clusters[names[0]]][::-1]
-    figure = Figure(
-        figsize=(4.7 * len(names) + 1.0, 1.4 + 0.33 * len(labels)), dpi=100, facecolor="white", layout="constrained"
-    )
+    wide = max(6.5, 4.7 * len(names) + 1.0)
+    figure = Figure(figsize=(wide, 1.4 + 0.33 * len(labels)), dpi=100, facecolor="white", layout="constrained")
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False).ravel()
     for axes, name in zip(panels, names, strict=True):
         most = max((row["seconds_to_target"] or 0.0 for row in clusters[name]), default=0.0) or 1.0
         for row in clusters[name]:
             y, color, seconds = labels.index(row["label"]), color_of(row["label"]), row["seconds_to_target"]
             some = row["seeds_at_target"] < row["seeds"]
-            note = f" {row['seeds_at_target']} of {row['seeds']} seeds" if some else ""
+            note = f" ({row['seeds_at_target']} of {row['seeds']} seeds)" if some else ""
             if seconds is None:
                 axes.text(0, y, " never", va="center", fontsize=8, color=FAINT)
                 continue
             axes.barh(y, seconds, height=0.68, color=color if row["fits"] else "white", edgecolor=color, linewidth=1.3)
             axes.text(seconds, y, f" {seconds:,.0f}{note}", va="center", fontsize=8, color=INK)
-        axes.set_xlim(0, most * 1.35)
-        axes.set_yticks(range(len(labels)), labels)
-        axes.set_title(name, loc="left", fontsize=10, color=INK)
+        axes.set_xlim(0, most * 1.6)
+        axes.set_ylim(-0.6, len(labels) - 0.4)
+        axes.set_yticks(range(len(labels)), [legible(label, 40) for label in labels])
+        axes.set_title(legible(name, 40), loc="left", fontsize=10, color=INK)
         _plain(axes)
-    figure.supxlabel(
-        f"median simulated seconds to {100 * target:g} % test accuracy (hollow: does not fit in the device's memory)",
-        fontsize=10,
+    words = (
+        f"median simulated seconds to {100 * target:g} % test accuracy (hollow: does not fit in the device's memory)"
     )
+    figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
     return figure

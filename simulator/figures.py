@@ -47,9 +47,11 @@ def figures(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def logarithmic(axis: Axis, *, subdivided: bool = False) -> None:
-    """Plain numbers at every decade of a logarithmic axis, and at 2 and 5 between where it is `subdivided`."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if subdivided else (1.0,)))
+def logarithmic(axis: Axis) -> None:
+    """Plain numbers on the logarithmic axis of what is plotted: at every decade, and at 2 and 5 between over two at most."""
+    low, high = axis.get_data_interval()
+    few = low > 0 and high / low <= 100.0
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
     axis.set_minor_formatter(NullFormatter())
 

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
@@ -122,22 +121,27 @@ def _overlapping(texts: list[tuple[Text, Bbox]]) -> Iterator[str]:
 def _crossed(figure: Figure, texts: list[tuple[Text, Bbox]]) -> Iterator[str]:
     """Texts of a panel that one of its lines runs through."""
     for axes in figure.axes:
-        paths = list(_line_paths(axes)) if axes.get_visible() else []
         own = set(axes.texts)
         for text, box in texts:
             inner = Bbox.from_extents(box.x0 + 1, box.y0 + 0.2 * box.height, box.x1 - 1, box.y1 - 0.2 * box.height)
-            if text in own and any(path.intersects_bbox(inner, filled=False) for path in paths):
+            if text in own and _line_in(axes, inner):
                 yield f"a line runs through {_words(text)}"
 
 
-def _line_paths(axes: Axes) -> Iterator[Path]:
-    for line in axes.lines:
-        if line.get_visible() and line.get_linestyle() not in ("None", "", " ") and len(line.get_path().vertices):
-            yield line.get_transform().transform_path(line.get_path())
-    for collection in axes.collections:
-        if isinstance(collection, LineCollection) and collection.get_visible():
-            for path in collection.get_paths():
-                yield collection.get_transform().transform_path(path)
+def _line_in(axes: Axes, box: Bbox) -> bool:
+    """Whether a line of a panel is seen inside a box of pixels."""
+    seen = Bbox.intersection(box, axes.bbox)
+    for artist in (*axes.lines, *(one for one in axes.collections if isinstance(one, LineCollection))):
+        place = seen if artist.get_clip_on() else box
+        if not artist.get_visible() or not axes.get_visible() or place is None:
+            continue
+        if isinstance(artist, Line2D) and artist.get_linestyle() in ("None", "", " "):
+            continue
+        paths = [artist.get_path()] if isinstance(artist, Line2D) else artist.get_paths()
+        shown = (artist.get_transform().transform_path(path) for path in paths if len(path.vertices))
+        if any(path.intersects_bbox(place, filled=False) for path in shown):
+            return True
+    return False
 
 
 def _small(texts: list[tuple[Text, Bbox]]) -> Iterator[str]:
@@ -164,7 +168,7 @@ def _of_axes(axes: Axes, renderer: Any) -> Iterator[str]:
     legend = axes.get_legend()
     if legend is not None:
         box = legend.get_window_extent(renderer)
-        if any(path.intersects_bbox(box, filled=False) for path in _line_paths(axes)):
+        if _line_in(axes, box):
             yield f"the legend of panel {name} lies on a line"
         bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
         if any(Bbox.intersection(bar.get_window_extent(renderer), box) is not None for bar in bars):
