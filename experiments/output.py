@@ -9,7 +9,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from hardware_profiles import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class UsageError(ValueError):
@@ -57,16 +62,45 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(to_json(document) + "\n")
 
 
+def say(line: str) -> None:
+    """Print a line to stdout; what would move the cursor is written as an escape."""
+    print(printable(line))
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table to stdout, as wide as the terminal, or as its content where stdout is no terminal."""
-    from rich.box import SIMPLE_HEAD
+    """Print a table to stdout, as wide as the terminal, or as its content where stdout is no terminal.
+
+    columns: the most important first. Words are never broken: where they do not fit, columns are left out from the right and
+    named below the table; where not even two fit, every row is a list of lines. Cells are shown as they are, controls as escapes.
+    """
     from rich.console import Console
     from rich.measure import Measurement
-    from rich.table import Table
 
-    rows = [list(row) for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    width = Console().width if sys.stdout.isatty() else 400
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    shown = len(columns)
+    table = _table(title, columns, cells)
+    while shown > 1 and Measurement.get(console, console.options.update(max_width=10_000), table).minimum > width:
+        shown -= 1
+        table = _table(title, columns[:shown], [row[:shown] for row in cells])
+    if shown == 1 < len(columns):
+        _print_rows(title, columns, cells)
+        return
+    console.print(table)
+    if shown < len(columns):
+        lost = "; ".join(map(_in_a_line, columns[shown:]))
+        console.print(f"not shown in {width} columns, which a wider terminal has room for: {lost}")
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(
-        title=title,
+        title=Text(printable(title)),
         title_justify="left",
         title_style="bold",
         header_style="bold",
@@ -76,19 +110,31 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for number, column in enumerate(columns):
         cells = [row[number] for row in rows]
         numeric = bool(number) and all(_is_figure(cell) for cell in cells if cell)
-        words = column.split("\n") + (cells if number == 0 or numeric else " ".join(cells).split())
+        whole = numeric or number == 0
+        parts = [part for cell in cells for part in ([cell] if whole else cell.split())] + column.split("\n")
         table.add_column(
-            column,
+            Text(column),
             justify="right" if numeric else "left",
-            min_width=min(24, max(map(len, words), default=1)),
-            overflow="fold",
+            min_width=max(map(cell_len, parts), default=1),
+            no_wrap=whole,
         )
     for row in rows:
-        table.add_row(*row)
-    terminal = Console(highlight=False)
-    least = Measurement.get(terminal, terminal.options.update(max_width=400), table).minimum
-    width = max(terminal.width, least) if sys.stdout.isatty() else 400
-    Console(width=width, soft_wrap=width > terminal.width, highlight=False).print(table)
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print every row as lines of column and cell, for a terminal that is narrower than two columns."""
+    print(printable(title))
+    for row in rows:
+        print()
+        for column, cell in zip(columns, row, strict=True):
+            print(f"{_in_a_line(column)}: {cell}")
+
+
+def _in_a_line(column: str) -> str:
+    """A column's heading without its line ends."""
+    return column.replace("-\n", "-").replace("\n", " ")
 
 
 def _is_figure(text: str) -> bool:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, or print a schema."""
-    from experiments.output import UsageError, print_json
+    from experiments.output import UsageError, print_json, say
 
     if arguments.schema is not None:
         from hardware_profiles import schema
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--schema {arguments.schema!r} is unknown; choices: {', '.join(SCHEMAS)}")
         print_json(schema(arguments.schema))
         return 0
-    print(f"{arguments.file}: {_summary(arguments.file)}")
+    say(f"{arguments.file}: {_summary(arguments.file)}")
     return 0
 
 

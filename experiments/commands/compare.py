@@ -30,7 +30,7 @@ USE = (
     "planner",
     "idle /\nmakespan",
     "idle over\nideal",
-    "idle, long-\nest stage",
+    "idle, longest\nstage",
     "peak memory,\nGiB",
     "fullest\ndevice",
     "MB moved\na sample",
@@ -112,7 +112,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _print(comparison: Comparison, folder: Path, files: int) -> None:
-    from experiments.output import print_table
+    from experiments.output import print_table, say
 
     problem = comparison.problem
     source = "measured profile" if problem.workload.bytes_per_element is not None else f"analytic, {problem.precision}"
@@ -139,10 +139,10 @@ def _print(comparison: Comparison, folder: Path, files: int) -> None:
         if record["interrupted"] and record["schedule"] is not None:
             print(f"{record['planner']}: interrupted: this is the best plan so far")
         if record["reason"]:
-            print(f"{record['planner']}: {record['status'].replace('-', ' ')}: {record['reason']}")
+            say(f"{record['planner']}: {record['status'].replace('-', ' ')}: {record['reason']}")
     if comparison.interrupted:
         print("interrupted: the comparison is not complete")
-    print(f"{files} files in {folder}")
+    say(f"{files} files in {folder}")
 
 
 def _speed(record: dict[str, Any]) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from experiments.output import UsageError, output_file, to_json
+    from experiments.output import UsageError, output_file, say, to_json
     from simulator import write_atomically
 
     if arguments.format not in FORMATS:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(content, end="")
         return 0
     write_atomically(path, content)
-    print(f"{arguments.format} written to {path}")
+    say(f"{arguments.format} written to {path}")
     return 0
 
 

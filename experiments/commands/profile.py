@@ -111,7 +111,7 @@ def _unsteady(profile: MeasuredProfile) -> str:
 
 
 def _print(profile: MeasuredProfile, path: Path) -> None:
-    from experiments.output import print_table
+    from experiments.output import print_table, say
 
     measured = profile.measurement
     print_table(
@@ -139,4 +139,4 @@ def _print(profile: MeasuredProfile, path: Path) -> None:
             f"{whole.samples} samples: layers {1e3 * layers:.4g} ms, the whole model at once "
             f"{1e3 * (whole.forward_seconds + whole.backward_seconds):.4g} ms"
         )
-    print(f"{path} (pipeplan plan --profile {path})")
+    say(f"{path} (pipeplan plan --profile {path})")

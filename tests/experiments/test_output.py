@@ -1,0 +1,213 @@
+"""Rules of what is printed: words stay whole at any width, cells are shown as they are, faults of stdout are one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import cli
+from experiments.output import print_table
+
+COLUMNS = ("planner", "schedule", "micro-\nbatches", "iteration,\nseconds", "what it is", "peak memory,\nGiB")
+ROWS = (
+    ("data-parallel", "gpipe", "1", "0.2432", "the whole network on every device", "0.79 of 16"),
+    ("exact-unequal", "interleaved-1f1b", "1,024", "12,345.6", "unsplittable-word-of-thirty-six-letters", "15.9 of 16"),
+)
+
+
+class Terminal(io.StringIO):
+    """Standard output that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, width: int, title: str, columns: tuple[str, ...], rows: object) -> str:
+    """The table on a terminal of that width, without its colours."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(title, columns, rows)  # type: ignore[arg-type]
+    return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+
+
+@pytest.mark.parametrize("width", [*range(20, 140, 8), 80])
+def test_no_word_is_broken_at_any_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Every word of every shown column stands whole; the columns that are not shown are named; lines fit, unless in a stack."""
+    text = printed(monkeypatch, width, "Title of words", COLUMNS, ROWS)
+    body, _, lost = text.partition("not shown in")
+    missing = [column for column in COLUMNS if column.replace("-\n", "-").replace("\n", " ") in " ".join(lost.split())]
+    assert len(missing) < len(COLUMNS) - 1
+    for number, column in enumerate(COLUMNS):
+        words = [word for row in ROWS for word in row[number].split()] + column.replace("-\n", "-\n ").split()
+        assert column in missing or all(word in body for word in words)
+    if "planner: " not in text:
+        assert all(len(line) <= width for line in text.splitlines())
+    if width == 80:
+        assert missing == ["what it is", "peak memory,\nGiB"]
+
+
+def test_a_narrow_terminal_gets_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not two columns fit, each cell has a line with its heading."""
+    text = printed(monkeypatch, 20, "Title", COLUMNS, ROWS)
+    assert "planner: data-parallel\nschedule: gpipe\nmicro-batches: 1\niteration, seconds: 0.2432\n" in text
+    assert "not shown" not in text
+
+
+def test_cells_are_no_markup_and_move_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets, colons of emoji and controls are shown, in the title too, and in a stack."""
+    row = ("x[/red][bold]y", ":smile: [link=http://a]b", "\x1b[31m\x07\u202e\n")
+    for width in (200, 20):
+        text = printed(monkeypatch, width, "[/red]\x1b[2J", ("a", "b", "c"), [row])
+        for shown in ("x[/red][bold]y", "\\x1b[31m\\x07\\u202e\\n", "[/red]\\x1b[2J"):
+            assert shown in text
+        assert ":smile:" in text
+        assert "\x1b" not in text
+
+
+def test_a_table_that_is_no_terminals_is_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file or a pipe gets every column on one line, whatever COLUMNS says."""
+    monkeypatch.setenv("COLUMNS", "30")
+    print_table("Title", COLUMNS, ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(all(cell in line for cell in ROWS[1]) for line in lines)
+
+
+# ---- faults of the streams -------------------------------------------------------------------------------------------
+
+CHECK = ("check", str(Path(__file__).parents[2] / "hardware_profiles" / "clusters" / "pipedream-b.toml"))
+
+
+def test_a_full_device_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """/dev/full takes nothing: exit code 1, and what was printed is named."""
+    for words in (CHECK, ("list", "schedules"), ("list", "planners", "--json")):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            assert cli.main(words) == 1
+        err = capsys.readouterr().err
+        assert err == f"pipeplan {words[0]}: standard output: No space left on device\n"
+
+
+def test_the_interpreter_ends_quietly_on_a_full_device() -> None:
+    """In a process of its own: exit code 1 and the one line, without the interpreter's own complaint at its end."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments.cli", *CHECK],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parents[2],
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+def test_closed_output_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The interpreter has no stdout where descriptor 1 is closed: exit code 1 before anything is done."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(CHECK) == 1
+    assert capsys.readouterr().err == "pipeplan check: standard output is closed\n"
+
+
+def test_a_reader_that_goes_ends_the_command_silently(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pipeplan list | head -1`: a broken pipe says nothing."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert cli.main(CHECK) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_an_ascii_terminal_gets_question_marks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the encoding lacks is replaced, in tables, lines and messages."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    words = ("plan", "--workload", "chain:4", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "8")
+    assert cli.main((*words, "--planner", "uniform")) == 0
+    assert cli.main(("check", "µ.toml")) == 4
+    out.seek(0)
+    err.seek(0)
+    assert "2: layer1 ? layer2" in out.read()
+    assert err.read() == "pipeplan check: ?.toml: there is no such file\n"
+
+
+@pytest.mark.parametrize("words", [("plan",), ("compare", "--help"), ("--version",), ("nonsense",)])
+def test_an_interrupt_while_modules_load_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """SIGINT before the command runs: exit code 130, no traceback."""
+
+    def interrupted(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "import_module", interrupted)
+    monkeypatch.setattr(cli.Parser, "parse_args", interrupted)
+    assert cli.main(words) == 130
+    name = " ".join(["pipeplan", *words[:1]]) if words[0] in cli.COMMANDS else "pipeplan"
+    assert capsys.readouterr().err == f"{name}: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "--workload", "x" * 5000),
+        ("plan", "--cluster", "y[/red]" * 1000),
+        ("plan", "--planner", "\x1b[31m" * 400),
+        ("plan", "--batch", "9" * 5000),
+        ("plan", "z" * 5000),
+        ("w" * 5000,),
+        ("simulate", "--schedule", "1f1b", "--forward", "1", "--backward", "v" * 5000),
+        ("check", "u" * 5000),
+        ("check", "t" * 200 + "\n" * 50),
+        ("export", "--format", "s" * 5000),
+        ("list", "r" * 5000),
+    ],
+    ids=lambda words: "-".join(words)[:30],
+)
+def test_messages_are_short(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    """One printable line of at most 300 characters, however long the value that it complains of."""
+    try:
+        code = cli.main(words)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    assert (code in (2, 4), out, err.count("\n")) == (True, "", 1)
+    assert len(err) <= 301
+    assert err.rstrip("\n").isprintable()
+
+
+def test_memory_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1."""
+
+    def greedy(_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("experiments.commands.check.run", greedy)
+    assert cli.main(CHECK) == 1
+    assert capsys.readouterr().err.startswith("pipeplan check: not enough memory")
+
+
+def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not finite is null, as JSON has no word for it."""
+    from experiments.output import print_json
+
+    print_json({"a": float("inf"), "b": [float("nan"), 1.5]})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
