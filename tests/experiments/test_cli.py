@@ -85,7 +85,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, (*SIMULATE[:8], "1,2", "--backward", "2"), "8 stages"),
         (2, (*SIMULATE, "--transfer", "-1"), "at least 0"),
         (2, (*SIMULATE, "--transfer", "nan"), "finite"),
-        (2, (*SIMULATE, "--engine", "fast"), "simpy, recurrence"),
+        (2, (*SIMULATE, "--engine", "fast"), "simpy"),
         (2, (*SIMULATE, "--communication", "carrier-pigeon"), "send-blocking"),
         (2, (*SIMULATE, "--chunks", "2"), "does not take chunks"),
         (2, ("simulate", "--schedule", "2f2b", *SIMULATE[3:]), "choices"),
