@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts, stage_devices, straight_plan
+from planners.candidates import (
+    closest_to_fit,
+    device_choices,
+    microbatch_counts,
+    stage_devices,
+    stages_per_device,
+    straight_plan,
+)
 from planners.search import Evaluator, Request, best_plan, fitting
 from simulator import Plan, Problem, Stage, equal_microbatches
 
@@ -25,22 +33,27 @@ class DataParallel:
     name: str = "data-parallel"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The first count that fits; InfeasiblePlanError if none does."""
-        most = max(1, problem.batch // len(problem.cluster.devices))
+        """The first count that fits, on the devices where that is fastest; InfeasiblePlanError if none does."""
+        choices = device_choices(problem, evaluate.layer_costs)
+        return best_plan(self.name, [self._first_that_fits(problem, evaluate, held) for held in choices], evaluate)
+
+    def _first_that_fits(self, problem: Problem, evaluate: Evaluator, devices: Sequence[int]) -> Plan:
+        """The plan with the fewest micro-batches that fits, else the last one."""
+        most = max(1, problem.batch // len(devices))
         counts = (
             tuple(2**power for power in range(most.bit_length()))
             if self.request.microbatches is None
             else microbatch_counts(problem, self.request, 1)
         )
-        plan = self._plan(problem, counts[0])
+        plan = self._plan(problem, devices, counts[0])
         for count in counts:
-            plan = self._plan(problem, count)
+            plan = self._plan(problem, devices, count)
             if evaluate(plan).fits:
-                return plan
-        return fitting(self.name, plan, evaluate)
+                break
+        return plan
 
-    def _plan(self, problem: Problem, count: int) -> Plan:
-        stage = Stage(tuple(range(len(problem.workload))), devices_in_order(problem))
+    def _plan(self, problem: Problem, devices: Sequence[int], count: int) -> Plan:
+        stage = Stage(tuple(range(len(problem.workload))), tuple(devices))
         schedule = self.request.schedule or ("gpipe" if count == 1 else "1f1b")
         return Plan(self.name, schedule, (stage,), equal_microbatches(problem.batch, count))
 
@@ -57,15 +70,10 @@ class UniformLayers:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best number of micro-batches for that partition; InfeasiblePlanError if none fits."""
-        closest: list[Plan] = []
-        for schedule in _schedules(self.request):
-            closest.append(self._best_count(problem, evaluate, schedule))
-            if evaluate(closest[-1]).fits:
-                return closest[-1]
-        return best_plan(self.name, closest, evaluate)
+        return fitting(self.name, _first_schedule(self, problem, evaluate), evaluate)
 
-    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str) -> Plan:
-        devices = stage_devices(problem, schedule)
+    def best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
+        """The number of micro-batches with which these stages, one of each device of `devices`, are fastest."""
         cuts = uniform_cuts(len(problem.workload), len(devices))
         return closest_to_fit(
             (
@@ -90,16 +98,11 @@ class GreedyBalance:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best number of micro-batches, each with the balance for its size; InfeasiblePlanError if nothing fits."""
-        closest: list[Plan] = []
-        for schedule in _schedules(self.request):
-            closest.append(self._best_count(problem, evaluate, schedule))
-            if evaluate(closest[-1]).fits:
-                return closest[-1]
-        best = closest_to_fit(closest, evaluate)
+        best = _first_schedule(self, problem, evaluate)
         return fitting(self.name, self._relieve(best, problem, evaluate), evaluate)
 
-    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str) -> Plan:
-        devices = stage_devices(problem, schedule)
+    def best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
+        """The number of micro-batches, and the balance for their size, with which a pipeline on `devices` is fastest."""
 
         def plans() -> Iterator[Plan]:
             for count in microbatch_counts(problem, self.request, len(set(devices))):
@@ -132,8 +135,38 @@ class GreedyBalance:
         return plan
 
 
+class _Straight(Protocol):
+    """A planner of straight pipelines that knows its partition, and chooses the number of micro-batches by replay."""
+
+    @property
+    def request(self) -> Request:
+        """What the user fixes."""
+
+    def best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
+        """The fastest plan that fits, or the one closest to it, of one schedule on one choice of devices."""
+
+
+def _first_schedule(planner: _Straight, problem: Problem, evaluate: Evaluator) -> Plan:
+    """The plan of the first schedule with which one fits, on the devices where it is fastest; else the closest to fit of all."""
+    request = planner.request
+    closest: list[Plan] = []
+    for schedule in _schedules(request):
+        choices = dict.fromkeys(
+            stage_devices(problem, schedule, request, devices)
+            for devices in device_choices(problem, evaluate.layer_costs)
+            if len(devices) * stages_per_device(problem, request, schedule) >= (request.stages or 1)
+        )
+        plans = [planner.best_count(problem, evaluate, schedule, devices) for devices in choices]
+        closest.append(min(plans, key=lambda plan: evaluate(plan).key))
+        if evaluate(closest[-1]).fits:
+            return closest[-1]
+    return min(closest, key=lambda plan: evaluate(plan).key)
+
+
 def _schedules(request: Request) -> tuple[str, ...]:
-    return ("gpipe", "1f1b") if request.schedule is None else (request.schedule,)
+    if request.schedule is not None:
+        return (request.schedule,)
+    return ("looped-bfs", "interleaved-1f1b") if (request.chunks or 1) > 1 else ("gpipe", "1f1b")
 
 
 def uniform_cuts(layers: int, stages: int) -> list[int]:

@@ -8,6 +8,7 @@ from planners.search import Evaluator, Request
 from simulator import (
     VERSION_METHODS,
     InfeasiblePlanError,
+    LayerCosts,
     Plan,
     Problem,
     Stage,
@@ -28,16 +29,64 @@ def devices_in_order(problem: Problem) -> tuple[int, ...]:
     return tuple(device for server in problem.cluster.servers for device in server)
 
 
-def stage_devices(problem: Problem, schedule: str) -> tuple[int, ...]:
-    """The device of each stage of a straight pipeline that uses as many devices as the layers permit.
+def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
+    """Sets of devices that a plan may be confined to, each in the cluster's order, all devices first.
 
-    A schedule with several stages a device goes round the devices CHUNKS times; a network with fewer layers than that uses fewer
-    devices.
+    Where accelerators differ a pipeline or a ring goes at the pace of the slowest: leaving slow ones idle may be faster. The
+    choices are then also the fastest kind alone, the two fastest kinds, ..., and every kind alone. Fast is what takes least
+    seconds for one sample's share of the whole network.
     """
-    order, layers = devices_in_order(problem), len(problem.workload)
-    looped = "chunks" in schedule_families()[schedule].options
-    chunks = CHUNKS if looped and layers >= CHUNKS else 1
-    return order[: max(1, layers // chunks)] * chunks
+    order = devices_in_order(problem)
+    kinds = sorted({costs.kind_of_device(device): device for device in reversed(order)}.items())
+    share = max(1, problem.batch // len(order))
+    seconds = {kind: float(costs.round_trip_seconds(device, share).sum()) for kind, device in kinds}
+    fastest = sorted(seconds, key=lambda kind: (seconds[kind], kind))
+    wanted = [set(fastest[: count + 1]) for count in range(len(fastest))] + [{kind} for kind in fastest]
+    chosen = [tuple(device for device in order if costs.kind_of_device(device) in kinds) for kinds in wanted]
+    return tuple(dict.fromkeys((order, *chosen)))
+
+
+def stages_per_device(problem: Problem, request: Request, schedule: str) -> int:
+    """Stages a device of a schedule: those asked for, else CHUNKS where it is looped and the network has layers enough."""
+    if "chunks" not in schedule_families()[schedule].options:
+        return 1
+    if request.chunks is not None:
+        return request.chunks
+    return CHUNKS if len(problem.workload) >= CHUNKS and (request.stages or CHUNKS) % CHUNKS == 0 else 1
+
+
+def stage_devices(
+    problem: Problem, schedule: str, request: Request | None = None, devices: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """The device of each stage of a straight pipeline: as many stages as are asked for, else as devices and layers permit.
+
+    devices: to choose from, in this order; default all. A schedule with several stages a device goes round its devices that many
+    times; a network with fewer layers than that uses fewer devices.
+    """
+    asked = request or Request()
+    order = devices_in_order(problem) if devices is None else tuple(devices)
+    chunks = stages_per_device(problem, asked, schedule)
+    most = (asked.stages or len(problem.workload)) // chunks
+    return order[: max(1, most)] * chunks
+
+
+def straight_shape(problem: Problem, request: Request) -> str | None:
+    """Why a pipeline cannot have the stages, and stages a device, that are asked for, or None."""
+    stages, chunks, layers = request.stages, request.chunks or 1, len(problem.workload)
+    if chunks > 1 and request.schedule is not None and "chunks" not in schedule_families()[request.schedule].options:
+        return f"schedule {request.schedule!r} has one stage a device, not {chunks}"
+    if chunks > layers:
+        return f"{chunks} stages a device are more than the {layers} layers"
+    if stages is None:
+        return None
+    if stages % chunks:
+        return f"{stages} stages cannot be {chunks} a device"
+    if stages > layers:
+        return f"{stages} stages are more than the {layers} layers"
+    held = stages // stages_per_device(problem, request, request.schedule) if request.schedule else stages // chunks
+    if held > len(problem.cluster.devices):
+        return f"{stages} stages, {stages // held} a device, are more than {len(problem.cluster.devices)} devices hold"
+    return None
 
 
 def straight_plan(

@@ -19,8 +19,8 @@ class Request:
     schedule: name of a family of `simulator.SCHEDULES`
     microbatches: number of micro-batches of one iteration
     engine: what scores the plans of the search; `recurrence` is quick and knows no contention
-    stages: number of stages, on the first devices; candidates: micro-batch sizes to choose from, `all` or `powers-of-two`
-        (both for the planners of unequal micro-batches)
+    stages: number of stages; chunks: stages a device
+    candidates: sizes that unequal micro-batches may have, `all` or `powers-of-two`
     Raises ValueError for unknown names and counts below 1.
     """
 
@@ -29,6 +29,7 @@ class Request:
     engine: Engine = "recurrence"
     stages: int | None = None
     candidates: str | None = None
+    chunks: int | None = None
 
     def __post_init__(self) -> None:
         if self.schedule is not None and self.schedule not in (families := schedule_families()):
@@ -39,6 +40,8 @@ class Request:
             raise ValueError(f"engine {self.engine!r} is unknown; choices: {', '.join(ENGINES)}")
         if self.stages is not None and self.stages < 1:
             raise ValueError(f"stages must be at least 1, got {self.stages}")
+        if self.chunks is not None and self.chunks < 1:
+            raise ValueError(f"chunks must be at least 1 stage a device, got {self.chunks}")
 
 
 @dataclass(frozen=True, slots=True)
