@@ -74,8 +74,9 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--microbatches", type=count, metavar="M", help="micro-batches of an iteration (default: searched)"
     )
+    group.add_argument("--stages", type=count, metavar="K", help="stages of the pipeline (default: searched)")
     group.add_argument(
-        "--stages", type=count, metavar="K", help="stages, on the first K devices (planners of unequal micro-batches)"
+        "--chunks", type=count, metavar="V", help="stages a device (default: the schedule's, or searched)"
     )
     group.add_argument(
         "--candidates",
@@ -138,6 +139,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         schedule=arguments.schedule,
         microbatches=arguments.microbatches,
         stages=arguments.stages,
+        chunks=arguments.chunks,
         candidates=arguments.candidates,
     )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
     from planners.bounds import iteration_lower_bound, lower_bound_seconds
     from planners.brute_force import BruteForce
+    from planners.grid import PipelineDataGrid
     from planners.intra_layer import LayerCut, fractional_cuts, split_workload, streamed_fractions
     from planners.pipedream import (
         HierarchicalPartition,
@@ -87,6 +88,7 @@ _HOME = {
     "plan_seconds": "pipedream",
     "stage_cost": "pipedream",
     "partition": "pipedream",
+    "PipelineDataGrid": "grid",
     "PipeDream": "pipedream_planner",
     "PipeDreamFlush": "pipedream_planner",
     "StateTable": "pipedream_table",
@@ -135,6 +137,7 @@ __all__ = [
     "PartitionCosts",
     "PipeDream",
     "PipeDreamFlush",
+    "PipelineDataGrid",
     "PlannedOutcome",
     "PlannedStage",
     "Planner",

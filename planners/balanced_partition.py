@@ -376,12 +376,14 @@ def straight_costs(
     *,
     alternating: bool = False,
     in_flight: Sequence[int] | None = None,
+    spare: Sequence[float] = (),
 ) -> PartitionCosts:
     """The costs of a pipeline with one device a stage and micro-batches of `samples`.
 
     devices: of each stage; alternating: forwards and backwards take turns (1F1B), else they are passes of their own (GPipe)
     in_flight: samples whose activations each stage holds at once; None leaves memory out. Buffers of transfers are not counted,
         so that a partition which is left out cannot fit, and one which is not may still not.
+    spare: bytes that each stage is to leave free of its device's memory; () for none
     Where links contend a transfer keeps its link busy for its bytes, and its latency delays; else it only delays.
     """
     distinct = sorted({costs.kind_of_device(device): device for device in devices}.items())
@@ -398,7 +400,7 @@ def straight_costs(
         kind=tuple(number[costs.kind_of_device(device)] for device in devices),
         link_seconds=busy,
         latency_seconds=latency,
-        furthest=None if in_flight is None else furthest_ends(costs, devices, samples, in_flight),
+        furthest=None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare),
     )
 
 
@@ -420,7 +422,7 @@ def _boundaries(
     costs: LayerCosts, devices: Sequence[int], samples: int, alternating: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
-    cluster, sizes = costs.problem.cluster, cut_bytes(costs) * samples
+    cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
     busy, latency = np.zeros((2, len(devices) - 1, len(sizes))), np.zeros((len(devices) - 1, len(sizes)))
     one_way = np.zeros(len(devices) - 1, dtype=bool)
     for link, (near, far) in enumerate(pairwise(devices)):
@@ -437,13 +439,8 @@ def _boundaries(
     return both[None], latency + busy.sum(axis=0) - both
 
 
-def cut_bytes(costs: LayerCosts) -> NDArray[np.float64]:
-    """Bytes a sample that cross the cut before each layer, float64 [layers + 1]."""
-    return np.array([costs.crossing_bytes(frozenset(range(cut))) for cut in range(len(costs.problem.workload) + 1)])
-
-
 def furthest_ends(
-    costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Sequence[int]
+    costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Sequence[int], spare: Sequence[float] = ()
 ) -> NDArray[np.int64]:
     """The last layer before which a stage that begins at a layer may end within its device's memory, int64 [stages, layers + 1].
 
@@ -452,12 +449,13 @@ def furthest_ends(
     """
     problem, layers = costs.problem, len(costs.problem.workload)
     state = costs.parameters * (2.0 * problem.element_bytes + problem.optimizer_bytes)
-    inputs = cut_bytes(costs)
+    inputs = costs.cut_bytes
     furthest = np.zeros((len(devices), layers + 1), dtype=np.int64)
     for stage, (device, count) in enumerate(zip(devices, in_flight, strict=True)):
         held = state + costs.stashed_bytes * (samples if problem.recompute else count)
         before = np.concatenate([[0.0], np.cumsum(held)])
         kept = inputs * count if problem.recompute else np.zeros(layers + 1)
-        room = problem.cluster.devices[device].memory_bytes * (1.0 + ROUNDING) - kept + before
+        free = spare[stage] if len(spare) else 0.0
+        room = problem.cluster.devices[device].memory_bytes * (1.0 + ROUNDING) - free - kept + before
         furthest[stage] = np.searchsorted(before, room, side="right") - 1
     return furthest

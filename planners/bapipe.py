@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hardware_profiles import FieldProgrammableGateArray
 from planners.balanced_partition import coarse_points, filled_cuts, ideal_stage_seconds, minimax_cuts
 from planners.baselines import DataParallel, UniformLayers, boundary_moves
-from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts, stage_devices, straight_plan
+from planners.candidates import closest_to_fit, device_choices, microbatch_counts, stage_devices, straight_plan
 from planners.pipedream import partition
 from planners.pipedream_planner import PipeDreamFlush, cluster_views, place_stages, problem_table
 from planners.pipedream_planner import inapplicable as no_tree
@@ -177,7 +177,11 @@ class _Search:
         """Every candidate that fits, confirmed ones first, each part by rising seconds (of equals less memory first)."""
         methods = list(self.of_other_methods())
         flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
-        found = [*self.pipelines(self._partitions_of_pipedream(flushed)), *methods]
+        found = [
+            one
+            for one in (*self.pipelines(self._partitions_of_pipedream(flushed)), *methods)
+            if self.request.stages in (None, len(one.plan.stages))
+        ]
         fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
         ranked = sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
         confirmed: list[Candidate] = []
@@ -230,12 +234,13 @@ class _Search:
     # ---- partitions ----
 
     def _orders(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Devices of the stages: in the cluster's order, and from its other end where devices differ."""
-        devices = stage_devices(self.problem, "1f1b")
-        yield "", devices
-        if self.evaluate.layer_costs.accelerator_kinds > 1:
-            every = devices_in_order(self.problem)
-            yield ", reversed", tuple(reversed(every))[: len(devices)]
+        """Devices of the stages: in the cluster's order, from its other end where devices differ, and on some of them only."""
+        choices = device_choices(self.problem, self.evaluate.layer_costs)
+        for devices in choices:
+            label = "" if devices == choices[0] else f", {len(devices)} devices"
+            yield label, stage_devices(self.problem, "1f1b", self.request, devices)
+            if len(choices) > 1:
+                yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])
 
     def _straight(self, schedule: str, devices: tuple[int, ...], coarse: bool) -> Iterator[Plan]:
         """One plan for each number of micro-batches; with `coarse`, only where that differs from the inter-layer cuts."""
@@ -345,7 +350,7 @@ class _Search:
     def rule_of_thumb(self) -> RuleOfThumb:
         """BaPipe's choice by formula: schedule from what memory and links permit, micro-batches with the least formula time."""
         problem, costs = self.problem, self.evaluate.layer_costs
-        devices = stage_devices(problem, "1f1b")
+        devices = stage_devices(problem, "1f1b", self.request)
         chosen: tuple[float, str, str, int, list[int]] | None = None
         for count in microbatch_counts(problem, self.request, len(devices)):
             cuts = self.cuts(devices, count, coarse=False) or []

@@ -10,9 +10,9 @@ from math import comb
 import numpy as np
 
 from planners.balanced_partition import ROUNDING
-from planners.candidates import CHUNKS, devices_in_order, least_microbatches, microbatch_counts, straight_plan
+from planners.candidates import CHUNKS, device_choices, least_microbatches, microbatch_counts, straight_plan
 from planners.search import Evaluator, Request, fitting
-from simulator import Plan, Problem, schedule_families
+from simulator import LayerCosts, Plan, Problem, schedule_families
 
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs")
 """Synchronous families that are tried when none is requested."""
@@ -63,16 +63,20 @@ class BruteForce:
         """The plans that are compared, and how, in words."""
         shapes = list(self._shapes(problem))
         schedules = [
-            f"{schedule} ({CHUNKS} stages a device)" if chunks > 1 else schedule
+            f"{schedule} ({chunks} stages a device)" if chunks > 1 else schedule
             for schedule, chunks in dict.fromkeys((schedule, chunks) for schedule, _, chunks in shapes)
         ]
         counts = {
-            count for schedule, devices, chunks in shapes for count in self._counts(problem, schedule, devices * chunks)
+            count
+            for schedule, devices, chunks in shapes
+            for count in self._counts(problem, schedule, len(devices) * chunks)
         }
-        most = max(devices for _, devices, _ in shapes)
+        most = max(len(devices) for _, devices, _ in shapes)
+        mixed = len({device.name for device in problem.cluster.devices}) > 1
         return (
             f"straight pipelines on contiguous layers with {', '.join(schedules)}, on the first "
-            f"{'device' if most == 1 else f'1 to {most} devices'} of the cluster in its order, in "
+            f"{'device' if most == 1 else f'1 to {most} devices'} of the cluster in its order"
+            f"{', or of its fastest kinds, or of one kind' if mixed else ''}, in "
             f"{', '.join(map(str, sorted(counts)))} micro-batches as equal as whole samples permit, replayed with "
             f"{'contention' if problem.contention else 'unlimited links'}"
         )
@@ -90,17 +94,17 @@ class BruteForce:
         """Number of plans that would be replayed."""
         layers = len(problem.workload)
         return sum(
-            comb(layers - 1, devices * chunks - 1) * len(self._counts(problem, schedule, devices * chunks))
+            comb(layers - 1, len(devices) * chunks - 1) * len(self._counts(problem, schedule, len(devices) * chunks))
             for schedule, devices, chunks in self._shapes(problem)
         )
 
     def plans(self, problem: Problem) -> Iterator[Plan]:
         """Every plan, fewer stages first."""
-        layers, order = len(problem.workload), devices_in_order(problem)
+        layers = len(problem.workload)
         for schedule, devices, chunks in self._shapes(problem):
-            for cuts in combinations(range(1, layers), devices * chunks - 1):
+            for cuts in combinations(range(1, layers), len(devices) * chunks - 1):
                 for count in self._counts(problem, schedule, len(cuts) + 1):
-                    yield straight_plan(self.name, problem, schedule, cuts, order[:devices] * chunks, count)
+                    yield straight_plan(self.name, problem, schedule, cuts, devices * chunks, count)
 
     def _counts(self, problem: Problem, schedule: str, stages: int) -> tuple[int, ...]:
         """Numbers of micro-batches that the other planners try on any number of devices, and that the schedule can run."""
@@ -112,13 +116,21 @@ class BruteForce:
         }
         return tuple(sorted(count for count in counts if count >= least_microbatches(schedule, stages)))
 
-    def _shapes(self, problem: Problem) -> Iterator[tuple[str, int, int]]:
+    def _shapes(self, problem: Problem) -> Iterator[tuple[str, tuple[int, ...], int]]:
         """Schedule, devices, stages a device."""
-        layers, most = len(problem.workload), len(problem.cluster.devices)
+        layers, choices = len(problem.workload), device_choices(problem, LayerCosts(problem))
         families = schedule_families()
-        for schedule in SCHEDULES if self.request.schedule is None else (self.request.schedule,):
+        wanted = self.request
+        for schedule in SCHEDULES if wanted.schedule is None else (wanted.schedule,):
             looped = "chunks" in families[schedule].options
-            for devices in range(1, min(layers, most) + 1):
-                # One stage a device is 1F1B or GPipe again: only where the looped schedule itself is asked for.
-                chunks = (CHUNKS,) if looped and self.request.schedule is None else (1, CHUNKS) if looped else (1,)
-                yield from ((schedule, devices, held) for held in chunks if devices * held <= layers)
+            # One stage a device is 1F1B or GPipe again: only where the looped schedule itself is asked for.
+            chunks = [CHUNKS] if looped and wanted.schedule is None else [1, CHUNKS] if looped else [1]
+            if wanted.chunks is not None:
+                chunks = [wanted.chunks] if looped or wanted.chunks == 1 else []
+            first = [order[:count] for order in choices for count in range(1, min(layers, len(order)) + 1)]
+            for devices in sorted(dict.fromkeys(first), key=len):
+                yield from (
+                    (schedule, devices, held)
+                    for held in chunks
+                    if len(devices) * held <= layers and wanted.stages in (None, len(devices) * held)
+                )

@@ -85,7 +85,7 @@ def preferred_plan(name: str, request: Request, variant: str, problem: Problem, 
     plans = pipedream_plans(name, request, variant, problem, evaluate)
     if len(plans) == 1:
         return plans[0]
-    return min(plans, key=lambda plan: (evaluate(plan).key[0], evaluate.on_reference(plan).key))
+    return min(plans, key=lambda plan: evaluate(plan).key)
 
 
 def pipedream_plans(name: str, request: Request, variant: str, problem: Problem, evaluate: Evaluator) -> list[Plan]:

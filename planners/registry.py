@@ -12,6 +12,9 @@ from planners.bapipe import BaPipe
 from planners.bapipe import inapplicable as not_for_bapipe
 from planners.baselines import DataParallel, GreedyBalance, UniformLayers
 from planners.brute_force import BruteForce
+from planners.candidates import straight_shape
+from planners.grid import PipelineDataGrid
+from planners.grid import inapplicable as not_in_grid
 from planners.pipedream_planner import PipeDream, PipeDreamFlush
 from planners.pipedream_planner import inapplicable as no_tree
 from planners.search import (
@@ -31,6 +34,10 @@ from simulator import Problem, schedule_families
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
 
+OPTIONS = {"stages": "a number of stages", "chunks": "stages a device", "candidates": "sizes of unequal micro-batches"}
+"""Fields of a request that only some planners take, and how a message calls them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannerEntry:
     """A planner that the command line knows.
@@ -38,19 +45,21 @@ class PlannerEntry:
     build: Request -> planner
     summary: one line for `pipeplan list`
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
-    unequal: it chooses micro-batch sizes for every stage, takes `Request.stages` and `Request.candidates`, and is compared
-        with others only where it is named
+    unequal: it chooses micro-batch sizes for every stage, and is compared with others only where it is named
+    takes: which of OPTIONS it takes
     """
 
     build: Callable[[Request], Planner]
     summary: str
     applicable: Callable[[Problem, Request], str | None]
     unequal: bool = False
+    takes: tuple[str, ...] = ()
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan that: an option that it does not take, or what `applicable` says."""
-        if not self.unequal and (request.stages is not None or request.candidates is not None):
-            return "a number of stages and candidate sizes are for the planners of unequal micro-batches"
+        for option in OPTIONS:
+            if getattr(request, option) is not None and option not in self.takes:
+                return f"{OPTIONS[option]} cannot be requested of this planner"
         return self.applicable(problem, request)
 
 
@@ -79,12 +88,20 @@ def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
     return no_tree(problem) or _more_microbatches_than_samples(problem, request)
 
 
+def _for_straight(problem: Problem, request: Request) -> str | None:
+    return _more_microbatches_than_samples(problem, request) or straight_shape(problem, request)
+
+
+def _for_grid(problem: Problem, request: Request) -> str | None:
+    return _more_microbatches_than_samples(problem, request) or not_in_grid(problem, request)
+
+
 def _for_bapipe(problem: Problem, request: Request) -> str | None:
-    return not_for_bapipe(problem, request) or _more_microbatches_than_samples(problem, request)
+    return not_for_bapipe(problem, request) or _for_straight(problem, request)
 
 
 def _for_brute_force(problem: Problem, request: Request) -> str | None:
-    return _more_microbatches_than_samples(problem, request) or BruteForce(request).inapplicable(problem)
+    return _for_straight(problem, request) or BruteForce(request).inapplicable(problem)
 
 
 _UNEQUAL = {
@@ -101,16 +118,27 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
     def build(request: Request) -> Planner:
         return UnequalSizes(request, name, SEARCHES[name])
 
-    return PlannerEntry(build, summary, not_for_unequal, unequal=True)
+    return PlannerEntry(build, summary, not_for_unequal, unequal=True, takes=("stages", "candidates"))
 
 
 PLANNERS: dict[str, PlannerEntry] = {
     "data-parallel": PlannerEntry(
         DataParallel, "the whole network on every device, the batch divided over them", _for_data_parallel
     ),
-    "uniform": PlannerEntry(UniformLayers, "equal numbers of layers a device (GPipe)", _more_microbatches_than_samples),
+    "uniform": PlannerEntry(
+        UniformLayers, "equal numbers of layers a device (GPipe)", _for_straight, takes=("stages", "chunks")
+    ),
     "greedy": PlannerEntry(
-        GreedyBalance, "stages balanced by measured or modelled seconds, greedily", _more_microbatches_than_samples
+        GreedyBalance,
+        "stages balanced by measured or modelled seconds, greedily",
+        _for_straight,
+        takes=("stages", "chunks"),
+    ),
+    "pipeline-data": PlannerEntry(
+        PipelineDataGrid,
+        "pipeline × data grid: stages x replicas x micro-batches x stages a device (Megatron-LM)",
+        _for_grid,
+        takes=("stages", "chunks"),
     ),
     "pipedream": PlannerEntry(
         PipeDream, "PipeDream's partition with replicated stages, asynchronous 1F1B-RR", _for_pipedream
@@ -119,14 +147,24 @@ PLANNERS: dict[str, PlannerEntry] = {
         PipeDreamFlush, "PipeDream's partition, run synchronously (1F1B with flush)", _for_pipedream_flush
     ),
     "bapipe": PlannerEntry(
-        BaPipe, "BaPipe's explorer: schedule x balanced partition x micro-batches, judged by simulation", _for_bapipe
+        BaPipe,
+        "BaPipe's explorer: schedule x balanced partition x micro-batches, judged by simulation",
+        _for_bapipe,
+        takes=("stages",),
     ),
     "brute-force": PlannerEntry(
-        BruteForce, "every straight pipeline of a small problem: a proven optimum", _for_brute_force
+        BruteForce,
+        "every straight pipeline of a small problem: a proven optimum",
+        _for_brute_force,
+        takes=("stages", "chunks"),
     ),
     **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},
     "unequal-nested": PlannerEntry(
-        UnequalNested, "partition and unequal micro-batch sizes searched together", not_for_unequal, unequal=True
+        UnequalNested,
+        "partition and unequal micro-batch sizes searched together",
+        not_for_unequal,
+        unequal=True,
+        takes=("stages", "candidates"),
     ),
 }
 

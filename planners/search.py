@@ -18,7 +18,7 @@ class Request:
 
     schedule: name of a family of `simulator.SCHEDULES`
     microbatches: number of micro-batches of one iteration
-    engine: what scores the plans of the search; `recurrence` is quick and knows no contention
+    engine: what scores the plans of the search; `compiled` gives what the reference gives, `recurrence` knows no contention
     stages: number of stages; chunks: stages a device
     candidates: sizes that unequal micro-batches may have, `all` or `powers-of-two`
     Raises ValueError for unknown names and counts below 1.
@@ -26,7 +26,7 @@ class Request:
 
     schedule: str | None = None
     microbatches: int | None = None
-    engine: Engine = "recurrence"
+    engine: Engine = "compiled"
     stages: int | None = None
     candidates: str | None = None
     chunks: int | None = None
@@ -101,7 +101,7 @@ class Evaluator:
         self,
         problem: Problem,
         *,
-        engine: Engine = "recurrence",
+        engine: Engine = "compiled",
         budget: int | None = None,
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -134,18 +134,14 @@ class Evaluator:
         Raises InfeasiblePlanError or ScheduleError for a plan that cannot run at all; one that runs but does not fit has a score.
         Raises BudgetSpent if the budget allows no further replay.
         """
-        return self._score(plan, self._engine_for(plan))
+        return self._score(plan, self.engine)
 
     def on_reference(self, plan: Plan) -> Score:
-        """The score on the SimPy engine where the problem has contention, else the usual one; for a few finalists.
+        """The score on the reference engine with the problem's own options; for finalists and proofs.
 
         Raises as a call does. The best plan so far and the history stay those of the search's own engine.
         """
-        return self._score(plan, "simpy" if self.problem.contention else self._engine_for(plan))
-
-    def _engine_for(self, plan: Plan) -> Engine:
-        """The search's engine; SimPy for schedules whose lanes share a device, which the recurrence cannot replay."""
-        return "simpy" if schedule_families()[plan.schedule].lanes else self.engine
+        return self._score(plan, "simpy")
 
     def _score(self, plan: Plan, engine: Engine) -> Score:
         key = engine, replace(plan, planner="")
@@ -156,7 +152,7 @@ class Evaluator:
             score = self._replay(plan, engine)
             self._known[key] = score
             self.evaluations += 1
-            if engine == self._engine_for(plan):
+            if engine == self.engine:
                 self._remember(plan, score)
         return score
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         equal_microbatches,
         stages_from_cuts,
     )
-    from simulator.plan_costs import PlanCosts
+    from simulator.plan_costs import BUCKET_BYTES, MOST_BUCKETS, PlanCosts
     from simulator.prediction import PREDICTION_RULES, PredictionRule
     from simulator.program import DeadlockError, LaneKind, Program
     from simulator.schedule import Schedule, ScheduleError
@@ -148,6 +148,8 @@ _HOME = {
     "kernel": "kernels",
     "LayerCosts": "layer_costs",
     "measured_layer_seconds": "layer_costs",
+    "BUCKET_BYTES": "plan_costs",
+    "MOST_BUCKETS": "plan_costs",
     "PlanCosts": "plan_costs",
     "CATEGORIES": "memory",
     "DeviceMemory": "memory",
@@ -170,6 +172,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BUCKET_BYTES",
     "CATEGORIES",
     "COMMUNICATIONS",
     "COMPUTE_KINDS",
@@ -178,6 +181,7 @@ __all__ = [
     "LAYER_KINDS",
     "LETTERS",
     "METHOD_SCHEDULES",
+    "MOST_BUCKETS",
     "OPTIMIZER_STATES",
     "PREDICTION_RULES",
     "REPLICA_UPDATES",

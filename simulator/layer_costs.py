@@ -153,6 +153,12 @@ class LayerCosts:
             dtype=np.float64,
         )
 
+    @cached_property
+    def cut_bytes(self) -> NDArray[np.float64]:
+        """Bytes a sample that cross the cut before each layer, float64 [layers + 1]."""
+        sizes: NDArray[np.float64] = self.problem.workload.cut_elements() * self.problem.element_bytes
+        return sizes
+
     def crossing_bytes(self, near: set[int] | frozenset[int]) -> float:
         """Bytes a sample that leave a set of layers: every producer with a consumer outside, once."""
         workload = self.problem.workload

@@ -41,7 +41,7 @@ def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem, plan_
     assert found.plan.planner == name
     assert not found.interrupted
     assert found.evaluations >= 1
-    assert simulate(problem, found.plan, engine="recurrence").fits
+    assert simulate(problem, found.plan).fits
 
 
 @pytest.mark.parametrize("name", PLANNERS)

@@ -1,0 +1,89 @@
+"""Pipeline × data grid: it finds the plan that neither straight pipelines nor data parallelism hold; options and memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import Request, make_plan, planner_entry
+from planners.grid import in_flight
+from simulator import Problem, build_schedule, simulate
+from simulator.workloads import workload_from_spec
+from simulator.workloads.synthetic import chain, uniform_chain
+from tests.planners.test_bounds import _gpu, _switched
+
+
+def _heavy(batch: int = 32) -> Problem:
+    """Four layers of 1.6 GB state on eight devices of 3 GB: the whole network fits nowhere, and there are four stages at most."""
+    network = chain([2e12] * 4, parameters=[10**8] * 4, output_elements=[1e4] * 4)
+    devices = tuple(replace(_gpu(), memory_bytes=3e9) for _ in range(8))
+    return Problem(network, _switched(devices), batch, optimizer="adam")
+
+
+def test_more_devices_than_layers_are_replicas() -> None:
+    """Straight pipelines use four of eight devices: two replicas of each stage take little more than half the time."""
+    problem = _heavy()
+    grid, straight = make_plan("pipeline-data", problem).plan, make_plan("greedy", problem).plan
+    assert len(grid.devices) == 8
+    assert set(grid.replicas) == {2}
+    assert simulate(problem, grid).fits
+    assert simulate(problem, grid).iteration_seconds < 0.65 * simulate(problem, straight).iteration_seconds
+
+
+def test_slow_devices_are_left_idle() -> None:
+    """Two devices at a tenth of the speed of two others: a ring or a pipeline over all waits for the slow ones."""
+    mixed = Problem(uniform_chain(4, flop=1e11), _switched(tuple(_gpu(speed) for speed in (1.0, 1.0, 0.1, 0.1))), 16)
+    for name in ("pipeline-data", "data-parallel", "uniform", "greedy", "bapipe", "brute-force"):
+        assert make_plan(name, mixed).plan.devices == (0, 1), name
+
+
+def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
+    """What is requested is what the plan has; a planner that cannot says so."""
+    problem = Problem(uniform_chain(8), _switched((_gpu(),) * 4), 8)
+    for name, (stages, chunks) in product(
+        ("uniform", "greedy", "pipeline-data", "brute-force"), ((2, None), (4, 2), (None, 2), (3, 1))
+    ):
+        plan = make_plan(name, problem, Request(stages=stages, chunks=chunks, microbatches=4)).plan
+        assert stages in (None, len(plan.stages)), name
+        assert plan.chunks == (chunks or 1), name
+    assert len(make_plan("bapipe", problem, Request(stages=2)).plan.stages) == 2
+    for name, request, said in (
+        ("data-parallel", Request(stages=2), "a number of stages cannot be requested"),
+        ("pipedream", Request(chunks=2), "stages a device cannot be requested"),
+        ("uniform", Request(candidates="all"), "sizes of unequal micro-batches cannot"),
+        ("uniform", Request(stages=9), "9 stages are more than the 8 layers"),
+        ("uniform", Request(stages=5), "5 stages, 1 a device, are more than 4 devices hold"),
+        ("greedy", Request(stages=5, chunks=2), "5 stages cannot be 2 a device"),
+        ("greedy", Request(chunks=9), "9 stages a device are more than the 8 layers"),
+        ("pipeline-data", Request(chunks=2, schedule="gpipe"), "schedule 'gpipe' has one stage a device, not 2"),
+    ):
+        reason = planner_entry(name).reason(problem, request)
+        assert reason is not None
+        assert said in reason
+    with pytest.raises(ValueError, match="chunks must be at least 1 stage a device, got 0"):
+        Request(chunks=0)
+
+
+def test_activations_in_flight_are_those_of_the_schedule() -> None:
+    """1F1B holds as many micro-batches as stages are left, GPipe all, a looped schedule by its own order."""
+    assert [held.max() for held in in_flight(build_schedule("1f1b", 4, 8))] == [4, 3, 2, 1]
+    assert [held.max() for held in in_flight(build_schedule("gpipe", 3, 5))] == [5, 5, 5]
+    held = in_flight(build_schedule("interleaved-1f1b", 4, 4, chunks=2))
+    assert [counts.shape[1] for counts in held] == [2, 2]
+    assert (
+        held[0].sum(axis=1).max() == 5
+    )  # Megatron-LM: 2 (p - 1) + (v - 1) p warm-up forwards of the first rank, and one
+
+
+@pytest.mark.slow
+def test_llama_on_64_devices() -> None:
+    """Llama-2 7B, 512 samples on eight DGX-A100: PP4 × DP16 with 32 micro-batches takes 10.48 s; the grid finds no slower one."""
+    problem = Problem(
+        workload_from_spec("llama2-7b", None), load_cluster("dgx-a100:8"), 512, precision="bf16", optimizer="adam"
+    )
+    outcome = simulate(problem, make_plan("pipeline-data", problem).plan)
+    assert outcome.fits
+    assert outcome.iteration_seconds < 10.48
