@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from simulator.figures import legible
+
 if TYPE_CHECKING:
     from experiments.cost_model import Comparison
 
@@ -20,11 +22,20 @@ def draw(comparisons: Sequence[Comparison], accelerator: str) -> Figure:
     _draw_totals(axes[0], comparisons)
     for axis, comparison in zip(axes[1:], comparisons, strict=True):
         _draw_groups(axis, comparison)
-    figure.suptitle(f"Analytic seconds of {accelerator} (fp32) beside PipeDream's measured V100 profiles")
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        [f"{label}, layer by layer" for label in labels],
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=9,
+    )
+    figure.suptitle(f"Analytic seconds of {legible(accelerator, 40)} (fp32) beside PipeDream's measured V100 profiles")
     return figure
 
 
-MEASURED_COLOUR, PREDICTED_COLOUR = "#4d4d4d", "#e07b00"
+MEASURED_COLOUR, PREDICTED_COLOUR, LAYER_COLOUR = "#4d4d4d", "#d96f00", "#c3c7cc"
 
 
 def _draw_totals(axis: Axes, comparisons: Sequence[Comparison]) -> None:
@@ -38,11 +49,13 @@ def _draw_totals(axis: Axes, comparisons: Sequence[Comparison]) -> None:
             f"{comparison.error:+.1%}", (position, max(measured, predicted)), xytext=(0, 3),
             textcoords="offset points", ha="center", fontsize=9,
         )  # fmt: skip
-    axis.set_xticks(range(len(comparisons)), [f"{c.name}\n({c.minibatch})" for c in comparisons], fontsize=8)
+    axis.set_xticks(
+        range(len(comparisons)), [f"{legible(c.name, 12)}\n({c.minibatch})" for c in comparisons], fontsize=8
+    )
     axis.margins(y=0.15)
     axis.set_ylabel("forward + backward, ms")
     axis.set_title("Totals (mini-batch below the name)", fontsize=10)
-    axis.legend(frameon=False, fontsize=9)
+    axis.legend(frameon=False, fontsize=9, loc="best")
 
 
 def _draw_groups(axis: Axes, comparison: Comparison) -> None:
@@ -50,7 +63,7 @@ def _draw_groups(axis: Axes, comparison: Comparison) -> None:
     measured = [1e3 * group.measured for group in comparison.groups]
     predicted = [1e3 * group.predicted for group in comparison.groups]
     many = len(positions) > 40
-    axis.bar(positions, measured, 0.9, color=MEASURED_COLOUR, alpha=0.45)
+    axis.bar(positions, measured, 0.9, color=LAYER_COLOUR, label="measured")
     axis.plot(
         positions,
         predicted,
@@ -59,8 +72,11 @@ def _draw_groups(axis: Axes, comparison: Comparison) -> None:
         markersize=3.5 if many else 11,
         markeredgewidth=1.4 if many else 2.2,
         color=PREDICTED_COLOUR,
+        label="model",
     )
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("layer with parameters, in order", fontsize=9)
-    axis.set_ylabel("ms", fontsize=9)
-    axis.set_title(f"{comparison.name}: {comparison.share_distance:.0%} of the time in the wrong group", fontsize=10)
+    axis.set_ylabel("forward + backward, ms", fontsize=9)
+    axis.set_title(
+        f"{legible(comparison.name, 18)}: {comparison.share_distance:.0%} of the time in the wrong group", fontsize=9
+    )

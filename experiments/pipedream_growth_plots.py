@@ -7,10 +7,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from simulator.figures import logarithmic
+
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Seconds over states, over workers and per level, one panel each."""
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
+    figure = Figure(figsize=(12, 4.4), dpi=100, layout="constrained")
     by_states, by_workers, by_levels = figure.subplots(1, 3)
     colours = {"paper": "#0072b2", "script": "#d55e00"}
     for variant, colour in colours.items():
@@ -29,13 +31,20 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
         places = [position + offset for position in range(len(chosen))]
         by_levels.bar(places, [row["search_cpu_seconds"] for row in chosen], width=0.4, color=colour, label=variant)
         by_levels.set_xticks(range(len(chosen)), [row["shape"] for row in chosen])
-    by_states.set(xlabel="antichain states", ylabel="CPU seconds of one search", title="states")
+    by_states.set(xlabel="antichain states", title="states")
     by_workers.set(xlabel="workers, one level, 100 states", title="workers")
     by_levels.tick_params(axis="x", labelsize=8)
     by_levels.set(xlabel="64 workers in levels, a chain of 240 states", title="levels")
     for axes in (by_states, by_workers, by_levels):
+        axes.set_ylabel("CPU seconds of one search")
         axes.grid(True, which="major", alpha=0.3)
-        axes.legend(fontsize=7)
+        axes.set_axisbelow(True)
+    for axes in (by_states, by_workers):
+        logarithmic(axes.xaxis)
+        logarithmic(axes.yaxis)
+    handles, labels = by_states.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    by_workers.legend(fontsize=8, frameon=False)
     return figure
 
 

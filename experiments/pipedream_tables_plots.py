@@ -12,7 +12,7 @@ PUBLISHED, SIMULATED, INK = "#9aa5b1", "#0072b2", "#1f2328"
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """A pair of bars a row; the whisker of the simulated one spans the sensitivity band."""
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = Figure(figsize=(11, 4.8), dpi=100, layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(rows):
         low, high, value = row["speedup_low"], row["speedup_high"], row["speedup"]
@@ -54,7 +54,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.margins(y=0.12)
     axes.grid(True, axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, loc="upper left", ncols=3)
+    figure.legend(frameon=False, loc="outside lower center", ncols=3)
     return figure
 
 

@@ -13,11 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from simulator.figures import legible, logarithmic
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK, FAINT, GRID, ALARM = "#1f2328", "#59636e", "#dfe3e8", "#b3261e"
-BEST, OTHER, MEMORY = "#1b6ca8", "#8db8dc", "#e0a458"
+BEST, OTHER, MEMORY = "#1b6ca8", "#8db8dc", "#c0792a"
 _GIB = 2.0**30
 
 
@@ -98,7 +100,9 @@ def _label(row: Mapping[str, Any]) -> str:
     """Planner, plan and schedule; and what sets the plan apart from the others: stale weights, a search cut short."""
     early = " (interrupted)" if row["interrupted"] else ""
     stale = " · stale weights" if row["asynchronous"] else ""
-    return f"{row['planner']}{early}\n{row['notation']} · {row['schedule']}{stale}"
+    return (
+        f"{legible(row['planner'], 32)}{early}\n{legible(row['notation'], 18)} · {legible(row['schedule'], 20)}{stale}"
+    )
 
 
 def _known(value: Any) -> float | None:
@@ -128,17 +132,20 @@ def comparison_figure(
         figure = Figure(figsize=(12.0, max(2.9, 1.75 + 0.5 * len(plans))), dpi=100, facecolor="white")
     tall = float(figure.get_figheight())
     characters = max(max(map(len, plan.label.split("\n"))) for plan in plans)
-    left = min(0.3, 0.02 + 0.0064 * characters)
+    left = min(0.4, 0.02 + 0.0064 * characters)
     gutter = 0.02 + 0.0064 * max(len(plan.note) for plan in plans)
-    split = left + (0.985 - left - gutter) * 0.64
+    right = 0.945 if all(plan.feasible for plan in plans) else 0.925
+    split = left + (right - left - gutter) * 0.64
     with mpl.rc_context({"hatch.linewidth": 1.4}):
         low, body = 0.55 / tall, 1 - 1.4 / tall
         speed = figure.add_axes((left, low, split - left, body))
-        memory = figure.add_axes((split + gutter, low, 0.985 - split - gutter, body), sharey=speed)
+        memory = figure.add_axes((split + gutter, low, right - split - gutter, body), sharey=speed)
         _speed_panel(speed, plans)
         _memory_panel(memory, plans)
     if title is not None:
-        figure.text(0.015, 1 - 0.12 / tall, title, fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
+        figure.text(
+            0.015, 1 - 0.12 / tall, legible(title, 110), fontsize=12, fontweight="bold", color=INK, ha="left", va="top"
+        )
     _legend(figure, plans, tall)
     return figure
 
@@ -207,20 +214,20 @@ def _memory_panel(ax: Axes, plans: Sequence[ComparedPlan]) -> None:
         ax.vlines(capacities, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
     for place, plan in zip(places.tolist(), plans, strict=True):
         ax.annotate(
-            f"{_number(plan.peak_gib)}" + ("" if plan.feasible else " does not fit"),
-            (plan.peak_gib, place),
-            (4, 0),
+            f"{_number(plan.peak_gib)}" + ("" if plan.feasible else "\ndoes not fit"),
+            (1.0, place),
+            (5, 0),
+            xycoords=ax.get_yaxis_transform(),
             textcoords="offset points",
             va="center",
             ha="left",
             fontsize=9,
+            linespacing=1.0,
             color=INK if plan.feasible else ALARM,
-            bbox={"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9},
-            zorder=4,
+            annotation_clip=False,
         )
     most = max(float(peaks.max()), float(capacities.max()) if line else 0.0, 1e-12)
-    widest = max((plan.peak_gib * (1.2 if plan.feasible else 1.65) for plan in plans), default=0.0)
-    ax.set_xlim(0, max(most * 1.06, widest))
+    ax.set_xlim(0, most * 1.04)
     ax.set_xlabel("peak memory of the fullest device (GiB)", fontsize=9)
     ax.tick_params(labelleft=False)
     _plain(ax)
@@ -334,6 +341,8 @@ def growth_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     ):
         axes.set_xscale("log")
         axes.set_yscale("log")
+        logarithmic(axes.xaxis)
+        logarithmic(axes.yaxis)
         axes.set_xlabel("ops")
         axes.set_ylabel(label)
         axes.set_title(title, loc="left", fontsize=11, color=INK)

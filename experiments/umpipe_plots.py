@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from planners.unequal import UnequalPlan, UnequalProblem, program_of
 from simulator import engine, gantt
+from simulator.figures import legible, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,20 +20,23 @@ if TYPE_CHECKING:
 INK, FAINT, GRID, ALARM = "#1f2328", "#59636e", "#dfe3e8", "#b3261e"
 BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
 
-SEARCH_STYLES: dict[str, tuple[str, str]] = {
+SEARCHES: dict[str, tuple[str, str]] = {
     "DGAP": (BLUE, "-"),
     "DGAP, single chromosome": (ORANGE, "-"),
-    "TiDGAP": (GREEN, "-"),
-    "TiDGAP, unseeded": (BLUE, "--"),
-    "TiDGAP, compiled": (BLUE, ":"),
-    "TiDGAP, distinct survivors": ("#c2448a", "-"),
-    "pymoo GA": ("#7f63c9", "-"),
+    "TiDGAP": (GREEN, "--"),
+    "TiDGAP, distinct survivors": ("#7a2653", "-"),
+    "pymoo GA": ("#b9b2dd", "-"),
 }
+"""Different searches: colour and dashes."""
 
-LEVELS: dict[str, tuple[str, str]] = {
-    "greedy DP": (GREY, "-."),
-    "best equal size": (INK, (0, (1, 2))),  # type: ignore[dict-item]
+EVALUATORS: dict[str, tuple[str, str, str]] = {
+    "DGAP": ("plain evaluator (DGAP)", BLUE, "-"),
+    "TiDGAP, unseeded": ("matrix evaluator (TiDGAP)", BLUE, "--"),
+    "TiDGAP, compiled": ("compiled evaluator", BLUE, ":"),
 }
+"""The same search, from the same start, on three evaluators: words, colour and dashes."""
+
+LEVELS: dict[str, tuple[str, Any]] = {"greedy DP": (GREY, "-."), "best equal size": (INK, (0, (1, 2)))}
 
 
 class Shown(Protocol):
@@ -74,9 +79,13 @@ def gains_figure(
     for ax, network in zip(panels, networks, strict=True):
         found = gains_by_reading(gains, network)
         names = list(found)[::-1]
+        most = 7000.0 if network == "simulation" else 100.0
         for row, name in enumerate(names):
             color = BLUE if name.startswith("gpipe") else ORANGE
             ax.plot(found[name], [row] * len(found[name]), "o", color=color, alpha=0.55, markersize=5, clip_on=True)
+            beyond = [gain for gain in found[name] if gain > most]
+            if beyond:
+                ax.plot(most, row, ">", color=color, markersize=6, clip_on=False)
         for system, color in (("gpipe", BLUE), ("pipedream", ORANGE)):
             value = 100.0 * published[network, system]
             ax.axvline(value, color=color, linestyle="--", linewidth=1.2)
@@ -86,16 +95,16 @@ def gains_figure(
         if network == "simulation":
             ax.set_xscale("symlog", linthresh=100.0)
             ticks = [-50, 0, 50, 100, 300, 1000, 4000]
-            ax.set_xlim(-100.0, 7000.0)
+            ax.set_xlim(-100.0, most)
             ax.set_xticks(ticks, [str(tick) for tick in ticks])
         else:
-            ax.set_xlim(-60.0, 100.0)
+            ax.set_xlim(-60.0, most)
         ax.set_yticks(range(len(names)), names)
         ax.set_xlabel("gain in speed, %", color=INK)
         _plain(ax, "x")
     figure.suptitle(
         "What unequal micro-batches gain (proven optimum), by reading of the baseline; a dot is a setting; blue GPipe, orange "
-        "PipeDream, dashed: published; beyond 100 % cut",
+        "PipeDream, dashed: published; a triangle: settings beyond the axis",
         fontsize=10,
         x=0.01,
         ha="left",
@@ -115,45 +124,58 @@ def convergence(plan: UnequalPlan, optimum: float) -> tuple[list[int], list[floa
 
 
 def convergence_figure(instances: Sequence[Instance]) -> Figure:
-    """A row an instance: best so far above the optimum, against evaluations (left) and against seconds (right)."""
-    figure = Figure(figsize=(12.0, 0.7 + 2.9 * len(instances)), dpi=100, facecolor="white")
-    grid = figure.subplots(len(instances), 2, sharey="row", squeeze=False)
+    """A row an instance: best so far above the optimum, of the searches against evaluations (left) and seconds (middle), and of
+    one search on three evaluators against seconds (right)."""
+    figure = Figure(figsize=(14.0, 1.3 + 2.9 * len(instances)), dpi=100, facecolor="white", layout="constrained")
+    grid = figure.subplots(len(instances), 3, sharey="row", squeeze=False)
     for row, instance in zip(grid, instances, strict=True):
-        for title, (color, line) in SEARCH_STYLES.items():
-            plans = [found.plan for found in instance.found if found.search == title]
-            if not plans:
-                continue
-            evaluations, seconds, above = convergence(plans[0], instance.optimum)
-            if line == "-":  # the same search on another evaluator is the same curve over evaluations
-                row[0].step(evaluations, above, where="post", color=color, linewidth=1.6)
-            row[1].step(seconds, above, where="post", color=color, linestyle=line, label=title, linewidth=1.6)
+        plans = {found.search: found.plan for found in reversed(instance.found)}
+        for title, (color, line) in SEARCHES.items():
+            if title in plans:
+                evaluations, seconds, above = convergence(plans[title], instance.optimum)
+                row[0].step(evaluations, above, where="post", color=color, linestyle=line, linewidth=1.6)
+                row[1].step(seconds, above, where="post", color=color, linestyle=line, linewidth=1.6)
+        for title, (_, color, line) in EVALUATORS.items():
+            if title in plans:
+                _, seconds, above = convergence(plans[title], instance.optimum)
+                row[2].step(seconds, above, where="post", color=color, linestyle=line, linewidth=1.6)
         for title, (color, line) in LEVELS.items():
             level = 100.0 * (instance.plan(title).makespan_seconds / instance.optimum - 1.0)
             for ax in row:
-                ax.axhline(level, color=color, linestyle=line, linewidth=1.2, label=title)
-        row[1].axvline(instance.plan("exact").seconds, color=ALARM, linewidth=1.2, label="exact method has its proof")
+                ax.axhline(level, color=color, linestyle=line, linewidth=1.2)
+        for ax in row[1:]:
+            ax.axvline(instance.plan("exact").seconds, color=ALARM, linewidth=1.2)
+            ax.set_xscale("log")
+            logarithmic(ax.xaxis)
+        level = 100.0 * (instance.plan("best equal size").makespan_seconds / instance.optimum - 1.0)
         worst = max(
             above for found in instance.found for above in [100 * found.above_exact] if found.plan.history_seconds
         )
-        level = 100.0 * (instance.plan("best equal size").makespan_seconds / instance.optimum - 1.0)
         row[0].set_ylim(-0.03 * max(level, worst), 1.25 * max(level, worst, 0.5))
         row[0].set_ylabel("above the optimum, %", color=INK)
-        row[0].set_title(instance.name, fontsize=10, loc="left", color=INK)
-        row[1].set_title(
-            f"TiDGAP {instance.acceleration:.0f} × as fast as DGAP, compiled {instance.compiled_acceleration:.0f} ×",
+        row[0].set_title(legible(instance.name, 48), fontsize=10, loc="left", color=INK)
+        row[1].set_title("searches", fontsize=10, loc="left", color=INK)
+        row[2].set_title(
+            f"one search: matrix {instance.acceleration:.0f} ×, compiled {instance.compiled_acceleration:.0f} × as fast",
             fontsize=10,
             loc="left",
             color=INK,
         )
-        row[1].set_xscale("log")
         for ax in row:
             _plain(ax, "both")
-    grid[-1][0].set_xlabel("evaluations", color=INK)
-    grid[-1][1].set_xlabel("seconds (log)", color=INK)
-    handles, labels = grid[0][1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncol=5, frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.5 / figure.get_figheight()))
+    for row in grid:
+        for ax, words in zip(row, ("evaluations", "seconds", "seconds"), strict=True):
+            ax.set_xlabel(words, color=INK, fontsize=9)
+    figure.legend(handles=_convergence_handles(), loc="outside upper center", ncols=5, frameon=False, fontsize=8.5)
     return figure
+
+
+def _convergence_handles() -> list[Line2D]:
+    lines: list[tuple[str, str, Any]] = [(title, color, line) for title, (color, line) in SEARCHES.items()]
+    lines += [style for title, style in EVALUATORS.items() if title not in SEARCHES]
+    lines += [(title, color, line) for title, (color, line) in LEVELS.items()]
+    handles = [Line2D([], [], color=color, linestyle=line, linewidth=1.6, label=words) for words, color, line in lines]
+    return [*handles, Line2D([], [], color=ALARM, linewidth=1.2, label="exact method has its proof")]
 
 
 # ---- memory --------------------------------------------------------------------------------------------------
@@ -161,7 +183,7 @@ def convergence_figure(instances: Sequence[Instance]) -> Figure:
 
 def pareto_figure(fronts: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> Figure:
     """A panel a setting: makespan against the static memory of the fullest stage, the exact front and equal sizes beside."""
-    figure = Figure(figsize=(6.4 * len(fronts), 4.8), dpi=100, facecolor="white")
+    figure = Figure(figsize=(6.4 * len(fronts), 5.0), dpi=100, facecolor="white", layout="constrained")
     panels = figure.subplots(1, len(fronts), squeeze=False)[0]
     for ax, (setting, (front, equal)) in zip(panels, fronts.items(), strict=True):
         points, plain = _milliseconds_and_mib(front), _milliseconds_and_mib(equal)
@@ -169,22 +191,31 @@ def pareto_figure(fronts: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> 
         ax.plot(
             *zip(*points, strict=True), "o", color=BLUE, markersize=5, label="unequal sizes: every optimum", zorder=3
         )
-        ax.plot(*zip(*plain, strict=True), "x", color=ORANGE, markersize=6, label="equal sizes", zorder=2)
         right = points[0][0] + 1.5 * (points[-1][0] - points[0][0])
         room = 0.15 * (points[0][1] - points[-1][1])
         ax.set_xlim(points[0][0] - 0.05 * (right - points[0][0]), right)
         ax.set_ylim(points[-1][1] - room, points[0][1] + 3.0 * room)
+        inside = [(x, y) for x, y in plain if x < right and y < points[0][1] + 2.6 * room]
+        ax.plot(
+            [x for x, _ in inside],
+            [y for _, y in inside],
+            "x",
+            color=ORANGE,
+            markersize=6,
+            label="equal sizes",
+            zorder=2,
+        )
         for point in equal:
             place = 1e3 * point.seconds, point.static_bytes / 2**20
-            if place[0] < right and place[1] < points[0][1] + 2.6 * room:
+            if place in inside:
                 label = str(point.forward_sizes[0])
-                ax.annotate(label, place, (5, 3), textcoords="offset points", fontsize=8, color=FAINT)
+                ax.annotate(label, place, (6, 4), textcoords="offset points", fontsize=8, color=FAINT)
         ax.set_xlabel("makespan of a mini-batch, ms (numbers: the equal size)", color=INK)
         ax.set_ylabel("memory of the fullest stage, MiB\n(without receive queues)", color=INK)
-        ax.set_title(setting, fontsize=10, loc="left", color=INK)
-        ax.legend(frameon=False, fontsize=9)
+        ax.set_title(legible(setting, 60), fontsize=10, loc="left", color=INK)
         _plain(ax, "both")
-    figure.tight_layout()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return figure
 
 

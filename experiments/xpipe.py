@@ -508,13 +508,22 @@ def _print_order(what: str, orders: dict[str, Any], steps: Sequence[dict[str, An
     )
     print_table(
         f"Steps of the order, {what}, over all seeds (paired; p corrected by Holm)",
-        ("from", "to", "difference [95 %]", "p (Holm)", f"blocks of {BLOCK} that rise", "replicates"),
+        (
+            "from",
+            "to",
+            "difference [95 %]",
+            "p (Holm)",
+            "seeds that rise",
+            f"blocks of {BLOCK} that rise",
+            "replicates",
+        ),
         [
             (
                 step["from"],
                 step["to"],
                 f"{step['difference']:+.4f} [{step['low']:+.4f}, {step['high']:+.4f}]",
                 f"{step['p_holm']:.2g}",
+                f"{step['rising_seeds']:.0%}",
                 f"{step['rising_blocks']} of {step['blocks']}",
                 "yes" if step["replicates"] else "one block only" if step["blocks"] < 2 else "NO",
             )

@@ -74,11 +74,14 @@ def _drawn_texts(figure: Figure) -> Iterator[Text]:
 
 def _tick_texts(axes: Axes, *, drawn: bool) -> Iterator[Text]:
     for axis in (axes.xaxis, axes.yaxis):
-        low, high = sorted(axis.get_view_interval())
+        scale = axis.get_transform().transform
+        low, high = sorted(scale(axis.get_view_interval()).tolist())
         room = 1e-6 * (high - low)
         for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
             for text in (tick.label1, tick.label2):
-                inside = low - room <= tick.get_loc() <= high + room and tick.get_visible() and axis.get_visible()
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    place = float(scale(np.array([tick.get_loc()]))[0])
+                inside = low - room <= place <= high + room and tick.get_visible() and axis.get_visible()
                 if not drawn or (inside and text.get_visible()):
                     yield text
 

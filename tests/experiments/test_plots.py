@@ -68,7 +68,7 @@ def test_infeasible_bars_are_hatched() -> None:
     figure = comparison_figure([row("a", 50.0), row("b", 90.0, feasible=False, peak_memory_bytes=20.0 * GIB)])
     assert [[bar.get_hatch() for bar in ax.patches] for ax in figure.axes] == [[None, "///"]] * 2
     texts = [text.get_text() for text in figure.axes[1].texts]
-    assert texts == ["8.00", "20.0 does not fit"]
+    assert texts == ["8.00", "20.0\ndoes not fit"]
 
 
 def test_bad_rows_are_refused() -> None:

@@ -176,7 +176,15 @@ def test_comparisons_are_with_the_synchronous_case_of_the_setting(clusters: Data
     order = order_of(results, ("synchronous", "also"), slice(3))
     assert not order["rises"]
     assert order["steps"] == [
-        {"from": "synchronous", "to": "also", "difference": 0.0, "low": 0.0, "high": 0.0, "p_holm": 1.0}
+        {
+            "from": "synchronous",
+            "to": "also",
+            "difference": 0.0,
+            "low": 0.0,
+            "high": 0.0,
+            "p_holm": 1.0,
+            "rising_seeds": 0.0,
+        }
     ]
     assert order["mean_train_loss"]["also"] == pytest.approx(np.mean(results[1].losses[:3]))
     assert order["train_loss_deviation"]["also"] == pytest.approx(np.std(results[1].losses[:3], ddof=1))

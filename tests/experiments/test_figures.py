@@ -1,0 +1,283 @@
+"""Every figure of the experiments, drawn from made-up numbers of the shapes that runs give, can be read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from experiments import cost_model_plots, pipedream_growth_plots, pipedream_tables_plots, umpipe_plots
+from experiments.cost_model import Comparison, Group
+from experiments.plots import comparison_figure, growth_figure
+from experiments.umpipe_fronts import MemoryPoint
+from experiments.umpipe_searches import Found, Instance
+from planners.unequal import UnequalPlan, best_equal, random_problem
+from tests.layout import assert_readable, lightness
+
+ROOT = Path(__file__).resolve().parents[2]
+GIB = 2**30
+HOSTILE = "x[/red] $\\bad{$ \x1b[31m "
+"""Markup of terminals and of formulas, and a control character."""
+
+
+def compared(planner: str, rate: float, **more: Any) -> dict[str, Any]:
+    return {
+        "planner": planner,
+        "schedule": "interleaved-1f1b",
+        "notation": "15-1",
+        "samples_per_second": rate,
+        "speedup_over_data_parallel": rate / 50.0,
+        "peak_memory_bytes": 15.9 * GIB,
+        "capacity_bytes": 16.0 * GIB,
+        "lower_bound_seconds": 0.9,
+        "iteration_seconds": 100.0 / rate,
+        "bubble": 0.25,
+        "asynchronous": True,
+        "interrupted": True,
+        "feasible": True,
+        **more,
+    }
+
+
+COMPARISONS = {
+    "one plan, at the capacity": [compared("bapipe", 90.0)],
+    "fourteen plans": [compared(f"planner-{n}", 100.0 - 3.0 * n, bubble=None) for n in range(14)],
+    "plans that do not fit": [
+        compared("exact-unequal", 90.0, feasible=False, peak_memory_bytes=44.0 * GIB),
+        compared("local-greedy", 1e6, speedup_over_data_parallel=None),
+    ],
+    "capacities and limits apart": [
+        compared(f"p{n}", 50.0 * 2**n, capacity_bytes=(4.0 + 9.1 * n) * GIB, lower_bound_seconds=0.1 + 0.1 * n)
+        for n in range(5)
+    ],
+    "hostile names": [compared(HOSTILE * 20, 90.0, notation="1-" * 70 + "1", schedule=HOSTILE)],
+}
+
+
+@pytest.mark.parametrize("rows", COMPARISONS.values(), ids=COMPARISONS)
+def test_comparisons_can_be_read(rows: list[dict[str, Any]]) -> None:
+    """Values stand beside the panels, where no bar and no line of a capacity or a limit runs through them."""
+    assert_readable(comparison_figure(rows, title="vgg16 on pipedream-b, 16 devices " * 8))
+
+
+def test_growth_of_the_engines_can_be_read() -> None:
+    """Six sizes over five decades; SimPy stops before the last ones."""
+    rows = [
+        {"ops": 1e3 * 8**n, "build_seconds": 1e-3 * 8**n, "prepare_seconds": 3e-4 * 8**n, "replay_seconds": 2e-6 * 8**n}
+        | {"simpy_seconds": 4e-3 * 8**n if n < 4 else None, "peak_bytes": 1.5e8 * (1 + 3.0**n)}
+        | {"devices": 4096, "microbatches": 8192}
+        for n in range(6)
+    ]
+    assert_readable(growth_figure(rows))
+
+
+def test_the_cost_model_can_be_read() -> None:
+    """Five profiles, one of them with a hundred layers."""
+    rng = np.random.default_rng(0)
+    comparisons = []
+    for name, layers in (("vgg16", 16), ("alexnet", 8), ("resnet50", 107), ("gnmt", 11), (HOSTILE, 19)):
+        groups = tuple(Group(f"layer{n}", *rng.uniform(0.001, 0.1, 2).tolist()) for n in range(layers))
+        measured, predicted = sum(group.measured for group in groups), sum(group.predicted for group in groups)
+        comparisons.append(
+            Comparison(name, 128, measured / 3, measured * 2 / 3, predicted / 3, predicted * 2 / 3, 0.14, groups)
+        )
+    figure = cost_model_plots.draw(comparisons, HOSTILE)
+    assert_readable(figure)
+    assert len(figure.axes) == 6
+
+
+def test_pipedream_growth_can_be_read() -> None:
+    """All studies of both forms."""
+    rows: list[dict[str, Any]] = []
+    for scale, variant in enumerate(("paper", "script"), 1):
+        for study in ("states, flat", "states, two levels"):
+            rows += [
+                {"study": study, "states": n, "workers": 16, "search_cpu_seconds": 4e-9 * scale * n**2}
+                for n in (25, 100, 400, 1600)
+            ]
+        rows += [{"study": "graph", "states": n, "search_cpu_seconds": 1e-4 * scale * n} for n in (1200, 8500)]
+        rows += [
+            {"study": "workers, flat", "workers": n, "states": 100, "search_cpu_seconds": 4e-5 * scale * n}
+            for n in (4, 64, 1024)
+        ]
+        rows += [
+            {"study": "levels", "shape": shape, "search_cpu_seconds": 0.03 * scale}
+            for shape in ("64", "8×8", "4×4×4", "2^6")
+        ]
+        rows = [{"variant": variant, **row} for row in rows]
+    assert_readable(pipedream_growth_plots.draw(rows))
+
+
+def test_pipedream_tables_can_be_read() -> None:
+    """Nine rows, bands on either side of the bar."""
+    rows = [
+        {"model": "VGG-16", "cluster": "pipedream-arxiv-b", "devices": 16, "published_plan": "9-5-1-1"}
+        | {"published_speedup": 5.0 - 0.4 * n, "published_recalled": n == 6, "speedup": 1.0 + 0.6 * n}
+        | {"speedup_low": 0.9 + 0.5 * n, "speedup_high": 1.0 + 0.75 * n, "relative_error": 1.64}
+        for n in range(9)
+    ]
+    assert_readable(pipedream_tables_plots.draw(rows))
+
+
+def test_gains_can_be_read_and_show_what_lies_beyond() -> None:
+    """Fifteen readings of three networks; a gain beyond the axis is a triangle at its end."""
+    kinds = [
+        f"{system} {count}" for system in ("gpipe", "pipedream flush", "pipedream") for count in ("tuned", "M=4", "M=8")
+    ]
+    networks = ("gpt-14", "vgg16", "simulation")
+    gains = {
+        (network, f"setting {n}"): {kind: 0.1 * n - 0.2 + 0.05 * place for place, kind in enumerate(kinds)}
+        for network in networks
+        for n in range(4)
+    }
+    gains["gpt-14", "setting 0"]["gpipe M=4"] = 1.7
+    published = {(network, system): 0.17 for network in networks for system in ("gpipe", "pipedream")}
+    figure = umpipe_plots.gains_figure(gains, published)
+    assert_readable(figure)
+    triangles = [[line for line in axes.lines if line.get_marker() == ">"] for axes in figure.axes]
+    assert [len(found) for found in triangles] == [1, 0, 0]
+
+
+def searched(makespan: float, seconds: float) -> UnequalPlan:
+    """A search that halves its distance to 1 s in five steps."""
+    steps = range(5)
+    history = tuple((200 * (n + 1), 1.0 + (makespan - 1.0) * 2.0 ** (4 - n)) for n in steps)
+    times = tuple(seconds * (n + 1) / 5 for n in steps)
+    return UnequalPlan((1,), (1,), makespan, 1.0, False, 1000, seconds, history, times)
+
+
+def test_convergence_can_be_read() -> None:
+    """Two instances, every search; no panel has more than eight lines, and the same search is drawn once a panel."""
+    titles = {*umpipe_plots.SEARCHES, *umpipe_plots.EVALUATORS}
+    found = [Found("exact", UnequalPlan((1,), (1,), 1.0, 1.0, True, 9, 0.01), 0.0, 0.01)]
+    for title, above in (("greedy DP", 0.01), ("best equal size", 0.05), ("local greedy", 0.2)):
+        found.append(Found(title, UnequalPlan((1,), (1,), 1.0 + above, 1.0, False, 1, 1e-4), above, 1e-4))
+    for n, title in enumerate(sorted(titles)):
+        found.append(Found(title, searched(1.01 + 0.01 * n, 0.05 * 4**n), 0.01 + 0.01 * n, 0.05 * 4**n))
+    instances = [Instance(name, tuple(found)) for name in ("VGG-16 (dgx-a100, K=8, B=64, recomputed)", HOSTILE)]
+    figure = umpipe_plots.convergence_figure(instances)
+    assert_readable(figure)
+    assert all(len(axes.lines) <= 8 for axes in figure.axes)
+
+
+def test_fronts_can_be_read() -> None:
+    """Points beyond the panel are left out, not cut."""
+    front = [MemoryPoint(0.25 + 0.02 * n**2, (1700 - 10 * n) * 2**20, 0.0, (n + 1,), (n + 1,)) for n in range(6)]
+    equal = [MemoryPoint(0.26 + 2.0 / n**2, (1640 + 9 * n) * 2**20, 0.0, (n,), (n,)) for n in range(1, 13)]
+    figure = umpipe_plots.pareto_figure(
+        {"vgg16 (pipedream-b, K=4, B=64, recomputed)": (front, equal), HOSTILE: (front, equal)}
+    )
+    assert_readable(figure)
+    for axes in figure.axes:
+        (crosses,) = (line for line in axes.lines if line.get_marker() == "x")
+        assert axes.get_xlim()[1] > max(crosses.get_xdata())
+        assert axes.get_ylim()[1] > max(crosses.get_ydata())
+
+
+def test_gantt_pairs_can_be_read() -> None:
+    """Two plans on one axis; the shorter one ends before it, and is no cut."""
+    problem = random_problem(np.random.default_rng(3), "roofline", 4, 16, tuple(range(1, 17)))
+    slow, fast = (best_equal(problem), searched(best_equal(problem).makespan_seconds, 1.0))
+    fast = UnequalPlan((4,) * 4, (4,) * 4, slow.makespan_seconds, 0.0, False, 1, 1.0)
+    shown = SimpleNamespace(
+        network="vgg16", setting="dgx-a100, K=4, B=16", problem=problem, plan=fast, gpipe_problem=problem, gpipe=slow
+    )
+    figure = umpipe_plots.gantt_figure(shown)  # type: ignore[arg-type]
+    assert_readable(figure)
+    assert {axes.get_xlabel() for axes in figure.axes} <= {"time, ms"}
+
+
+# ---- the check itself ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Bad:
+    """A figure with one fault, and the words for it."""
+
+    draw: Callable[[Figure], None]
+    words: str
+
+
+def _value_on_a_line(figure: Figure) -> None:
+    axes = figure.subplots()
+    axes.axvline(0.5)
+    axes.text(0.45, 0.5, "a long value")
+    axes.set(xlabel="x", ylabel="y")
+
+
+def _legend_on_a_bar(figure: Figure) -> None:
+    axes = figure.subplots()
+    axes.bar([0, 1], [5, 5], label="bars")
+    axes.legend(loc="center")
+    axes.set(xlabel="x", ylabel="y")
+
+
+def _many_lines(figure: Figure) -> None:
+    axes = figure.subplots()
+    for n in range(9):
+        axes.plot([0, 1, 2], [n, n, n + 1])
+    axes.set(xlabel="x", ylabel="y")
+
+
+def _greys(figure: Figure) -> None:
+    axes = figure.subplots()
+    axes.bar([0], [1], color="#4585cf", label="blue")
+    axes.bar([1], [1], color="#a87700", label="brown")
+    axes.set(xlabel="x", ylabel="y")
+    figure.legend(loc="upper left")
+
+
+BAD = {
+    "title": Bad(lambda figure: figure.suptitle("a title of a figure " * 9), "leaves the figure"),  # type: ignore[arg-type, return-value]
+    "texts": Bad(lambda figure: [figure.text(0.4 + x, 0.5, "overlapping") for x in (0.0, 0.1)], "overlap"),  # type: ignore[arg-type, return-value]
+    "label": Bad(lambda figure: figure.subplots().plot([0, 1], [0, 1]), "x axis of panel '' has numbers and no label"),  # type: ignore[arg-type, return-value]
+    "line": Bad(_value_on_a_line, "a line runs through 'a long value'"),
+    "bar": Bad(_legend_on_a_bar, "lies on a bar"),
+    "lines": Bad(_many_lines, "9 curves"),
+    "grey": Bad(_greys, "look the same in grey"),
+    "small": Bad(lambda figure: figure.text(0.5, 0.5, "tiny", fontsize=4), "has 4.0 points"),  # type: ignore[arg-type, return-value]
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_the_check_finds_faults(bad: Bad) -> None:
+    """Each fault that it is for."""
+    figure = Figure(figsize=(5, 3), dpi=100)
+    bad.draw(figure)
+    with pytest.raises(AssertionError, match=bad.words):
+        assert_readable(figure)
+
+
+def test_lightness_of_known_colours() -> None:
+    """Black 0, white 100, the grey of 18 % reflectance about 50."""
+    assert (round(lightness("black")), round(lightness("white")), round(lightness("#777777"))) == (0, 100, 50)
+
+
+def test_every_figure_has_a_check() -> None:
+    """Each function that returns a Figure is drawn by a test that checks it."""
+    made = set()
+    for path in sorted((ROOT / "experiments").glob("*plots.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == "Figure":
+                made.add(f"{path.stem}.{node.name}")
+    here = {
+        "cost_model_plots.draw",
+        "pipedream_growth_plots.draw",
+        "pipedream_tables_plots.draw",
+        "plots.comparison_figure",
+        "plots.growth_figure",
+        "umpipe_plots.convergence_figure",
+        "umpipe_plots.gains_figure",
+        "umpipe_plots.gantt_figure",
+        "umpipe_plots.pareto_figure",
+    }
+    bapipe = {f"bapipe_explore_plots.{name}" for name in ("schedules", "plans", "claims", "depth")}
+    training = {f"training_plots.{name}_figure" for name in ("throughput", "accuracy", "difference", "time", "target")}
+    assert made == here | bapipe | training
