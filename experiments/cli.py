@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
 COMMANDS: dict[str, str] = {
     "compare": "plan with every applicable planner, replay each plan, and print and draw the comparison",
@@ -81,7 +82,10 @@ def guarded(name: str, action: Callable[[], int]) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        code = action()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _warner(name)
+            code = action()
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _end(name, "interrupted", INTERRUPTED)
@@ -96,6 +100,21 @@ def guarded(name: str, action: Callable[[], int]) -> int:
     except ValueError as error:
         return _end(name, str(error), _exit_code(error))
     return code
+
+
+def _warner(name: str) -> Callable[..., None]:
+    """What prints a doubt (a UserWarning) as one line on stderr, each text once, and leaves other warnings as they are."""
+    others, said = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        text = str(message)
+        if category is not UserWarning:
+            others(message, category, *where, **more)
+        elif text not in said:
+            said.add(text)
+            print(f"{name}: warning: {short(text)}", file=sys.stderr)
+
+    return show
 
 
 def _abandon_output() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from typing import TYPE_CHECKING
 
 from experiments.commands.simulate import count
@@ -106,7 +107,7 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
                 f"--devices {arguments.devices}: cluster {cluster.name} has {len(cluster.devices)} devices"
             )
         cluster = cluster.take(arguments.devices)
-    return Problem(
+    problem = Problem(
         workload=workload,
         cluster=cluster,
         batch=arguments.batch or workload.minibatch * len(cluster.devices),
@@ -114,6 +115,9 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
         contention=not arguments.no_contention,
         **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
     )
+    for line in problem.doubts():
+        warnings.warn(line, stacklevel=2)
+    return problem
 
 
 def _given(text: str | None, default: str) -> str:

@@ -318,10 +318,10 @@ class Cluster:
             return self
         spare = set(self.nodes[count:])
         passive = {*self.switches, *spare}
-        links = self.links
+        links, switches = self.links, set(self.switches)
         # A spare device in a ring or a chain still passes messages on between its neighbours; one on switches
         # only, or at a dead end, does not, nor does a switch with a single link left.
-        while dead := {node for node in passive if _relayed(node, node in spare, links, self.switches) <= 1}:
+        while dead := {node for node, relayed in _relayed(passive, spare, switches, links).items() if relayed <= 1}:
             passive -= dead
             links = tuple(link for link in links if link.first not in dead and link.second not in dead)
         servers = (tuple(device for device in server if device < count) for server in self.servers)
@@ -386,10 +386,14 @@ class Cluster:
                 )
 
 
-def _relayed(node: str, is_device: bool, links: Iterable[Link], switches: Iterable[str]) -> int:
-    """Neighbours between which a node passes messages on: any for a switch, devices only for a device."""
-    ends = [link.second if link.first == node else link.first for link in links if node in (link.first, link.second)]
-    return sum(end not in switches for end in ends) if is_device else len(ends)
+def _relayed(nodes: set[str], devices: set[str], switches: set[str], links: Iterable[Link]) -> dict[str, int]:
+    """Neighbours between which each of `nodes` passes messages on: any for a switch, devices only for one of `devices`."""
+    relayed = dict.fromkeys(nodes, 0)
+    for link in links:
+        for node, end in ((link.first, link.second), (link.second, link.first)):
+            if node in relayed and (node not in devices or end not in switches):
+                relayed[node] += 1
+    return relayed
 
 
 def _listed(names: Iterable[str], most: int = 12) -> str:

@@ -2,7 +2,8 @@
 
 Units are suffixes of the keys: `_gib` 2**30 bytes, `_gb_per_s` 10**9 bytes/s, `_gbps` 10**9 bits/s, `_us`
 microseconds, `_mhz` 10**6 cycles/s, `_mbit` 10**6 bits, `tflops_` 10**12 FLOP/s (a multiply-add counts 2).
-An efficiency is a share, 0 to 1.
+An efficiency is a share, 0 to 1. Every number has two ranges (`hardware_profiles.ranges`): outside of what is possible it is an
+error, outside of what is usual a doubt, as after a slip of the unit.
 """
 
 from __future__ import annotations
@@ -23,21 +24,35 @@ from hardware_profiles.gpu import (
     GraphicsProcessor,
     KindEfficiency,
 )
+from hardware_profiles.ranges import within
 
 GIB = 2**30
-MOST_DEVICES = 65_536
+MOST_DEVICES = 32_768
 """Devices of a cluster at most: a slip of the pen in a count should not eat the memory."""
+
+MOST_LINKS = 65_536
+"""Links of a cluster at most: a full topology of n devices has n (n - 1) / 2."""
 
 GIGA = 1e9
 MICRO = 1e-6
 
-# The upper end only keeps the conversion to base units finite.
-Positive = Annotated[float, msgspec.Meta(gt=0.0, le=1e15)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
-Share = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Name = Annotated[str, msgspec.Meta(min_length=1, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Text = Annotated[str, msgspec.Meta(min_length=1)]
+RATE = "10^12 FLOP/s"
+MemoryGib = Annotated[float, within((0.25, 1024), (1e-3, 2**20), "GiB")]
+MemoryRate = Annotated[float, within((1, 30_000), (1e-3, 1e6), "10^9 bytes/s")]
+VectorRate = Annotated[float, within((0.5, 1000), (1e-3, 1e5), RATE)]
+MatrixRate = Annotated[float, within((1, 50_000), (1e-3, 1e6), RATE)]
+OverheadMicroseconds = Annotated[float, within((0, 10_000), (0, 1e7), "microseconds")]
+Exponent = Annotated[float, within((0, 2), (0, 10), "power of the window's overlap")]
+Multiple = Annotated[float, within((1, 100), (1, 1e4), "times the bytes")]
+MacsPerCycle = Annotated[float, within((0.01, 16), (1e-6, 1e4), "multiply-adds a DSP and cycle")]
+Share = Annotated[float, within((0.01, 1), (1e-9, 1), "share of the peak")]
+NetworkGigabits = Annotated[float, within((0.1, 10_000), (1e-6, 1e7), "10^9 bits/s")]
+LinkRate = Annotated[float, within((0.01, 5000), (1e-7, 1e6), "10^9 bytes/s")]
+LatencyMicroseconds = Annotated[float, within((0.01, 10_000), (0, 1e7), "microseconds")]
+DeviceCount = Annotated[int, within((1, 1024), (1, MOST_DEVICES), "devices of a server")]
+ServerCount = Annotated[int, within((1, 20_000), (1, MOST_DEVICES), "servers")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -50,12 +65,12 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 class ComputeTable(Table, frozen=True, kw_only=True):
     """`[compute]` of a GPU: dense peak rates of the data sheet, at least one."""
 
-    tflops_fp32: Positive | None = None
-    tflops_tf32: Positive | None = None
-    tflops_fp16: Positive | None = None
-    tflops_bf16: Positive | None = None
-    tflops_fp8: Positive | None = None
-    tops_int8: Positive | None = None
+    tflops_fp32: VectorRate | None = None
+    tflops_tf32: MatrixRate | None = None
+    tflops_fp16: MatrixRate | None = None
+    tflops_bf16: MatrixRate | None = None
+    tflops_fp8: MatrixRate | None = None
+    tops_int8: MatrixRate | None = None
 
     def rates(self) -> dict[str, float]:
         """FLOP/s by precision, of those given."""
@@ -73,8 +88,8 @@ class ComputeTable(Table, frozen=True, kw_only=True):
 class OverheadTable(Table, frozen=True, kw_only=True):
     """`[overhead]` of a GPU: fixed costs of a pass over a layer, and of each sequential step in it."""
 
-    call_us: NotNegative = DEFAULT_CALL_OVERHEAD / MICRO
-    step_us: NotNegative = DEFAULT_STEP_OVERHEAD / MICRO
+    call_us: OverheadMicroseconds = DEFAULT_CALL_OVERHEAD / MICRO
+    step_us: OverheadMicroseconds = DEFAULT_STEP_OVERHEAD / MICRO
 
 
 class EfficiencyTable(Table, frozen=True, kw_only=True):
@@ -86,9 +101,9 @@ class EfficiencyTable(Table, frozen=True, kw_only=True):
     backward: Share | None = None
     matrix: Share | None = None
     memory: Share | None = None
-    saturation_us: NotNegative | None = None
-    window_exponent: NotNegative | None = None
-    transform_traffic: Annotated[float, msgspec.Meta(ge=1.0)] | None = None
+    saturation_us: OverheadMicroseconds | None = None
+    window_exponent: Exponent | None = None
+    transform_traffic: Multiple | None = None
 
     def over(self, default: KindEfficiency) -> KindEfficiency:
         """The default with what this table says instead."""
@@ -126,12 +141,22 @@ class EfficiencyTables(Table, frozen=True, kw_only=True):
         }
 
 
+def default_reserve_gib(memory_gib: float) -> float:
+    """GiB of a GPU that no plan may fill where its file says nothing: a sixteenth, at most 1.
+
+    The context of CUDA takes 0.3 to 1.0 GiB (PyTorch issues 28394 and 107667, on Titan V and later cards). Communication buffers
+    and what fragments are ASSUMED to fit in the rest.
+    """
+    return min(1.0, memory_gib / 16.0)
+
+
 class GraphicsProcessorFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
-    """A GPU's file."""
+    """A GPU's file. `reserve_gib` of its memory is not for plans: driver, communication buffers, fragmentation."""
 
     name: Name
-    memory_gib: Positive
-    memory_bandwidth_gb_per_s: Positive
+    memory_gib: MemoryGib
+    memory_bandwidth_gb_per_s: MemoryRate
+    reserve_gib: Annotated[float, within((0, 16), (0, 1e4), "GiB")] | None = None
     compute: ComputeTable
     overhead: OverheadTable = OverheadTable()
     efficiency: EfficiencyTables = EfficiencyTables()
@@ -142,9 +167,13 @@ class GraphicsProcessorFile(Table, frozen=True, kw_only=True, tag_field="kind", 
         rates = self.compute.rates()
         if not rates:
             raise ValueError("$.compute: needs at least one rate, such as tflops_fp32")
+        reserve = default_reserve_gib(self.memory_gib) if self.reserve_gib is None else self.reserve_gib
+        if reserve >= self.memory_gib:
+            raise ValueError(f"$.reserve_gib = {reserve:g}: must be below memory_gib, {self.memory_gib:g}")
         return GraphicsProcessor(
             name=self.name,
-            memory_bytes=self.memory_gib * GIB,
+            memory_bytes=(self.memory_gib - reserve) * GIB,
+            reserve_bytes=reserve * GIB,
             memory_bandwidth=self.memory_bandwidth_gb_per_s * GIGA,
             peak_flops=rates,
             call_overhead=self.overhead.call_us * MICRO,
@@ -158,13 +187,13 @@ class DspTable(Table, frozen=True, kw_only=True):
     cycles do work.
     """
 
-    count: Count
-    clock_mhz: Positive
+    count: Annotated[int, within((50, 30_000), (1, 10**7), "DSP blocks")]
+    clock_mhz: Annotated[float, within((25, 1500), (1e-3, 1e5), "10^6 cycles/s")]
     efficiency: Share
-    macs_per_cycle_fp32: Positive | None = None
-    macs_per_cycle_fp16: Positive | None = None
-    macs_per_cycle_bf16: Positive | None = None
-    macs_per_cycle_int8: Positive | None = None
+    macs_per_cycle_fp32: MacsPerCycle | None = None
+    macs_per_cycle_fp16: MacsPerCycle | None = None
+    macs_per_cycle_bf16: MacsPerCycle | None = None
+    macs_per_cycle_int8: MacsPerCycle | None = None
 
     def rates(self) -> dict[str, float]:
         """Multiply-adds a DSP and cycle, by precision, of those given."""
@@ -175,21 +204,21 @@ class DspTable(Table, frozen=True, kw_only=True):
 class OnChipTable(Table, frozen=True, kw_only=True):
     """`[on_chip]` of an FPGA: block RAM and UltraRAM together."""
 
-    memory_mbit: Positive
+    memory_mbit: Annotated[float, within((1, 4000), (1e-3, 1e7), "10^6 bits")]
 
 
 class DdrTable(Table, frozen=True, kw_only=True):
     """`[ddr]` of an FPGA: memory beside the logic (DDR or high-bandwidth memory)."""
 
-    memory_gib: Positive
-    bandwidth_gb_per_s: Positive
+    memory_gib: MemoryGib
+    bandwidth_gb_per_s: MemoryRate
 
 
 class TransceiverTable(Table, frozen=True, kw_only=True):
     """`[transceivers]` of an FPGA: serial links of the board."""
 
-    lanes: Count
-    gbps: Positive
+    lanes: Annotated[int, within((1, 256), (1, 10**5), "serial links")]
+    gbps: Annotated[float, within((0.5, 500), (1e-3, 1e5), "10^9 bits/s")]
 
 
 class FpgaFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="fpga"):
@@ -228,9 +257,9 @@ AcceleratorFile = GraphicsProcessorFile | FpgaFile
 class Medium(Table, frozen=True, kw_only=True):
     """What every link says: exactly one of the two bandwidths, of one direction."""
 
-    bandwidth_gbps: Positive | None = None
-    bandwidth_gb_per_s: Positive | None = None
-    latency_us: NotNegative = 0.0
+    bandwidth_gbps: NetworkGigabits | None = None
+    bandwidth_gb_per_s: LinkRate | None = None
+    latency_us: LatencyMicroseconds = 0.0
     duplex: Duplex = "full"
     point_to_point_efficiency: Share = 1.0
     collective_efficiency: Share = 1.0
@@ -279,8 +308,8 @@ class NetworkTable(Medium, frozen=True, kw_only=True):
 class ServersTable(Table, frozen=True, kw_only=True):
     """One `[[servers]]`: `count` equal servers of `devices` equal accelerators, or of the `accelerators` listed."""
 
-    count: Count = 1
-    devices: Count | None = None
+    count: ServerCount = 1
+    devices: DeviceCount | None = None
     accelerator: Text | None = None
     accelerators: Annotated[list[Text], msgspec.Meta(min_length=1)] | None = None
     inside: InsideTable | None = None
@@ -367,6 +396,7 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
     """The cluster of servers and a network; `count` replaces the number of servers where there is one `[[servers]]`."""
     if count is not None and len(file.servers) != 1:
         raise ValueError(f"$.servers: name:count needs one [[servers]] table; this file has {len(file.servers)}")
+    _check_size(file, count)
     devices: list[Accelerator] = []
     nodes: list[str] = []
     switches: list[str] = []
@@ -378,10 +408,6 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
         key = "accelerator" if table.accelerators is None else "accelerators"
         found = [find(name, f"{where}.{key}") for name in names]
         copies = table.count if count is None else count
-        if len(devices) + copies * len(names) > MOST_DEVICES:
-            raise ValueError(
-                f"{where}.count: a cluster has at most {MOST_DEVICES} devices: {copies} servers of {len(names)}"
-            )
         for _ in range(copies):
             server = f"server{len(servers)}"
             members = [f"{server}.device{index}" for index in range(len(names))]
@@ -398,6 +424,22 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
     return Cluster(
         file.name, tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links), file.allreduce
     )
+
+
+def _check_size(file: CompactFile, count: int | None) -> None:
+    """Raise ValueError before anything is built if the cluster would have too many devices or links."""
+    devices = links = 0
+    for position, table in enumerate(file.servers):
+        copies = table.count if count is None else count
+        members = len(table.accelerators) if table.accelerators is not None else table.devices or 1
+        full = table.inside is not None and table.inside.topology == "full"
+        devices += copies * members
+        links += copies * (members * (members - 1) // 2 if full else 2 * members)
+        where = f"$.servers[{position}]: {copies} servers of {members} devices"
+        if devices > MOST_DEVICES:
+            raise ValueError(f"{where}: a cluster has at most {MOST_DEVICES} devices, this one {devices}")
+        if links > MOST_LINKS:
+            raise ValueError(f"{where}: a cluster has at most {MOST_LINKS} links, this one up to {links}")
 
 
 def _join_inside(

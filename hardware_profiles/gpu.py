@@ -168,9 +168,10 @@ class GraphicsProcessor:
     """A GPU; satisfies `Accelerator`.
 
     peak_flops: FLOP/s by precision, as on the data sheet (dense, no sparsity)
-    memory_bytes: capacity; memory_bandwidth: bytes/s
+    memory_bytes: what a plan may fill, the reserve not counted; memory_bandwidth: bytes/s
     call_overhead, step_overhead: seconds a pass, and seconds a sequential step
     efficiencies: by kind of layer; a kind left out takes the default's
+    reserve_bytes: memory beside `memory_bytes` that driver, communication buffers and fragmentation take
 
     Raises ValueError for figures that are not positive and precisions that the device does not list.
     """
@@ -182,12 +183,13 @@ class GraphicsProcessor:
     call_overhead: float = DEFAULT_CALL_OVERHEAD
     step_overhead: float = DEFAULT_STEP_OVERHEAD
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
+    reserve_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "memory_bandwidth"):
             if not getattr(self, name) > 0.0:
                 raise ValueError(f"{self.name}: {name} is above 0: {getattr(self, name)}")
-        for name in ("call_overhead", "step_overhead"):
+        for name in ("call_overhead", "step_overhead", "reserve_bytes"):
             if not getattr(self, name) >= 0.0:
                 raise ValueError(f"{self.name}: {name} is at least 0: {getattr(self, name)}")
         if not self.peak_flops:

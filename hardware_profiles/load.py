@@ -11,8 +11,8 @@ import importlib.resources
 import math
 import os
 import tomllib
+import warnings
 from collections.abc import Callable
-from functools import partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
@@ -31,8 +31,10 @@ from hardware_profiles.files import (
     build_compact,
     build_graph,
 )
+from hardware_profiles.gpu import GraphicsProcessor
 from hardware_profiles.plugins import plugged_in
-from hardware_profiles.reading import explained, one_line, read_bytes, unknown
+from hardware_profiles.ranges import doubts, impossible
+from hardware_profiles.reading import explained, one_line, read_bytes, shown, unknown
 
 Built = TypeVar("Built")
 
@@ -115,7 +117,9 @@ def check_file(path: str | os.PathLike[str]) -> str:
             f"in {len(cluster.servers)} servers, {len(cluster.channels)} channels"
         )
     device = _read_accelerator(source)
-    return f"{source}: {table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory"
+    reserve = device.reserve_bytes if isinstance(device, GraphicsProcessor) else 0.0
+    held = f"{source}: {table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory for plans"
+    return held + (f", {reserve / 2**30:.4g} GiB in reserve" if reserve else "")
 
 
 # ---------------------------------------------------------------------------------------------------- search
@@ -129,8 +133,10 @@ def _split_count(text: str) -> tuple[str, int | None]:
     stem, colon, tail = text.rpartition(":")
     if not colon or "/" in tail or "\\" in tail:
         return text, None
-    if not (tail.isascii() and tail.isdigit() and int(tail) >= 1):
-        raise ProfileError(f"{text}: after the colon stands the number of servers, a whole number from 1: {tail!r}")
+    if not (tail.isascii() and tail.isdigit() and int(tail[-9:]) >= 1 and len(tail.lstrip("0")) <= 9):
+        raise ProfileError(
+            f"{shown(text)}: after the colon stands the number of servers, a whole number from 1: {shown(tail)}"
+        )
     return stem, int(tail)
 
 
@@ -210,6 +216,7 @@ def _read_toml(source: Traversable) -> dict[str, Any]:
     try:
         text = read_bytes(source).decode("utf-8")
         table = tomllib.loads(text)
+        _check_finite(source, table, "$")
     except FileNotFoundError:
         raise ProfileError(f"{source}: there is no such file") from None
     except IsADirectoryError:
@@ -222,11 +229,16 @@ def _read_toml(source: Traversable) -> dict[str, Any]:
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{source}: not valid TOML: {one_line(str(error))}") from None
+    except RecursionError:
+        raise ProfileError(f"{source}: not usable TOML: tables or lists are nested too deeply") from None
+    except ProfileError:
+        raise
+    except ValueError:  # an integer of thousands of digits
+        raise ProfileError(f"{source}: not usable TOML: a whole number has too many digits") from None
     if not table:
         raise ProfileError(
             f"{source}: the file is empty; an accelerator needs name and kind, a cluster name and servers"
         )
-    _check_finite(source, table, "$")
     return table
 
 
@@ -263,21 +275,28 @@ def _read_accelerator(source: Traversable) -> Accelerator:
         )
     file: GraphicsProcessorFile | FpgaFile = _convert(source, table, AcceleratorFile)
     make: Callable[[], Accelerator] = file.build
-    return _build(source, make)
+    return _build(source, file, make)
 
 
 def _read_cluster(source: Traversable, count: int | None) -> Cluster:
     table = _read_toml(source)
     if "kind" in table:
         raise ProfileError(f"{source}: $.kind: is an accelerator, where a cluster is wanted")
-    find = partial(_find_for_cluster, source)
+    found: dict[str, Accelerator] = {}
+
+    def find(name: str, where: str) -> Accelerator:
+        """Each accelerator's file is read once, however many devices of it there are."""
+        if name not in found:
+            found[name] = _find_for_cluster(source, name, where)
+        return found[name]
+
     if "devices" in table:
         if count is not None:
             raise ProfileError(f"{source}: $.devices: an explicit graph does not scale; name:count needs [[servers]]")
         graph: GraphFile = _convert(source, table, GraphFile)
-        return _build(source, lambda: build_graph(graph, find))
+        return _build(source, graph, lambda: build_graph(graph, find))
     compact: CompactFile = _convert(source, table, CompactFile)
-    return _build(source, lambda: build_compact(compact, find, count))
+    return _build(source, compact, lambda: build_compact(compact, find, count))
 
 
 def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator:
@@ -294,17 +313,24 @@ def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator
         raise ProfileError(f"{source}: {where} = {name!r}: {error}") from None
 
 
-def _build(source: Traversable, make: Callable[[], Built]) -> Built:
+def _build(source: Traversable, file: msgspec.Struct, make: Callable[[], Built]) -> Built:
+    """What a file describes; a UserWarning for each number in it that is possible, but not usual."""
     try:
-        return make()
+        built = make()
     except ProfileError:
         raise
     except ValueError as error:
         raise ProfileError(f"{source}: {one_line(str(error))}") from None
+    for line in doubts(file):
+        warnings.warn(f"{source}: {line}", stacklevel=2)
+    return built
 
 
 def _convert(source: Traversable, table: dict[str, Any], into: Any) -> Any:
     try:
-        return msgspec.convert(table, into)
+        found = msgspec.convert(table, into)
     except msgspec.ValidationError as error:
         raise ProfileError(f"{source}: {explained(str(error), table, into)}") from None
+    for line in impossible(found):
+        raise ProfileError(f"{source}: {line}")
+    return found

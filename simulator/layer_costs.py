@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Accelerator, FieldProgrammableGateArray, Phase, Work
+from hardware_profiles import PRECISION_BYTES, Accelerator, FieldProgrammableGateArray, Phase, Work
 from simulator.layers import Layer, TiedWeight
 from simulator.plan import OPTIMIZER_STATES, Problem
 
@@ -107,16 +107,25 @@ class LayerCosts:
         if parameters == 0:
             return 0.0
         states = self.problem.optimizer_bytes / self.problem.element_bytes
-        work = Work("elementwise", 0.0, parameters * (2.0 + states), parameters * (1.0 + states), 0.0)
-        return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", self.problem.precision)
+        return self._streaming_seconds(device, parameters * (2.0 + states), parameters * (1.0 + states))
 
     def predict_seconds(self, device: int, parameters: float) -> float:
         """Seconds of a weight prediction: weights and the optimizer's states (Adam: two moments) are read, a copy is written."""
         if parameters == 0:
             return 0.0
         states = 4.0 * OPTIMIZER_STATES[self.problem.optimizer] / self.problem.element_bytes
-        work = Work("elementwise", 0.0, parameters * (1.0 + states), parameters, 0.0)
-        return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", self.problem.precision)
+        return self._streaming_seconds(device, parameters * (1.0 + states), parameters)
+
+    def _streaming_seconds(self, device: int, read: float, written: float) -> float:
+        """Seconds of one pass over elements of the problem's width, at the device's rate for element-wise work.
+
+        A measured network's width is its profile's, whatever precisions the device knows: its bytes are moved as fp32.
+        """
+        problem, precision, scale = self.problem, self.problem.precision, 1.0
+        if problem.workload.bytes_per_element is not None:
+            precision, scale = "fp32", problem.element_bytes / PRECISION_BYTES["fp32"]
+        work = Work("elementwise", 0.0, read * scale, written * scale, 0.0)
+        return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", precision)
 
     @cached_property
     def parameters(self) -> NDArray[np.float64]:

@@ -107,6 +107,7 @@ class Workload:
     minibatch: default mini-batch of one device, in samples
     bytes_per_element: bytes of one element of a measured profile (4 for fp32); None for an analytic workload,
         whose precision is the problem's choice
+    measured_on: what the profile calls the device that it was measured on; "" where it does not say
 
     Raises ValueError (one line) if a rule is broken.
     """
@@ -117,6 +118,7 @@ class Workload:
     sample: str = "sample"
     minibatch: int = 1
     bytes_per_element: int | None = None
+    measured_on: str = ""
 
     def __post_init__(self) -> None:
         _check_workload(self)
@@ -153,6 +155,11 @@ class Workload:
     def flop(self) -> float:
         """Forward FLOP of one sample (a multiply-add counts 2)."""
         return math.fsum(layer.flop for layer in self.layers)
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether it was measured that a layer takes time, or a layer was not measured."""
+        return any(not layer.measured or any(f or b for _, f, b in layer.measured) for layer in self.layers)
 
     def scaled_to(self, minibatch: int) -> Workload:
         """The same network at another default mini-batch of one device (samples).

@@ -18,6 +18,8 @@ OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """State tensors a parameter (fp32 each): none, momentum, two moments."""
 
 
+DEFAULT_PRECISION: Precision = "fp32"
+
 WEIGHT_VERSIONS = ("stashing", "vertical-sync")
 """What PipeDream's asynchronous schedules keep of old weights: a stage's backward uses the weights of its own forward, or
 every stage uses those that the input stage had for the minibatch."""
@@ -41,7 +43,7 @@ class Problem:
     workload: Workload
     cluster: Cluster
     batch: int
-    precision: Precision = "fp32"
+    precision: Precision = DEFAULT_PRECISION
     optimizer: str = "momentum"
     recompute: bool = False
     communication: Communication = "overlapped"
@@ -66,6 +68,24 @@ class Problem:
     def element_bytes(self) -> int:
         """Bytes of one element of weights, activations and gradients."""
         return self.workload.bytes_per_element or PRECISION_BYTES[self.precision]
+
+    def doubts(self) -> tuple[str, ...]:
+        """What of the problem has no effect on its answer though a reader would expect one, a line each."""
+        workload = self.workload
+        if not any(layer.measured for layer in workload.layers):
+            return ()
+        names = sorted({device.name for device in self.cluster.devices})
+        on = f"on {workload.measured_on}" if workload.measured_on else "on a device that the profile does not name"
+        found = [
+            f"workload {workload.name!r} was measured {on}: its layers take these seconds on {', '.join(names)}, "
+            "whatever the accelerator"
+        ]
+        if workload.bytes_per_element is not None and self.precision != DEFAULT_PRECISION:
+            found.append(
+                f"precision {self.precision} is ignored: workload {workload.name!r} was measured at "
+                f"{workload.bytes_per_element} bytes an element"
+            )
+        return tuple(found)
 
     @property
     def optimizer_bytes(self) -> float:

@@ -176,6 +176,8 @@ def fault(path: Path) -> str | None:
     except BaseException as error:
         return f"ends in {type(error).__name__}: {str(error)[:200]}"
     said, complaint = out.getvalue(), err.getvalue()
+    if code == 0:  # doubts about a right file are lines of their own
+        complaint = "".join(one for one in complaint.splitlines(keepends=True) if ": warning: " not in one)
     if code not in (0, 4):
         return f"exit code {code}: {complaint[:200]}"
     line, silent = (said, complaint) if code == 0 else (complaint, said)
@@ -215,6 +217,156 @@ PLAN = {
         "backward_sizes": [],
     },
 }
+
+
+def _node(number: int, operator: str, seconds: str, output: str, parameters: str) -> str:
+    return (
+        f"node{number} -- {operator} -- forward_compute_time={seconds}, backward_compute_time=0.2, "
+        f"activation_size={output}, parameter_size={parameters}\n"
+    )
+
+
+GRAPH = (
+    _node(1, "Input0", "0.000", "0.0", "0.0")
+    + _node(
+        2, "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), groups=1)", "1.5", "8192.000", "896.000"
+    )
+    + _node(3, "ReLU(inplace)", "0.1", "8192.0", "0.0")
+    + _node(4, "Linear(in_features=10, out_features=5, bias=True)", "1e-1", "40.0", "220.0")
+    + "\tnode1 -- node2\n\tnode2 -- node3\n\tnode3 -- node4\n"
+).encode()
+
+RECURRENT = (
+    _node(1, "Embedding(100, 8, padding_idx=0)", "0.3", "256.0", "3200.0")
+    + _node(2, "LSTM(8, 8)", "2.0", "[256.0; 64.0; 64.0]", "2304.0")
+    + _node(3, "__getitem__(0)", "0.0", "256.0", "0.0")
+    + "\tnode1 -- node2\n\tnode2 -- node3\n"
+).encode()
+
+_SHIPPED = Path(__file__).resolve().parents[1] / "hardware_profiles"
+COMPUTE = b"""kind = "gpu"
+name = "mine"
+memory_gib = 24
+reserve_gib = 1
+memory_bandwidth_gb_per_s = 1008
+[compute]
+tflops_fp32 = 82.6
+tflops_fp16 = 165.2
+[overhead]
+call_us = 7
+step_us = 2
+[efficiency.convolution]
+forward = 0.5
+saturation_us = 3
+window_exponent = 0.4
+transform_traffic = 9
+"""
+
+EXPLICIT = b"""name = "triangle"
+allreduce = "flat-ring"
+[[devices]]
+name = "a"
+accelerator = "vcu118"
+[[devices]]
+name = "b"
+accelerator = "p40"
+server = "rack"
+[[switches]]
+name = "hub"
+[[links]]
+between = ["a", "hub"]
+bandwidth_gb_per_s = 1
+latency_us = 3
+[[links]]
+between = ["b", "hub"]
+bandwidth_gbps = 10
+duplex = "half"
+shared = "bus"
+"""
+
+CONFIGS = (
+    {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_embd": 8,
+        "n_head": 2,
+        "n_positions": 16,
+        "vocab_size": 32,
+        "resid_pdrop": 0.1,
+    },
+    {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 8,
+        "num_attention_heads": 4,
+        "vocab_size": 32,
+        "num_key_value_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 16,
+        "tie_word_embeddings": True,
+    },
+    {
+        "model_type": "bert",
+        "num_hidden_layers": 2,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "vocab_size": 32,
+        "intermediate_size": 16,
+        "max_position_embeddings": 16,
+        "architectures": ["BertForMaskedLM"],
+    },
+)
+
+TIMING = {
+    "samples": 1,
+    "forward_seconds": 1e-3,
+    "backward_seconds": 2e-3,
+    "forward_spread": 0.1,
+    "backward_spread": 0.1,
+}
+PROFILED = {
+    "format": "pipeplan-profile-1",
+    "name": "two",
+    "sample": "image",
+    "minibatch": 4,
+    "bytes_per_element": 4,
+    "measurement": {
+        "model": "two",
+        "device": "cpu",
+        "device_name": "x86",
+        "torch": "2",
+        "input_shape": [3, 8],
+        "warm_up": 1,
+        "repeats": 3,
+        "spread": 0.1,
+        "steady": True,
+        "whole": [],
+    },
+    "layers": [
+        {
+            "name": "a",
+            "kind": "linear",
+            "parameters": 10,
+            "flop": 20.0,
+            "output_elements": 5.0,
+            "stashed_elements": 2.0,
+            "timings": [TIMING, {**TIMING, "samples": 4}],
+        },
+        {
+            "name": "b",
+            "kind": "linear",
+            "parameters": 0,
+            "flop": 20.0,
+            "output_elements": 5.0,
+            "stashed_elements": 2.0,
+            "timings": [TIMING],
+            "tied_to": "a",
+            "tied_parameters": 10,
+        },
+    ],
+    "edges": [[0, 1]],
+}
+
 
 READERS: tuple[Reader, ...] = (
     Reader(
@@ -258,6 +410,89 @@ READERS: tuple[Reader, ...] = (
             b"(0F0;0B0)OVERLAP_F_B",
             b"0UNSHARD",
             b"0B0,0B0",
+        ),
+    ),
+    Reader(
+        "graph",
+        ".txt",
+        (GRAPH, RECURRENT),
+        (
+            b"node2 -- ",
+            b"\tnode2 -- node3\n",
+            b"groups=0",
+            b"[1; 2]",
+            b"LSTM(1024, 0)",
+            b"Add",
+            b"parameter_size=",
+            b" -- ",
+        ),
+    ),
+    Reader(
+        "accelerator",
+        ".toml",
+        (COMPUTE, (_SHIPPED / "accelerators" / "vcu118.toml").read_bytes()),
+        (
+            b"[dsp]",
+            b"[[compute]]",
+            b"tflops_bf16 = 1e99",
+            b"lanes = 0",
+            b'"fpga"',
+            b"kind",
+            b"[efficiency.magic]",
+            b"inf",
+        ),
+    ),
+    Reader(
+        "cluster",
+        ".toml",
+        (
+            EXPLICIT,
+            *((_SHIPPED / "clusters" / f"{name}.toml").read_bytes() for name in ("pipedream-a", "fpga-mixed-4")),
+        ),
+        (
+            *(
+                b"[[servers]]",
+                b"[network]",
+                b'"full"',
+                b'"ring"',
+                b'"shared-bus"',
+                b"devices = 100000000",
+                b"count = 0",
+            ),
+            *(b'accelerator = "/dev/zero"', b'"a"', b'"hub"', b"[[links]]", b"carries_network = true", b'"flat-ring"'),
+        ),
+    ),
+    Reader(
+        "configuration",
+        ".json",
+        tuple(json.dumps(one).encode() for one in CONFIGS),
+        (
+            b'"gpt2"',
+            b'"llama"',
+            b'"bert"',
+            b'"n_layer"',
+            b"10000000",
+            b"10000",
+            b'"n_inner": 1e9',
+            b"[]",
+            b"{}",
+            b'"head_dim": 3',
+        ),
+    ),
+    Reader(
+        "profile",
+        ".json",
+        (json.dumps(PROFILED, indent=1).encode(),),
+        (
+            b'"pipeplan-profile-2"',
+            b"[[0, 0]]",
+            b"[1, 0]",
+            b'"timings"',
+            b'"loss"',
+            b"[]",
+            b"{}",
+            b'"tied_to": "b"',
+            b"1e18",
         ),
     ),
 )

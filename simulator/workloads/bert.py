@@ -41,9 +41,9 @@ def bert(
 
     Raises ValueError.
     """
-    if layers < 1 or vocabulary < 1 or token_types < 0:
+    if not 1 <= layers <= op.MOST_BLOCKS or vocabulary < 1 or token_types < 0:
         raise ValueError(
-            f"BERT layers and vocabulary must be at least 1 and token_types at least 0, "
+            f"BERT layers must be from 1 to {op.MOST_BLOCKS}, vocabulary at least 1 and token_types at least 0, "
             f"got {layers}, {vocabulary} and {token_types}"
         )
     if positions < sequence:

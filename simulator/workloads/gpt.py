@@ -36,8 +36,10 @@ def gpt(
 
     Layers: embedding, ten a block (see `transformer`), final norm, head, loss. Raises ValueError.
     """
-    if layers < 1 or vocabulary < 1:
-        raise ValueError(f"GPT layers and vocabulary must be at least 1, got {layers} and {vocabulary}")
+    if not 1 <= layers <= op.MOST_BLOCKS or vocabulary < 1:
+        raise ValueError(
+            f"GPT layers must be from 1 to {op.MOST_BLOCKS} and vocabulary at least 1, got {layers} and {vocabulary}"
+        )
     learned = sequence if positions is None else positions
     if learned < sequence:
         raise ValueError(f"GPT sequence must be at most its learned positions ({learned}), got {sequence}")

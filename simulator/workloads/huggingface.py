@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hardware_profiles import read_bytes
+from hardware_profiles import read_bytes, shown
 from simulator.layers import Workload
 from simulator.workloads.bert import Heads, bert
-from simulator.workloads.errors import WorkloadFileError
+from simulator.workloads.errors import LARGEST_SIZE, WorkloadFileError
 from simulator.workloads.gpt import gpt
 from simulator.workloads.llama import llama
+from simulator.workloads.transformer import MOST_BLOCKS
 
 BERT_HEADS: dict[str, Heads] = {
     "BertModel": "pooler",
@@ -20,9 +21,6 @@ BERT_HEADS: dict[str, Heads] = {
     "BertForPreTraining": "pretraining",
 }
 """What follows the encoder, by the `architectures` entry of a BERT configuration."""
-
-LARGEST_SIZE = 10_000_000
-"""No published size comes near; a slip of the pen would fill the memory."""
 
 
 class ConfigFormatError(WorkloadFileError):
@@ -81,16 +79,16 @@ class _Config:
 
     def error(self, key: str, rule: str) -> ConfigFormatError:
         """The error for `key`: file, key, value, rule."""
-        got = f"got {self.values[key]!r}" if key in self.values else "it is missing"
+        got = f"got {shown(self.values[key])}" if key in self.values else "it is missing"
         return ConfigFormatError(f"{self.path}: {key} {rule}, {got}")
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A whole number from 1 to LARGEST_SIZE; `default` if absent or null (None: the key is required)."""
+    def count(self, key: str, default: int | None = None, most: int = LARGEST_SIZE) -> int:
+        """A whole number from 1 to `most`; `default` if absent or null (None: the key is required)."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_SIZE:
-            raise self.error(key, f"must be a whole number from 1 to {LARGEST_SIZE}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.error(key, f"must be a whole number from 1 to {most}")
         return value
 
     def multiple(self, key: str, divisor_key: str) -> None:
@@ -120,7 +118,7 @@ def _gpt2(config: _Config, sequence: int | None, flash: bool) -> Workload:
     hidden, positions = config.count("n_embd"), config.count("n_positions")
     config.multiple("n_embd", "n_head")
     return gpt(
-        config.count("n_layer"),
+        config.count("n_layer", most=MOST_BLOCKS),
         hidden,
         config.count("n_head"),
         positions if sequence is None else sequence,
@@ -144,7 +142,7 @@ def _llama(config: _Config, sequence: int | None, flash: bool) -> Workload:
     if config.values.get("num_key_value_heads") is not None:
         config.multiple("num_attention_heads", "num_key_value_heads")
     return llama(
-        config.count("num_hidden_layers"),
+        config.count("num_hidden_layers", most=MOST_BLOCKS),
         hidden,
         heads,
         config.count("intermediate_size"),
@@ -168,7 +166,7 @@ def _bert(config: _Config, sequence: int | None, flash: bool) -> Workload:
     if not isinstance(architectures, list) or str(architectures[0]) not in BERT_HEADS:
         raise config.error("architectures", f"must name one of {', '.join(BERT_HEADS)}")
     return bert(
-        config.count("num_hidden_layers"),
+        config.count("num_hidden_layers", most=MOST_BLOCKS),
         hidden,
         config.count("num_attention_heads"),
         positions if sequence is None else sequence,

@@ -36,8 +36,10 @@ def llama(
 
     Raises ValueError.
     """
-    if layers < 1 or vocabulary < 1:
-        raise ValueError(f"Llama layers and vocabulary must be at least 1, got {layers} and {vocabulary}")
+    if not 1 <= layers <= op.MOST_BLOCKS or vocabulary < 1:
+        raise ValueError(
+            f"Llama layers must be from 1 to {op.MOST_BLOCKS} and vocabulary at least 1, got {layers} and {vocabulary}"
+        )
     shape = op.Shape(
         hidden=hidden,
         heads=heads,

@@ -60,6 +60,8 @@ class ProfiledLayer(_Table, frozen=True, kw_only=True):
     output_elements: _Amount
     stashed_elements: _Amount
     timings: Annotated[list[LayerTiming], msgspec.Meta(min_length=1)]
+    tied_to: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    tied_parameters: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
 
 
 class WholePass(_Table, frozen=True, kw_only=True):
@@ -115,12 +117,25 @@ class MeasuredProfile(_Table, frozen=True, kw_only=True):
                 parameters=layer.parameters,
                 output_elements=layer.output_elements,
                 stashed_elements=layer.stashed_elements,
+                tied_to=layer.tied_to,
+                tied_parameters=layer.tied_parameters,
                 measured=tuple((one.samples, one.forward_seconds, one.backward_seconds) for one in layer.timings),
             )
             for layer in self.layers
         )
         edges = tuple((producer, consumer) for producer, consumer in self.edges)
-        return Workload(self.name, layers, edges, self.sample, self.minibatch, self.bytes_per_element)
+        workload = Workload(
+            self.name,
+            layers,
+            edges,
+            self.sample,
+            self.minibatch,
+            self.bytes_per_element,
+            measured_on=self.measurement.device_name,
+        )
+        if not workload.takes_time:
+            raise ValueError("$.layers: no layer takes any time; at least one of its seconds must be above 0")
+        return workload
 
     def to_json(self) -> str:
         """The file's text."""

@@ -13,7 +13,6 @@ edge, in any order; milliseconds and fp32 bytes of one mini-batch:
 from __future__ import annotations
 
 import heapq
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from pathlib import Path
 from hardware_profiles import read_bytes, shown
 from simulator.layers import Workload
 from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
-from simulator.workloads.errors import WorkloadFileError
+from simulator.workloads.errors import LARGEST_SIZE, WorkloadFileError
 
 BYTES_PER_ELEMENT = 4
 """Profiles are taken in fp32."""
@@ -61,10 +60,13 @@ VIEWS = ("View", "__getitem__")
 
 _NODE = re.compile(r"node([0-9]{1,9})")
 _OPERATOR = re.compile(r"[A-Za-z_]+(?:\d+d)?")
-_LINEAR = re.compile(r"Linear\(in_features=(\d+), out_features=(\d+)")
-_LSTM = re.compile(r"LSTM\((\d+), (\d+)")
-_CONVOLUTION = re.compile(r"Conv2d\((\d+), (\d+), kernel_size=\((\d+), (\d+)\)")
-_GROUPS = re.compile(r"groups=(\d+)")
+_LINEAR = re.compile(r"Linear\(in_features=(\d+), out_features=(\d+)", re.ASCII)
+_LSTM = re.compile(r"LSTM\((\d+), (\d+)", re.ASCII)
+_CONVOLUTION = re.compile(r"Conv2d\((\d+), (\d+), kernel_size=\((\d+), (\d+)\)", re.ASCII)
+_GROUPS = re.compile(r"groups=(\d+)", re.ASCII)
+
+LARGEST_AMOUNT = 1e15
+"""Milliseconds or bytes of a node at most: 30,000 years, or a petabyte."""
 
 
 class ProfileFormatError(WorkloadFileError):
@@ -200,9 +202,16 @@ def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
         raise ProfileFormatError(
             f"{where}: parameter_size must be a multiple of {BYTES_PER_ELEMENT} bytes (fp32), got {sum(parameters):g}"
         )
+    description = " -- ".join(parts[1:-1])
+    for pattern in (_LINEAR, _LSTM, _CONVOLUTION, _GROUPS):
+        for size in match.groups() if (match := pattern.search(description)) else ():
+            if not 1 <= float(size) <= LARGEST_SIZE:
+                raise ProfileFormatError(
+                    f"{where}: sizes of an operator must be from 1 to {LARGEST_SIZE}, got {shown(size)}"
+                )
     return _Node(
         number=_parse_number(where, parts[0]),
-        description=" -- ".join(parts[1:-1]),
+        description=description,
         forward=sum(forward) / 1e3,
         backward=sum(backward) / 1e3,
         outputs=tuple(size / BYTES_PER_ELEMENT for size in outputs),
@@ -231,8 +240,8 @@ def _parse_amounts(where: str, key: str, text: str) -> list[float]:
             amount = float(item)
         except ValueError:
             raise ProfileFormatError(f"{where}: {key} must be a number, got {shown(text)}") from None
-        if not math.isfinite(amount) or amount < 0:
-            raise ProfileFormatError(f"{where}: {key} must be finite and not negative, got {shown(text)}")
+        if not 0 <= amount <= LARGEST_AMOUNT:
+            raise ProfileFormatError(f"{where}: {key} must be from 0 to {LARGEST_AMOUNT:g}, got {shown(text)}")
         amounts.append(amount)
     return amounts
 
@@ -372,4 +381,10 @@ def _build(
         raise ProfileFormatError(f"{path}:1: every node is an Input; there is nothing to compute")
     kinds = {node.kind for node in nodes.values()}
     sample = "sequence" if kinds & {"recurrent", "embedding"} else "image" if "convolution" in kinds else "sample"
-    return builder.build(path.stem, sample=sample, minibatch=minibatch, bytes_per_element=BYTES_PER_ELEMENT)
+    try:
+        workload = builder.build(path.stem, sample=sample, minibatch=minibatch, bytes_per_element=BYTES_PER_ELEMENT)
+    except ValueError as error:  # a rule of the whole network: too many parameters
+        raise ProfileFormatError(f"{path}:1: {error}") from error
+    if not workload.takes_time:
+        raise ProfileFormatError(f"{path}:1: no layer takes any time; at least one compute time must be above 0")
+    return workload

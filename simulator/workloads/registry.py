@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable
 
-from hardware_profiles import plugged_in
+from hardware_profiles import plugged_in, shown
 from simulator.layers import Workload
 from simulator.workloads.alexnet import alexnet
 from simulator.workloads.bert import bert_base, bert_large
@@ -85,10 +85,11 @@ def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
     """
     if spec.startswith(CHAIN):
         layers = spec.removeprefix(CHAIN)
-        if not (layers.isascii() and layers.isdigit() and 1 <= int(layers[:9]) <= LONGEST_CHAIN):
-            raise ValueError(f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {spec!r}")
+        digits = layers.lstrip("0")
+        if not (layers.isascii() and layers.isdigit() and 0 < len(digits) <= 9 and int(digits) <= LONGEST_CHAIN):
+            raise ValueError(f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {shown(spec)}")
         _refuse_sequence(spec, sequence)
-        return uniform_chain(int(layers))
+        return uniform_chain(int(digits))
     if spec.endswith(".txt"):
         _refuse_sequence(spec, sequence)
         return read_profile(spec)

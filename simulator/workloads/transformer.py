@@ -17,6 +17,9 @@ from dataclasses import dataclass, fields
 
 from simulator.workloads.builder import Builder
 
+MOST_BLOCKS = 10_000
+"""Blocks of a model at most, in which a hundred thousand layers are."""
+
 MASK = 0.5
 """16-bit elements that one byte of a dropout mask takes."""
 

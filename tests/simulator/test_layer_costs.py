@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import Cluster, Link
+from hardware_profiles import Cluster, Link, load_cluster
 from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload
 from simulator.workloads.synthetic import chain
 from tests.simulator.strategies import UnitDevice, chain_cluster
@@ -96,6 +96,23 @@ def test_stashed_and_crossing_bytes() -> None:
 def test_no_weights_no_update() -> None:
     """A stage without weights has nothing to update."""
     assert LayerCosts(mixed()).update_seconds(0, 0.0) == 0.0
+
+
+def test_the_precision_is_no_matter_of_a_measured_network() -> None:
+    """Its update moves the profile's 4 bytes an element at any precision, on devices that do not know it either."""
+    cluster = load_cluster("pipedream-c").take(1)  # Titan X: fp32 only
+    layer = Layer("one", "linear", 5.0, 1000, 1.0, 1.0, measured=ROWS)
+    seconds = set()
+    for precision in ("fp32", "fp16", "int8"):
+        costs = LayerCosts(Problem(Workload("w", (layer,), (), bytes_per_element=4), cluster, 1, precision=precision))
+        seconds.add(
+            (costs.update_seconds(0, 1e6), costs.predict_seconds(0, 1e6), float(costs.seconds(0, 4, "forward")[0]))
+        )
+    assert len(seconds) == 1
+    half = LayerCosts(Problem(Workload("w", (layer,), (), bytes_per_element=2), cluster, 1, optimizer="sgd"))
+    overhead = cluster.devices[0].call_overhead  # type: ignore[attr-defined]
+    update = seconds.pop()[0] - overhead
+    assert half.update_seconds(0, 1e6) - overhead == pytest.approx(update * (2 + 2 + 2 + 4 + 4) / (4 * 3 + 4 * 2))
 
 
 def plan_costs(stages: tuple[Stage, ...], **changes: Any) -> PlanCosts:

@@ -89,8 +89,8 @@ def test_the_sequence_can_be_shorter_than_the_longest(tmp_path: Path) -> None:
     [
         ({"model_type": "t5"}, "model_type must be one of gpt2, llama, bert, got 't5'"),
         ({"model_type": None}, "model_type must be one of gpt2, llama, bert, got None"),
-        ({"n_layer": 0}, "n_layer must be a whole number from 1 to 10000000, got 0"),
-        ({"n_layer": "12"}, "n_layer must be a whole number from 1 to 10000000, got '12'"),
+        ({"n_layer": 0}, "n_layer must be a whole number from 1 to 10000, got 0"),
+        ({"n_layer": "12"}, "n_layer must be a whole number from 1 to 10000, got '12'"),
         ({"n_embd": True}, "n_embd must be a whole number from 1 to 10000000, got True"),
         ({"n_embd": 770}, r"n_embd must be a multiple of n_head \(12\), got 770"),
         ({"resid_pdrop": 2}, "resid_pdrop must be a probability from 0 to 1, got 2"),

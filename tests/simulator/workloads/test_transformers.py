@@ -113,7 +113,7 @@ def test_grouped_queries_shrink_keys_and_values_only() -> None:
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
-        (lambda: gpt(0, 8, 2), "GPT layers and vocabulary must be at least 1, got 0 and 50257"),
+        (lambda: gpt(0, 8, 2), "GPT layers must be from 1 to 10000 and vocabulary at least 1, got 0 and 50257"),
         (lambda: gpt(1, 9, 2), r"transformer hidden must be a positive multiple of heads \(2\), got 9"),
         (lambda: gpt(1, 8, 0), r"transformer hidden must be a positive multiple of heads \(0\), got 8"),
         (lambda: gpt(1, 8, 2, 0), "transformer sequence must be at least 1, got 0"),

@@ -1,0 +1,149 @@
+"""Bad input files: each ends the command with exit code 4 and one short line that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+
+GPU = 'kind = "gpu"\nname = "g"\nmemory_gib = 16\nmemory_bandwidth_gb_per_s = 900\n[compute]\ntflops_fp32 = 15\n'
+BOARD = Path(__file__).parents[2].joinpath("hardware_profiles", "accelerators", "vcu118.toml").read_text("utf-8")
+CLUSTER = (
+    'name = "c"\n[[servers]]\ncount = 2\naccelerator = "v100-sxm2"\ndevices = 2\n[servers.inside]\ntopology = "switch"\n'
+    "bandwidth_gb_per_s = 10\n[network]\nbandwidth_gbps = 10\n"
+)
+CONFIG = '{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 1, "n_positions": 8, "vocab_size": 8}'
+LINEAR = "Linear(in_features=10, out_features=10, bias=True)"
+HUGE = "1" + "0" * 400
+
+
+def node(description: str, forward: str = "1", size: str = "400", parameters: str = "0") -> str:
+    """One node of a PipeDream profile."""
+    return (
+        f"node1 -- {description} -- forward_compute_time={forward}, backward_compute_time={forward}, "
+        f"activation_size={size}, parameter_size={parameters}\n"
+    )
+
+
+BAD = {
+    "no groups": ("txt", node("Conv2d(10, 10, kernel_size=(3, 3), groups=0)"), "sizes of an operator must be from 1"),
+    "no output features": (
+        "txt",
+        node("Linear(in_features=10, out_features=0)"),
+        "must be from 1 to 10000000, got '0'",
+    ),
+    "LSTM without features": (
+        "txt",
+        node("LSTM(1024, 0)", size="[400; 10; 10]"),
+        "must be from 1 to 10000000, got '0'",
+    ),
+    "400 digits": (
+        "txt",
+        node(f"Linear(in_features={HUGE}, out_features=10)"),
+        "must be from 1 to 10000000, got '1000",
+    ),
+    "5000 digits": ("txt", node(f"Conv2d(1{'0' * 5000}, 2, kernel_size=(3, 3))"), "must be from 1 to 10000000"),
+    "endless seconds": ("txt", node(LINEAR, "1.7e308"), "forward_compute_time must be from 0 to 1e+15, got '1.7e308'"),
+    "endless bytes": ("txt", node(LINEAR, size="1e308"), "activation_size must be from 0 to 1e+15, got '1e308'"),
+    "endless weights": ("txt", node(LINEAR, parameters="1e308"), "parameter_size must be from 0 to 1e+15"),
+    "no time": ("txt", node(LINEAR, "0"), "no layer takes any time"),
+    "deep lists": ("toml", "a = " + "[" * 1500, "nested too deeply"),
+    "deep tables": ("toml", ".".join("a" * 3000) + " = 1\n", "nested too deeply"),
+    "a long name": ("toml", GPU.replace('"g"', f'"{"g" * 256}"'), "$.name = 'ggg"),
+    "a long cluster name": ("toml", CLUSTER.replace('"c"', f'"{"c" * 256}"'), "$.name = 'ccc"),
+    "a long accelerator name": ("toml", CLUSTER.replace("v100-sxm2", "v" * 256), "$.servers[0].accelerator = "),
+    "a long accelerator path": (
+        "toml",
+        CLUSTER.replace("v100-sxm2", "v" * 300 + ".toml"),
+        "$.servers[0].accelerator = ",
+    ),
+    "lanes of 400 digits": ("toml", BOARD.replace("lanes = 8", f"lanes = {HUGE}"), "$.transceivers.lanes = 1000"),
+    "an integer of 5000 digits": ("toml", GPU.replace("= 16", "= 1" + "0" * 5000), "has too many digits"),
+    "an accelerator without end": ("toml", CLUSTER.replace("v100-sxm2", "/dev/zero"), "is larger than"),
+    "a hundred million devices": (
+        "toml",
+        CLUSTER.replace("devices = 2", "devices = 100000000"),
+        "must be from 1 to 32768",
+    ),
+    "three thousand in a full graph": (
+        "toml",
+        CLUSTER.replace("devices = 2", "devices = 3000").replace('"switch"', '"full"'),
+        "a cluster has at most 65536 links",
+    ),
+    "ten million blocks": (
+        "json",
+        CONFIG.replace('"n_layer": 2', '"n_layer": 10000000'),
+        "whole number from 1 to 10000",
+    ),
+    "blocks of 400 digits": (
+        "json",
+        CONFIG.replace('"n_layer": 2', f'"n_layer": {HUGE}'),
+        "whole number from 1 to 10000",
+    ),
+    "blocks of 5000 digits": ("json", CONFIG.replace(": 2", ": 1" + "0" * 5000), "not usable JSON"),
+    "a large configuration": ("json", CONFIG + " " * 50_000_000, "is larger than"),
+    "a large profile": ("txt", node(LINEAR) + "\n" * 50_000_000, "is larger than"),
+    "a large table": ("toml", GPU + "\n" * 50_000_000, "is larger than"),
+}
+"""Suffix, text, and what the message says."""
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_one_line_and_exit_code_4(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check`, and where the file says what to plan also `plan`, name the file and the rule and print nothing else."""
+    suffix, text, said = BAD[name]
+    path = tmp_path / f"bad.{suffix}"
+    path.write_text(text, encoding="utf-8")
+    option = {"txt": "--profile", "json": "--workload", "toml": "--cluster"}[suffix]
+    plan = ["plan", option, str(path), "--planner", "uniform"]
+    for words in (["check", str(path)], *([] if "kind =" in text else [plan])):
+        assert main(words) == 4
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert len(captured.err) <= 300
+        assert str(path) in captured.err
+        assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--workload", "chain:0000000010000000"],
+        ["--workload", "chain:" + "9" * 5000],
+        ["--workload", "chain:0"],
+        ["--cluster", "a" * 300],
+    ],
+)
+def test_a_name_that_is_too_much_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2 and one short line."""
+    assert main(["plan", "--planner", "uniform", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert len(captured.err) <= 300
+
+
+def test_doubts_are_lines_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number that is unusual, a precision that is ignored, seconds that do not follow the accelerator: said once each."""
+    path = tmp_path / "gpu.toml"
+    path.write_text(GPU.replace("= 15\n", "= 15000\n"), encoding="utf-8")
+    assert main(["check", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 1
+    assert captured.err.startswith(f"pipeplan check: warning: {path}: $.compute.tflops_fp32 = 15000 is unusual: ")
+    profile = tmp_path / "profile.txt"
+    profile.write_text(node(LINEAR, size="80", parameters="400"), encoding="utf-8")
+    words = ["plan", "--profile", str(profile), "--cluster", "pipedream-c", "--devices", "1", "--planner", "uniform"]
+    assert main([*words, "--precision", "int8", "--json"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": warning: ")[2][:40] for line in lines] == [
+        "workload 'profile' was measured on a dev",
+        "precision int8 is ignored: workload 'pro",
+    ]
+    assert main([*words, "--json"]) == 0
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["plan", "--workload", "chain:2", "--cluster", "pipedream-c", "--devices", "1", "--json"]) == 0
+    assert capsys.readouterr().err == ""
