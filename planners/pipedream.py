@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.pipedream_kernels import (
+    BARRIER,
     LITERAL,
     RING,
     SCRIPT,
@@ -33,7 +34,7 @@ from planners.pipedream_kernels import (
 from planners.pipedream_table import StateTable
 from simulator import AntichainStates, InfeasiblePlanError
 
-VARIANTS = {"paper": RING, "script": SCRIPT, "literal": LITERAL}
+VARIANTS = {"paper": RING, "barrier": BARRIER, "script": SCRIPT, "literal": LITERAL}
 
 _Context = tuple[int, Fraction]  # a level, and the workers downstream of one of its components
 
@@ -125,19 +126,22 @@ def partition(
     activation_transfers: bool = True,
     collective_bandwidths: Sequence[float] | None = None,
     unversioned_copies: float = 1.0,
+    replicated_copies: float = 0.0,
+    recompute: bool = False,
 ) -> HierarchicalPartition:
     """The partition with the fastest slowest stage; every worker has a place in it.
 
     workers_per_level: components that each level joins, lowest level first: (4, 4) is 4 servers of 4 devices
     bandwidths: bytes a second of the links of each level, lowest first
-    variant: "paper", all-reduce by a ring, 2 (m-1)/m W/B, overlapped with compute; "script", PipeDream's published
-        program, which adds 4 (m-1)/m W/B to it and divides transfers by the replicas; "literal", the paper's form
-        with 2 (m-1) W/B, as some notes of it print
+    variant: "paper", all-reduce by a ring, 2 (m-1)/m W/B, overlapped with compute; "barrier", the same ring after the
+        compute, while replicas wait for it; "script", PipeDream's published program, which adds 4 (m-1)/m W/B to it
+        and divides transfers by the replicas; "literal", the paper's form with 2 (m-1) W/B, as some notes of it print
     straight: no stage has a second replica
     memory_bytes: a device's capacity. Paper: as many weight versions and stashed mini-batches as PipeDream's
         runtime keeps (1 + workers downstream / replicas, rounded up), and `unversioned_copies` of the weights for
-        gradients and optimizer. Script: its own test, a level at a time, ceil(workers downstream / replicas) x
-        (outputs + weights).
+        gradients and optimizer, `replicated_copies` more on a stage with replicas. Script: its own test, a level at a
+        time, ceil(workers downstream / replicas) x (outputs + weights).
+    recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
     activation_transfers: whether activations and their gradients take time between stages
     collective_bandwidths: bytes a second that an all-reduce reaches on each level; `bandwidths` unless given
     Raises ValueError for options outside these rules, InfeasiblePartition if no partition fits into memory.
@@ -158,6 +162,8 @@ def partition(
         activation_transfers,
         _checked_memory(memory_bytes),
         unversioned_copies,
+        replicated_copies,
+        recompute,
     )
     top = len(search.workers) - 1
     states = len(table)
@@ -288,7 +294,7 @@ def _load_kernels() -> None:
     one, nothing = np.ones((1, 1), dtype=np.bool_), np.zeros(1)
     states = AntichainStates(one, one, one, np.zeros(0, dtype=np.int32), np.zeros(2, dtype=np.int64))
     table = StateTable(states, nothing, nothing, nothing, nothing, nothing, nothing)
-    _Search(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0).expand(1, Fraction(0), 0, 1)
+    _Search(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0, 0.0, False).expand(1, Fraction(0), 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +310,8 @@ class _Search:
     transfers: bool
     memory: float
     unversioned_copies: float
+    replicated_copies: float
+    recompute: bool
     _slices: dict[_Context, NDArray[np.float64]] = field(default_factory=dict)
     _inner: dict[_Context, tuple[NDArray[np.float64], NDArray[np.int32]]] = field(default_factory=dict)
 
@@ -389,6 +397,8 @@ class _Search:
             downstream.numerator,
             downstream.denominator,
             self.unversioned_copies,
+            self.replicated_copies,
+            self.recompute,
         )
 
     def _contexts(self, level: int, downstream: Fraction) -> tuple[NDArray[np.float64], NDArray[np.int32]]:

@@ -24,6 +24,7 @@ Integers = NDArray[np.int64] | NDArray[np.int32]
 RING = 0
 SCRIPT = 1
 LITERAL = 2
+BARRIER = 3
 
 # Bounds are compared with this slack, so that a rounding error in a bound never hides a candidate.
 _SLACK = 1.0 - 1e-12
@@ -32,7 +33,7 @@ _SLACK = 1.0 - 1e-12
 @kernel(error_model="numpy")
 def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float, replicas: int) -> float:
     """Seconds of the gradient all-reduce of one stage, before the division by `replicas`."""
-    if form == RING:
+    if form in (RING, BARRIER):
         return 2.0 * (replicas - 1) / replicas * (parameter_bytes / bandwidth)
     if form == SCRIPT:
         return (4.0 * (replicas - 1) * parameter_bytes) / (bandwidth * replicas)
@@ -41,8 +42,8 @@ def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float,
 
 @kernel(error_model="numpy")
 def stage_seconds(form: int, inner_seconds: float, synchronization: float, replicas: int) -> float:
-    """Seconds a mini-batch of one stage over `replicas`: the script adds the all-reduce, the paper hides it."""
-    if form == SCRIPT:
+    """Seconds a mini-batch of one stage over `replicas`: the script and a barrier add the all-reduce, the paper hides it."""
+    if form in (SCRIPT, BARRIER):
         return (inner_seconds + synchronization) / replicas
     return max(inner_seconds, synchronization) / replicas
 
@@ -59,24 +60,35 @@ def _split_seconds(
 
 
 @kernel(error_model="numpy")
-def _versions(form: int, workers: int, numerator: int, denominator: int) -> Floats:
-    """Copies of a mini-batch that a stage keeps if, with all before it, it takes m of `workers` and itself m': [m, m']."""
-    versions = np.zeros((workers + 1, workers + 1))
+def _copies(
+    form: int, workers: int, numerator: int, denominator: int, fixed: float, replicated: float
+) -> tuple[Floats, Floats]:
+    """Mini-batches that a stage has in flight, and copies of its weights that it keeps, each [m, m'].
+
+    The stage and all before it take m of `workers`, itself m'. fixed, replicated: as in `solve_row`
+    """
+    flights = np.zeros((workers + 1, workers + 1))
+    weights = np.zeros((workers + 1, workers + 1))
     for total in range(1, workers + 1):
         for replicas in range(1, total + 1):
+            downstream = (workers - total) * denominator + numerator * workers
             if form == SCRIPT:
-                versions[total, replicas] = -((total - workers) // replicas)
+                versions = -((total - workers) // replicas)
+                flights[total, replicas], weights[total, replicas] = versions, versions
             else:
                 # Downstream workers per replica, rounded up, are the warm-up forwards; one more version is in use.
-                downstream = (workers - total) * denominator + numerator * workers
-                versions[total, replicas] = 1 - ((-downstream) // (replicas * denominator))
-    return versions
+                versions = 1 - ((-downstream) // (replicas * denominator))
+                flights[total, replicas] = versions
+                alone = replicas == workers and numerator == 0  # one stage: plain data parallelism
+                weights[total, replicas] = versions + fixed + (0.0 if replicas == 1 or alone else replicated)
+    return flights, weights
 
 
 @kernel(error_model="numpy")
-def _fits(memory: float, fixed: float, versions: float, stash: float, parameters: float) -> bool:
-    """Whether a stage fits; `fixed` counts the copies of its weights that have no versions."""
-    return bool(versions * (stash + parameters) + fixed * parameters <= memory)
+def _bytes(flights: float, weights: float, stash: float, parameters: float, entry: float, recompute: bool) -> float:
+    """Bytes of a stage; one that recomputes keeps its input of each mini-batch in flight, and stashes only one."""
+    kept = stash + flights * entry if recompute else flights * stash
+    return kept + weights * parameters
 
 
 @kernel(error_model="numpy")
@@ -143,6 +155,8 @@ def solve_row(
     outer_numerator: int,
     outer_denominator: int,
     fixed: float,
+    replicated: float,
+    recompute: bool,
     best: Floats,
     floor: Floats,
     split: Integers,
@@ -157,6 +171,8 @@ def solve_row(
     context: (workers + 1, workers + 1), which `inner` a last stage with m' of m workers has, at [m, m']
     memory_here: whether to test `memory` (bytes) at this level
     outer_numerator / outer_denominator: components downstream of this one, per replica of the stage it is in
+    fixed: copies of the weights beside their versions; replicated: further ones of a stage with replicas
+    recompute: a stage keeps its input alone and runs forward again
     floor: scratch like `best`, its running minimum over m
     split, last: int32 like `best`: last state before the last stage (-1: one stage), and its replicas
     """
@@ -166,10 +182,9 @@ def solve_row(
     base_seconds = seconds[start - 1] if start > 0 else 0.0
     base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
     base_stash = stash_bytes[start - 1] if start > 0 else 0.0
-    versions = np.empty((0, 0))
+    flights, weights = np.empty((0, 0)), np.empty((0, 0))
     if memory_here:
-        versions = _versions(form, workers, outer_numerator, outer_denominator)
-        fixed = 0.0 if form == SCRIPT else fixed
+        flights, weights = _copies(form, workers, outer_numerator, outer_denominator, fixed, replicated)
     sending = 2.0 * output_bytes / bandwidth if transfers else np.zeros(states)
 
     # Where a stage may end: states that hold state start-1. The official script also takes states that do not, a
@@ -193,7 +208,13 @@ def solve_row(
         parameters = parameter_bytes[state] - base_parameters
         stash = stash_bytes[state] - base_stash
         for total in range(1, most_replicas + 1):
-            if memory_here and not _fits(memory, fixed, versions[total, total], stash, parameters):
+            entry = output_bytes[start - 1] if start > 0 else 0.0
+            held = (
+                _bytes(flights[total, total], weights[total, total], stash, parameters, entry, recompute)
+                if memory_here
+                else 0.0
+            )
+            if held > memory:
                 continue
             whole = seconds[state] - base_seconds if lowest else inner[context[total, total], start, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, total)
@@ -215,7 +236,13 @@ def solve_row(
                 continue
             parameters = parameter_bytes[state] - parameter_bytes[cut]
             stash = stash_bytes[state] - stash_bytes[cut]
-            if memory_here and not _fits(memory, fixed, versions[total, replicas], stash, parameters):
+            if (
+                memory_here
+                and _bytes(
+                    flights[total, replicas], weights[total, replicas], stash, parameters, output_bytes[cut], recompute
+                )
+                > memory
+            ):
                 continue
             tail = seconds[state] - seconds[cut] if lowest else inner[context[total, replicas], cut + 1, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
@@ -257,7 +284,18 @@ def solve_row(
                     continue
                 replicas = int(bound * inverse[total]) + 1  # fewer cannot do the compute part in time
                 most = min(most_replicas, total - 1)
-                if memory_here and not _fits(memory, fixed, versions[total, most], stash, parameters):
+                if (
+                    memory_here
+                    and _bytes(
+                        flights[total, most],
+                        weights[total, most] - replicated,
+                        stash,
+                        parameters,
+                        output_bytes[cut],
+                        recompute,
+                    )
+                    > memory
+                ):
                     continue  # fewer replicas keep more versions
                 while replicas <= most and floor_cut[total - replicas] < value:
                     synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
@@ -268,7 +306,16 @@ def solve_row(
                         )
                         continue
                     if best_cut[total - replicas] < value and (
-                        not memory_here or _fits(memory, fixed, versions[total, replicas], stash, parameters)
+                        not memory_here
+                        or _bytes(
+                            flights[total, replicas],
+                            weights[total, replicas],
+                            stash,
+                            parameters,
+                            output_bytes[cut],
+                            recompute,
+                        )
+                        <= memory
                     ):
                         if not lowest and context[total, replicas] > 0:
                             tail = inner[context[total, replicas], cut + 1, state]
@@ -312,6 +359,8 @@ def solve_all_rows(
     outer_numerator: int,
     outer_denominator: int,
     fixed: float,
+    replicated: float,
+    recompute: bool,
 ) -> Floats:
     """A(i..j, workers) for every i and j, (states, states); infinite where there is no such slice or none fits.
 
@@ -347,6 +396,8 @@ def solve_all_rows(
             outer_numerator,
             outer_denominator,
             fixed,
+            replicated,
+            recompute,
             best,
             floor,
             split,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from planners.candidates import closest_to_fit, devices_in_order, microbatch_counts
+from planners.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
 from planners.pipedream import HierarchicalPartition, InfeasiblePartition, LevelStage, partition
 from planners.pipedream_table import StateTable, state_table
-from planners.search import Evaluator, Request, fitting
+from planners.search import Evaluator, Request, best_plan, fitting
 from simulator import (
     InfeasiblePlanError,
+    OpKind,
     Plan,
     Problem,
     Stage,
     antichain_states,
+    build_schedule,
     equal_microbatches,
+    schedule_families,
 )
 
 Component = int | tuple["Component", ...]
@@ -51,7 +56,8 @@ class PipeDream:
 class PipeDreamFlush:
     """PipeDream's partition run synchronously: replicas split every micro-batch, one update a batch.
 
-    The partition is the one that `PipeDream` prefers; the number of micro-batches is chosen by simulation.
+    The partition is the one that `PipeDream` prefers, or the one with the fastest slowest stage within the memory of a flushed
+    pipeline, which has one version of the weights; that and the number of micro-batches are chosen by simulation.
     """
 
     request: Request = field(default_factory=Request)
@@ -61,14 +67,48 @@ class PipeDreamFlush:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best number of micro-batches; ValueError if the cluster is no tree of equal servers."""
         schedule = self.request.schedule or "1f1b"
-        # The partition is that of the asynchronous pipeline, whatever count is requested of the flushed one.
-        own = Request(engine=self.request.engine)
-        stages = preferred_plan(self.name, own, self.variant, problem, evaluate).stages
-        plans = (
-            Plan(self.name, schedule, stages, equal_microbatches(problem.batch, count))
-            for count in microbatch_counts(problem, self.request, len(stages))
-        )
-        return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
+        counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
+        closest = [closest_to_fit(self._plans(problem, evaluate, schedule, counts), evaluate)]
+        try:
+            # The partition is that of the asynchronous pipeline, whatever count is requested of the flushed one.
+            own = Request(engine=self.request.engine)
+            stages = preferred_plan(self.name, own, self.variant, problem, evaluate).stages
+        except InfeasiblePlanError:
+            pass  # weight versions do not fit: the flushed pipeline has only one
+        else:
+            shared = (Plan(self.name, schedule, stages, equal_microbatches(problem.batch, count)) for count in counts)
+            closest.append(closest_to_fit(shared, evaluate))
+        return best_plan(self.name, closest, evaluate)
+
+    def _plans(self, problem: Problem, evaluate: Evaluator, schedule: str, counts: Sequence[int]) -> Iterator[Plan]:
+        """For each count the fastest partition that fits by the rule of a flushed pipeline, else plain data parallelism."""
+        view = cluster_views(problem)[-1]
+        for count in counts:
+            microbatches = equal_microbatches(problem.batch, count)
+            table = problem_table(problem, evaluate, microbatches[0])
+            memory = min(device.memory_bytes for device in problem.cluster.devices)
+            plan: Plan | None = None
+            for _ in range(MEMORY_ROUNDS):
+                pipeline = FlushedPipeline(
+                    devices=len(view.components),
+                    samples=microbatches[0],
+                    microbatches=count,
+                    in_flight=in_flight(schedule, min(len(view.components), len(table)), count),
+                    memory_bytes=memory,
+                    weight_copies=2.0 + problem.optimizer_bytes / problem.element_bytes,
+                    recompute=problem.recompute,
+                    bandwidth=view.bandwidths[0],
+                    collective_bandwidth=view.collective_bandwidths[0],
+                )
+                found = flushed_partition(table, pipeline)
+                if found is None:
+                    break
+                plan = Plan(self.name, schedule, _flushed_stages(table, found, view), microbatches)
+                score = evaluate(plan)
+                if score.fits:
+                    break
+                memory *= 0.99 * score.capacity_bytes / score.peak_bytes
+            yield plan or Plan(self.name, schedule, (_whole(problem),), microbatches)
 
 
 def inapplicable(problem: Problem) -> str | None:
@@ -89,7 +129,7 @@ def preferred_plan(name: str, request: Request, variant: str, problem: Problem, 
 
 
 def pipedream_plans(name: str, request: Request, variant: str, problem: Problem, evaluate: Evaluator) -> list[Plan]:
-    """One asynchronous plan for each way to look at the cluster, hierarchical first.
+    """One asynchronous plan for each way to look at the cluster and form of the cost, hierarchical first.
 
     Raises InfeasiblePlanError if the dynamic program finds no partition within the memory.
     """
@@ -97,10 +137,13 @@ def pipedream_plans(name: str, request: Request, variant: str, problem: Problem,
     count = min(devices, problem.batch) if request.microbatches is None else request.microbatches
     microbatches = equal_microbatches(problem.batch, count)
     table = problem_table(problem, evaluate, max(microbatches))
-    views = cluster_views(problem)
     plans: list[Plan] = []
-    for view in views:
-        plan = _plan_within_memory(name, variant, problem, evaluate, table, view, microbatches)
+    for view, (form, straight) in itertools.product(cluster_views(problem), _forms(variant, problem)):
+
+        def plan_of(found: HierarchicalPartition, view: ClusterView = view) -> Plan:
+            return _asynchronous_plan(name, place_stages(found, view.components), microbatches, request)
+
+        plan = _plan_within_memory(problem, evaluate, table, view, form, straight, plan_of)
         if plan is not None and all(plan.stages != other.stages for other in plans):
             plans.append(plan)
     if not plans:
@@ -186,16 +229,58 @@ def _placed(
             yield from _placed(levels, level - 1, inner, stage.start, stage.stop)
 
 
+def _whole(problem: Problem) -> Stage:
+    """The whole network on every device."""
+    return Stage(tuple(range(len(problem.workload))), devices_in_order(problem))
+
+
+def _flushed_stages(table: StateTable, found: Sequence[FlushedStage], view: ClusterView) -> tuple[Stage, ...]:
+    """Devices of each stage, in the order of a flat cluster."""
+    ends = np.cumsum([0, *(stage.replicas for stage in found)])
+    return tuple(
+        Stage(
+            table.states.stage_layers(stage.start, stage.stop),
+            tuple(one for one in view.components[first:end] if isinstance(one, int)),
+        )
+        for stage, first, end in zip(found, ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    )
+
+
+def in_flight(name: str, stages: int, microbatches: int) -> tuple[int, ...]:
+    """Micro-batches in flight on each stage of a schedule at its peak, the last stage first."""
+    options = {"chunks": 1} if "chunks" in schedule_families()[name].options else {}
+    schedule = build_schedule(name, stages, microbatches, **options)
+    peaks = np.zeros(stages, dtype=np.int64)
+    change = np.zeros(len(schedule.kind), dtype=np.int64)
+    change[schedule.kind == OpKind.FORWARD] = 1
+    change[np.isin(schedule.kind, (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT))] = -1
+    for stage in range(stages):
+        peaks[stage] = np.cumsum(change[schedule.stage == stage]).max(initial=1)
+    return tuple(peaks[::-1].tolist())
+
+
+def _forms(variant: str, problem: Problem) -> tuple[tuple[str, bool], ...]:
+    """Forms of the cost to search with, and whether straight plans only.
+
+    The paper's form holds where replicas do not wait for each other. At a barrier the all-reduce comes on top, and replicas
+    that send at once to several stages behind them wait for these as well, which no form of the recurrence knows: plans of the
+    forms around it are compared by replay.
+    """
+    if variant != "paper" or problem.replica_updates != "barrier":
+        return ((variant, False),)
+    return (("barrier", False), ("paper", False), ("barrier", True))
+
+
 def _plan_within_memory(
-    name: str,
-    variant: str,
     problem: Problem,
     evaluate: Evaluator,
     table: StateTable,
     view: ClusterView,
-    microbatches: tuple[int, ...],
+    variant: str,
+    straight: bool,
+    plan_of: Callable[[HierarchicalPartition], Plan],
 ) -> Plan | None:
-    """The partition of one view; searched again with less memory while the replay does not fit. None if there is none."""
+    """The plan of one view; searched again with less memory while the replay does not fit. None if there is none."""
     memory = min(device.memory_bytes for device in problem.cluster.devices)
     closest: Plan | None = None
     for _ in range(MEMORY_ROUNDS):
@@ -205,14 +290,18 @@ def _plan_within_memory(
                 view.workers,
                 view.bandwidths,
                 variant=variant,
+                straight=straight,
                 memory_bytes=memory,
                 collective_bandwidths=view.collective_bandwidths,
                 # Beside the weight versions: gradients, and what the optimizer keeps.
                 unversioned_copies=1.0 + problem.optimizer_bytes / problem.element_bytes,
+                # A replica that does not wait has the gradients of its last round still in the all-reduce.
+                replicated_copies=1.0 if problem.replica_updates == "overlapped" else 0.0,
+                recompute=problem.recompute,
             )
         except InfeasiblePartition:
             return closest
-        plan = _asynchronous_plan(name, place_stages(found, view.components), microbatches)
+        plan = plan_of(found)
         score = evaluate(plan)
         if closest is None or score.key < evaluate(closest).key:
             closest = plan
@@ -222,7 +311,10 @@ def _plan_within_memory(
     return closest
 
 
-def _asynchronous_plan(name: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...]) -> Plan:
-    if len(stages) == 1:
+def _asynchronous_plan(name: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...], request: Request) -> Plan:
+    """The stages as a stream; a single one as synchronous data parallelism, at once unless micro-batches are requested."""
+    if len(stages) > 1:
+        return Plan(name, "1f1b-rr", stages, microbatches, "round-robin")
+    if request.microbatches is None or len(microbatches) == 1:
         return Plan(name, "gpipe", stages, (sum(microbatches),))
-    return Plan(name, "1f1b-rr", stages, microbatches, "round-robin")
+    return Plan(name, "1f1b", stages, microbatches)

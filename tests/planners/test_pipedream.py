@@ -321,7 +321,7 @@ def test_more_than_one_worker_for_a_single_layer_is_data_parallel() -> None:
         ({"bandwidths": (1.0, 2.0)}, "bandwidths must be 1 "),
         ({"bandwidths": (0.0,)}, "bandwidths must be 1 "),
         ({"collective_bandwidths": (float("nan"),)}, "collective_bandwidths"),
-        ({"variant": "sosp"}, "paper, script, literal"),
+        ({"variant": "sosp"}, "paper, barrier, script, literal"),
         ({"memory_bytes": -1.0}, "memory_bytes"),
     ],
 )

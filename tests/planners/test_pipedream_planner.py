@@ -9,6 +9,9 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Request, make_plan, planner_entry
+from planners.pipedream import partition
+from planners.pipedream_planner import cluster_views, pipedream_plans, problem_table
+from planners.search import Evaluator
 from simulator import Plan, Problem
 from simulator.simulation import simulate
 from simulator.workloads import read_profile
@@ -49,11 +52,23 @@ def test_vgg16_on_other_clusters(shared_data: Path, cluster: str, devices: int, 
     assert _vgg(shared_data, cluster, devices)[1].notation == notation
 
 
-def test_alexnet_on_cluster_a_is_15_1(shared_data: Path) -> None:
-    """SOSP 2019, Table 1. Without contention 12-2-1-1 looks faster: its stages share one Ethernet card."""
+def test_alexnet_on_cluster_a(shared_data: Path) -> None:
+    """SOSP 2019, Table 1: 15-1. By the recurrence 12-2-1-1 is as good; the replay prefers it: 15-1 waits for its last stage."""
     workload = read_profile(shared_data / "pipedream_profiles" / "alexnet.txt")
     problem = Problem(workload, load_cluster("pipedream-a"), 256 * 16)
-    assert make_plan("pipedream", problem).plan.notation == "15-1"
+    evaluate = Evaluator(problem)
+    hierarchical, flat = pipedream_plans("pipedream", Request(), "paper", problem, evaluate)
+    assert (hierarchical.notation, flat.notation) == ("12-2-1-1", "15-1")
+    table = problem_table(problem, evaluate, 256)
+    by_recurrence = [
+        partition(
+            table, view.workers, view.bandwidths, collective_bandwidths=view.collective_bandwidths
+        ).slowest_stage_seconds
+        for view in cluster_views(problem)
+    ]
+    assert by_recurrence[0] == pytest.approx(by_recurrence[1], rel=1e-9)
+    faster = min((hierarchical, flat), key=lambda plan: simulate(problem, plan).iteration_seconds)
+    assert replace(make_plan("pipedream", problem).plan, planner="") == replace(faster, planner="")
 
 
 def test_resnet50_is_data_parallel_within_7_percent(shared_data: Path) -> None:
@@ -73,6 +88,28 @@ def test_small_weights_give_plain_data_parallelism() -> None:
     problem = Problem(chain([1e12] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a").take(4), 16)
     plan, plain = (make_plan(name, problem).plan for name in ("pipedream", "data-parallel"))
     assert replace(plan, planner="") == replace(plain, planner="")
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_requested_microbatches_of_a_single_stage_are_kept(count: int) -> None:
+    """Where the partition is one stage the plan is synchronous, with the micro-batches that were asked for."""
+    problem = Problem(chain([1e12] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a").take(4), 16)
+    plan = make_plan("pipedream", problem, Request(microbatches=count)).plan
+    assert (plan.notation, len(plan.microbatches)) == ("4", count)
+
+
+def test_a_barrier_changes_what_is_chosen() -> None:
+    """Half of the compute in unequal layers before heavy weights: 2-1-1 where replicas run on, straight at a barrier."""
+    flop, parameters = [2.4e11, 1.6e11, 2e11, 2e11], [1_000_000, 1_000_000, 300_000_000, 300_000_000]
+    network = chain(flop, parameters=parameters, output_elements=[1e4] * 4)
+    cluster = load_cluster("pipedream-arxiv-b").take(4)
+    problem = Problem(network, cluster, 16)
+    together = replace(problem, replica_updates="barrier")
+    free, waiting = (make_plan("pipedream", one).plan for one in (problem, together))
+    assert free.notation == "2-1-1"
+    assert waiting.notation == "straight"
+    seconds = [simulate(together, plan).iteration_seconds for plan in (waiting, free)]
+    assert seconds[0] < 0.95 * seconds[1]
 
 
 def test_flush_runs_the_same_partition_synchronously() -> None:

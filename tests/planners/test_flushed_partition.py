@@ -1,0 +1,102 @@
+"""Partition of a flushed pipeline against plain enumeration, and the plans that it makes possible."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import load_cluster
+from planners import Request, make_plan
+from planners.flushed_partition import PRECISION, FlushedPipeline, FlushedStage, flushed_partition
+from planners.pipedream_planner import in_flight
+from simulator import Problem, simulate
+from simulator.workloads import workload_from_spec
+from simulator.workloads.synthetic import chain as compute_chain
+from tests.planners.test_pipedream import chain
+
+
+def slowest(table_of: dict[str, list[float]], pipeline: FlushedPipeline, stages: tuple[FlushedStage, ...]) -> float:
+    """Seconds of the slowest stage or transfer; infinite where a stage does not fit."""
+    worst = 0.0
+    for position, stage in enumerate(stages):
+        compute, weights, outputs = (
+            sum(table_of[name][stage.start : stage.stop]) for name in ("seconds", "weights", "outputs")
+        )
+        entry = table_of["outputs"][stage.start - 1] if stage.start else 0.0
+        flights = pipeline.in_flight[len(stages) - position - 1]
+        kept = outputs + flights * entry if pipeline.recompute else flights * outputs
+        share = -(-pipeline.samples // stage.replicas) / pipeline.samples
+        if kept * share + pipeline.weight_copies * weights > pipeline.memory_bytes:
+            return float("inf")
+        ring = 2 * (stage.replicas - 1) / stage.replicas * weights / pipeline.collective_bandwidth
+        worst = max(worst, compute * share + ring / pipeline.microbatches, 2 * entry / pipeline.bandwidth)
+    return worst
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_partition_is_faster(data: st.DataObject) -> None:
+    """Over every cut and every number of replicas, with and without recomputation, within memory or not at all."""
+    count = data.draw(st.integers(1, 4))
+    figures = [data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)) for _ in range(3)]
+    of = dict(zip(("seconds", "weights", "outputs"), ([float(one) for one in row] for row in figures), strict=True))
+    devices, microbatches = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    pipeline = FlushedPipeline(
+        devices=devices,
+        samples=data.draw(st.integers(1, 4)),
+        microbatches=microbatches,
+        in_flight=tuple(min(k, microbatches) for k in range(1, min(devices, count) + 1)),
+        memory_bytes=float(data.draw(st.integers(5, 80))),
+        weight_copies=2.0,
+        recompute=data.draw(st.booleans()),
+        bandwidth=data.draw(st.sampled_from([1.0, 10.0])),
+        collective_bandwidth=data.draw(st.sampled_from([1.0, 10.0])),
+    )
+    table = chain(of["seconds"], figures[1], of["outputs"])
+    best = float("inf")
+    for stages in range(1, min(devices, count) + 1):
+        for cuts in combinations(range(1, count), stages - 1):
+            bounds = [0, *cuts, count]
+            for replicas in product(range(1, devices + 1), repeat=stages):
+                if sum(replicas) <= devices:
+                    plan = tuple(map(FlushedStage, bounds[:-1], bounds[1:], replicas))
+                    best = min(best, slowest(of, pipeline, plan))
+    found = flushed_partition(table, pipeline)
+    assert (found is None) == (best == float("inf"))
+    if found is not None:
+        assert sum(stage.replicas for stage in found) <= devices
+        assert slowest(of, pipeline, found) <= best * (1 + 2 * PRECISION)
+
+
+def test_one_version_of_the_weights_fits_where_several_do_not() -> None:
+    """Llama 2 7B with Adam on eight 80 GB devices: 108 GB of weights, gradients and states fit, more versions of them hardly."""
+    problem = Problem(
+        workload_from_spec("llama2-7b"), load_cluster("dgx-a100:1"), 64, precision="bf16", optimizer="adam"
+    )
+    found = make_plan("pipedream-flush", problem, Request(microbatches=64))
+    straight = make_plan("uniform", problem, Request(microbatches=64))
+    assert len(found.plan.microbatches) == 64
+    flushed, uniform = (simulate(problem, one.plan, engine="recurrence") for one in (found, straight))
+    assert flushed.fits
+    assert flushed.iteration_seconds <= 1.01 * uniform.iteration_seconds
+
+
+@pytest.mark.parametrize(
+    "schedule, peaks", [("gpipe", (6, 6, 6)), ("1f1b", (1, 2, 3)), ("eager-1f1b", (1, 3, 5)), ("naive", (1, 2, 3))]
+)
+def test_memory_is_that_of_the_schedule(schedule: str, peaks: tuple[int, ...]) -> None:
+    """GPipe holds every micro-batch, 1F1B no more than the stages from it on: the last stage first."""
+    assert in_flight(schedule, 3, 6) == peaks
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_fits_is_found(schedule: str, recompute: bool) -> None:
+    """12 samples of 6 equal layers: 43 GB of activations in all, which three devices of 16 GiB hold only in equal parts."""
+    network = compute_chain([1e11] * 6, parameters=[1000] * 6, output_elements=[1.5e8] * 6)
+    problem = Problem(network, load_cluster("pipedream-b").take(3), 12, recompute=recompute)
+    found = make_plan("pipedream-flush", problem, Request(schedule=schedule, microbatches=12))
+    assert simulate(problem, found.plan, engine="recurrence").fits
