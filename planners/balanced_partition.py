@@ -445,13 +445,14 @@ def furthest_ends(
     """The last layer before which a stage that begins at a layer may end within its device's memory, int64 [stages, layers + 1].
 
     Counted are weights, gradients and optimizer states, what `in_flight` samples leave behind in each stage, and, where the stage
-    recomputes, what a micro-batch of `samples` makes again.
+    recomputes, what a micro-batch of `samples` makes again. limits: as in `straight_costs`
     """
     problem, layers = costs.problem, len(costs.problem.workload)
     state = costs.parameters * (2.0 * problem.element_bytes + problem.optimizer_bytes)
     inputs = costs.cut_bytes
     furthest = np.zeros((len(devices), layers + 1), dtype=np.int64)
-    for stage, (device, count) in enumerate(zip(devices, in_flight, strict=True)):
+    held_by = limits or [problem.cluster.devices[device].memory_bytes for device in devices]
+    for stage, (limit, count) in enumerate(zip(held_by, in_flight, strict=True)):
         held = state + costs.stashed_bytes * (samples if problem.recompute else count)
         before = np.concatenate([[0.0], np.cumsum(held)])
         kept = inputs * count if problem.recompute else np.zeros(layers + 1)
