@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,12 @@ CLOSE_ENOUGH = 1e-3
 
 FIRST_EXCESS = 0.005
 """Share above a lower bound at which `fastest_cuts` looks for partitions first; doubled until there is one."""
+
+MOST_PARTITIONS = 20_000
+"""Partitions that `equal_partition` tries one by one."""
+
+EQUAL_SLACK = 0.02
+"""Share by which a partition may be slower for equal micro-batches and still be tried with a smaller last one."""
 
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
@@ -174,19 +180,78 @@ class PartitionCosts:
 
     def seconds(self, cuts: Sequence[int], microbatches: int) -> float:
         """The makespan of one partition, as `fastest_cuts` has it; inf where a stage or a cut must not be."""
-        bounds = [0, *cuts, self.layers]
-        slowest, once = np.zeros(len(self.stage_seconds)), 0.0
-        for stage, kind in enumerate(self.kind):
-            begin, end = bounds[stage], bounds[stage + 1]
-            if self.furthest is not None and end > self.furthest[stage, begin]:
-                return math.inf
-            busy = self.stage_seconds[:, kind, begin, end]
-            slowest, once = np.maximum(slowest, busy), once + float(busy.sum())
-            if stage < len(cuts):
-                busy = self.link_seconds[:, stage, end]
-                slowest = np.maximum(slowest, busy)
-                once += float(busy.sum()) + float(self.latency_seconds[stage, end])
-        return once + (microbatches - 1) * float(slowest.sum()) if once < math.inf else math.inf
+        return float(makespans(self, np.array([cuts], dtype=np.int64).reshape(1, -1), microbatches)[0])
+
+
+def makespans(
+    costs: PartitionCosts, cuts: NDArray[np.int64], microbatches: int, last: PartitionCosts | None = None
+) -> NDArray[np.float64]:
+    """The makespans of many partitions on idle links, float64 [partitions]; inf where a stage or a cut must not be.
+
+    cuts: int64 [partitions, stages - 1]; last: costs of one micro-batch more, no longer than the others, behind them
+    Exact where forwards run before backwards. The n-th equal micro-batch leaves process p at (sum of the processes up to p) +
+    (n - 1) * (slowest of them), and one behind it at max(that, its own end before p) + its seconds.
+    """
+    count, stages = len(cuts), len(costs.kind)
+    bounds = np.hstack([np.zeros((count, 1), dtype=np.int64), cuts, np.full((count, 1), costs.layers)])
+    total = np.zeros(count)
+    for number in range(len(costs.stage_seconds)):
+        passed, slowest, end = np.zeros(count), np.zeros(count), np.zeros(count)
+        order = range(2 * stages - 1) if number == 0 else range(2 * stages - 2, -1, -1)
+        for process in order:
+            busy = _busy(costs, number, process, bounds)
+            passed, slowest = passed + busy, np.maximum(slowest, busy)
+            if last is not None:
+                before = np.maximum(end, passed + (microbatches - 1) * slowest) if microbatches else end
+                end = before + _busy(last, number, process, bounds)
+        total += passed + (microbatches - 1) * slowest if last is None else end
+    for stage in range(stages - 1):
+        total += costs.latency_seconds[stage, bounds[:, stage + 1]]
+    if costs.furthest is not None:
+        for stage in range(stages):
+            total[bounds[:, stage + 1] > costs.furthest[stage, bounds[:, stage]]] = math.inf
+    return np.where(np.isnan(total), math.inf, total)
+
+
+def _busy(costs: PartitionCosts, number: int, process: int, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Seconds of a stage (even) or of the link behind it (odd) in one pass, float64 [partitions]."""
+    stage = process // 2
+    if process % 2:
+        return np.asarray(costs.link_seconds[number, stage, bounds[:, stage + 1]])
+    return np.asarray(costs.stage_seconds[number, costs.kind[stage], bounds[:, stage], bounds[:, stage + 1]])
+
+
+def equal_partition(
+    costs: LayerCosts, devices: Sequence[int], sizes: Sequence[int], limits: Sequence[float] | None = None
+) -> tuple[float, tuple[int, ...], int] | None:
+    """The fastest GPipe with one micro-batch size: seconds, cuts and size; None where none fits.
+
+    sizes: to choose from, in samples; the last micro-batch takes what is left. limits: as in `straight_costs`
+    Without the update. Of every size all partitions are tried, or, where they are more than MOST_PARTITIONS, those that
+    `fastest_cuts` finds within EQUAL_SLACK: of a size that divides the batch, the fastest.
+    """
+    problem, layers = costs.problem, len(costs.problem.workload)
+    held = [problem.batch] * len(devices)
+    every: NDArray[np.int64] | None = None
+    if math.comb(layers - 1, len(devices) - 1) <= MOST_PARTITIONS:
+        chosen = combinations(range(1, layers), len(devices) - 1)
+        every = np.array(list(chosen), dtype=np.int64).reshape(-1, len(devices) - 1)
+    best: tuple[float, tuple[int, ...], int] | None = None
+    for size in sorted(sizes):
+        whole, rest = divmod(problem.batch, size)
+        full = straight_costs(costs, devices, size, in_flight=held, limits=limits)
+        last = straight_costs(costs, devices, rest) if rest else None
+        cuts = every
+        if cuts is None:
+            front = fastest_cuts(full, whole + (rest > 0), slack=EQUAL_SLACK)
+            cuts = np.array([one for _, one in front], dtype=np.int64).reshape(-1, len(devices) - 1)
+        if not len(cuts):
+            continue
+        seconds = makespans(full, cuts, whole, last)
+        first = int(seconds.argmin())
+        if seconds[first] < (math.inf if best is None else best[0]):
+            best = float(seconds[first]), tuple(cuts[first].tolist()), size
+    return best
 
 
 def fastest_cuts(

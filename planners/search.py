@@ -156,11 +156,14 @@ class Evaluator:
                 self._remember(plan, score)
         return score
 
+    @property
+    def remaining(self) -> float:
+        """Evaluations that the budget still allows; infinite without one."""
+        return float("inf") if self._budget is None else self._budget - self.evaluations
+
     def credit(self, evaluations: int) -> None:
-        """Count evaluations that a planner made with an evaluator of its own; BudgetSpent once they reach the budget."""
+        """Count evaluations that a planner made with an evaluator of its own, within what `remaining` allowed it."""
         self.evaluations += evaluations
-        if self._budget is not None and self.evaluations >= self._budget:
-            raise BudgetSpent
 
     def report(self, evaluations: int, seconds: float) -> None:
         """Tell whoever watches how far a search with an evaluator of its own is: its evaluations, its best seconds."""

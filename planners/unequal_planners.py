@@ -1,11 +1,10 @@
 """Unequal planners: a straight pipeline with a flush whose stages have micro-batch sizes of their own (UMPIPE).
 
-The partition is a balanced one: of those that balance the stages' seconds at 1, 2, 4, … samples, the one on which the greedy
-dynamic programme or the best equal size is fastest; for "best-equal", a tuned GPipe, and for "dgap", which is to start from
-no greedy plan, the best equal size alone. So none but "local-greedy" is slower than a tuned GPipe on a partition of its own
-("greedy-dp" takes the better of greedy and equal sizes). `UnequalNested` searches the partition too. The searches see links as
-processes at their idle rate and leave the optimizer's update out; the plan is replayed like any other, where transfers may
-contend and the update counts.
+The partition is the fastest of a few: the one of the fastest GPipe with equal sizes, transfers included ("best-equal", a tuned
+GPipe; "dgap" starts from nothing better), and those that are fastest at 1, 2, 4, … samples, each with the sizes of the greedy
+dynamic programme. So none but "local-greedy" is slower than a tuned GPipe ("greedy-dp" takes the better of greedy and equal
+sizes). `UnequalNested` searches the partition too. The searches work on a relaxation of the replay (`unequal_tables`): what they
+prove is a lower bound on the reference engine, and their plan is proven the fastest only where its replay there attains it.
 """
 
 from __future__ import annotations
@@ -16,15 +15,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.baselines import balanced_cuts
+from planners.balanced_partition import equal_partition, fastest_cuts, straight_costs
 from planners.candidates import devices_in_order
-from planners.search import Evaluator, Request, fitting
+from planners.search import BudgetSpent, Evaluator, Request, fitting
 from planners.unequal import (
     InfeasibleSizes,
+    SearchStopped,
     UnequalPlan,
     UnequalProblem,
     best_equal,
     dgap,
+    equal_plan,
     exact_coupled,
     exact_sizes,
     greedy_dp,
@@ -34,45 +35,71 @@ from planners.unequal import (
     search_partition,
     tidgap,
 )
-from planners.unequal_tables import UnequalTables, candidate_sizes, tables_of, unequal_plan, unequal_problem
+from planners.unequal_tables import (
+    UnequalTables,
+    candidate_sizes,
+    tables_of,
+    unequal_plan,
+    unequal_problem,
+    unlimited_links,
+)
 from simulator import InfeasiblePlanError, Plan, Problem
 
 Progress = Callable[[int, float], None]
 Search = Callable[[UnequalProblem, np.random.Generator, Progress], UnequalPlan]
-"""(problem, generator, progress(evaluations, best seconds)) -> sizes."""
+"""(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.result`."""
 
 Cuts = tuple[int, ...]
 
 MEMORY_ROUNDS = 6
 """How often the search is repeated with less memory when its plan does not fit in the replay, which adds receive queues."""
 
+FRONT = 3
+"""Partitions that are tried of those that `fastest_cuts` finds at one size, and the share by which they may be slower."""
+FRONT_SLACK = 0.02
+
+REPLAYS = 2
+"""Evaluations that a search leaves of its budget: its plan is replayed with the search's engine, and on the reference."""
+
+ROUNDING = 1e-9
+"""Relative; more than the rounding of durations to the grid of an unequal problem, and of their sums, can differ by."""
+
 
 def exact(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
     """The exact method for either kind of recomputation."""
-    return exact_coupled(problem) if problem.coupled else exact_sizes(problem, progress=progress)
+    return exact_coupled(problem, progress=progress) if problem.coupled else exact_sizes(problem, progress=progress)
 
 
-def _without_chance(search: Callable[[UnequalProblem], UnequalPlan]) -> Search:
-    return lambda problem, rng, progress: search(problem)
-
-
-def _greedy_or_equal(problem: UnequalProblem) -> UnequalPlan:
+def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
     """The greedy dynamic programme, or the best equal size where that is faster."""
-    plans = [greedy_dp(problem)]
-    with suppress(InfeasibleSizes):  # the memory limits of two stages may have no size in common
-        plans.append(best_equal(problem))
-    return min(plans, key=lambda plan: plan.makespan_seconds)
+    plans = [greedy_dp(problem, progress)]
+    with suppress(InfeasibleSizes, SearchStopped):  # the memory limits of two stages may have no size in common
+        plans.append(best_equal(problem, progress=lambda made, best: progress(plans[0].evaluations + made, best)))
+    found = min(plans, key=lambda plan: plan.makespan_seconds)
+    return replace(found, evaluations=sum(plan.evaluations for plan in plans))
+
+
+def _equal(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
+    return best_equal(problem, progress=progress)
+
+
+def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
+    progress(1, float("inf"))
+    return local_greedy(problem)
 
 
 SEARCHES: dict[str, Search] = {
     "exact-unequal": exact,
     "tidgap": tidgap(),
     "dgap": dgap(),
-    "greedy-dp": _without_chance(_greedy_or_equal),
-    "local-greedy": _without_chance(local_greedy),
-    "best-equal": _without_chance(best_equal),
+    "greedy-dp": _greedy_or_equal,
+    "local-greedy": _local,
+    "best-equal": _equal,
 }
 """Planner name -> its search."""
+
+FROM_EQUAL = ("best-equal", "dgap")
+"""Searches that take the partition of the fastest equal size as it is."""
 
 
 def number_of_stages(problem: Problem, request: Request) -> int:
@@ -94,8 +121,50 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Sized:
+    """A partition with sizes: what every planner here hands to the replay.
+
+    bound_seconds: below which no sizes of this partition, or no plan of the planner's `space`, come in any replay; 0 if unknown
+    whole: whether the bound holds for every partition, and not for this one only
+    stopped: the search ended early
+    """
+
+    cuts: Cuts
+    unequal: UnequalProblem
+    plan: UnequalPlan
+    bound_seconds: float
+    whole: bool = False
+    stopped: bool = False
+
+
+class _Meter:
+    """Evaluations of the searches of one planner, which end before they exceed the budget."""
+
+    def __init__(self, evaluate: Evaluator) -> None:
+        self.evaluate, self.made, self.spent = evaluate, 0, False
+
+    def __call__(self, evaluations: int, seconds: float) -> None:
+        """A `Progress`."""
+        if self.made + evaluations > self.evaluate.remaining - REPLAYS:
+            self.spent = True
+            raise SearchStopped
+        self.evaluate.report(self.made + evaluations, seconds)
+
+    def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> UnequalPlan:
+        """A search within what is left."""
+        plan = search(problem, rng, self)
+        self.made += plan.evaluations
+        return plan
+
+    def settle(self) -> None:
+        """Count what the searches have made so far as evaluations of the planner."""
+        self.evaluate.credit(self.made)
+        self.made = 0
+
+
+@dataclass(frozen=True, slots=True)
 class UnequalSizes:
-    """Sizes for the balanced partition, by one of the searches."""
+    """Sizes for one partition, by one of the searches."""
 
     request: Request
     name: str
@@ -105,17 +174,25 @@ class UnequalSizes:
         """The plan that the search finds within the memory of the devices; InfeasiblePlanError if none fits."""
         tables = _tables(problem, self.request, evaluate)
         sizes = candidate_sizes(problem.batch, self.request.candidates)
+        meter = _Meter(evaluate)
 
-        def solve(limits: list[float]) -> tuple[Cuts, UnequalPlan]:
-            cuts, unequal = tuned_partition(tables, sizes, limits, _quick(self.name in ("best-equal", "dgap")))
-            plan = self.search(unequal, rng, evaluate.report)
-            if unequal.coupled and min(unequal.backward_caps or (problem.batch,)) < max(sizes):
-                # the caps are stricter than memory where sizes are equal: they may have cut off something better
-                free = lower_bound(replace(unequal, backward_caps=None))
-                plan = replace(plan, proven_optimal=False, lower_bound_seconds=min(free, plan.makespan_seconds))
-            return cuts, plan
+        def solve(limits: list[float]) -> Sized:
+            start = start_partition(tables, sizes, limits, meter, rng, equal=self.name in FROM_EQUAL)
+            if start.stopped:
+                return start
+            try:
+                plan = meter.run(self.search, start.unequal, rng)
+            except SearchStopped:
+                return replace(start, stopped=True)
+            best = plan if self.name == "local-greedy" else min(plan, start.plan, key=lambda one: one.makespan_seconds)
+            return replace(
+                start,
+                plan=replace(best, evaluations=plan.evaluations),
+                bound_seconds=_bound(problem, start.unequal, plan),
+                stopped=plan.interrupted,
+            )
 
-        return _within_memory(self.name, tables, evaluate, solve)
+        return _within_memory(self.name, tables, evaluate, meter, solve, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,86 +211,129 @@ class UnequalNested:
         tables = _tables(problem, self.request, evaluate)
         sizes = candidate_sizes(problem.batch, self.request.candidates or "powers-of-two")
         every = candidate_sizes(problem.batch, self.request.candidates)
+        meter = _Meter(evaluate)
 
-        def solve(limits: list[float]) -> tuple[Cuts, UnequalPlan]:
-            found = search_partition(
-                lambda cuts: within_memory(unequal_problem(tables, cuts, sizes), limits),
-                tables.layers,
-                len(tables.devices),
-                starts=balanced_partitions(tables),
-                solve=lambda unequal: exact(unequal, rng, lambda evaluations, seconds: None),
-                progress=evaluate.report,
-            )
-            proven = found.proven_optimal
-            plan = replace(
-                found.plan,
-                proven_optimal=proven,
-                lower_bound_seconds=found.plan.lower_bound_seconds if proven else 0.0,
-                evaluations=found.bounded,
-                interrupted=found.interrupted or found.plan.interrupted,
-            )
-            if every == sizes or plan.interrupted:
-                return found.cuts, plan
-            final = found.cuts, within_memory(unequal_problem(tables, found.cuts, every), limits)
-            ends = [
-                (cuts, exact(one, rng, evaluate.report))
-                for cuts, one in (final, tuned_partition(tables, every, limits))
-            ]
-            cuts, plan = min(ends, key=lambda one: one[1].makespan_seconds)
-            return cuts, replace(plan, proven_optimal=False, lower_bound_seconds=0.0, evaluations=found.bounded)
+        def solve(limits: list[float]) -> Sized:
+            start = start_partition(tables, every, limits, meter, rng)
+            complete = problem.contention
 
-        return _within_memory(self.name, tables, evaluate, solve)
+            def build(cuts: Cuts) -> UnequalProblem:
+                """The problem of a partition; where caps are stricter than memory, not all sizes that fit are in it."""
+                nonlocal complete
+                complete = complete and problem.recompute
+                return within_memory(unequal_problem(tables, cuts, sizes), limits)
+
+            try:
+                found = search_partition(
+                    build,
+                    tables.layers,
+                    len(tables.devices),
+                    starts=[start.cuts],
+                    solve=lambda unequal: meter.run(exact, unequal, rng),
+                )
+            except SearchStopped:
+                return replace(start, stopped=True)
+            best = within_memory(unequal_problem(tables, found.cuts, sizes), limits)
+            whole = found.proven_optimal and complete
+            bound = _bound(problem, best, found.plan) if whole else 0.0
+            stopped = found.interrupted or found.plan.interrupted
+            sized = Sized(found.cuts, best, found.plan, bound, whole=whole, stopped=stopped)
+            if every == sizes or stopped:
+                return sized
+            ends = [sized]
+            for cuts in dict.fromkeys((found.cuts, start.cuts)):
+                one = within_memory(unequal_problem(tables, cuts, every), limits)
+                try:
+                    ends.append(Sized(cuts, one, meter.run(exact, one, rng), 0.0))
+                except SearchStopped:
+                    return replace(min(ends, key=_seconds), stopped=True)
+            return min(ends, key=_seconds)
+
+        return _within_memory(self.name, tables, evaluate, meter, solve, sizes)
 
 
-def balanced_partitions(tables: UnequalTables) -> list[Cuts]:
-    """The partitions that balance the stages' seconds at 1, 2, 4, … samples, each once."""
-    sizes = powers_of_two(tables.problem.batch)
-    return list(dict.fromkeys(tuple(balanced_cuts(tables.stage_seconds(size))) for size in sizes))
+def _seconds(sized: Sized) -> float:
+    return sized.plan.makespan_seconds + sized.unequal.fixed_seconds
+
+
+def _bound(problem: Problem, unequal: UnequalProblem, plan: UnequalPlan) -> float:
+    """Seconds below which no sizes of a partition come in any replay."""
+    if not problem.contention:
+        idle = unlimited_links(unequal)
+        return lower_bound(idle) + idle.fixed_seconds
+    bound = plan.lower_bound_seconds
+    if unequal.coupled and min(unequal.backward_caps or (problem.batch,)) < max(unequal.candidates):
+        # the caps are stricter than memory where sizes are equal: they may have cut off something better
+        bound = min(bound, lower_bound(replace(unequal, backward_caps=None)))
+    return bound + unequal.fixed_seconds
+
+
+def start_partition(
+    tables: UnequalTables,
+    candidates: tuple[int, ...],
+    limits: Sequence[float],
+    meter: _Meter,
+    rng: np.random.Generator,
+    *,
+    equal: bool = False,
+) -> Sized:
+    """The partition that the searches take, with its first sizes.
+
+    limits: bytes of each device; equal: that of the fastest equal size, whatever unequal sizes could make of another. On boards
+    whose layers stream, where each range of layers has to be planned by itself, only equal sizes of 1, 2, 4, … samples count.
+    Raises InfeasibleSizes where nothing fits.
+    """
+    streaming = any(tables.costs.streams(device) for device in tables.devices)
+    sizes = [size for size in candidates if not streaming or size in powers_of_two(tables.problem.batch)]
+    tuned = equal_partition(tables.costs, tables.devices, sizes, limits)
+    if tuned is None:
+        raise InfeasibleSizes("no partition fits with one size for all")
+    _, first, size = tuned
+    unequal = within_memory(unequal_problem(tables, first, candidates), limits)
+    best = Sized(first, unequal, equal_plan(unequal, size), 0.0)
+    if equal:
+        return best
+    for cuts in dict.fromkeys((first, *quick_partitions(tables, limits))):
+        try:
+            unequal = within_memory(unequal_problem(tables, cuts, candidates), limits)
+            one = Sized(cuts, unequal, meter.run(_greedy_or_equal, unequal, rng), 0.0)
+        except InfeasibleSizes:
+            continue
+        except SearchStopped:
+            return replace(best, stopped=True)
+        best = min(best, one, key=_seconds)
+    return best
 
 
 def balanced_problem(
     tables: UnequalTables, candidates: Sequence[int] = (), *, equal: bool = False
 ) -> tuple[Cuts, UnequalProblem]:
-    """The partition that the planners would take and its problem, within the memory of the devices.
+    """The partition that the planners take and its problem, within the memory of the devices.
 
-    candidates: sizes; default `candidate_sizes` of the batch; equal: as "best-equal" would take it
-    Raises InfeasibleSizes where no balanced partition fits.
+    candidates: sizes; default `candidate_sizes` of the batch; equal: as "best-equal" takes it
+    Raises InfeasibleSizes where nothing fits.
     """
-    problem = tables.problem
-    limits = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
-    sizes = tuple(candidates) or candidate_sizes(problem.batch)
-    return tuned_partition(tables, sizes, limits, _quick(equal))
+    sizes = tuple(candidates) or candidate_sizes(tables.problem.batch)
+    meter, rng = _Meter(Evaluator(tables.problem)), np.random.default_rng(0)
+    found = start_partition(tables, sizes, memory_limits(tables), meter, rng, equal=equal)
+    return found.cuts, found.unequal
 
 
-def _quick(equal: bool) -> Callable[[UnequalProblem], UnequalPlan]:
-    """The search by which a partition is chosen."""
-    return best_equal if equal else _greedy_or_equal
+def quick_partitions(tables: UnequalTables, limits: Sequence[float]) -> list[Cuts]:
+    """The partitions that are fastest for equal micro-batches of 1, 2, 4, … samples, a few of each, and each once."""
+    batch = tables.problem.batch
+    found: list[Cuts] = []
+    for size in powers_of_two(batch):
+        costs = straight_costs(
+            tables.costs, tables.devices, size, in_flight=[batch] * len(tables.devices), limits=limits
+        )
+        found += [cuts for _, cuts in fastest_cuts(costs, -(-batch // size), slack=FRONT_SLACK)[:FRONT]]
+    return list(dict.fromkeys(found))
 
 
-def tuned_partition(
-    tables: UnequalTables,
-    candidates: tuple[int, ...],
-    limits: Sequence[float],
-    quick: Callable[[UnequalProblem], UnequalPlan] = _greedy_or_equal,
-) -> tuple[Cuts, UnequalProblem]:
-    """The balanced partition that is fastest with the sizes of a quick search, and its problem.
-
-    limits: bytes of each device. Raises InfeasibleSizes where no balanced partition fits.
-    """
-    best: tuple[float, Cuts, UnequalProblem] | None = None
-    failure: InfeasibleSizes | None = None
-    for cuts in balanced_partitions(tables):
-        try:
-            unequal = within_memory(unequal_problem(tables, cuts, candidates), limits)
-            seconds = quick(unequal).makespan_seconds
-        except InfeasibleSizes as error:
-            failure = error
-            continue
-        if best is None or seconds < best[0]:
-            best = seconds, cuts, unequal
-    if best is None:
-        raise failure or InfeasibleSizes("there is no balanced partition")
-    return best[1], best[2]
+def memory_limits(tables: UnequalTables) -> list[float]:
+    """Bytes that each stage's device has."""
+    return [tables.problem.cluster.devices[device].memory_bytes for device in tables.devices]
 
 
 def within_memory(unequal: UnequalProblem, limits: Sequence[float]) -> UnequalProblem:
@@ -244,44 +364,61 @@ def _tables(problem: Problem, request: Request, evaluate: Evaluator) -> UnequalT
 
 
 def _within_memory(
-    name: str, tables: UnequalTables, evaluate: Evaluator, solve: Callable[[list[float]], tuple[Cuts, UnequalPlan]]
+    name: str,
+    tables: UnequalTables,
+    evaluate: Evaluator,
+    meter: _Meter,
+    solve: Callable[[list[float]], Sized],
+    sizes: Sequence[int],
 ) -> Plan:
-    """Solve, replay, and solve again with less memory where the replay needs more than there is."""
-    problem = tables.problem
-    limits = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
-    first: tuple[Cuts, UnequalPlan] | None = None
+    """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is."""
+    problem, limits = tables.problem, memory_limits(tables)
+    first: Sized | None = None
     for _ in range(MEMORY_ROUNDS):
         try:
-            cuts, found = solve(limits)
+            found = solve(limits)
         except InfeasibleSizes as error:
             raise InfeasiblePlanError(_does_not_fit(name, tables)) from error
         if first is None:
-            first = cuts, found
-        else:  # with less memory than there is nothing is proven; the first bound still holds for its partition
-            bound = first[1].lower_bound_seconds if first[0] == cuts else 0.0
-            found = replace(found, proven_optimal=False, lower_bound_seconds=bound)
-        plan = unequal_plan(name, tables, cuts, found.forward_sizes, found.backward_sizes)
-        score = evaluate(plan)
-        if score.fits or found.interrupted:
+            first = found
+        else:  # with less memory than there is nothing is proven; the first bound still holds for what it was for
+            known = first.whole or first.cuts == found.cuts
+            found = replace(found, bound_seconds=first.bound_seconds if known else 0.0, whole=first.whole)
+        meter.settle()
+        plan = unequal_plan(name, tables, found.cuts, found.plan.forward_sizes, found.plan.backward_sizes)
+        evaluate(plan)
+        score = evaluate.on_reference(plan)
+        if score.fits or found.stopped:
             break
         limits[tables.devices.index(score.device)] -= 1.01 * (score.peak_bytes - score.capacity_bytes)
+    bound = found.bound_seconds
+    proven = score.fits and bool(0.0 < score.iteration_seconds <= bound * (1.0 + ROUNDING))
     evaluate.details.update(
-        stage_forward_samples=list(found.forward_sizes),
-        stage_backward_samples=list(found.backward_sizes),
-        makespan_seconds=found.makespan_seconds,
-        sizes_lower_bound_seconds=found.lower_bound_seconds,
-        sizes_gap=found.makespan_seconds / found.lower_bound_seconds - 1.0 if found.lower_bound_seconds else None,
-        proven_optimal=found.proven_optimal,
-        evaluations=found.evaluations,
+        stage_forward_samples=list(found.plan.forward_sizes),
+        stage_backward_samples=list(found.plan.backward_sizes),
+        makespan_seconds=_seconds(found),
+        sizes_lower_bound_seconds=bound,
+        sizes_gap=max(0.0, score.iteration_seconds / bound - 1.0) if bound else None,
+        proven_optimal=proven,
+        evaluations=found.plan.evaluations,
         recomputation="always" if problem.recompute else "where-differs",
     )
-    if found.proven_optimal:
-        evaluate.declare_optimal("unequal micro-batch sizes for this partition, links without contention")
-    if found.interrupted:
-        raise KeyboardInterrupt
-    plan = fitting(name, plan, evaluate)
-    evaluate.credit(found.evaluations)
-    return plan
+    if proven:
+        evaluate.declare_optimal(_space(tables, found, sizes))
+    if found.stopped and not proven:
+        raise BudgetSpent if meter.spent else KeyboardInterrupt
+    return fitting(name, plan, evaluate.on_reference)
+
+
+def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:
+    """The plans among which a proven one is the fastest, and how, in words."""
+    chosen = f"all from 1 to {sizes[-1]}" if len(sizes) == sizes[-1] else ", ".join(map(str, sizes))
+    where = f"all partitions into {len(tables.devices)} stages" if found.whole else "this partition"
+    return (
+        f"unequal micro-batch sizes of {where} on these devices: gpipe, a size for each stage and pass out of {chosen} samples "
+        f"(the last micro-batch takes what is left), replayed with "
+        f"{'contention' if tables.problem.contention else 'unlimited links'}"
+    )
 
 
 def _does_not_fit(name: str, tables: UnequalTables) -> str:

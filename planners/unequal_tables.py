@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Phase
+from planners.balanced_partition import cut_bytes
 from planners.unequal import MemoryModel, UnequalProblem, powers_of_two
 from simulator import LayerCosts, Plan, Problem, stages_from_cuts
 
@@ -17,67 +19,55 @@ Floats = NDArray[np.float64]
 CANDIDATES = ("all", "powers-of-two")
 """Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""
 
+PASSES: tuple[Phase, ...] = ("forward", "backward")
+
 MOST_FOR_ALL = 64
 """Largest batch in samples for which every size is a candidate unless the user says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnequalTables:
-    """Costs of a chain of layers at every number of samples, as prefix sums over the layers.
+    """Costs of a chain of layers at every number of samples, for any cuts into stages.
 
     problem: whose costs these are; devices: of each stage of a pipeline, in order
-    forward, backward: float64 [kinds of accelerator, batch + 1, layers + 1], seconds
-    kind: kind of accelerator of each device
-    state_bytes: float64 [layers + 1], own weights, gradients and optimizer (see `held_bytes`)
-    stash_bytes: float64 [layers + 1], a sample
     crossing_bytes: float64 [layers + 1], a sample, across the cut before each layer
-    links: seconds of 0..batch samples by (link, cut), float64 [2, batch + 1], forward and backward; filled as they are asked for
+    stages: seconds of 0..batch samples by (kind of accelerator, first layer, end layer), float64 [2, batch + 1], forward and
+        backward; filled as they are asked for
     """
 
     problem: Problem
     devices: tuple[int, ...]
-    forward: Floats
-    backward: Floats
-    kind: tuple[int, ...]
-    state_bytes: Floats
-    stash_bytes: Floats
+    costs: LayerCosts
     crossing_bytes: Floats
-    links: dict[tuple[int, int], Floats] = field(default_factory=dict, repr=False)
-
-    def link_seconds(self, link: int, cut: int) -> Floats:
-        """Seconds between stages `link` and `link + 1` where the cut between them stands before layer `cut`, [2, batch + 1]."""
-        if (link, cut) not in self.links:
-            near, far = self.devices[link], self.devices[link + 1]
-            seconds = np.zeros((2, self.problem.batch + 1))
-            for size in range(1, self.problem.batch + 1):
-                amount = float(self.crossing_bytes[cut] * size)
-                seconds[0, size] = self.problem.cluster.transfer_seconds(near, far, amount)
-                seconds[1, size] = self.problem.cluster.transfer_seconds(far, near, amount)
-            self.links[link, cut] = seconds
-        return self.links[link, cut]
+    stages: dict[tuple[int, int, int], Floats] = field(default_factory=dict, repr=False)
 
     @property
     def layers(self) -> int:
         """Number of layers."""
-        return len(self.state_bytes) - 1
+        return len(self.crossing_bytes) - 1
 
-    def held_bytes(self, begin: int, end: int) -> float:
-        """Bytes of weights, gradients and optimizer of a stage of layers begin..end - 1, copies of tied weights included."""
-        problem = self.problem
-        copies = sum(
-            tied.parameters
-            for tied in problem.workload.tied_weights()
-            if tied.layers[0] < begin and any(begin <= layer < end for layer in tied.layers)
-        )
-        each = 2.0 * problem.element_bytes + problem.optimizer_bytes
-        return float(self.state_bytes[end] - self.state_bytes[begin]) + copies * each
+    def stage_seconds(self, stage: int, first: int, end: int) -> Floats:
+        """Seconds of layers `first` to `end` - 1 as one stage, as the replay has them: [2, batch + 1], forward and backward."""
+        device = self.devices[stage]
+        key = self.costs.kind_of_device(device), first, end
+        if key not in self.stages:
+            held = np.arange(first, end, dtype=np.int64)
+            seconds = np.zeros((2, self.problem.batch + 1))
+            for row, phase in zip(seconds, PASSES, strict=True):
+                row[1:] = [
+                    self.costs.stage_seconds(device, held, size, phase) for size in range(1, self.problem.batch + 1)
+                ]
+            self.stages[key] = seconds
+        return self.stages[key]
 
-    def stage_seconds(self, samples: int) -> Floats:
-        """Forward + backward seconds of each layer on each stage's device, float64 [stages, layers]."""
-        both = np.diff(self.forward[:, samples] + self.backward[:, samples], axis=1)
-        again = np.diff(self.forward[:, samples], axis=1) if self.problem.recompute else 0.0
-        seconds: Floats = (both + again)[list(self.kind)]
-        return seconds
+    def link_seconds(self, link: int, cut: int) -> tuple[Floats, float]:
+        """Between stages `link` and `link + 1`, cut before layer `cut`: seconds that 0..batch samples keep the link busy, float64
+        [2, batch + 1], down and up, and the latencies of both ways, which delay a transfer and let the next one go.
+        """
+        near, far = self.devices[link], self.devices[link + 1]
+        amounts = self.crossing_bytes[cut] * np.arange(self.problem.batch + 1)
+        ways = [self.problem.cluster.point_to_point(*ends) for ends in ((near, far), (far, near))]
+        return np.array([amounts / bandwidth for _, bandwidth in ways]), sum(latency for latency, _ in ways)
 
 
 def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None) -> UnequalTables:
@@ -86,27 +76,7 @@ def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None
     costs: of the same problem, to share tables that are already filled
     """
     layer_costs = costs or LayerCosts(problem)
-    kinds = [layer_costs.kind_of_device(device) for device in devices]
-    distinct = sorted(set(kinds))
-    example = [devices[kinds.index(kind)] for kind in distinct]
-    layers, batch = len(problem.workload), problem.batch
-    tables = np.zeros((2, len(distinct), batch + 1, layers + 1))
-    for number, device in enumerate(example):
-        for size in range(1, batch + 1):
-            np.cumsum(layer_costs.seconds(device, size, "forward"), out=tables[0, number, size, 1:])
-            np.cumsum(layer_costs.seconds(device, size, "backward"), out=tables[1, number, size, 1:])
-    state = layer_costs.parameters * (2.0 * problem.element_bytes + problem.optimizer_bytes)
-    cuts = [layer_costs.crossing_bytes(set(range(cut))) for cut in range(layers + 1)]
-    return UnequalTables(
-        problem=problem,
-        devices=tuple(devices),
-        forward=tables[0],
-        backward=tables[1],
-        kind=tuple(distinct.index(kind) for kind in kinds),
-        state_bytes=np.concatenate([[0.0], np.cumsum(state)]),
-        stash_bytes=np.concatenate([[0.0], np.cumsum(layer_costs.stashed_bytes)]),
-        crossing_bytes=np.array(cuts),
-    )
+    return UnequalTables(problem, tuple(devices), layer_costs, cut_bytes(layer_costs))
 
 
 def candidate_sizes(batch: int, candidates: str | None = None) -> tuple[int, ...]:
@@ -126,42 +96,54 @@ def unequal_problem(
     link_block: str = "sender",
     recomputation: str | None = None,
 ) -> UnequalProblem:
-    """The unequal problem of one partition, without memory limits.
+    """The unequal problem of one partition, without memory limits: a relaxation of the replay.
 
     cuts: layers before each boundary between stages, as in `simulator.stages_from_cuts`
     recomputation: None for "always" where the problem recomputes, else "where-differs": what a forward block has stored
         cannot be cut again
-    Links are processes at their idle rate: no contention. The optimizer's update is not part of it.
+
+    A link is a process that is busy for the bytes of a block, at the rate of its route's slowest channel: where links contend, no
+    replay is faster. What every choice of sizes takes besides are `fixed_seconds`: the latencies of all links, each passed once,
+    and the update of the first stage, whose backward pass is the last to end. So makespan + fixed seconds are those of the replay
+    where no two links share a channel, no other stage's update and no sum of tied gradients ends later, and sends do not block;
+    elsewhere the replay takes longer. On unlimited links, which are never busy, it may take less: `unlimited_links` bounds that.
     """
     problem, stages = tables.problem, len(cuts) + 1
-    bounds = np.array([0, *cuts, tables.layers])
-    kind = list(tables.kind[:stages])
-    batch = problem.batch
-
-    def per_stage(prefix: Floats) -> Floats:
-        values: Floats = prefix[kind, :, bounds[1:]] - prefix[kind, :, bounds[:-1]]
-        return values
-
-    inputs = tables.crossing_bytes[bounds[:-1]]
-    links = np.zeros((2, stages - 1, batch + 1))
-    for link, cut in enumerate(cuts):
-        links[:, link] = tables.link_seconds(link, int(cut))
+    bounds = [0, *map(int, cuts), tables.layers]
+    ranges = list(pairwise(bounds))
+    seconds = np.array([tables.stage_seconds(stage, *ends) for stage, ends in enumerate(ranges)])
+    links = [tables.link_seconds(link, cut) for link, cut in enumerate(bounds[1:-1])]
+    busy = np.array([row for row, _ in links]).reshape(stages - 1, 2, problem.batch + 1)
+    costs = tables.costs
+    weights = [costs.weight_elements(range(*ends)) for ends in ranges]
     return UnequalProblem(
-        samples=batch,
-        forward=per_stage(tables.forward),
-        backward=per_stage(tables.backward),
-        forward_link=links[0],
-        backward_link=links[1],
+        samples=problem.batch,
+        forward=seconds[:, 0],
+        backward=seconds[:, 1],
+        forward_link=busy[:, 0],
+        backward_link=busy[:, 1],
         candidates=tuple(candidates),
         link_block=link_block,
         recomputation=recomputation or ("always" if problem.recompute else "where-differs"),
         memory=MemoryModel(
-            state_bytes=tuple(tables.held_bytes(begin, end) for begin, end in pairwise(bounds.tolist())),
-            input_bytes=tuple(inputs.tolist()),
-            activation_bytes=tuple(np.diff(tables.stash_bytes[bounds]).tolist()),
+            state_bytes=tuple(one * (2.0 * problem.element_bytes + problem.optimizer_bytes) for one in weights),
+            input_bytes=tuple(tables.crossing_bytes[bounds[:-1]].tolist()),
+            activation_bytes=tuple(float(costs.stashed_bytes[first:end].sum()) for first, end in ranges),
             forward_workspace_bytes=(0.0,) * stages,
             backward_workspace_bytes=(0.0,) * stages,
         ),
+        fixed_seconds=sum(latency for _, latency in links) + costs.update_seconds(tables.devices[0], weights[0]),
+    )
+
+
+def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:
+    """The problem with links that are never busy and delay any block as little as one sample: a relaxation of such a replay."""
+    ways = unequal.forward_link, unequal.backward_link
+    return replace(
+        unequal,
+        forward_link=np.zeros_like(ways[0]),
+        backward_link=np.zeros_like(ways[1]),
+        fixed_seconds=unequal.fixed_seconds + float(sum(table[:, 1].sum() for table in ways)),
     )
 
 

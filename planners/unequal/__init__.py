@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from planners.unequal.genetic import dgap as dgap
     from planners.unequal.genetic import tidgap as tidgap
     from planners.unequal.greedy import best_equal as best_equal
+    from planners.unequal.greedy import equal_plan as equal_plan
     from planners.unequal.greedy import greedy_dp as greedy_dp
     from planners.unequal.greedy import local_greedy as local_greedy
     from planners.unequal.instances import FAMILIES as FAMILIES
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from planners.unequal.problem import problem_from_callables as problem_from_callables
     from planners.unequal.programs import program_of as program_of
     from planners.unequal.recurrence import memory_use as memory_use
+    from planners.unequal.result import SearchStopped as SearchStopped
     from planners.unequal.result import UnequalPlan as UnequalPlan
 
 _HOME = {
@@ -53,9 +55,11 @@ _HOME = {
     "ParetoPoint": "pareto",
     "PopulationEvaluator": "evaluators",
     "RECOMPUTATION": "problem",
+    "SearchStopped": "result",
     "UnequalPlan": "result",
     "UnequalProblem": "problem",
     "best_equal": "greedy",
+    "equal_plan": "greedy",
     "dgap": "genetic",
     "exact_coupled": "coupled",
     "exact_sizes": "exact",

@@ -22,22 +22,29 @@ from planners.unequal.exact import BEAM, ROWS
 from planners.unequal.genetic import Genetic
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import extend, non_dominated, spread, steps, tail_of_process, tails
-from planners.unequal.result import UnequalPlan
+from planners.unequal.result import Progress, SearchStopped, UnequalPlan
 from simulator import kernel
 
 _SMALLER = LINK_BLOCKS["smaller"]
 
 
-def exact_coupled(problem: UnequalProblem, single: bool = False, max_profiles: int = 50_000) -> UnequalPlan:
+def exact_coupled(
+    problem: UnequalProblem,
+    single: bool = False,
+    max_profiles: int = 50_000,
+    progress: Progress | None = None,
+    start: UnequalPlan | None = None,
+) -> UnequalPlan:
     """The optimal pair of size vectors when `recomputation` depends on them, or with f = g (`single`) under any.
 
     As `exact.exact_sizes` otherwise: `proven_optimal` is False, and the bound weaker, where more than `max_profiles`
-    pairs of profiles would have to be kept after a stage, or after an interrupt. Work grows with the square of the
-    candidates. The first plan comes from a genetic search with a fixed seed.
+    pairs of profiles would have to be kept after a stage, or after an interrupt or a SearchStopped of `progress`.
+    Work grows with the square of the candidates. `start` is the first plan to beat, by default that of a genetic search
+    with a fixed seed.
     """
     started = time.perf_counter()
     search = Genetic("compiled", "single" if single else "dual", seeded=True)
-    first = search(problem, np.random.default_rng(0))
+    first = search(problem, np.random.default_rng(0), progress) if start is None else start
     best = _Best(
         first.forward_sizes, first.backward_sizes, first.makespan_seconds, first.lower_bound_seconds, first.evaluations
     )
@@ -47,8 +54,8 @@ def exact_coupled(problem: UnequalProblem, single: bool = False, max_profiles: i
         if best.seconds == best.bound or interrupted:
             break
         try:
-            best = _sweep(problem, single, tail, head, best, width)
-        except KeyboardInterrupt:
+            best = _sweep(problem, single, tail, head, best, width, progress)
+        except (KeyboardInterrupt, SearchStopped):
             interrupted = True
     makespan = compiled.makespan(problem, best.forward, best.backward)
     return UnequalPlan(
@@ -87,7 +94,15 @@ class _Pairs:
         return _Pairs(self.ahead[rows], self.after[rows], self.forward[rows], self.backward[rows], self.parents[rows])
 
 
-def _sweep(problem: UnequalProblem, single: bool, tail: Floats, head: Floats, best: _Best, width: int) -> _Best:
+def _sweep(
+    problem: UnequalProblem,
+    single: bool,
+    tail: Floats,
+    head: Floats,
+    best: _Best,
+    width: int,
+    progress: Progress | None,
+) -> _Best:
     """One pass over the stages, keeping at most `width` pairs after each."""
     samples = problem.samples
     whole, origin = np.full(1, samples, dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -95,12 +110,13 @@ def _sweep(problem: UnequalProblem, single: bool, tail: Floats, head: Floats, be
     layers: list[_Pairs] = []
     least, tried = best.seconds, best.tried
     for gene in range(problem.genes):
-        before = len(pairs.parents)
+        ahead, back = problem.forward_chain.allowed[gene], problem.backward_chain.allowed[::-1][gene]
+        tried += len(pairs.parents) * len(ahead) * (1 if single else len(back))
+        if progress is not None:
+            progress(tried, best.seconds)
         pairs, bounds = _layer(
             problem, gene, single, tail[gene + 1], head[problem.genes - 1 - gene], best.seconds, pairs
         )
-        ahead, back = problem.forward_chain.allowed[gene], problem.backward_chain.allowed[::-1][gene]
-        tried += before * len(ahead) * (1 if single else len(back))
         if len(bounds) > width:
             order = np.argsort(bounds, kind="stable")
             least = min(least, float(bounds[order[width]]))

@@ -12,7 +12,6 @@ Where recomputation depends on the sizes (f_k != g_k), the passes are not indepe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,13 +19,10 @@ import numpy as np
 
 from planners.unequal import compiled
 from planners.unequal.chain import Chain, Floats, Integers
-from planners.unequal.greedy import equal_sizes, greedy_chain, trace
+from planners.unequal.greedy import equal_sizes, greedy_chain, greedy_extensions, trace
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import Step, extend_all, least_ends, non_dominated, steps, tails
-from planners.unequal.result import UnequalPlan
-
-Progress = Callable[[int, float], None]
-"""Called with (evaluations so far, best seconds so far)."""
+from planners.unequal.result import Progress, SearchStopped, UnequalPlan
 
 BEAM = 24
 ROWS = 1 << 14
@@ -53,28 +49,27 @@ def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: 
 
     If more than `max_profiles` profiles were to be kept at a stage, those of the highest bound are dropped and the plan
     says so: `proven_optimal` is False and `lower_bound_seconds` the least bound of what was dropped. An interrupt
-    (Ctrl-C) ends the search with the best so far in the same way. `progress(extensions, best makespan)` is called
-    after every stage. Raises ValueError where recomputation depends on the sizes ("where-differs"):
-    `coupled.exact_coupled` solves those.
+    (Ctrl-C), or a `progress` that raises SearchStopped, ends the search with the best so far in the same way. Raises
+    ValueError where recomputation depends on the sizes ("where-differs"): `coupled.exact_coupled` solves those.
     """
     if problem.coupled:
         raise ValueError("exact_sizes needs recomputation 'none' or 'always'; exact_coupled takes 'where-differs'")
     started = time.perf_counter()
     chains = problem.forward_chain, problem.backward_chain
+    if progress is not None:
+        progress(sum(greedy_extensions(chain) + len(equal_sizes(chain)) for chain in chains), float("inf"))
     plans = [_start(chain) for chain in chains]
     history = [(sum(plan.extensions for plan in plans), sum(plan.seconds for plan in plans))]
 
     def report(number: int, extensions: int, seconds: float) -> None:
         other = plans[1 - number]
-        evaluations, best = extensions + other.extensions, seconds + other.seconds
-        if best < history[-1][1]:
-            history.append((evaluations, best))
         if progress is not None:
-            progress(evaluations, best)
+            progress(extensions + other.extensions, seconds + other.seconds)
 
     for number, chain in enumerate(chains):
         if not plans[0].interrupted:
             plans[number] = _search(chain, plans[number], max_profiles, partial(report, number))
+            history.append((sum(plan.extensions for plan in plans), sum(plan.seconds for plan in plans)))
     forward, backward = plans
     makespan, bound = forward.seconds + backward.seconds, forward.bound + backward.bound
     return UnequalPlan(
@@ -123,7 +118,10 @@ def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress:
     least, most, extensions = known.seconds, 1, known.extensions
     try:
         for index, step in enumerate(steps(chain)):
-            profiles, blocks, parents, tried = _layer(chain, step, bounds[index + 1], known.seconds, profiles, blocks)
+            tried = len(profiles) * len(step.allowed)
+            if progress is not None:
+                progress(extensions + tried, known.seconds)
+            profiles, blocks, parents = _layer(chain, step, bounds[index + 1], known.seconds, profiles, blocks)
             extensions += tried
             if len(profiles) > width:
                 ends = least_ends(profiles, bounds[index + 1])
@@ -133,26 +131,22 @@ def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress:
                 profiles, blocks, parents = profiles[kept], blocks[kept], parents[kept]
             layers.append((blocks, parents))
             most = max(most, len(profiles))
-            if progress is not None:
-                progress(extensions, known.seconds)
             if not len(profiles):
                 break
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SearchStopped):
         return ChainPlan(known.sizes, known.seconds, known.bound, most, extensions, True)
     sizes, seconds = known.sizes, known.seconds
     if len(profiles):
         last = int(np.argmin(profiles[:, -1]))
         seconds = float(profiles[last, -1])
         sizes = tuple(chain.ordered(trace(layers, last)))
-        if progress is not None:
-            progress(extensions, seconds)
     return ChainPlan(sizes, seconds, max(known.bound, min(least, seconds)), most, extensions)
 
 
 def _layer(
     chain: Chain, step: Step, tail: Floats, upper: float, profiles: Floats, blocks: Integers
-) -> tuple[Floats, Integers, Integers, int]:
-    """All non-dominated extensions by one step that may beat `upper`: profiles, sizes, parents, extensions tried."""
+) -> tuple[Floats, Integers, Integers]:
+    """All non-dominated extensions by one step that may beat `upper`: profiles, sizes, parents."""
     smaller = chain.link_block == "smaller"
     allowed = np.array(step.allowed, dtype=np.int64)
     rows = max(ROWS, 2 * len(allowed))
@@ -178,7 +172,7 @@ def _layer(
         )
         kept = non_dominated(result[:filled], sizes[:filled], smaller)
         if following == len(profiles):
-            return result[kept], sizes[kept], parents[kept], len(profiles) * len(allowed)
+            return result[kept], sizes[kept], parents[kept]
         # the buffer is full: keep its front at the start, and double it if that frees too little
         count = len(kept)
         larger = rows if count * 2 + len(allowed) <= rows else rows * 2

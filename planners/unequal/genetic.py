@@ -23,9 +23,8 @@ from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.evaluators import EVALUATORS, PopulationEvaluator
 from planners.unequal.greedy import greedy_chain, greedy_pairs
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.result import UnequalPlan
+from planners.unequal.result import Progress, SearchStopped, UnequalPlan
 
-Progress = Callable[[int, float], None]
 CHROMOSOMES = ("dual", "single")
 SURVIVAL = ("elites", "distinct")
 
@@ -68,8 +67,8 @@ class Genetic:
     ) -> UnequalPlan:
         """Search; the same problem, settings and seed give the same plan.
 
-        `progress(evaluations, best seconds)` is called once a generation. An interrupt (Ctrl-C) ends the search with
-        the best so far and `interrupted` set. Ends early where the best reaches the lower bound.
+        `progress` is called before each generation. An interrupt (Ctrl-C), or a `progress` that raises SearchStopped, ends the
+        search with the best so far and `interrupted` set. Ends early where the best reaches the lower bound.
         """
         started = time.perf_counter()
         bound = lower_bound(problem)
@@ -77,6 +76,8 @@ class Genetic:
         history: list[tuple[int, float]] = []
         clock: list[float] = []
         evaluations, interrupted = 0, False
+        if progress is not None:
+            progress(max(self.individuals, *(part.known for part in parts)), float("inf"))
         for part in parts:
             part.begin(rng, self.individuals)
         evaluations += max(part.evaluated for part in parts)
@@ -84,17 +85,17 @@ class Genetic:
         try:
             for generation in range(self.generations + 1):
                 if generation:
+                    if progress is not None:
+                        progress(evaluations + self.individuals, best)
                     for part in parts:
                         part.advance(rng, self)
                     evaluations += self.individuals
                 best = sum(part.best for part in parts)
                 history.append((evaluations, best))
                 clock.append(time.perf_counter() - started)
-                if progress is not None:
-                    progress(evaluations, best)
                 if best <= bound:
                     break
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SearchStopped):
             interrupted = True
         best = sum(part.best for part in parts)
         forward, backward = self._sizes(problem, parts)
@@ -161,6 +162,11 @@ class _Part:
     winner: Integers = field(init=False)
     best: float = float("inf")
     evaluated: int = 0
+
+    @property
+    def known(self) -> int:
+        """Vectors that the first population holds whatever its size."""
+        return len(self.sizes) + len(self.seeds)
 
     def begin(self, rng: np.random.Generator, individuals: int) -> None:
         """Every equal size (within the caps), the seeds, and random vectors up to `individuals`; the best of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +14,10 @@ from planners.unequal.bound import lower_bound
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
 from planners.unequal.profiles import best_of_each_size, steps
-from planners.unequal.result import UnequalPlan
+from planners.unequal.result import Progress, UnequalPlan
+
+PAIRS = 3
+"""Pairs of size vectors that `greedy_pairs` makes of two."""
 
 Vector = TypeVar("Vector", bound=Sequence[int] | Integers)
 
@@ -24,7 +28,13 @@ def equal_sizes(chain: Chain) -> Integers:
     return np.repeat(np.array(common, dtype=np.int64)[:, None], chain.genes, axis=1)
 
 
-def best_equal(problem: UnequalProblem, same_for_both: bool = True) -> UnequalPlan:
+def equal_plan(problem: UnequalProblem, size: int) -> UnequalPlan:
+    """One size for all stages and passes."""
+    sizes = [size] * problem.genes
+    return plan_of(problem, sizes, sizes, 1, time.perf_counter())
+
+
+def best_equal(problem: UnequalProblem, same_for_both: bool = True, progress: Progress | None = None) -> UnequalPlan:
     """GPipe with its best micro-batch size: the same for both passes, or the best of each pass.
 
     Raises `InfeasibleSizes` where the caps leave no size that all stages may take.
@@ -40,6 +50,8 @@ def best_equal(problem: UnequalProblem, same_for_both: bool = True) -> UnequalPl
     if not len(forward) or not len(backward):
         raise InfeasibleSizes("no candidate size is within the caps of all stages")
     evaluations = max(len(forward), len(backward))
+    if progress is not None:
+        progress(evaluations, float("inf"))
     if same_for_both or problem.coupled:
         best = int(np.argmin(compiled.makespan_population(problem, forward, backward)))
         chosen = forward[best], backward[best]
@@ -65,11 +77,10 @@ def local_greedy(problem: UnequalProblem) -> UnequalPlan:
             sizes = np.array(allowed)
             genes.append(int(sizes[np.argmin((-(-chain.samples // sizes) + chain.stages - 1) * row[sizes])]))
         chosen.append(chain.ordered(genes))
-    evaluations = sum(len(allowed) for allowed in problem.forward_chain.allowed + problem.backward_chain.allowed)
-    return plan_of(problem, chosen[0], chosen[1], evaluations, started)
+    return plan_of(problem, chosen[0], chosen[1], 1, started)
 
 
-def greedy_dp(problem: UnequalProblem) -> UnequalPlan:
+def greedy_dp(problem: UnequalProblem, progress: Progress | None = None) -> UnequalPlan:
     """Global-greedy dynamic programme: for every (stage, size) keep the one profile that ends first.
 
     Not optimal: the profile that ends first is not always the best to continue. Where recomputation depends on the
@@ -77,6 +88,8 @@ def greedy_dp(problem: UnequalProblem) -> UnequalPlan:
     of either pass's sizes for both is taken.
     """
     started = time.perf_counter()
+    if progress is not None:
+        progress(sum(map(greedy_extensions, (problem.forward_chain, problem.backward_chain))) + PAIRS, float("inf"))
     forward, tried = greedy_chain(problem.forward_chain)
     backward, more = greedy_chain(problem.backward_chain)
     if not problem.coupled:
@@ -130,6 +143,12 @@ def greedy_chain(chain: Chain) -> tuple[list[int], int]:
         layers.append((allowed, parents))
         profiles, blocks = result, allowed
     return chain.ordered(trace(layers, int(np.argmin(profiles[:, -1])))), tried
+
+
+def greedy_extensions(chain: Chain) -> int:
+    """Extensions that `greedy_chain` tries."""
+    counts = [1, *(len(step.allowed) for step in steps(chain))]
+    return sum(before * now for before, now in pairwise(counts))
 
 
 def trace(layers: Sequence[tuple[Integers, Integers]], last: int) -> list[int]:

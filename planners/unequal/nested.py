@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from planners.unequal.bound import lower_bound
 from planners.unequal.exact import exact_sizes
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
-from planners.unequal.result import UnequalPlan
+from planners.unequal.result import SearchStopped, UnequalPlan
 
 Cuts = tuple[int, ...]
 """The first layer of stages 1 .. K-1, ascending."""
@@ -44,19 +44,19 @@ def search_partition(
     starts: Iterable[Cuts] = (),
     most_partitions: int = 20_000,
     solve: Callable[[UnequalProblem], UnequalPlan] = exact_sizes,
-    progress: Callable[[int, float], None] | None = None,
 ) -> NestedPlan:
     """Search cuts of `layers` layers into `stages` stages with the best block sizes of each.
 
     `build(cuts)` gives the problem of a partition; where it raises `InfeasibleSizes` the partition is left out. From
     the even partition and `starts` (such as a balanced one), cuts move by one layer while that helps; then, if there
-    are at most `most_partitions`, all others are bounded and, where that is not enough, solved. `progress(partitions
-    seen, best seconds)`. An interrupt ends with the best so far. Raises ValueError for more stages than layers or
+    are at most `most_partitions`, all others are bounded and, where that is not enough, solved. Partitions are compared by
+    makespan and fixed seconds together. An interrupt, or a SearchStopped of `solve`, ends with the best so far, and leaves
+    the search where there is none. Raises ValueError for more stages than layers or
     starts that are no cuts, `InfeasibleSizes` where nothing fits.
     """
     if not 1 <= stages <= layers:
         raise ValueError(f"stages must be in 1..{layers}, the number of layers, not {stages}")
-    search = _Search(build, solve, progress)
+    search = _Search(build, solve)
     interrupted, complete = False, False
     try:
         for cuts in (tuple(layers * stage // stages for stage in range(1, stages)), *starts):
@@ -67,7 +67,9 @@ def search_partition(
             for cuts in itertools.combinations(range(1, layers), stages - 1):
                 search.improves(cuts)
             complete = True
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SearchStopped):
+        if search.best is None:
+            raise
         interrupted = True
     if search.best is None:
         raise InfeasibleSizes(f"no partition of {layers} layers into {stages} stages seen so far fits")
@@ -88,12 +90,12 @@ class _Search:
         self,
         build: Callable[[Cuts], UnequalProblem],
         solve: Callable[[UnequalProblem], UnequalPlan],
-        progress: Callable[[int, float], None] | None,
     ) -> None:
-        self.build, self.solve, self.progress = build, solve, progress
+        self.build, self.solve = build, solve
         self.seen: set[Cuts] = set()
         self.cuts: Cuts = ()
         self.best: UnequalPlan | None = None
+        self.seconds = math.inf
         self.solved, self.proven = 0, True
 
     def improves(self, cuts: Cuts) -> bool:
@@ -105,21 +107,18 @@ class _Search:
             problem = self.build(cuts)
         except InfeasibleSizes:
             return False
-        if self.best is not None and lower_bound(problem) >= self.best.makespan_seconds:
+        if lower_bound(problem) + problem.fixed_seconds >= self.seconds:
             return False
         plan = self.solve(problem)
         self.solved += 1
-        better = self.best is None or plan.makespan_seconds < self.best.makespan_seconds
+        seconds = plan.makespan_seconds + problem.fixed_seconds
+        better = seconds < self.seconds
         if better:
-            self.cuts, self.best = cuts, plan
+            self.cuts, self.best, self.seconds = cuts, plan, seconds
         # what a plan leaves open matters where its own bound would still beat the best
-        self.proven = self.proven and (plan.proven_optimal or plan.lower_bound_seconds >= self._seconds())
-        if self.progress is not None:
-            self.progress(len(self.seen), self._seconds())
+        open_seconds = plan.lower_bound_seconds + problem.fixed_seconds
+        self.proven = self.proven and (plan.proven_optimal or open_seconds >= self.seconds)
         return better
-
-    def _seconds(self) -> float:
-        return math.inf if self.best is None else self.best.makespan_seconds
 
 
 def _descend(search: _Search, cuts: Cuts, layers: int) -> None:

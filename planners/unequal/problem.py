@@ -41,6 +41,8 @@ class UnequalProblem:
       With "own", a size vector has 2K-1 entries: stage 0, link 0, stage 1, ...; otherwise K entries.
     - `forward_caps`, `backward_caps` the largest size of every stage (memory limits), or None.
     - `memory` the bytes of the stages, or None.
+    - `fixed_seconds` what a mini-batch takes beyond the makespan, whatever the sizes: latencies, an update. No evaluator adds
+      it; who compares problems does.
     - `quantum` the grid of the durations in seconds; computed unless given (so that `replace` keeps it).
 
     Raises ValueError for tables of a wrong shape, negative or infinite durations and impossible sizes, and
@@ -58,6 +60,7 @@ class UnequalProblem:
     backward_caps: tuple[int, ...] | None = None
     recomputation: str = "none"
     memory: MemoryModel | None = None
+    fixed_seconds: float = 0.0
     quantum: float = 0.0
     forward_chain: Chain = field(init=False, repr=False)
     backward_chain: Chain = field(init=False, repr=False)
