@@ -8,7 +8,7 @@ but no cut whose transfer takes too long. Intra-layer: see `planners.intra_layer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -234,8 +234,7 @@ def equal_partition(
     held = [problem.batch] * len(devices)
     every: NDArray[np.int64] | None = None
     if math.comb(layers - 1, len(devices) - 1) <= MOST_PARTITIONS:
-        chosen = combinations(range(1, layers), len(devices) - 1)
-        every = np.array(list(chosen), dtype=np.int64).reshape(-1, len(devices) - 1)
+        every = _rows(combinations(range(1, layers), len(devices) - 1))
     best: tuple[float, tuple[int, ...], int] | None = None
     for size in sorted(sizes):
         whole, rest = divmod(problem.batch, size)
@@ -244,7 +243,7 @@ def equal_partition(
         cuts = every
         if cuts is None:
             front = fastest_cuts(full, whole + (rest > 0), slack=EQUAL_SLACK)
-            cuts = np.array([one for _, one in front], dtype=np.int64).reshape(-1, len(devices) - 1)
+            cuts = _rows(one for _, one in front)
         if not len(cuts):
             continue
         seconds = makespans(full, cuts, whole, last)
@@ -252,6 +251,12 @@ def equal_partition(
         if seconds[first] < (math.inf if best is None else best[0]):
             best = float(seconds[first]), tuple(cuts[first].tolist()), size
     return best
+
+
+def _rows(cuts: Iterable[tuple[int, ...]]) -> NDArray[np.int64]:
+    """Cuts as an array, int64 [partitions, stages - 1]; of one stage a row without columns."""
+    rows = list(cuts)
+    return np.array(rows, dtype=np.int64).reshape(len(rows), len(rows[0]) if rows else 0)
 
 
 def fastest_cuts(

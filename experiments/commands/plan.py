@@ -16,6 +16,8 @@ from experiments.problem_options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from planners import HierarchicalPartition, PlannedOutcome
     from simulator import Outcome, Workload
 
@@ -176,16 +178,26 @@ def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
     early = "; interrupted, this is the best so far" if planned.interrupted else ""
     print(f"planned in {planned.planning_seconds:.2f} CPU s with {planned.evaluations} evaluations{proof}{early}")
     if "makespan_seconds" in planned.details:
-        found = planned.details
-        least = (
-            "proven optimal" if found["proven_optimal"] else f"lower bound {found['sizes_lower_bound_seconds']:.4g} s"
-        )
-        print(
-            f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}\n"
-            f"{found['makespan_seconds']:.4g} s without the update and contention (links as processes), {least}"
-        )
+        print(_sizes_line(planned.details))
     if not outcome.fits:
         print("the plan does not fit")
+
+
+def _sizes_line(found: Mapping[str, Any]) -> str:
+    """The sizes of unequal micro-batches, and how good they are known to be."""
+    if found["proven_optimal"]:
+        known = "no choice of sizes is faster"
+    elif found["sizes_lower_bound_seconds"]:
+        known = (
+            f"no choice of sizes takes less than {found['sizes_lower_bound_seconds']:.4g} s: at most "
+            f"{100 * found['sizes_gap']:.2g} % are left"
+        )
+    else:
+        known = "nothing is proven of the sizes"
+    return (
+        f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}\n"
+        f"{found['makespan_seconds']:.4g} s where links share no channel and the first stage's update ends last; {known}"
+    )
 
 
 def _ranges(devices: tuple[int, ...]) -> str:

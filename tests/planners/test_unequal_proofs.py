@@ -10,9 +10,9 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import PlannedOutcome, Request, make_plan, tables_of, unequal_problem
+from planners.balanced_partition import equal_partition
 from planners.search import Evaluator
 from planners.unequal import EVALUATORS
-from planners.unequal_planners import equal_partition
 from planners.unequal_tables import unequal_plan
 from simulator import LayerCosts, Plan, Problem, load_workload, simulate
 from simulator.workloads.synthetic import random_chain
@@ -133,7 +133,7 @@ def test_a_tuned_gpipe_is_the_fastest_of_all(sharing: bool) -> None:
     costs = LayerCosts(problem)
     tables = tables_of(problem, (0, 1, 2), costs)
     layers = len(problem.workload)
-    every = {}
+    every: dict[tuple[tuple[int, ...], int], float] = {}
     for cuts in itertools.combinations(range(1, layers), 2):
         for size in range(1, 8):
             plan = unequal_plan("all", tables, cuts, (size,) * 3, (size,) * 3)
