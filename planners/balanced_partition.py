@@ -204,7 +204,8 @@ def makespans(
             if last is not None:
                 before = np.maximum(end, passed + (microbatches - 1) * slowest) if microbatches else end
                 end = before + _busy(last, number, process, bounds)
-        total += passed + (microbatches - 1) * slowest if last is None else end
+        with np.errstate(invalid="ignore"):  # 0 times inf: what must not be, once
+            total += passed + (microbatches - 1) * slowest if last is None else end
     for stage in range(stages - 1):
         total += costs.latency_seconds[stage, bounds[:, stage + 1]]
     if costs.furthest is not None:
@@ -222,11 +223,11 @@ def _busy(costs: PartitionCosts, number: int, process: int, bounds: NDArray[np.i
 
 
 def equal_partition(
-    costs: LayerCosts, devices: Sequence[int], sizes: Sequence[int], limits: Sequence[float] | None = None
+    costs: LayerCosts, devices: Sequence[int], sizes: Sequence[int], spare: Sequence[float] = ()
 ) -> tuple[float, tuple[int, ...], int] | None:
     """The fastest GPipe with one micro-batch size: seconds, cuts and size; None where none fits.
 
-    sizes: to choose from, in samples; the last micro-batch takes what is left. limits: as in `straight_costs`
+    sizes: to choose from, in samples; the last micro-batch takes what is left. spare: as in `straight_costs`
     Without the update. Of every size all partitions are tried, or, where they are more than MOST_PARTITIONS, those that
     `fastest_cuts` finds within EQUAL_SLACK: of a size that divides the batch, the fastest.
     """
@@ -238,7 +239,7 @@ def equal_partition(
     best: tuple[float, tuple[int, ...], int] | None = None
     for size in sorted(sizes):
         whole, rest = divmod(problem.batch, size)
-        full = straight_costs(costs, devices, size, in_flight=held, limits=limits)
+        full = straight_costs(costs, devices, size, in_flight=held, spare=spare)
         last = straight_costs(costs, devices, rest) if rest else None
         cuts = every
         if cuts is None:
@@ -515,14 +516,13 @@ def furthest_ends(
     """The last layer before which a stage that begins at a layer may end within its device's memory, int64 [stages, layers + 1].
 
     Counted are weights, gradients and optimizer states, what `in_flight` samples leave behind in each stage, and, where the stage
-    recomputes, what a micro-batch of `samples` makes again. limits: as in `straight_costs`
+    recomputes, what a micro-batch of `samples` makes again. spare: as in `straight_costs`
     """
     problem, layers = costs.problem, len(costs.problem.workload)
     state = costs.parameters * (2.0 * problem.element_bytes + problem.optimizer_bytes)
     inputs = costs.cut_bytes
     furthest = np.zeros((len(devices), layers + 1), dtype=np.int64)
-    held_by = limits or [problem.cluster.devices[device].memory_bytes for device in devices]
-    for stage, (limit, count) in enumerate(zip(held_by, in_flight, strict=True)):
+    for stage, (device, count) in enumerate(zip(devices, in_flight, strict=True)):
         held = state + costs.stashed_bytes * (samples if problem.recompute else count)
         before = np.concatenate([[0.0], np.cumsum(held)])
         kept = inputs * count if problem.recompute else np.zeros(layers + 1)

@@ -28,9 +28,10 @@ class BruteForce:
     Stages are contiguous ranges of the layers, on the first devices in the cluster's order, one device a stage or, for schedules
     that go round the devices, CHUNKS stages a device. Micro-batches: the same counts that the other planners try.
 
-    All plans are replayed on idle links first. On each device the order of the ops is fixed, so that waiting for a contended link
-    only delays: the idle replay is never slower than the reference. The plans go through the reference by rising idle seconds,
-    until those exceed the best reference replay that fits: then no plan that is left can be faster.
+    All plans are replayed with the search's engine first. On each device the order of the ops is fixed, so that waiting for a
+    contended link only delays: also an engine without contention never gives more seconds than the reference. The plans go
+    through the reference by rising seconds, until those exceed the best reference replay that fits: then no plan that is left can
+    be faster.
     """
 
     request: Request = field(default_factory=Request)
@@ -42,12 +43,12 @@ class BruteForce:
         reason = self.inapplicable(problem)
         if reason is not None:
             raise ValueError(f"planner {self.name!r} does not apply: {reason}")
-        idle = sorted(
+        ranked = sorted(
             ((evaluate(plan).iteration_seconds, number, plan) for number, plan in enumerate(self.plans(problem))),
             key=lambda one: one[:2],
         )
         best: tuple[tuple[float, float], Plan] | None = None
-        for seconds, _, plan in idle:
+        for seconds, _, plan in ranked:
             if best is not None and (0.0, seconds * (1.0 - ROUNDING)) >= best[0]:
                 break
             key = evaluate.on_reference(plan).key

@@ -285,7 +285,7 @@ def start_partition(
     """
     streaming = any(tables.costs.streams(device) for device in tables.devices)
     sizes = [size for size in candidates if not streaming or size in powers_of_two(tables.problem.batch)]
-    tuned = equal_partition(tables.costs, tables.devices, sizes, limits)
+    tuned = equal_partition(tables.costs, tables.devices, sizes, _spare(tables, limits))
     if tuned is None:
         raise InfeasibleSizes("no partition fits with one size for all")
     _, first, size = tuned
@@ -325,10 +325,15 @@ def quick_partitions(tables: UnequalTables, limits: Sequence[float]) -> list[Cut
     found: list[Cuts] = []
     for size in powers_of_two(batch):
         costs = straight_costs(
-            tables.costs, tables.devices, size, in_flight=[batch] * len(tables.devices), limits=limits
+            tables.costs, tables.devices, size, in_flight=[batch] * len(tables.devices), spare=_spare(tables, limits)
         )
         found += [cuts for _, cuts in fastest_cuts(costs, -(-batch // size), slack=FRONT_SLACK)[:FRONT]]
     return list(dict.fromkeys(found))
+
+
+def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
+    """Bytes of each stage's device beyond its limit."""
+    return [held - limit for held, limit in zip(memory_limits(tables), limits, strict=True)]
 
 
 def memory_limits(tables: UnequalTables) -> list[float]:

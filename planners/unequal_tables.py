@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
-from planners.balanced_partition import cut_bytes
 from planners.unequal import MemoryModel, UnequalProblem, powers_of_two
 from simulator import LayerCosts, Plan, Problem, stages_from_cuts
 
@@ -76,7 +75,7 @@ def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None
     costs: of the same problem, to share tables that are already filled
     """
     layer_costs = costs or LayerCosts(problem)
-    return UnequalTables(problem, tuple(devices), layer_costs, cut_bytes(layer_costs))
+    return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes)
 
 
 def candidate_sizes(batch: int, candidates: str | None = None) -> tuple[int, ...]:

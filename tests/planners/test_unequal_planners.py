@@ -205,9 +205,9 @@ def test_a_genetic_search_repeats_under_its_seed_and_reports(vgg: dict[bool, Pro
 
 
 def test_options_that_do_not_apply_are_refused(vgg: dict[bool, Problem]) -> None:
-    """Stages are for unequal planners; those take no schedule but gpipe, and no more stages than devices."""
+    """Candidate sizes are for unequal planners; those take no schedule but gpipe, and no more stages than devices."""
     problem = vgg[False]
-    assert "unequal" in str(applicable_planners(problem, Request(stages=4))["uniform"])
+    assert "unequal" in str(applicable_planners(problem, Request(candidates="all"))["uniform"])
     assert applicable_planners(problem, Request(schedule="gpipe"))["exact-unequal"] is None
     assert "'1f1b'" in str(applicable_planners(problem, Request(schedule="1f1b"))["exact-unequal"])
     assert "17 stages are more than" in str(applicable_planners(problem, Request(stages=17))["tidgap"])
