@@ -43,6 +43,9 @@ CHUNKS = (2, 3, 4)
 FINALISTS = 12
 """Points that are replayed; and as many again while none of them fits."""
 
+UNLIKE_LAYERS = 0.1
+"""Share by which a rank may need more memory than it has, if layers were alike, for its cuts to be sought at once."""
+
 WIDTH = 48
 """Points that fit and are ranked at once."""
 
@@ -178,25 +181,33 @@ class _Search:
     # ---- the closed form ----
 
     def candidates(self) -> Iterator[Candidate]:
-        """Points with their cuts, best first by the closed form; those that cannot fit come last or are left out.
+        """Points with their cuts: those that fit, best first by the closed form, then those of which only a replay can tell.
 
-        No point beats its balance at will (`_at_best`), so that cuts are sought for promising points only.
+        No point beats its balance at will (`_at_best`), so that cuts are sought for promising points only. Those that would not
+        fit if layers were alike, or with equal shares of a device for its stages, come when the others are used up.
         """
-        rough = sorted(((self._at_best(point), number, point) for number, point in enumerate(self.points())), key=_rank)
-        waiting: list[tuple[float, int, Candidate]] = []
+        points = [point for point in self.points() if self._may_fit(point)]
+        rough = sorted(((self._at_best(point), number) for number, point in enumerate(points)))
         too_large: list[Candidate] = []
-        for least, number, point in rough:
-            if not self._may_fit(point):
-                continue
-            while waiting and (waiting[0][0] <= least or len(waiting) >= WIDTH):
+        crowded: list[tuple[float, int]] = []
+        for wanted, roomy in ((rough, True), (crowded, False)):
+            waiting: list[tuple[float, int, Candidate]] = []
+            for least, number in wanted:
+                while waiting and (waiting[0][0] <= least or len(waiting) >= WIDTH):
+                    yield heappop(waiting)[2]
+                point = points[number]
+                if not roomy:
+                    candidate = self.candidate(point)
+                else:
+                    candidate = self.candidate(point, self._equal_shares(point)) if self._has_room(point) else None
+                if candidate is not None and candidate.fits:
+                    heappush(waiting, (candidate.seconds, number, candidate))
+                elif roomy:
+                    crowded.append((least, number))
+                elif candidate is not None:
+                    too_large.append(candidate)
+            while waiting:
                 yield heappop(waiting)[2]
-            candidate = self.candidate(point)
-            if candidate is not None and candidate.fits:
-                heappush(waiting, (candidate.seconds, number, candidate))
-            elif candidate is not None:
-                too_large.append(candidate)
-        while waiting:
-            yield heappop(waiting)[2]
         yield from too_large
 
     def _may_fit(self, point: Point) -> bool:
@@ -206,6 +217,12 @@ class _Search:
         kept = 0.0 if problem.recompute else float(self.costs.stashed_bytes.sum()) * self._samples(point)
         held = sum(self._memory_bytes(group) for group in point.groups)
         return state + kept <= held
+
+    def _has_room(self, point: Point) -> bool:
+        """Whether the first rank, which holds most micro-batches, fits if all layers were alike."""
+        state, stash, kept = self._like_stage(point)
+        need = float((state + kept * self.held(point)[0]).sum(axis=1).max()) + stash
+        return need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0])
 
     def _at_best(self, point: Point) -> float:
         """Seconds if the network could be divided among the ranks at will and nothing were to be sent."""
@@ -236,12 +253,6 @@ class _Search:
 
         spare: bytes of each stage's device that are to stay free
         """
-        if point.chunks > 1 and not len(spare):
-            # What the stages of a device hold together is no matter of one cut: an equal share each, if that has a solution.
-            shares = [self._memory_bytes(group) * (1.0 - 1.0 / point.chunks) for group in point.groups] * point.chunks
-            shared = self.candidate(point, shares)
-            if shared is not None:
-                return shared
         costs = self._partition_costs(point, spare)
         # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
         found = fastest_cuts(costs, point.microbatches * point.chunks)
@@ -249,6 +260,25 @@ class _Search:
             return None
         cuts = found[0][1]
         return Candidate(self._seconds(point, costs, cuts), point, cuts, self._holds(point, cuts))
+
+    def _equal_shares(self, point: Point) -> list[float]:
+        """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
+        state, stash, kept = self._like_stage(point)
+        spare = np.zeros((point.chunks, len(point.groups)))
+        for rank, (group, counts) in enumerate(zip(point.groups, self.held(point), strict=True)):
+            together = float((state + kept * counts).sum(axis=1).max()) + stash
+            alone = state + kept * counts.max(axis=0) + stash
+            spare[:, rank] = self._memory_bytes(group) * (1.0 - alone / together)
+        return spare.reshape(-1).tolist()
+
+    def _like_stage(self, point: Point) -> tuple[float, float, float]:
+        """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
+        problem, samples = self.problem, self._samples(point)
+        state = float(self.costs.parameters.sum()) * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+        stash = float(self.costs.stashed_bytes.sum()) * samples / point.stages
+        if problem.recompute:
+            return state / point.stages, stash, float(self.costs.cut_bytes.mean()) * samples
+        return state / point.stages, 0.0, stash
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
         return min(self.problem.cluster.devices[device].memory_bytes for device in group)
@@ -408,7 +438,3 @@ def in_flight(schedule: Schedule) -> tuple[NDArray[np.int64], ...]:
         counts = np.cumsum(np.where(stage[:, None] == np.unique(stage)[None, :], change[:, None], 0), axis=0)
         found.append(counts[kind == OpKind.FORWARD])
     return tuple(found)
-
-
-def _rank(one: tuple[float, int, Point]) -> tuple[float, int]:
-    return one[:2]
