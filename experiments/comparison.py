@@ -187,7 +187,7 @@ def _ask(problem: Problem, request: Request, name: str, seed: int, costs: LayerC
     except ValueError as error:
         return ComparedPlan(name, "failed", reason=str(error), error=error)
     if outcome.fits:
-        return ComparedPlan(name, "fits", planned, outcome)
+        return ComparedPlan(name, "fits", planned, outcome, outcome.warning)
     fullest = outcome.fullest
     reason = (
         f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "

@@ -18,6 +18,7 @@ from simulator.program import Program
 from simulator.schedule import Schedule
 from simulator.schedules import build_schedule, schedule_families
 from simulator.schedules.unequal import unequal_schedule
+from simulator.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ share a device, else by the event loop. `recurrence`: as compiled, but every lin
 
 ENGINES: tuple[str, ...] = get_args(Engine)
 
+MOST_STREAM = 4096
+"""Most micro-batches of a stream that does not become steady; one that a plan's turns need is as long as they need."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
@@ -38,6 +42,7 @@ class Outcome:
         asynchronous stream, apart from fill and drain
     timeline: of the flushed mini-batch, or of the whole stream with its fill and drain
     stream: micro-batches in the timeline
+    steady: of an asynchronous stream, how its steady state was read; None where the mini-batch is flushed
     """
 
     problem: Problem
@@ -47,6 +52,7 @@ class Outcome:
     memory: tuple[DeviceMemory, ...]
     iteration_seconds: float
     stream: int
+    steady: SteadyState | None = None
 
     @property
     def samples_per_second(self) -> float:
@@ -66,6 +72,16 @@ class Outcome:
         timeline = self.timeline
         rows = (timeline.stage == 0) & (timeline.kind == OpKind.FORWARD)
         return timeline.makespan_seconds - float(timeline.end[rows].max())
+
+    @property
+    def warning(self) -> str:
+        """One line if the seconds are not those of a steady state; empty if they are."""
+        if self.steady is None or self.steady.reached:
+            return ""
+        return (
+            f"the stream of {self.stream} micro-batches shows no steady state: the rates of its halves differ by "
+            f"{100 * self.steady.drift:.2g} %; its seconds are their mean"
+        )
 
     @property
     def fits(self) -> bool:
@@ -96,31 +112,45 @@ def simulate(
 
     engine: see `Engine`; contention as the problem says, but on `recurrence`
     noise: standard deviation of the logarithm of a factor on every duration; needs `rng`
+    An asynchronous stream is made twice as long until it shows its steady state, or would have more than MOST_STREAM
+    micro-batches (`Outcome.steady` then says how far from steady it is); a noisy one has no other length.
     Raises InfeasiblePlanError or ScheduleError for a plan that cannot run. A plan that runs but does not fit is returned with
     `fits` False.
     """
-    costs, schedule, program = build_program(problem, plan, layer_costs)
-    if noise:
-        if rng is None:
-            raise ValueError("noise needs a random generator")
-        program = program.with_noise(noise, rng)
-    if engine == "simpy":
-        from simulator import engine as simpy_engine
-
-        timeline = simpy_engine.replay(program, contention=problem.contention)
-    elif engine in ENGINES:
-        timeline = replay_compiled(program, contention=problem.contention and engine == "compiled")
-    else:
+    if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
+    stream = 0
+    while True:
+        costs, schedule, program = build_program(problem, plan, layer_costs, stream)
+        if noise:
+            if rng is None:
+                raise ValueError("noise needs a random generator")
+            program = program.with_noise(noise, rng)
+        timeline = _replay(program, engine, problem.contention)
+        stream = schedule.microbatches
+        samples = np.array(_stream_sizes(plan, stream), dtype=np.int64)
+        steady = None if schedule.flush else steady_state(timeline, samples, _turns(plan))
+        if steady is None or steady.reached or noise or 2 * stream > MOST_STREAM:
+            break
+        stream *= 2
     return Outcome(
         problem=problem,
         plan=plan,
         schedule=schedule,
         timeline=timeline,
         memory=memory_over_time(costs, timeline),
-        iteration_seconds=iteration_seconds(problem, plan, schedule, timeline),
-        stream=schedule.microbatches,
+        iteration_seconds=timeline.makespan_seconds if steady is None else steady.seconds_per_sample * problem.batch,
+        stream=stream,
+        steady=steady,
     )
+
+
+def _replay(program: Program, engine: Engine, contention: bool) -> Timeline:
+    if engine == "simpy":
+        from simulator import engine as simpy_engine
+
+        return simpy_engine.replay(program, contention=contention)
+    return replay_compiled(program, contention=contention and engine == "compiled")
 
 
 def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
@@ -136,9 +166,12 @@ def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
 
 
 def build_program(
-    problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None
+    problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None, stream: int = 0
 ) -> tuple[PlanCosts, Schedule, Program]:
-    """Schedule and program of a plan, and its costs."""
+    """Schedule and program of a plan, and its costs.
+
+    stream: micro-batches of an asynchronous plan; by default `stream_length` of it
+    """
     check_plan(problem, plan)
     costs = PlanCosts(problem, plan, layer_costs)
     family = schedule_families().get(plan.schedule)
@@ -152,7 +185,7 @@ def build_program(
     elif _updates_by_minibatch(plan):
         options = {"microbatches_per_minibatch": len(plan.microbatches)}
     flush = family is None or family.flush
-    count = len(plan.microbatches) if flush else stream_length(plan)
+    count = len(plan.microbatches) if flush else stream or stream_length(plan)
     if (
         plan.replication == "round-robin"
         and max(plan.replicas) > 1
@@ -166,17 +199,21 @@ def build_program(
     else:
         schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
     _check_placement(plan, schedule)
-    sizes = tuple(plan.microbatches[i % len(plan.microbatches)] for i in range(count))
     program = lower(
         schedule,
         costs,
-        forward_sizes=plan.forward_sizes or sizes,
+        forward_sizes=plan.forward_sizes or _stream_sizes(plan, count),
         backward_sizes=plan.backward_sizes or None,
         split_replicas=plan.replicas if plan.replication == "split" else None,
         communication=problem.communication if family is None else family.communication(problem.communication),
         updates=True,
     )
     return costs, schedule, program
+
+
+def _stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:
+    """Samples of each of `count` micro-batches."""
+    return tuple(plan.microbatches[i % len(plan.microbatches)] for i in range(count))
 
 
 def _check_placement(plan: Plan, schedule: Schedule) -> None:
@@ -208,13 +245,13 @@ def _check_placement(plan: Plan, schedule: Schedule) -> None:
 
 
 def stream_length(plan: Plan) -> int:
-    """Micro-batches of the stream that shows an asynchronous plan's steady state: fill, two periods to measure, drain.
+    """Micro-batches of the stream that is to show an asynchronous plan's steady state: fill, two periods to measure, drain.
 
-    The period is that of the round robin, of the micro-batch sizes and of the updates; the stream is a multiple of it.
+    The period is that of `_turns`, as far as it is watched; the stream is a multiple of it.
     """
-    period = _period(plan)
+    period = min(_turns(plan), MOST_PERIOD)
     fill = 2 * len(plan.devices)
-    return period * (2 * -(-max(fill, 4) // period) + 2 * -(-max(16, len(plan.devices)) // period))
+    return period * (2 * -(-max(fill, 4) // period) + 2 * -(-max(LEAST_WATCHED, len(plan.devices)) // period))
 
 
 def _updates_by_minibatch(plan: Plan) -> bool:
@@ -223,32 +260,13 @@ def _updates_by_minibatch(plan: Plan) -> bool:
     return family is not None and "microbatches_per_minibatch" in family.options
 
 
-def _period(plan: Plan) -> int:
+def _turns(plan: Plan) -> int:
+    """Micro-batches after which the turns of replicas, of micro-batch sizes and of updates all begin anew."""
     if _updates_by_minibatch(plan):
         return len(plan.microbatches)
     sizes = len(plan.microbatches) if len(set(plan.microbatches)) > 1 else 1
     rounds = math.lcm(*plan.replicas) if plan.replication == "round-robin" else 1
-    period = math.lcm(sizes, rounds)
-    return period if period <= 512 else max(len(plan.devices), sizes)
-
-
-def iteration_seconds(problem: Problem, plan: Plan, schedule: Schedule, timeline: Timeline) -> float:
-    """Makespan of a flushed mini-batch; of a stream, the steady time for `batch` samples.
-
-    Steady state is read at the last backward of each micro-batch (then its input is used up): the seconds between two of them in
-    the middle half of the stream, for the samples between.
-    """
-    if schedule.flush:
-        return timeline.makespan_seconds
-    rows = np.flatnonzero(np.isin(timeline.kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)) & (timeline.stage == 0))
-    count = schedule.microbatches
-    done = np.zeros(count)
-    np.maximum.at(done, timeline.microbatch[rows], timeline.end[rows])
-    done = np.maximum.accumulate(done)
-    first, period = count // 4 - 1, _period(plan)
-    last = first + max(1, count // 2 // period) * period  # whole periods: half a round robin is no measure
-    moved = np.resize(np.array(plan.microbatches), count)[first + 1 : last + 1].sum()
-    return float((done[last] - done[first]) * problem.batch / moved)
+    return math.lcm(sizes, rounds)
 
 
 def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from experiments.commands.simulate import count
@@ -72,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
         )
     outcome = simulate(problem, planned.plan)
+    if outcome.warning:
+        print(f"warning: {outcome.warning}", file=sys.stderr)
     flushed = schedule_families()[planned.plan.schedule].flush
     bound = iteration_lower_bound(problem, asynchronous=not flushed)
     if path is not None:
