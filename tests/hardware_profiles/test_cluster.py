@@ -351,3 +351,20 @@ def test_cluster_a_all_reduces_at_half_of_line_rate() -> None:
     """The measured speedups need 0.56-0.68 GB/s on A and 1.0-1.45 GB/s on B."""
     assert 0.56e9 <= load_cluster("pipedream-a").levels()[-1].collective_bandwidth <= 0.68e9
     assert 1.0e9 <= load_cluster("pipedream-b").levels()[-1].collective_bandwidth <= 1.45e9
+
+
+@pytest.mark.parametrize("device", [-1, 2])
+def test_an_all_reduce_checks_its_devices(device: int) -> None:
+    """An id that does not exist is refused, not reduced over."""
+    with pytest.raises(ValueError, match=f"ids run from 0 to 1: {device}"):
+        star(2).allreduce_seconds([0, device], 1.0)
+
+
+def test_levels_need_servers_with_equal_links() -> None:
+    """Each server's links are alike, the two servers' are not."""
+    links = [Link(f"d{i}", f"s{i // 2}", GIGA * (1 + i // 2)) for i in range(4)]
+    links += [Link("s0", "net", GIGA), Link("s1", "net", GIGA)]
+    nodes = ("d0", "d1", "d2", "d3")
+    cluster = Cluster("uneven", (Stub(),) * 4, nodes, ("s0", "s1", "net"), ((0, 1), (2, 3)), tuple(links))
+    with pytest.raises(ValueError, match="levels need servers with equal links inside"):
+        cluster.levels()

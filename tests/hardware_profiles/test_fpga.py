@@ -130,3 +130,26 @@ def test_refuses_precisions_without_a_rate() -> None:
     """A precision that the profile does not list is an error that lists the choices."""
     with pytest.raises(ValueError, match="'bf16'; it has fp32, int8"):
         board().seconds(SMALL, 1, "forward", "bf16")
+
+
+def test_weights_and_features_that_do_not_fit_both_move() -> None:
+    """4 MB of weights once a call, and 8 MB of features a sample beside them; 0.8 MB of features stay."""
+    both = Work("linear", 2e6, 1e6, 1e6, 1e6)
+    assert board().ddr_traffic(both, 3, "forward", "fp32") == 4e6 + 3 * 8e6
+    assert board().seconds(both, 3, "forward", "fp32") == pytest.approx((4e6 + 3 * 8e6) / 10e9)
+    narrow = Work("linear", 2e6, 1e5, 1e5, 1e6)
+    assert board().ddr_traffic(narrow, 3, "forward", "fp32") == 4e6
+
+
+def test_features_fit_beside_the_weights_or_not_at_all() -> None:
+    """0.6 MB of weights leave 0.4 MB of 1 MB: features of 0.4 MB stay, of 0.408 MB move."""
+    fits, spills = (Work("linear", 2e6, features, 5e4, 1.5e5) for features in (5e4, 5.2e4))
+    assert board().ddr_traffic(fits, 2, "forward", "fp32") == 0.0
+    assert board().ddr_traffic(spills, 2, "forward", "fp32") == 2 * 4 * (5.2e4 + 5e4)
+
+
+def test_a_gather_moves_rows() -> None:
+    """An embedding whose table lies in DDR moves the rows that it uses; one on the chip nothing."""
+    table = Work("embedding", 0.0, 10.0, 1000.0, 1e6)
+    assert board().ddr_traffic(table, 2, "forward", "fp32") == 4 * 2 * (10 + 2 * 1000)
+    assert board(on_chip_bytes=8e6).ddr_traffic(table, 2, "forward", "fp32") == 0.0

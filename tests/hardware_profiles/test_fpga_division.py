@@ -133,3 +133,41 @@ def test_backward_is_the_sum_of_its_gradients() -> None:
     parts = [board().stage_seconds(works, 2, phase, "int8") for phase in PASSES]
     assert board().stage_seconds(works, 2, "backward", "int8") == parts[1] + parts[2]
     assert parts[1] == parts[0]
+
+
+def test_features_are_counted_in_bytes_of_the_precision() -> None:
+    """400 elements a sample are 1,600 bytes in fp32: one sample no longer fits in 1,000, and takes 160 s to write."""
+    works = [product(100, features=400)]
+    division = divide(board(), works, "fp32")
+    assert sample_seconds(board(), works, division, 1, "forward", "fp32") == 160.0
+    assert sample_seconds(board(), works, division, 1, "weight_gradient", "fp32") == 160.0
+    roomy = board(on_chip_bytes=1600.0)
+    assert sample_seconds(roomy, works, divide(roomy, works, "fp32"), 1, "forward", "fp32") == 1.0
+
+
+def test_what_is_moved_layer_by_layer() -> None:
+    """Weights in DDR once an op, features where an op's do not fit, each layer the larger of its DSPs and its DDR."""
+    weighty, wide = product(100, 600), product(100, features=300)
+    division = divide(board(), [weighty, wide], "int8")
+    assert division.weights_on_chip == (False, True)
+    assert layerwise_seconds(board(), [weighty, wide], division, 1, "forward", "int8") == 60.0 + 1.0
+    # 2 x 300 elements of two samples do not fit in 1,000 bytes: 1,200 bytes at 10 bytes/s.
+    assert layerwise_seconds(board(), [weighty, wide], division, 2, "forward", "int8") == 60.0 + 120.0
+    assert layerwise_seconds(board(), [weighty, wide], division, 1, "weight_gradient", "int8") == 120.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "moved"),
+    [
+        ("linear", "forward", 600.0),
+        ("linear", "input_gradient", 600.0),
+        ("linear", "weight_gradient", 1200.0),
+        ("embedding", "forward", 50.0),
+        ("embedding", "input_gradient", 0.0),
+        ("embedding", "weight_gradient", 1200.0),
+        ("reshape", "forward", 0.0),
+    ],
+)
+def test_weights_that_a_pass_moves(kind: str, phase: Phase, moved: float) -> None:
+    """Read once, gradient sums read and written; a gather moves its rows."""
+    assert weight_traffic(Work(kind, 0.0, 10.0, 50.0, 600.0), phase) == moved

@@ -223,3 +223,19 @@ def test_refuses_shares_beyond_one(figure: str) -> None:
     """An efficiency is a share of the peak."""
     with pytest.raises(ValueError, match=f"efficiency {figure} is a share"):
         replace(PLAIN, **{figure: 1.5})
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "memory_bandwidth"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_memory_is_above_zero(name: str, value: float) -> None:
+    """A device without memory or bandwidth is refused by the name of the figure."""
+    with pytest.raises(ValueError, match=f"plain: {name} is above 0"):
+        device(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["call_overhead", "step_overhead", "reserve_bytes"])
+def test_overheads_are_at_least_zero(name: str) -> None:
+    """Nothing takes less than no time, or less than no memory."""
+    with pytest.raises(ValueError, match=f"plain: {name} is at least 0: -1"):
+        device(**{name: -1.0})
+    assert device(**{name: 0.0}).name == "plain"

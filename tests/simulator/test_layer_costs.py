@@ -180,3 +180,35 @@ def test_there_are_at_most_32_buckets() -> None:
     buckets = PlanCosts(problem, Plan("hand", "gpipe", (Stage(tuple(range(100)), (0, 1)),), (2,))).buckets(0)
     assert len(buckets) <= 32
     assert sum(bucket.share for bucket in buckets) == pytest.approx(1.0)
+
+
+def test_weightless_layers_in_front_of_a_replicated_stage() -> None:
+    """Their part of the backward is a bucket of its own that moves nothing and takes no time, not even latency."""
+    workload = chain([3.0, 1.0], parameters=[0, 7_000_000], output_elements=[1.0, 1.0])
+    problem = Problem(workload, chain_cluster(2, latency=5.0), 2)
+    costs = PlanCosts(problem, Plan("hand", "gpipe", (Stage((0, 1), (0, 1)),), (2,)))
+    assert [(bucket.share, bucket.seconds) for bucket in costs.buckets(0)] == [
+        (0.25, problem.cluster.allreduce_seconds((0, 1), 28e6)),
+        (0.75, 0.0),
+    ]
+    light = replace(problem, workload=chain([0.0, 1.0], parameters=[0, 7_000_000], output_elements=[1.0, 1.0]))
+    assert [bucket.share for bucket in PlanCosts(light, costs.plan).buckets(0)] == [1.0]
+    weighty = replace(problem, workload=chain([0.0, 1.0], parameters=[5, 7_000_000], output_elements=[1.0, 1.0]))
+    assert [(bucket.share, bucket.seconds) for bucket in PlanCosts(weighty, costs.plan).buckets(0)] == [
+        (1.0, problem.cluster.allreduce_seconds((0, 1), 28e6)),
+        (0.0, problem.cluster.allreduce_seconds((0, 1), 20.0)),
+    ]
+
+
+def test_a_board_with_one_measured_layer_streams_nothing() -> None:
+    """Seconds that were measured say nothing of DSPs: the stage is the sum of its layers, though one is analytic."""
+    analytic = chain([1e6, 2e6], parameters=[10, 10], output_elements=[4.0, 4.0])
+    layers = (replace(analytic.layers[0], measured=((1.0, 0.5, 1.0),)), analytic.layers[1])
+    cluster = load_cluster("fpga-vcu118-4").take(1)
+    mixed_layers, held = replace(analytic, layers=layers, bytes_per_element=4), np.arange(2)
+    for workload, streams in ((analytic, True), (mixed_layers, False)):
+        costs = LayerCosts(Problem(workload, cluster, 1))
+        assert costs.streams(0) is streams
+    total = costs.seconds(0, 1, "forward")
+    assert total[0] == 0.5
+    assert costs.stage_seconds(0, held, 1, "forward") == float(total.sum())
