@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from planners.search import Evaluator, Request
 from simulator import (
+    MOST_OPS,
     VERSION_METHODS,
     InfeasiblePlanError,
     LayerCosts,
@@ -134,7 +135,8 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
         return (request.microbatches,)
     powers = [2**power for power in range(batch.bit_length()) if 2**power <= batch]
     counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
-    return tuple(sorted(count for count in counts if count >= least))
+    most = MOST_OPS // (2 * devices)  # more no schedule can have on as many stages
+    return tuple(sorted(count for count in counts if least <= count <= max(most, least)))
 
 
 def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:

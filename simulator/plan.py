@@ -25,6 +25,10 @@ WEIGHT_VERSIONS = ("stashing", "vertical-sync")
 every stage uses those that the input stage had for the minibatch."""
 
 
+MOST_SAMPLES = 2**24
+"""Samples of an iteration at most; the largest in use have a thousandth of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is to be trained, on what, and how.
@@ -52,8 +56,8 @@ class Problem:
     replica_updates: str = "overlapped"
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch must be at least 1 sample, got {self.batch}")
+        if not 1 <= self.batch <= MOST_SAMPLES:
+            raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
         for name, value, choices in (
             ("precision", self.precision, tuple(PRECISION_BYTES)),
             ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),

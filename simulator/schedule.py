@@ -17,6 +17,19 @@ Lanes = Literal["shared", "split"]
 LANES: tuple[str, ...] = get_args(Lanes)
 
 
+MOST_OPS = 4_000_000
+"""Forwards and backwards of a schedule at most; the replay of as many takes minutes and gigabytes."""
+
+
+def check_size(stages: int, microbatches: int) -> None:
+    """ValueError for a schedule with more than MOST_OPS, before anything of it is built."""
+    if 2 * stages * microbatches > MOST_OPS:
+        raise ValueError(
+            f"a schedule has at most {MOST_OPS:,} ops: a forward and a backward of {stages} stages and {microbatches} "
+            "micro-batches are more"
+        )
+
+
 class ScheduleError(ValueError):
     """A schedule that cannot run; the message names the device, the position and the op."""
 

@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train every seed and print."""
     from experiments.output import UsageError, print_json, progress
     from experiments.training_clocks import method_order
+    from simulator import check_size
     from simulator.training import (
         DATA_SETS,
         LEARNING_RATE_SCHEDULES,
@@ -110,8 +111,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.batch < per_minibatch:
         raise UsageError(f"--batch {arguments.batch} samples cannot be cut into {per_minibatch} micro-batches")
     data = DATA_SETS[arguments.data]()
-    network = NETWORKS[arguments.network](stages, data.features, data.classes)
     minibatches = arguments.epochs * minibatches_per_epoch(data, arguments.batch)
+    check_size(stages, per_minibatch * minibatches)
+    network = NETWORKS[arguments.network](stages, data.features, data.classes)
     clock, seconds_of = _clock(arguments, network, data)
     with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):
         found = method_order(

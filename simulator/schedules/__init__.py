@@ -8,7 +8,7 @@ from inspect import signature
 from typing import TYPE_CHECKING
 
 from hardware_profiles import plugged_in, summary_of
-from simulator.schedule import Schedule
+from simulator.schedule import Schedule, check_size
 from simulator.schedules.asynchronous import REPLICA_UPDATES, one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
     blocking_one_forward_one_backward,
@@ -134,7 +134,7 @@ def as_family(made: object) -> ScheduleFamily:
 
 
 def build_schedule(name: str, stages: int, microbatches: int, **options: object) -> Schedule:
-    """Build the schedule called `name`; ValueError for an unknown name, option, or count below 1."""
+    """Build the schedule called `name`; ValueError for an unknown name, option, or count below 1, or for more than MOST_OPS."""
     families = schedule_families()
     if name not in families:
         raise ValueError(f"schedule {name!r} is unknown; choices: {', '.join(sorted(families))}")
@@ -142,6 +142,7 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
         raise ValueError(f"stages must be at least 1, got {stages}")
     if microbatches < 1:
         raise ValueError(f"micro-batches must be at least 1, got {microbatches}")
+    check_size(stages, microbatches)
     family = families[name]
     unknown = set(options) - set(family.options)
     if unknown:

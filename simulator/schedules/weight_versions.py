@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.ops import OpKind
-from simulator.schedule import Columns, Schedule, from_columns
+from simulator.schedule import Columns, Schedule, check_size, from_columns
 from simulator.schedules.flushed import alternation
 
 Predicts = Literal["never", "bellwether", "always"]
@@ -119,6 +119,7 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
         raise ValueError(
             f"mini-batches of schedule {schedule.name!r} cannot be repeated: it is no flushed order of whole stages"
         )
+    check_size(schedule.stages, schedule.microbatches * times)
     columns: list[Columns] = []
     for rank in range(schedule.ranks):
         rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))

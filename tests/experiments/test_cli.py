@@ -37,6 +37,10 @@ SIMULATE = (
 )
 
 
+UNIFORM = ("plan", "--workload", "chain:4", "--planner", "uniform")
+REPEATED = (*SIMULATE[:5], *SIMULATE[7:], "--microbatches-per-minibatch", "1")
+
+
 @pytest.mark.parametrize(("transfer", "makespan"), [("0", 213.0), ("0.1", 225.4), ("0.5", 275.0), ("1", 337.0)])
 @pytest.mark.parametrize("engine", ["simpy", "recurrence"])
 def test_simulate_prints_the_closed_form(
@@ -86,6 +90,19 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, (*SIMULATE, "--transfer", "-1"), "at least 0"),
         (2, (*SIMULATE, "--transfer", "nan"), "finite"),
         (2, (*SIMULATE, "--engine", "fast"), "simpy"),
+        (2, (*SIMULATE[:4], "1000000000", *SIMULATE[5:]), "at most 4,000,000 ops"),
+        (2, (*SIMULATE[:6], "2147483648", *SIMULATE[7:]), "at most 4,000,000 ops"),
+        (2, (*SIMULATE[:6], "9" * 400, *SIMULATE[7:]), "at most 4,000,000 ops"),
+        (2, (*REPEATED, "--minibatches", "2147483648"), "at most 4,000,000 ops"),
+        (2, (*SIMULATE[:7], "--forward", "1e308", "--backward", "1e308"), "1e+300 seconds"),
+        (2, (*SIMULATE, "--weight", "1e308", "--transfer", "1e308", "--engine", "recurrence"), "1e+300 seconds"),
+        (2, ("plan", "--workload", "chain:4", "--batch", "1000000000000"), "1 to 16,777,216 samples"),
+        (
+            2,
+            ("plan", "--workload", "chain:4", "--batch", "4000000", "--microbatches", "4000000"),
+            "at most 4,000,000 ops",
+        ),
+        (2, ("train", "--method", "xpipe", "--epochs", "1000000000"), "at most 4,000,000 ops"),
         (2, (*SIMULATE, "--communication", "carrier-pigeon"), "send-blocking"),
         (2, (*SIMULATE, "--chunks", "2"), "does not take chunks"),
         (2, ("simulate", "--schedule", "2f2b", *SIMULATE[3:]), "choices"),
