@@ -6,10 +6,16 @@ section 3.1; states are named after the antichain of their last layers). A chain
 
     a -> b -> d        states: {a} {a,b} {a,c} {a,b,c} {a,b,c,d}
      `-> c ->'
+
+Wide graphs have exponentially many. Where there are more than a limit the graph falls apart at the layers that all others
+stand before or behind (`d` above), and the blocks between them are coarsened, those with most states first: their branches
+are cut between whole chains of layers, and in the order of the layers; where that is too much, in the order of the layers
+only. Any set of down-sets that ends with the whole network is one to search over; what is lost is said in words.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,9 +24,10 @@ from numpy.typing import NDArray
 
 from simulator.layers import Workload
 
-STATE_LIMIT = 20_000
+STATE_LIMIT = 2_000
+"""States from which on a graph is coarsened: the search takes time in proportion to their square."""
 
-# Kinds that add no state when nothing reads them and they do no work: indexing and viewing of a tensor.
+# Kinds that add no state when they do no work and nothing reads them, but another part of their producer's result is read.
 _IDLE_SINK_KINDS = ("reshape",)
 
 
@@ -35,6 +42,7 @@ class AntichainStates:
         layer upstream of one of them that also feeds something else. The frontier on a chain; on branches it also
         holds fork layers that nothing outside needs any more. The official script sends these.
     predecessors, offsets: `predecessors[offsets[i]:offsets[i + 1]]` are the states strictly inside state i
+    lost: which states were left out, in words; empty where these are all
     """
 
     members: NDArray[np.bool_]
@@ -42,6 +50,7 @@ class AntichainStates:
     augmented: NDArray[np.bool_]
     predecessors: NDArray[np.int32]
     offsets: NDArray[np.int64]
+    lost: str = ""
 
     def __len__(self) -> int:
         """Number of states."""
@@ -74,17 +83,18 @@ class AntichainStates:
 
 
 def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int = STATE_LIMIT) -> AntichainStates:
-    """Every state of the workload's graph, as PipeDream's optimizer forms them.
+    """The states of the workload's graph, as PipeDream's optimizer forms them: all of them, or, of more than `limit`, a part.
 
-    A layer of kind "reshape" without consumers, weights and seconds (an unused item of a recurrent layer's result)
-    adds no state: it goes where its producer goes. The first layer that remains is in every state; of several
-    the one with most descendants, and another one joins a state as soon as a layer of the state needs it.
+    A layer of kind "reshape" without consumers, weights and seconds whose producer feeds another layer (an unused item of
+    a recurrent layer's result) adds no state: it goes where its producer goes. The network's last layer adds one. The
+    first layer that remains is in every state; of several the one with most descendants, and another one joins a state
+    as soon as a layer of the state needs it.
 
     drop_inputs: layers of kind "input" add no states and are in every one, as the first stage loads the data.
         PipeDream's optimizer drops `Input` nodes but keeps GNMT's `hidden`, an input too: False on a profile
         that was read without `Input` nodes gives its states.
-    limit: largest number of states; wide graphs have exponentially many.
-    Raises ValueError if there are more, or if the workload has no layer but inputs.
+    limit: number of states from which on wide graphs are coarsened; layers in their order are always states
+    Raises ValueError if the workload has no layer but inputs.
     """
     count = len(workload.layers)
     producers: list[list[int]] = [[] for _ in range(count)]
@@ -93,7 +103,7 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
         producers[consumer].append(producer)
         consumers[producer].append(consumer)
     inputs = [index for index, layer in enumerate(workload.layers) if drop_inputs and layer.kind == "input"]
-    idle = [index for index in range(count) if _is_idle_sink(workload, index, consumers[index])]
+    idle = [index for index in range(count) if _is_idle_sink(workload, index, producers[index], consumers)]
     left_out = set(inputs) | set(idle)
     kept = [index for index in range(count) if index not in left_out]
     if not kept:
@@ -103,7 +113,13 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
     descendants = _closure(range(count - 1, -1, -1), consumers, left_out)
     roots = [index for index in kept if not any(p not in left_out for p in producers[index])]
     root = max(roots, key=lambda index: (descendants[index].bit_count(), -index))
-    masks = _ordered_down_sets(root, ancestors, consumers, left_out, limit)
+    feeds = [sum(1 << c for c in row if c not in left_out) for row in consumers]
+    found = _ordered_down_sets(ancestors[root], -1, ancestors, feeds, limit)
+    lost = ""
+    if found is None:
+        blocks = _blocks(kept, root, ancestors, descendants)
+        found, lost = _coarse_down_sets(blocks, kept, ancestors, producers, feeds, limit)
+    masks = found
     masks[-1] = sum(1 << index for index in kept)  # what the root's descendants never need goes last
 
     members = _unpack(masks, count)
@@ -116,7 +132,7 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
         frontier[:, producer] |= members[:, producer] & ~members[:, consumer]
     augmented = _augmented(members, _unpack(ancestors, count), workload.edges, left_out)
     predecessors, offsets = _inside(members)
-    return AntichainStates(members, frontier, augmented, predecessors, offsets)
+    return AntichainStates(members, frontier, augmented, predecessors, offsets, lost)
 
 
 def _row_sums(rows: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -125,10 +141,11 @@ def _row_sums(rows: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[n
     return np.ascontiguousarray(np.cumsum(terms, axis=1)[:, -1])
 
 
-def _is_idle_sink(workload: Workload, index: int, consumers: Sequence[int]) -> bool:
+def _is_idle_sink(workload: Workload, index: int, producers: list[int], consumers: list[list[int]]) -> bool:
     layer = workload.layers[index]
-    works = layer.has_weight_gradient or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
-    return not consumers and layer.kind in _IDLE_SINK_KINDS and not works
+    works = layer.parameters > 0 or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
+    unused = not consumers[index] and bool(producers) and all(len(consumers[one]) > 1 for one in producers)
+    return unused and layer.kind in _IDLE_SINK_KINDS and not works
 
 
 def _closure(order: Sequence[int] | range, neighbours: list[list[int]], left_out: set[int]) -> list[int]:
@@ -144,39 +161,117 @@ def _closure(order: Sequence[int] | range, neighbours: list[list[int]], left_out
     return reach
 
 
-def _ordered_down_sets(
-    root: int,
-    ancestors: list[int],
-    consumers: list[list[int]],
-    left_out: set[int],
-    limit: int,
-) -> list[int]:
-    """All down-sets in reverse postorder of a depth-first walk, the order of PipeDream's topological sort."""
-    feeds = [sum(1 << c for c in row if c not in left_out) for row in consumers]
-    first = ancestors[root]
+def _ordered_down_sets(first: int, within: int, closure: list[int], feeds: list[int], limit: int) -> list[int] | None:
+    """All down-sets from `first` to those inside `within`, in reverse postorder of a depth-first walk; None if more than `limit`.
+
+    That is the order of PipeDream's topological sort.
+    closure: what a state must also hold if it holds a layer; feeds: who reads a layer
+    """
     ready = 0  # layers outside of a state that read one inside
     for layer in _bits(first):
         ready |= feeds[layer]
+    ready &= within & ~first
     finished: list[int] = []
     seen = {first}
-    stack = [(first, ready & ~first, _bits(ready & ~first))]
+    stack = [(first, ready, _bits(ready))]
     while stack:
         mask, ready, pending = stack[-1]
         if not pending:
             finished.append(mask)
             stack.pop()
             continue
-        following = mask | ancestors[pending.pop()]
+        following = mask | closure[pending.pop()]
         if following in seen:
             continue
         seen.add(following)
         if len(seen) > limit:
-            raise ValueError(f"a graph may have at most {limit} antichain states, this one has more; raise the limit")
+            return None
         for layer in _bits(following & ~mask):
             ready |= feeds[layer]
-        ready &= ~following
+        ready &= within & ~following
         stack.append((following, ready, _bits(ready)))
     return finished[::-1]
+
+
+def _blocks(kept: list[int], root: int, ancestors: list[int], descendants: list[int]) -> list[tuple[int, int]]:
+    """The graph between the layers that every other one stands before or behind: (down-set that ends one, that ends the next)."""
+    ends = [ancestors[root]]
+    for layer in kept:
+        joint = ancestors[layer].bit_count() + descendants[layer].bit_count() == len(kept) + 1
+        if joint and ends[-1] & ~ancestors[layer] == 0 and ancestors[layer] != ends[-1]:
+            ends.append(ancestors[layer])
+    whole = sum(1 << index for index in kept)
+    if ends[-1] != whole:
+        ends.append(whole)
+    return list(itertools.pairwise(ends)) or [(whole, whole)]
+
+
+def _coarse_down_sets(
+    blocks: list[tuple[int, int]],
+    kept: list[int],
+    ancestors: list[int],
+    producers: list[list[int]],
+    feeds: list[int],
+    limit: int,
+) -> tuple[list[int], str]:
+    """Down-sets block by block, and what is left out: while there are too many, the block with most takes a coarser form.
+
+    Forms: all of a block; those between whole chains of layers and in layer order; those in layer order.
+    """
+    chains = _chain_closure(kept, ancestors, producers, feeds)
+    options: list[list[tuple[str, list[int]]]] = []  # of each block, finest first
+    for first, end in blocks:
+        whole = _ordered_down_sets(first, end, ancestors, feeds, limit)
+        by_chain = _ordered_down_sets(first, end, chains, feeds, limit)
+        by_order = _in_layer_order(first, end, kept, ancestors)
+        options.append([("in layer order", by_order)])
+        if by_chain is not None:
+            both = sorted({*by_chain, *by_order}, key=_by_size)
+            options[-1].insert(0, ("between whole chains of layers or in layer order", both))
+        if whole is not None:
+            options[-1].insert(0, ("", whole))
+
+    while sum(len(one[0][1]) for one in options) > limit:
+        coarser = [one for one in options if len(one) > 1]
+        if not coarser:
+            break
+        max(coarser, key=lambda one: len(one[0][1])).pop(0)
+    states = [blocks[0][0]]
+    for one in options:
+        states += [mask for mask in one[0][1] if mask != states[-1]]
+    return states, _what_is_lost([one[0][0] for one in options], limit)
+
+
+def _by_size(mask: int) -> tuple[int, int]:
+    """A down-set stands behind all that it contains."""
+    return mask.bit_count(), mask
+
+
+def _what_is_lost(cuts: list[str], limit: int) -> str:
+    parts = [f"{cuts.count(how)} only {how}" for how in dict.fromkeys(cuts) if how]
+    return (
+        f"the graph has more than {limit:,} ways to be cut: of its {len(cuts)} blocks between layers that all data pass, "
+        f"{' and '.join(parts)} may be cut; other cuts were not tried"
+    )
+
+
+def _in_layer_order(first: int, end: int, kept: list[int], ancestors: list[int]) -> list[int]:
+    """The down-sets from `first` to `end` that come of adding layers in their order."""
+    states = [first]
+    for layer in kept:
+        if (end & ~first) >> layer & 1:
+            states.append(states[-1] | ancestors[layer])
+    return states
+
+
+def _chain_closure(kept: list[int], ancestors: list[int], producers: list[list[int]], feeds: list[int]) -> list[int]:
+    """`ancestors` of the last layer of each layer's chain: layers that each feed one other, which reads nothing else."""
+    last = list(range(len(ancestors)))
+    for layer in reversed(kept):
+        readers = _bits(feeds[layer])
+        if len(readers) == 1 and sum(feeds[one] >> readers[0] & 1 for one in producers[readers[0]]) == 1:
+            last[layer] = last[readers[0]]
+    return [ancestors[one] for one in last]
 
 
 def _bits(mask: int) -> list[int]:
