@@ -186,13 +186,16 @@ def cluster_views(problem: Problem) -> list[ClusterView]:
 def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int) -> StateTable:
     """The problem's costs as the dynamic program reads them, at one device's mini-batch (samples)."""
     workload = problem.workload
+    # A measured profile's inputs are layers that PipeDream's profiler timed.
+    states = antichain_states(workload, drop_inputs=workload.bytes_per_element is None)
+    if states.lost:
+        evaluate.details["cuts_left_out"] = states.lost
     return state_table(
         workload,
         evaluate.layer_costs.round_trip_seconds(0, minibatch),
         minibatch=minibatch,
         bytes_per_element=problem.element_bytes,
-        # A measured profile's inputs are layers that PipeDream's profiler timed.
-        states=antichain_states(workload, drop_inputs=workload.bytes_per_element is None),
+        states=states,
     )
 
 

@@ -180,6 +180,8 @@ def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
     )
     early = "; interrupted, this is the best so far" if planned.interrupted else ""
     print(f"planned in {planned.planning_seconds:.2f} CPU s with {planned.evaluations} evaluations{proof}{early}")
+    if "cuts_left_out" in planned.details:
+        print(f"partition: {planned.details['cuts_left_out']}")
     if "makespan_seconds" in planned.details:
         print(_sizes_line(planned.details))
     if not outcome.fits:
