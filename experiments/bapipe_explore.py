@@ -244,7 +244,7 @@ def _explored(problem: Problem, request: Request | None = None) -> Exploration |
 
 def _pipeline(problem: Problem, found: Exploration) -> Outcome | None:
     """The fastest of BaPipe's own straight pipelines, on SimPy; None if none fits."""
-    own = [one.plan for one in found.candidates if one.origin.startswith(("inter-layer", "coarse-grained"))]
+    own = [one.plan for one in found.candidates if one.balanced]
     outcomes = [simulate(problem, plan) for plan in [*own, found.rule.candidate.plan] if plan.notation == "straight"]
     return min((one for one in outcomes if one.fits), key=lambda one: one.iteration_seconds, default=None)
 

@@ -2,7 +2,8 @@
 
 The search, as the reference notes reconstruct it:
 1. for every number of micro-batches, the inter-layer partition with the fastest slowest stage (`minimax_cuts`, `filled_cuts`);
-2. where a cut's transfer takes longer than a stage's forward, the same over coarse layers (`coarse_points`);
+2. where a cut's transfer takes longer than a stage's forward, the same over coarse layers (`coarse_points`); and where layers do
+   not stream, the partition that weighs stages and transfers together, which all planners share (`fastest_cuts`);
 3. for every schedule that the hardware can run: 1F1B-AS and FBP-AS on boards that stream, 1F1B-SNO where transfers block, 1F1B-SO
    and 1F1B (SNO's order and memory, but overlapped) where they do not, the best number of micro-batches; where none fits, the
    fullest stage hands layers to a neighbour at the least cost;
@@ -24,7 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import FieldProgrammableGateArray
-from planners.balanced_partition import coarse_points, filled_cuts, ideal_stage_seconds, minimax_cuts
+from planners.balanced_partition import (
+    coarse_points,
+    fastest_cuts,
+    filled_cuts,
+    ideal_stage_seconds,
+    minimax_cuts,
+    straight_costs,
+)
 from planners.baselines import DataParallel, UniformLayers, boundary_moves
 from planners.candidates import closest_to_fit, device_choices, microbatch_counts, stage_devices, straight_plan
 from planners.pipedream import partition
@@ -36,6 +44,9 @@ from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatc
 FloatArray = NDArray[np.float64]
 Layers = NDArray[np.int64]
 """Indices of the layers of a stage."""
+
+PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
+"""How a pipeline of whole layers, one device a stage, is cut."""
 
 STREAMED = ("1f1b-as", "fbp-as")
 CONFIRMED = 4
@@ -58,6 +69,11 @@ class Candidate:
     def seconds(self) -> float:
         """Iteration seconds: confirmed ones where there are any."""
         return self.score.iteration_seconds if self.confirmed_seconds is None else self.confirmed_seconds
+
+    @property
+    def balanced(self) -> bool:
+        """Whether it is a pipeline of whole layers, one device a stage, cut by one of PARTITIONS."""
+        return self.origin.startswith(PARTITIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +217,16 @@ class _Search:
 
     def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
         """The best micro-batches of every schedule x partition, PipeDream's `partitions` among them."""
+        for origin, order in self._orders():
+            counts = microbatch_counts(self.problem, self.request, len(order))
+            for rule in PARTITIONS:
+                cut = [(count, cuts) for count in counts if (cuts := self.cuts(order, count, rule)) is not None]
+                for schedule in schedules(self.problem, self.request) if cut else ():
+                    plans = [
+                        straight_plan(self.name, self.problem, schedule, cuts, order, count) for count, cuts in cut
+                    ]
+                    yield from self._fitted(rule + origin, closest_to_fit(plans, self.evaluate))
         for schedule in schedules(self.problem, self.request):
-            for origin, order in self._orders():
-                for coarse in (False, True):
-                    plans = list(self._straight(schedule, order, coarse))
-                    if plans:
-                        label = ("coarse-grained" if coarse else "inter-layer") + origin
-                        yield from self._fitted(label, closest_to_fit(plans, self.evaluate))
             for stages in partitions:
                 counts = microbatch_counts(self.problem, self.request, len(stages))
                 plans = [self._plan(schedule, stages, count) for count in counts]
@@ -242,26 +261,31 @@ class _Search:
             if len(choices) > 1:
                 yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])
 
-    def _straight(self, schedule: str, devices: tuple[int, ...], coarse: bool) -> Iterator[Plan]:
-        """One plan for each number of micro-batches; with `coarse`, only where that differs from the inter-layer cuts."""
-        for count in microbatch_counts(self.problem, self.request, len(devices)):
-            cuts = self.cuts(devices, count, coarse)
-            if cuts is not None:
-                yield straight_plan(self.name, self.problem, schedule, cuts, devices, count)
+    def cuts(self, devices: tuple[int, ...], count: int, rule: str) -> list[int] | None:
+        """Cuts by one of PARTITIONS; None where it is not called for, or cuts as the inter-layer partition does.
 
-    def cuts(self, devices: tuple[int, ...], count: int, coarse: bool) -> list[int] | None:
-        """Cuts of the inter-layer partition, or of the coarse-grained one; None where the latter is not called for."""
+        Stages and transfers are not weighed for a single micro-batch: it is in one stage at a time, and nothing is to balance.
+        """
         problem, stages = self.problem, len(devices)
         layers, samples = len(problem.workload), -(-problem.batch // count)
         cuts = self._balanced(range(layers + 1), devices, samples)
-        if not coarse:
+        if rule == "inter-layer":
             return cuts
-        transfers = self.transfer_seconds(devices, samples)
-        allowed = self.forward_seconds(devices, samples)
-        if stages == 1 or max(transfers[cut] for cut in cuts) <= allowed:
+        if stages == 1:
             return None
-        merged = self._balanced(coarse_points(transfers, stages, allowed), devices, samples)
-        return None if merged == cuts else merged
+        if rule == "coarse-grained":
+            transfers = self.transfer_seconds(devices, samples)
+            allowed = self.forward_seconds(devices, samples)
+            if max(transfers[cut] for cut in cuts) <= allowed:
+                return None
+            other = self._balanced(coarse_points(transfers, stages, allowed), devices, samples)
+        else:
+            costs = self.evaluate.layer_costs
+            if count == 1 or any(costs.streams(device) for device in devices):
+                return None
+            found = fastest_cuts(straight_costs(costs, devices, samples, alternating=True), count)
+            other = list(found[0][1])
+        return None if other == cuts else other
 
     def _balanced(self, points: Sequence[int], devices: Sequence[int], samples: int) -> list[int]:
         """Cuts out of `points` that even out forward + backward (+ forward again) seconds of a micro-batch."""
@@ -353,7 +377,7 @@ class _Search:
         devices = stage_devices(problem, "1f1b", self.request)
         chosen: tuple[float, str, str, int, list[int]] | None = None
         for count in microbatch_counts(problem, self.request, len(devices)):
-            cuts = self.cuts(devices, count, coarse=False) or []
+            cuts = self.cuts(devices, count, "inter-layer") or []
             samples = -(-problem.batch // count)
             bounds = [0, *cuts, len(problem.workload)]
             held = [np.arange(one, two, dtype=np.int64) for one, two in pairwise(bounds)]

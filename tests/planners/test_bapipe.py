@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from planners import (
     Evaluator,
     LayerCut,
     Request,
+    RuleOfThumb,
     applicable_planners,
+    bapipe,
     coarse_points,
     explore,
     filled_cuts,
@@ -42,6 +45,7 @@ from simulator import (
 from simulator.simulation import simulate
 from simulator.workloads import read_profile
 from simulator.workloads.synthetic import uniform_chain
+from tests.simulator.strategies import chain_cluster
 
 # ---- balanced partition ----------------------------------------------------------------------------------------------
 
@@ -211,6 +215,86 @@ def test_disagreements_are_recorded() -> None:
     assert found.best.plan.notation == "4"
     assert found.disagreement.startswith("rule: 1f1b-so (2(N-i+1)·a fits)")
     assert found.best.seconds <= found.rule.candidate.seconds
+
+
+# F = 1 and B = 2 seconds a sample and unit of flop; 4 bytes an element.
+def by_hand(
+    flop: Sequence[float], outputs: Sequence[float], batch: int, *, bandwidth: float, latency: float = 0.0, **more: Any
+) -> Problem:
+    """A chain on as many devices as layers less one, at least two; a layer has 5 weights and keeps 2 elements a sample."""
+    layers = tuple(
+        Layer(f"layer{n}", "linear", one, 5, elements, 2.0)
+        for n, (one, elements) in enumerate(zip(flop, outputs, strict=True))
+    )
+    workload = Workload("hand", layers, tuple(pairwise(range(len(layers)))))
+    memory = more.pop("memory_bytes", 1e12)
+    cluster = chain_cluster(more.pop("devices", 2), bandwidth=bandwidth, latency=latency, memory_bytes=memory)
+    return Problem(workload, cluster, batch, contention=False, **more)
+
+
+def rule_of(problem: Problem, microbatches: int | None = None) -> RuleOfThumb:
+    return explore(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=microbatches)).rule
+
+
+def test_the_rules_seconds_are_the_tables_by_hand() -> None:
+    """Four layers of 1 s on two devices, 7 samples in 2 micro-batches of at most 4: F = 8, B = 16, and 3 elements of 4 bytes for
+    4 samples at 24 bytes/s make SR = 2: (2+2-1)(8+16) + 2·2·(2-1) = 76."""
+    rule = rule_of(by_hand([1.0] * 4, [3.0] * 4, 7, bandwidth=24.0), 2)
+    assert (rule.schedule, rule.reason) == ("1f1b-so", "2(N-i+1)·a fits")
+    assert rule.formula_seconds == pytest.approx(76.0)
+    assert [stage.layers for stage in rule.candidate.plan.stages] == [(0, 1), (2, 3)]
+
+
+def test_the_rule_takes_the_slowest_stage_and_the_slowest_cut() -> None:
+    """Layers of 2, 1, 1 s on three devices: F = 2, B = 4 are the first one's; of cuts of 1 and 5 elements at 10 bytes/s SR = 2 is
+    the second one's: (2+3-1)(2+4) + 2·2·(3-1) = 32."""
+    rule = rule_of(by_hand([2.0, 1.0, 1.0], [1.0, 5.0, 1.0], 2, bandwidth=10.0, devices=3), 2)
+    assert rule.formula_seconds == pytest.approx(32.0)
+
+
+@pytest.mark.parametrize(("latency", "microbatches", "seconds"), [(0.5, 4, 19.0), (2.0, 2, 26.0), (5.0, 1, 34.0)])
+def test_the_rule_takes_the_number_of_microbatches_with_the_least_formula(
+    latency: float, microbatches: int, seconds: float
+) -> None:
+    """Two layers, two devices, 4 samples, sends that block, SR = latency: (M+1)·12/M + 2·SR·M is 24 + 2·SR, 18 + 4·SR and
+    15 + 8·SR for M = 1, 2, 4."""
+    rule = rule_of(by_hand([1.0, 1.0], [1.0, 1.0], 4, bandwidth=1e12, latency=latency, communication="send-blocking"))
+    assert (rule.schedule, rule.reason) == ("1f1b-sno", "transfers do not overlap")
+    assert rule.formula_seconds == pytest.approx(seconds)
+    assert len(rule.candidate.plan.microbatches) == microbatches
+
+
+@pytest.mark.parametrize(
+    ("spare", "schedule", "reason"),
+    [(0.0, "1f1b-so", "2(N-i+1)·a fits"), (-1.0, "1f1b-sno", "2(N-i+1)·a does not fit")],
+)
+def test_the_rule_doubles_what_the_first_stage_keeps(spare: float, schedule: str, reason: str) -> None:
+    """Two layers of 5 weights on two devices, SGD: 5 x (2 x 4 + 4) = 60 bytes, and of 8 micro-batches of 2 samples the first
+    stage keeps 2 x 2, the second 2 x 1, of 2 elements: 60 + 4·2·8 = 124 bytes; a byte less is too little for the first alone."""
+    assert Problem(load_workload("alexnet"), load_cluster("pipedream-b").take(2), 8).optimizer_bytes == 4.0
+    problem = by_hand([1.0, 1.0], [1.0, 1.0], 16, bandwidth=1e12, memory_bytes=124.0 + spare)
+    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=8), "bapipe")
+    assert search.rule_of_thumb().schedule == schedule
+    assert search.rule_of_thumb().reason == reason
+
+
+def test_what_is_kept_is_never_more_than_there_is() -> None:
+    """With one micro-batch of 2 samples, two of them cannot be kept: 60 + 1·2·8 = 76 bytes are enough."""
+    problem = by_hand([1.0, 1.0], [1.0, 1.0], 2, bandwidth=1e12, memory_bytes=76.0)
+    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=1), "bapipe")
+    assert search.rule_of_thumb().schedule == "1f1b-so"
+
+
+def test_stages_and_transfers_are_weighed_together() -> None:
+    """Layers of 3, 1, 3, 1 s: the even cut (4, 4) has 100 elements behind it, the one before it 1: a stage of 5 s is faster than
+    a transfer of 40 s."""
+    problem = by_hand([3.0, 1.0, 3.0, 1.0], [1.0, 100.0, 100.0, 1.0], 8, bandwidth=10.0)
+    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    assert search.cuts((0, 1), 8, "inter-layer") == [2]
+    assert search.cuts((0, 1), 8, "stages and transfers") == [1]
+    assert search.cuts((0, 1), 1, "stages and transfers") is None
+    best = explore(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=8)).best
+    assert [stage.layers[0] for stage in best.plan.stages] in ([0, 1], [0])
 
 
 def test_layers_move_where_memory_is_short() -> None:
