@@ -59,7 +59,7 @@ def _check_complete(schedule: Schedule, where: dict[Op, Place]) -> None:
             )
             device = min(holders[stage])
             if forward not in where:
-                raise ScheduleError(f"device {device}: op {forward} is missing")
+                raise ScheduleError(f"device {device}: op {forward} is missing{_stray(forward, where)}")
             if full in where and (split_input in where or split_weight in where):
                 double = split_input if split_input in where else split_weight
                 raise ScheduleError(
@@ -76,6 +76,15 @@ def _check_complete(schedule: Schedule, where: dict[Op, Place]) -> None:
                         f"device {where[op][0]}, position {where[op][1]}: op {op} runs where its forward did not "
                         f"({forward} is on device {where[forward][0]})"
                     )
+
+
+def _stray(missing: Op, where: dict[Op, Place]) -> str:
+    """Where else the micro-batch of a missing op stands, if it does so once: then that one op is likelier to be wrong."""
+    others = [(op, place) for op, place in where.items() if op.microbatch == missing.microbatch]
+    if len(others) != 1:
+        return ""
+    ((op, (device, position)),) = others
+    return f"; micro-batch {missing.microbatch} stands nowhere but in {op} (device {device}, position {position})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,9 @@ def counts(text: str) -> list[int]:
 
 def count(text: str) -> int:
     """A whole number of at least 1."""
-    values = counts(text)
-    if len(values) != 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be one whole number")
-    return values[0]
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

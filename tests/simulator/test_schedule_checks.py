@@ -111,3 +111,14 @@ def test_a_valid_order_without_one_of_its_ops_is_refused(lists: list[list[Op]], 
     schedule = from_lists("broken", [ops for ops in lists if ops])
     with pytest.raises(ScheduleError, match=str(lost)[:-1]):
         check_schedule(schedule)
+
+
+def test_a_micro_batch_that_stands_in_one_op_is_named() -> None:
+    """The last rank of torch 2.13's own list of 1F1B runs a micro-batch too late, up to one that no other rank has."""
+    late = from_text("0F0 0F1 0B0 0B1\n1F1 1B0 1F2 1B1\n")
+    with pytest.raises(
+        ScheduleError, match=r"op 0F2 is missing; micro-batch 2 stands nowhere but in 1F2 \(device 1, position 2\)"
+    ):
+        check_schedule(late)
+    with pytest.raises(ScheduleError, match=r"op 0F1 is missing$"):
+        check_schedule(from_text("0F0 0B0 0B1\n1F0 1B0 1F1 1B1\n"))
