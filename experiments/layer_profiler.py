@@ -1,18 +1,16 @@
 """Layer profiler: seconds, sizes and stashes of every layer of a PyTorch model, measured on the machine at hand.
 
-The one module that imports torch. A layer is a leaf module (or one that calls no module of its own, as multi-head attention
-does), in the order in which they run; its producers are found by walking the autograd graph back from its inputs to other
-layers' outputs, so that sums, concatenations and reshapes between modules are seen through. Each layer is then timed alone on
-the inputs that it received: a forward, then a backward for its inputs and weights.
+The one module that imports torch; the timing itself is `experiments.pass_timing`. A layer is a leaf module (or one that calls
+no module of its own, as multi-head attention does), in the order in which they run; its producers are found by walking the
+autograd graph back from its inputs to other layers' outputs, so that sums, concatenations and reshapes between modules are seen
+through. Each layer is then timed alone on the inputs that it received: a forward, then a backward for its inputs and weights.
 """
 
 from __future__ import annotations
 
-import math
 import platform
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,35 +18,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from simulator.workloads import PROFILE_FORMAT, STEADY_SPREAD, MeasuredProfile, checked_profile
-
-KINDS: tuple[tuple[str, str], ...] = (
-    ("Conv", "convolution"),
-    ("Linear", "linear"),
-    ("Bilinear", "linear"),
-    ("MultiheadAttention", "attention"),
-    ("LSTM", "recurrent"),
-    ("GRU", "recurrent"),
-    ("RNN", "recurrent"),
-    ("Embedding", "embedding"),
-    ("Norm", "normalization"),
-    ("Pool", "pooling"),
-    ("Dropout", "dropout"),
-    ("Loss", "loss"),
-    ("Flatten", "reshape"),
-    ("Unflatten", "reshape"),
-    ("Identity", "reshape"),
-    ("Shuffle", "reshape"),
-    ("ReLU", "activation"),
-    ("ELU", "activation"),
-    ("SiLU", "activation"),
-    ("Sigmoid", "activation"),
-    ("Tanh", "activation"),
-    ("Softmax", "activation"),
-    ("Hardswish", "activation"),
-    ("Mish", "activation"),
+from experiments.pass_timing import (
+    LayerWeights,
+    PassSeconds,
+    TimedPass,
+    divided_weights,
+    kind_of,
+    run_spread,
+    time_pass,
 )
-"""Kind of layer by a part of its class's name, first match; else `linear` if it has weights, `elementwise` if not."""
+from simulator.workloads import PROFILE_FORMAT, STEADY_SPREAD, MeasuredProfile, checked_profile
 
 WHOLE = (nn.MultiheadAttention, nn.RNNBase)
 """Modules with children that they do not call: profiled as one layer."""
@@ -118,8 +97,8 @@ def profile_model(
         for index, call in enumerate(calls):
             progress(index, f"{size} samples: {call.name}")
             timings[index].append(_time_layer(call, size, settings))
-    parameters = _parameters(model, calls)
-    spread = _run_spread(timings)
+    weights = _weights(model, calls)
+    spread = run_spread(timings)
     document: dict[str, object] = {
         "format": PROFILE_FORMAT,
         "name": name,
@@ -142,7 +121,8 @@ def profile_model(
             {
                 "name": call.name,
                 "kind": _kind(call.module),
-                "parameters": parameters[index],
+                "parameters": weights[index].own,
+                **_tied(calls, weights[index]),
                 "flop": _flop(call) / largest,
                 "output_elements": call.output_elements / largest,
                 "stashed_elements": call.stashed_bytes / 4 / largest,
@@ -265,29 +245,28 @@ def _detached(value: Any) -> Any:
     return value
 
 
-def _parameters(model: nn.Module, calls: Sequence[_Call]) -> list[int]:
-    """Weight elements of each call: a shared weight counts at its first, one that no layer owns at the first of its parent."""
-    counted: set[int] = set()
-    counts = []
-    for call in calls:
-        own = [one for one in call.module.parameters() if id(one) not in counted]
-        counted.update(id(one) for one in own)
-        counts.append(sum(one.numel() for one in own))
+def _weights(model: nn.Module, calls: Sequence[_Call]) -> list[LayerWeights]:
+    """Weights of each call; one that no layer owns counts at the first layer of its parent."""
+    used: list[dict[Hashable, int]] = [{id(one): one.numel() for one in call.module.parameters()} for call in calls]
+    known = {weight for weights in used for weight in weights}
     for name, parameter in model.named_parameters():
-        if id(parameter) not in counted:
-            counted.add(id(parameter))
+        if id(parameter) not in known:
+            known.add(id(parameter))
             parent = name.rpartition(".")[0]
             inside = [index for index, call in enumerate(calls) if call.name.startswith(parent)]
-            counts[inside[0] if inside else 0] += parameter.numel()
-    return counts
+            used[inside[0] if inside else 0][id(parameter)] = parameter.numel()
+    return divided_weights(used)
+
+
+def _tied(calls: Sequence[_Call], weights: LayerWeights) -> dict[str, object]:
+    """The keys of a layer that uses an earlier one's weight."""
+    if weights.tied_to is None:
+        return {}
+    return {"tied_to": calls[weights.tied_to].name, "tied_parameters": weights.tied}
 
 
 def _kind(module: nn.Module) -> str:
-    name = type(module).__name__
-    for part, kind in KINDS:
-        if part in name:
-            return kind
-    return "linear" if any(True for _ in module.parameters()) else "elementwise"
+    return kind_of(type(module).__name__, any(True for _ in module.parameters()))
 
 
 def _flop(call: _Call) -> float:
@@ -307,59 +286,42 @@ def _time_layer(call: _Call, size: int, settings: ProfileSettings) -> dict[str, 
     """Median seconds of forward and backward of one layer, and their interquartile ranges over the median."""
     wanted = [tensor for tensor in _tensors((call.arguments, call.named)) if tensor.requires_grad]
     wanted += [parameter for parameter in call.module.parameters() if parameter.requires_grad]
-    forwards, backwards = [], []
-    for repeat in range(settings.warm_up + settings.repeats):
-        arguments, named = _fresh(call)
-        _synchronize(settings.device)
-        began = time.perf_counter()
-        result = call.module(*arguments, **named)
-        _synchronize(settings.device)
-        forward = time.perf_counter() - began
-        backward = _backward_seconds(list(_tensors(result)), wanted, settings.device)
-        if repeat >= settings.warm_up:
-            forwards.append(forward)
-            backwards.append(backward)
-    return {
-        "samples": size,
-        "forward_seconds": statistics.median(forwards),
-        "backward_seconds": statistics.median(backwards),
-        "forward_spread": _relative_spread(forwards),
-        "backward_spread": _relative_spread(backwards),
-    }
-
-
-def _backward_seconds(results: list[torch.Tensor], wanted: list[torch.Tensor], device: str) -> float:
-    outputs = [one for one in results if one.requires_grad]
-    if not outputs or not wanted:
-        return 0.0
-    gradients = [torch.ones_like(one) for one in outputs]
-    _synchronize(device)
-    began = time.perf_counter()
-    torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
-    _synchronize(device)
-    return time.perf_counter() - began
+    timed = TimedPass(
+        ready=lambda: _fresh(call),
+        forward=lambda inputs: call.module(*inputs[0], **inputs[1]),
+        backward=lambda result: _backward(list(_tensors(result)), wanted),
+    )
+    return _timed(timed, settings).row(size)
 
 
 def _time_whole(model: nn.Module, settings: ProfileSettings, size: int) -> dict[str, float]:
     """Median seconds of passes over the whole model."""
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    forwards, backwards = [], []
-    for repeat in range(settings.warm_up + settings.repeats):
-        data = _input(settings, size)
-        _synchronize(settings.device)
-        began = time.perf_counter()
-        result = model(data)
-        _synchronize(settings.device)
-        forward = time.perf_counter() - began
-        backward = _backward_seconds(list(_tensors(result)), wanted, settings.device)
-        if repeat >= settings.warm_up:
-            forwards.append(forward)
-            backwards.append(backward)
-    return {
-        "samples": size,
-        "forward_seconds": statistics.median(forwards),
-        "backward_seconds": statistics.median(backwards),
-    }
+    timed = TimedPass(
+        ready=lambda: _input(settings, size),
+        forward=model,
+        backward=lambda result: _backward(list(_tensors(result)), wanted),
+    )
+    return _timed(timed, settings).medians(size)
+
+
+def _timed(timed: TimedPass[Any, Any], settings: ProfileSettings) -> PassSeconds:
+    return time_pass(
+        timed,
+        warm_up=settings.warm_up,
+        repeats=settings.repeats,
+        synchronize=lambda: _synchronize(settings.device),
+        clock=time.perf_counter,
+    )
+
+
+def _backward(results: list[torch.Tensor], wanted: list[torch.Tensor]) -> Callable[[], object] | None:
+    """What makes the gradients of `wanted`, None where there are none to make."""
+    outputs = [one for one in results if one.requires_grad]
+    if not outputs or not wanted:
+        return None
+    gradients = [torch.ones_like(one) for one in outputs]
+    return lambda: torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
 
 
 def _fresh(call: _Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -378,26 +340,6 @@ def _fresh(call: _Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     arguments: tuple[Any, ...] = fresh(call.arguments)
     named: dict[str, Any] = fresh(call.named)
     return arguments, named
-
-
-def _relative_spread(values: Sequence[float]) -> float:
-    """Interquartile range over the median; 0 for a single value or a median of 0."""
-    middle = statistics.median(values)
-    if len(values) < 2 or middle == 0:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return (high - low) / middle
-
-
-def _run_spread(timings: Sequence[Sequence[dict[str, float]]]) -> float:
-    """Largest, over sizes and directions, of the layers' summed interquartile ranges over their summed medians."""
-    worst = 0.0
-    for column in zip(*timings, strict=True):
-        for direction in ("forward", "backward"):
-            total = math.fsum(one[f"{direction}_seconds"] for one in column)
-            ranges = math.fsum(one[f"{direction}_seconds"] * one[f"{direction}_spread"] for one in column)
-            worst = max(worst, ranges / total if total > 0 else 0.0)
-    return worst
 
 
 # ------------------------------------------------------------------------------------------------------------ machine

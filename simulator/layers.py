@@ -245,7 +245,7 @@ def _check_tied(where: str, workload: Workload) -> None:
         if layer.tied_to:
             owner = before.get(layer.tied_to)
             what = f"{where}: layer {layer.name!r}"
-            if owner is None or owner.tied_to:
+            if owner is None:
                 raise ValueError(
                     f"{what}: tied_to must name an earlier layer that owns the weight, got {layer.tied_to!r}"
                 )
