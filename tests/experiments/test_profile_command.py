@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
+from simulator.workloads import read_measured_profile
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed (extra pipeplan[torch])")
@@ -68,6 +69,38 @@ def test_edges_follow_the_data_through_what_is_no_module(
     assert [layer["parameters"] for layer in document["layers"]] == [272 + 16, 272, 0]
     assert main(["profile", "residual_net:Residual", "--input", "5", "--out", str(tmp_path / "x.json")]) == 2
     assert "the model fails on an input of 1x5: RuntimeError" in capsys.readouterr().err
+
+
+TIED = """
+from torch import nn
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(32, 8)
+        self.inner = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 32)
+        self.head.weight = self.table.weight
+    def forward(self, x):
+        return self.head(self.inner(self.inner(self.table(x))))
+"""
+
+
+@needs_torch
+def test_a_weight_that_layers_share_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head has its bias, and the table's weights tied; a module that runs twice owns its weights at its first run."""
+    (tmp_path / "tied_net.py").write_text(TIED, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    layers = profiled(tmp_path, "tied_net:Tied", "--input", "4", "--vocabulary", "32", "--sizes", "2")["layers"]
+    assert [(layer["parameters"], layer["tied_to"], layer["tied_parameters"]) for layer in layers] == [
+        (256, "", 0),
+        (72, "", 0),
+        (0, "inner_Linear", 72),
+        (32, "table_Embedding", 256),
+    ]
+    workload = read_measured_profile(tmp_path / "profile.json")
+    assert workload.parameters() == 256 + 72 + 32
+    assert [weight.layers for weight in workload.tied_weights()] == [(0, 3), (1, 2)]
 
 
 @needs_torch
