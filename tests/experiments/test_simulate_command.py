@@ -1,0 +1,88 @@
+"""Rules of `pipeplan simulate`: how many micro-batches a stream has, what its numbers mean, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.cli import main
+
+SECONDS = ("--forward", "1", "--backward", "2")
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """The JSON document of a replay with forwards of 1 s and backwards of 2 s."""
+    assert main(("simulate", *words, *SECONDS, "--json")) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("words", "microbatches", "updates"),
+    [
+        ("gpipe --microbatches 6", 6, 0),
+        ("gpipe --microbatches 6 --microbatches-per-minibatch 6", 6, 0),
+        ("gpipe --microbatches 6 --microbatches-per-minibatch 2", 6, 6),
+        ("gpipe --minibatches 3 --microbatches-per-minibatch 2", 6, 6),
+        ("gpipe --minibatches 1 --microbatches-per-minibatch 2", 2, 0),
+        ("pipedream --microbatches 5", 5, 10),
+        ("pipedream --minibatches 5", 5, 10),
+        ("pipedream --minibatches 5 --microbatches-per-minibatch 1", 5, 10),
+        ("xpipe --microbatches 6 --microbatches-per-minibatch 3", 6, 4),
+        ("xpipe --minibatches 3", 3, 6),
+        ("xpipe --minibatches 3 --microbatches-per-minibatch 4", 12, 6),
+        ("2bw --minibatches 3", 6, 6),
+        ("2bw --minibatches 3 --microbatches-per-minibatch 2", 6, 6),
+        ("2bw --minibatches 3 --microbatches-per-minibatch 3", 9, 6),
+    ],
+)
+def test_a_stream_has_its_micro_batches_and_updates(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str, microbatches: int, updates: int
+) -> None:
+    """M micro-batches; or mini-batches times T: 1, or the stages for 2BW. Each of two stages updates once a mini-batch."""
+    name, *rest = words.split()
+    path = tmp_path / "ops.txt"
+    document = simulated(capsys, "--schedule", name, "--stages", "2", *rest, "--out", str(path))
+    assert document["microbatches"] == microbatches
+    assert document["ops"] == 4 * microbatches
+    assert path.read_text().count("U") == updates
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("gpipe --minibatches 3", "needs --microbatches-per-minibatch with --minibatches"),
+        ("gpipe --minibatches 3 --microbatches 6", "in place of --microbatches"),
+        ("gpipe --microbatches 6 --microbatches-per-minibatch 4", "6 micro-batches are no multiple of T=4"),
+        ("gpipe --microbatches 6 --microbatches-per-minibatch 12", "6 micro-batches are no multiple of T=12"),
+        ("pipedream --microbatches 6 --microbatches-per-minibatch 2", "T is 1, got 2"),
+        ("2bw --minibatches 3 --microbatches-per-minibatch 1", "at least as many micro-batches a mini-batch as stages"),
+        ("1f1b-rr --microbatches 6", "needs --replicas"),
+        (
+            "1f1b-sno --microbatches 6 --communication overlapped",
+            "contradicts --schedule 1f1b-sno; choices: send-blocking",
+        ),
+        ("gpipe", "--schedule needs --stages and --microbatches"),
+    ],
+)
+def test_streams_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+    """Exit code 2 and one line."""
+    name, *rest = words.split()
+    assert main(("simulate", "--schedule", name, "--stages", "2", *rest, *SECONDS)) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "option", ["--stages", "--microbatches", "--minibatches", "--microbatches-per-minibatch", "--chunks"]
+)
+def test_a_file_says_its_own_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str) -> None:
+    """Counts beside --schedule-csv are refused."""
+    path = tmp_path / "schedule.csv"
+    path.write_text("0F0,0B0\n")
+    assert main(("simulate", "--schedule-csv", str(path), option, "1", *SECONDS)) == 2
+    assert "come from the file" in capsys.readouterr().err
