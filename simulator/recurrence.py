@@ -269,8 +269,9 @@ def _replay_batch(
     result = np.empty(plans)
     for plan in prange(plans):
         first, last = begins[plan], begins[plan + 1]
-        end = np.empty(last - first + 1)
-        _replay_many(previous[first:last], offsets[first : last + 1], dependency, lag, seconds[first:last], end)
+        bounds = offsets[first : last + 1]
+        end = np.empty(len(bounds))
+        _replay_many(previous[first:last], bounds, dependency, lag, seconds[first:last], end)
         result[plan] = end.max()
     return result
 
@@ -284,10 +285,10 @@ def _replay_rows(
     order: NDArray[np.int32],
     seconds: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    rows, tasks = seconds.shape
+    rows = len(seconds)
     result = np.empty(rows)
     for row in prange(rows):
-        end = np.empty(tasks + 1)
+        end = np.empty(len(offsets))
         _replay_many(previous, offsets, dependency, lag, seconds[row][order], end)
         result[row] = end.max()
     return result

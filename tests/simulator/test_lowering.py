@@ -311,6 +311,12 @@ def test_sizes_that_no_op_covers_are_refused() -> None:
         lower(build_schedule("gpipe", 2, 2), given_costs(2, 1.0, 1.0), forward_sizes=[[1, 1, 1], [1, 1, 1]])
 
 
+def test_the_op_whose_samples_nobody_delivers_is_named() -> None:
+    """The gradient of micro-batch 0 comes, that of 1 does not: it is 0B1 that cannot run."""
+    with pytest.raises(ScheduleError, match=r"op 0B1 \(backward\) covers samples that no op before it delivers"):
+        lower(from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0"), given_costs(2, 1.0, 1.0))
+
+
 def test_fractions_of_a_sample_are_refused() -> None:
     """Sizes are whole samples; 1.5 is not silently 1."""
     with pytest.raises(ValueError, match="sizes"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Bucket, OpKind, Timeline, build_schedule, from_text, given_costs, lower
+from simulator import Bubble, Bucket, OpKind, Timeline, build_schedule, from_text, given_costs, lower
 from simulator.recurrence import replay
 from tests.simulator.strategies import HandCosts, programs
 
@@ -59,6 +59,13 @@ def test_nothing_to_compute_is_no_bubble() -> None:
     """Durations of 0 divide by nothing."""
     program = lower(build_schedule("gpipe", 2, 2), given_costs(2, 0.0, 0.0))
     assert replay(program).bubble().idle_over_makespan == 0.0
+
+
+def test_ops_of_no_seconds_leave_no_bubble() -> None:
+    """Transfers of 1 s between ops that take none: a makespan of 2 s in which nothing was to be computed."""
+    timeline = replay(lower(build_schedule("gpipe", 2, 1), given_costs(2, 0.0, 0.0, transfer=1.0)))
+    assert timeline.makespan_seconds == 2.0
+    assert timeline.bubble() == Bubble(0.0, 0.0, 0.0)
 
 
 def test_busy_seconds_and_ops() -> None:

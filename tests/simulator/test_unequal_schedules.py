@@ -80,6 +80,33 @@ def test_credits_neither_deadlock_nor_are_exceeded(sizes: tuple[list[list[int]],
     assert timeline.ops == sum(map(len, forward)) + sum(map(len, backward))
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_credits_of_equal_sizes(ahead: int) -> None:
+    """Micro-batches of 2 samples: the last stage has one, each before it `ahead` more than the next, at most the 12 samples."""
+    bounds = bounds_of([[2] * 6] * 4)
+    assert safe_credits(bounds, bounds, ahead) == [min(12, 2 + 2 * ahead * (3 - k)) for k in range(4)]
+    assert least_safe_credits(bounds, bounds) == [2, 2, 2, 2]
+
+
+def test_credits_of_unequal_sizes() -> None:
+    """f = (3, 1), g = (1, 3) of 6 samples. Stage 1 forwards 3 for its first gradient. Stage 0 gives it 3 in one forward, and its
+    gradient of 1 comes with those 3: credit 3; one micro-batch ahead is 3 samples more, the larger of both passes."""
+    forward, backward = bounds_of([[3, 3], [1] * 6]), bounds_of([[1] * 6, [3, 3]])
+    assert least_safe_credits(forward, backward)[1] == 3
+    assert safe_credits(forward, backward) == [min(6, least_safe_credits(forward, backward)[0] + 3), 3]
+
+
+def test_credits_count_the_micro_batches_of_the_links() -> None:
+    """A link that gathers 4 samples before it sends: the stage above must have forwarded 4 where 2 would do."""
+    bounds, link = bounds_of([[2] * 4] * 2), bounds_of([[4, 4]])
+    assert least_safe_credits(bounds, bounds) == [2, 2]
+    assert least_safe_credits(bounds, bounds, None, link, None) == [4, 2]
+    assert least_safe_credits(bounds, bounds, None, None, link) == [4, 2]
+    assert safe_credits(bounds, bounds) == [4, 2]
+    assert safe_credits(bounds, bounds, 1, link, None) == [6, 2]
+    assert safe_credits(bounds, bounds, 1, None, link) == [6, 2]
+
+
 def test_bad_sizes_and_credits_are_refused() -> None:
     """One line each: another family, empty sizes, stages of different mini-batches, credits that can deadlock."""
     with pytest.raises(ValueError, match=r"schedule 'eager-1f1b' has no form .* choices: gpipe, 1f1b"):

@@ -122,6 +122,16 @@ def test_names_are_those_of_the_rules() -> None:
     assert set(METHOD_SCHEDULES.values()) <= set(SCHEDULES)
 
 
+@pytest.mark.parametrize(("name", "updates"), [("2bw", [3, 7]), ("xpipe", list(range(8))), ("naive", list(range(8)))])
+def test_the_default_t(name: str, updates: list[int]) -> None:
+    """2BW is made for T of at least the number of stages, 4 here: it updates after backwards 3 and 7; others after each."""
+    schedule = build_schedule(name, 4, 8)
+    for rank in range(4):
+        ops = [op for op in schedule.ops(rank) if op.kind in (B, U)]
+        assert [before.microbatch for before, op in itertools.pairwise(ops) if op.kind is U] == updates
+        assert [op.microbatch for op in ops if op.kind is U] == list(range(len(updates)))
+
+
 def test_t_below_one_is_refused() -> None:
     """One line with the rule and the value."""
     with pytest.raises(ValueError, match="micro-batches a mini-batch must be at least 1, got 0"):
