@@ -148,7 +148,7 @@ def version_table(timeline: TimelineColumns, microbatches_per_minibatch: int) ->
     seen = np.empty(stage.size, np.int64)
     seen[order] = applied - np.repeat(before_group, counts)
 
-    takers = _round_robin_replicas(stage, replica, kind, microbatch)[stage]
+    takers = replicas_in_turn(timeline)[stage]
     minibatch = np.where(update, microbatch // takers + 1, microbatch // (microbatches_per_minibatch * takers))
     return VersionTable(
         microbatches_per_minibatch,
@@ -164,11 +164,15 @@ def version_table(timeline: TimelineColumns, microbatches_per_minibatch: int) ->
     )
 
 
-def _round_robin_replicas(stage: Integers, replica: Integers, kind: Integers, microbatch: Integers) -> Integers:
+def replicas_in_turn(timeline: TimelineColumns) -> Integers:
     """Per stage: replicas that take mini-batches in turn (1 where every replica runs a part of each micro-batch).
 
     R of them make one update together for R mini-batches.
     """
+    stage, replica, kind, microbatch = (
+        np.asarray(column).astype(np.int64)
+        for column in (timeline.stage, timeline.replica, timeline.kind, timeline.microbatch)
+    )
     stages = int(stage.max()) + 1
     forward = kind == OpKind.FORWARD
 
@@ -274,7 +278,7 @@ def _pinned_versions(table: VersionTable, kept: Kept) -> Integers:
     wanted = table.microbatch
     if kept == "minibatch-entry":
         wanted = wanted // table.microbatches_per_minibatch * table.microbatches_per_minibatch
-    takers = _round_robin_replicas(table.stage, table.replica, table.kind, table.microbatch)
+    takers = replicas_in_turn(table)
     pinned = entry[wanted] * takers[0] // takers[table.stage]
     return np.where(forward, pinned, -1)
 

@@ -43,7 +43,7 @@ class _PredictionError:
 
 @dataclass(slots=True)
 class _Stage:
-    """One stage in training: its weights, what is in flight on it, and the copies that the rule holds.
+    """One stage in training, or one of its replicas that take turns: its weights, what is in flight, and the rule's copies.
 
     It lives through: forward (weights chosen by the rule, activations saved), backward (input gradient by the
     rule's weights, gradient added up), update after the last backward of a mini-batch.
@@ -55,7 +55,8 @@ class _Stage:
     weights: Array
     state: OptimizerState
     gradient: Array
-    entry_versions: list[int]
+    entry_versions: dict[int, int]
+    replicas: int = 1
     learning_rate: float = 0.0
     version: int = 0
     buffers: dict[str, Array] = field(default_factory=dict)
@@ -119,21 +120,29 @@ class Replay:
         per_epoch = len(data.train_x) // settings.batch
         self.evaluate_every = settings.evaluate_every or per_epoch
         self.samples = np.stack([_sample_order(seed, data, settings, order.minibatches) for seed in seeds])
-        self.entry_versions: list[int] = []
-        self.stages: list[_Stage] = []
+        self.entry_versions: dict[int, int] = {}
+        self.replicas: list[list[_Stage]] = []
         for k, initial in enumerate(zip(*(_initial(network, seed) for seed in seeds), strict=True)):
             weights = np.stack(initial).astype(dtype)
-            stage = _Stage(
-                Position(k, order.stages, t),
-                network[k],
-                optimizer,
-                weights,
-                optimizer.start(weights),
-                np.zeros_like(weights),
-                self.entry_versions,
+            self.replicas.append(
+                [
+                    _Stage(
+                        Position(k, order.stages, t),
+                        network[k],
+                        optimizer,
+                        weights,
+                        optimizer.start(weights),
+                        np.zeros_like(weights),
+                        self.entry_versions,
+                        order.replicas[k],
+                    )
+                    for _ in range(order.replicas[k])
+                ]
             )
-            self.stages.append(stage)
-            self._set_learning_rate(stage)
+            for stage in self.replicas[-1]:
+                self._set_learning_rate(stage)
+        self.stages = [group[0] for group in self.replicas]
+        self.rounds: dict[tuple[int, int], dict[int, Array]] = {}
         self.losses = np.zeros((len(seeds), order.minibatches))
         self.error = _PredictionError(np.zeros(len(seeds)), np.zeros(len(seeds)))
         self.activations: dict[int, Array] = {}
@@ -145,9 +154,9 @@ class Replay:
     def play(self) -> None:
         """Execute every op of the order."""
         order = self.order
-        ops = zip(order.stage.tolist(), order.kind.tolist(), order.microbatch.tolist(), strict=True)
-        for k, kind, microbatch in ops:
-            stage = self.stages[k]
+        columns = (order.stage, order.replica, order.kind, order.microbatch)
+        for k, replica, kind, microbatch in zip(*(column.tolist() for column in columns), strict=True):
+            stage = self.replicas[k][replica]
             if kind == OpKind.FORWARD:
                 self._forward(stage, k, microbatch)
             elif kind == OpKind.BACKWARD:
@@ -172,8 +181,9 @@ class Replay:
         weights = self.rule.forward(stage, microbatch)
         if self.rule.stashes:
             stage.used[microbatch] = weights
-        if stage.version != minibatch:
-            known = stage.awaiting.setdefault(minibatch, {})
+        wanted = minibatch // stage.replicas
+        if stage.version != wanted:
+            known = stage.awaiting.setdefault(wanted, {})
             known.setdefault((id(weights), stage.version), [weights, stage.weights, 0])[2] += 1
         elif weights is not stage.weights:
             self.error.add(stage.weights, weights, stage.weights, 1)
@@ -201,56 +211,78 @@ class Replay:
 
     def _weight_gradient(self, stage: _Stage, k: int, microbatch: int) -> None:
         dz = self.pending.pop((k, microbatch))
-        stage.block.weight_gradient(stage.saved.pop(microbatch), dz, stage.gradient)
+        gradient = stage.gradient
+        if stage.replicas > 1:
+            gradient = np.zeros_like(stage.gradient)
+            self.rounds.setdefault((k, microbatch // stage.replicas), {})[microbatch] = gradient
+        stage.block.weight_gradient(stage.saved.pop(microbatch), dz, gradient)
+
+    def _reduced(self, stage: _Stage, minibatch: int) -> Array:
+        """The gradient of an update: the mean over the round's mini-batches, the same numbers on every replica."""
+        if stage.replicas == 1:
+            return stage.gradient
+        gradients = self.rounds[stage.position.stage, minibatch // stage.replicas]
+        return np.mean([gradients[one] for one in sorted(gradients)], axis=0, dtype=stage.gradient.dtype)
 
     def _update(self, stage: _Stage, minibatch: int) -> None:
-        previous = stage.weights
-        stage.weights, stage.state = stage.optimizer.step(previous, stage.gradient, stage.state, stage.learning_rate)
+        previous, before = stage.weights, stage.version * stage.replicas
+        gradient = self._reduced(stage, minibatch)
+        stage.weights, stage.state = stage.optimizer.step(previous, gradient, stage.state, stage.learning_rate)
         stage.gradient[:] = 0.0
         if self.rule.holds_versions:
             stage.held[stage.version] = previous
         stage.version += 1
+        self._release_round(stage, minibatch)
         self._release(stage)
         self._set_learning_rate(stage)
         self.rule.updated(stage, previous)
         stage.count_copies()
         for used, current, count in stage.awaiting.pop(stage.version, {}).values():
             self.error.add(stage.weights, used, current, count)
-        if stage.version % self.evaluate_every == 0 or stage.version == self.order.minibatches:
-            self._snapshot(stage)
+        if stage is self.stages[stage.position.stage]:
+            self._snapshot(stage, before, min(stage.version * stage.replicas, self.order.minibatches))
 
     def _enter(self, stage: _Stage, microbatch: int) -> None:
         """Note the version with which a micro-batch enters the pipeline."""
-        if microbatch != len(self.entry_versions):
+        if stage.replicas == 1 and microbatch != len(self.entry_versions):
             raise ValueError(
                 f"training needs the input stage to take micro-batches in order, got {microbatch} after "
                 f"{len(self.entry_versions) - 1}"
             )
-        self.entry_versions.append(stage.version)
+        self.entry_versions[microbatch] = stage.version
+
+    def _release_round(self, stage: _Stage, minibatch: int) -> None:
+        """Drop the gradients of a round that every replica has applied."""
+        key = stage.position.stage, minibatch // stage.replicas
+        group = self.replicas[key[0]]
+        if all(group[one % stage.replicas].version > key[1] for one in self.rounds.get(key, ())):
+            self.rounds.pop(key, None)
 
     def _release(self, stage: _Stage) -> None:
         """Drop held versions that no micro-batch of an unfinished mini-batch can ask for."""
         first = stage.version * self.order.microbatches_per_minibatch if stage.held else 0
         if stage.held:
-            entered = self.entry_versions[first] if first < len(self.entry_versions) else self.stages[0].version
+            entered = self.entry_versions.get(first, self.stages[0].version)
             for version in [v for v in stage.held if v < entered]:
                 del stage.held[version]
 
     def _set_learning_rate(self, stage: _Stage) -> None:
-        update = min(stage.version, self.order.minibatches - 1)
+        update = min(stage.version * stage.replicas, self.order.minibatches - 1)
         factor = self.settings.schedule(update, self.order.minibatches)
         scale = self.rule.learning_rate_factor(stage.position, update)
         stage.learning_rate = float(self.settings.learning_rate * factor * scale)
 
-    def _snapshot(self, stage: _Stage) -> None:
-        """Keep the stage's weights of this version; evaluate it when the last stage has reached it."""
-        version = stage.version
-        snapshot = self.snapshots.setdefault(version, {})
-        snapshot[stage.position.stage] = stage.weights
-        if len(snapshot) == self.order.stages:
-            del self.snapshots[version]
-            weights = tuple(snapshot[k] for k in range(self.order.stages))
-            self.evaluations[version] = self._evaluate(weights, self.test_x, self.test_labels)
+    def _snapshot(self, stage: _Stage, before: int, now: int) -> None:
+        """Keep the stage's weights for each evaluation between so many mini-batches; evaluate when the last stage is there."""
+        for minibatches in range(before + 1, now + 1):
+            if minibatches % self.evaluate_every and minibatches != self.order.minibatches:
+                continue
+            snapshot = self.snapshots.setdefault(minibatches, {})
+            snapshot[stage.position.stage] = stage.weights
+            if len(snapshot) == self.order.stages:
+                del self.snapshots[minibatches]
+                weights = tuple(snapshot[k] for k in range(self.order.stages))
+                self.evaluations[minibatches] = self._evaluate(weights, self.test_x, self.test_labels)
 
     def _evaluate(
         self, weights: tuple[Array, ...], x: Array, labels: NDArray[np.int64], chunk: int = 64
@@ -273,7 +305,7 @@ class Replay:
         updates = np.array(sorted(self.evaluations), np.int64)
         seconds = self.order.update_seconds
         loss, accuracy = (np.stack([self.evaluations[int(u)][part] for u in updates]) for part in (0, 1))
-        copies = tuple(stage.copies for stage in self.stages)
+        copies = tuple(max(replica.copies for replica in group) for group in self.replicas)
         ratios = self.error.ratios()
         finite = np.isfinite(train_loss) & np.isfinite(self.losses).all(axis=1)
         diverged = ~(finite & (train_loss < math.log(classes)))

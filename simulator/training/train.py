@@ -7,13 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from joblib import Parallel, delayed
 
-from simulator.prediction import PREDICTION_RULES, PredictionRule
+from simulator.prediction import PREDICTION_RULES, Naive, PredictionRule, Stashing
 from simulator.training.data import DataSet
 from simulator.training.networks import Network
 from simulator.training.optimizers import Optimizer
 from simulator.training.order import TrainingOrder
 from simulator.training.replay import Replay
 from simulator.training.run import TrainingRun, TrainingSettings
+
+REPLICATED_RULES = (Naive, Stashing)
+"""Rules that use a replica's own versions only, and so hold where replicas of a stage take mini-batches in turn."""
 
 
 def minibatches_per_epoch(data: DataSet, batch: int) -> int:
@@ -54,6 +57,11 @@ def train_seeds(
     if not seeds or min(seeds) < 0:
         raise ValueError(f"seeds must be one or more non-negative numbers, got {list(seeds)}")
     chosen = PREDICTION_RULES[method] if rule is None else rule
+    if max(order.replicas) > 1 and not isinstance(chosen, REPLICATED_RULES):
+        raise ValueError(
+            f"method {method!r} is defined for stages without replicas in turn, got replicas {list(order.replicas)}; "
+            f"naive and pipedream are for both"
+        )
     chosen.check(order.stages, order.microbatches_per_minibatch)
     # a diverging run overflows by design and is reported as diverged
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
