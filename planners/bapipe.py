@@ -39,6 +39,7 @@ from planners.pipedream import partition
 from planners.pipedream_planner import PipeDreamFlush, cluster_views, place_stages, problem_table
 from planners.pipedream_planner import inapplicable as no_tree
 from planners.search import Evaluator, Planner, Request, Score, fitting
+from planners.tight_memory import tight_plan
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatches, schedule_families
 
 FloatArray = NDArray[np.float64]
@@ -198,6 +199,8 @@ class _Search:
             for one in (*self.pipelines(self._partitions_of_pipedream(flushed)), *methods)
             if self.request.stages in (None, len(one.plan.stages))
         ]
+        if not any(one.score.fits for one in found):
+            found.extend(self._tight())
         fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
         ranked = sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
         confirmed: list[Candidate] = []
@@ -231,6 +234,15 @@ class _Search:
                 counts = microbatch_counts(self.problem, self.request, len(stages))
                 plans = [self._plan(schedule, stages, count) for count in counts]
                 yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
+
+    def _tight(self) -> Iterator[Candidate]:
+        """Pipelines that fit, whatever their balance."""
+        for schedule in schedules(self.problem, self.request):
+            for origin, devices in self._orders():
+                counts = microbatch_counts(self.problem, self.request, len(devices))
+                plan = tight_plan(self.name, self.evaluate, schedule, devices, counts)
+                if plan is not None:
+                    yield self._candidate(f"memory first{origin}", plan)
 
     def of_other_methods(self) -> Iterator[Candidate]:
         """The plans of uniform GPipe, PipeDream run synchronously, and data parallelism, where they exist."""

@@ -18,6 +18,7 @@ from planners.candidates import (
     straight_plan,
 )
 from planners.search import Evaluator, Request, best_plan, fitting
+from planners.tight_memory import tight_plan
 from simulator import Plan, Problem, Stage, equal_microbatches
 
 
@@ -41,7 +42,7 @@ class DataParallel:
         """The plan with the fewest micro-batches that fits, else the last one."""
         most = max(1, problem.batch // len(devices))
         counts = (
-            tuple(2**power for power in range(most.bit_length()))
+            tuple(sorted({*(2**power for power in range(most.bit_length())), most}))
             if self.request.microbatches is None
             else microbatch_counts(problem, self.request, 1)
         )
@@ -98,8 +99,19 @@ class GreedyBalance:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best number of micro-batches, each with the balance for its size; InfeasiblePlanError if nothing fits."""
-        best = _first_schedule(self, problem, evaluate)
-        return fitting(self.name, self._relieve(best, problem, evaluate), evaluate)
+        best = self._relieve(_first_schedule(self, problem, evaluate), problem, evaluate)
+        if not evaluate(best).fits:
+            best = self._tight(problem, evaluate) or best
+        return fitting(self.name, best, evaluate)
+
+    def _tight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
+        """The fastest plan that fits, whatever its balance; None if there is none."""
+        found = []
+        for schedule in _schedules(self.request):
+            for devices in _device_lists(problem, self.request, schedule, evaluate):
+                counts = microbatch_counts(problem, self.request, len(set(devices)))
+                found.append(tight_plan(self.name, evaluate, schedule, devices, counts))
+        return min((plan for plan in found if plan is not None), key=lambda plan: evaluate(plan).key, default=None)
 
     def best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
         """The number of micro-batches, and the balance for their size, with which a pipeline on `devices` is fastest."""
@@ -151,16 +163,22 @@ def _first_schedule(planner: _Straight, problem: Problem, evaluate: Evaluator) -
     request = planner.request
     closest: list[Plan] = []
     for schedule in _schedules(request):
-        choices = dict.fromkeys(
-            stage_devices(problem, schedule, request, devices)
-            for devices in device_choices(problem, evaluate.layer_costs)
-            if len(devices) * stages_per_device(problem, request, schedule) >= (request.stages or 1)
-        )
+        choices = _device_lists(problem, request, schedule, evaluate)
         plans = [planner.best_count(problem, evaluate, schedule, devices) for devices in choices]
         closest.append(min(plans, key=lambda plan: evaluate(plan).key))
         if evaluate(closest[-1]).fits:
             return closest[-1]
     return min(closest, key=lambda plan: evaluate(plan).key)
+
+
+def _device_lists(
+    problem: Problem, request: Request, schedule: str, evaluate: Evaluator
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of the stages, for each choice of devices that holds the stages that are asked for."""
+    choices = device_choices(problem, evaluate.layer_costs)
+    chunks = stages_per_device(problem, request, schedule)
+    roomy = [devices for devices in choices if len(devices) * chunks >= (request.stages or 1)]
+    return tuple(dict.fromkeys(stage_devices(problem, schedule, request, devices) for devices in roomy))
 
 
 def _schedules(request: Request) -> tuple[str, ...]:

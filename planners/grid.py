@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from planners.balanced_partition import PartitionCosts, fastest_cuts, straight_costs
 from planners.candidates import device_choices, straight_shape
 from planners.search import Evaluator, Request, fitting
+from planners.tight_memory import fitting_cuts, in_flight
 from simulator import (
     BUCKET_BYTES,
     MOST_BUCKETS,
     InfeasiblePlanError,
-    OpKind,
     Plan,
     Problem,
-    Schedule,
     build_schedule,
     equal_microbatches,
     schedule_families,
@@ -41,10 +40,13 @@ CHUNKS = (2, 3, 4)
 """Stages a device that are tried for looped schedules where none are requested."""
 
 FINALISTS = 12
-"""Points that are replayed; and as many again while none of them fits."""
+"""Points that are replayed, once one of them fits."""
 
 UNLIKE_LAYERS = 0.1
 """Share by which a rank may need more memory than it has, if layers were alike, for its cuts to be sought at once."""
+
+MOST_TRIED = 240
+"""Points that are replayed while none of them fits."""
 
 WIDTH = 48
 """Points that fit and are ranked at once."""
@@ -83,13 +85,14 @@ class Point:
 class Candidate:
     """A point with the cuts that the partition search gives it.
 
-    seconds: by the closed form; fits: whether every device holds its stages' weights and activations, transfers left out
+    seconds: by the closed form; fullest: the largest share of a device's memory that its stages' weights and activations take,
+        transfers left out
     """
 
     seconds: float
     point: Point
     cuts: tuple[int, ...]
-    fits: bool
+    fullest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class PipelineDataGrid:
         for candidate in search.candidates():
             fitting_ones = [evaluate(plan).iteration_seconds for plan in replayed if evaluate(plan).fits]
             hopeless = fitting_ones and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fitting_ones)
-            if hopeless or (fitting_ones and len(replayed) >= FINALISTS):
+            if hopeless or len(replayed) >= (FINALISTS if fitting_ones else MOST_TRIED):
                 break
             replayed.append(search.within_memory(candidate))
         if not replayed:
@@ -200,7 +203,7 @@ class _Search:
                     candidate = self.candidate(point)
                 else:
                     candidate = self.candidate(point, self._equal_shares(point)) if self._has_room(point) else None
-                if candidate is not None and candidate.fits:
+                if candidate is not None and candidate.fullest <= 1.0:
                     heappush(waiting, (candidate.seconds, number, candidate))
                 elif roomy:
                     crowded.append((least, number))
@@ -208,7 +211,7 @@ class _Search:
                     too_large.append(candidate)
             while waiting:
                 yield heappop(waiting)[2]
-        yield from too_large
+        yield from sorted(too_large, key=lambda candidate: candidate.fullest)
 
     def _may_fit(self, point: Point) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
@@ -259,7 +262,7 @@ class _Search:
         if not found:
             return None
         cuts = found[0][1]
-        return Candidate(self._seconds(point, costs, cuts), point, cuts, self._holds(point, cuts))
+        return Candidate(self._seconds(point, costs, cuts), point, cuts, self._fullest(point, cuts))
 
     def _equal_shares(self, point: Point) -> list[float]:
         """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
@@ -283,19 +286,20 @@ class _Search:
     def _memory_bytes(self, group: Sequence[int]) -> float:
         return min(self.problem.cluster.devices[device].memory_bytes for device in group)
 
-    def _holds(self, point: Point, cuts: Sequence[int]) -> bool:
-        """Whether every device holds the weights of all its stages and the activations of their micro-batches in flight."""
+    def _fullest(self, point: Point, cuts: Sequence[int]) -> float:
+        """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
         problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
         width = 2.0 * problem.element_bytes + problem.optimizer_bytes
         state = np.diff(self.parameters_before[bounds]) * width
         stash = np.diff(self.stashed_before[bounds]) * samples
         kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute else stash
+        fullest = 0.0
         for rank, (group, counts) in enumerate(zip(point.groups, self.held(point), strict=True)):
             stages = np.arange(rank, point.stages, len(point.groups))
             again = stash[stages].max() if problem.recompute else 0.0
-            if state[stages].sum() + (counts @ kept[stages]).max() + again > self._memory_bytes(group):
-                return False
-        return True
+            need = float(state[stages].sum() + (counts @ kept[stages]).max() + again)
+            fullest = max(fullest, need / self._memory_bytes(group))
+        return fullest
 
     def _partition_costs(self, point: Point, spare: Sequence[float]) -> PartitionCosts:
         samples = self._samples(point)
@@ -408,10 +412,13 @@ class _Search:
             if again is None:
                 break
             plan = self.plan(again)
-            if self.evaluate(plan).key >= score.key:
-                break
-            best = plan
-        return best
+            if self.evaluate(plan).key < self.evaluate(best).key:
+                best = plan
+        if self.evaluate(best).fits:
+            return best
+        costs = self._partition_costs(point, ())
+        found = fitting_cuts(costs, self.evaluate, lambda cuts: self.plan(replace(candidate, cuts=tuple(cuts))))
+        return best if found is None else found
 
     def does_not_fit(self) -> str:
         """One line with the numbers: the weights alone, divided over all devices."""
@@ -423,18 +430,3 @@ class _Search:
             f"GiB, the largest of {len(problem.cluster.devices)} devices holds {held / 2**30:.4g} GiB; "
             "use more devices, recomputation or a smaller batch"
         )
-
-
-def in_flight(schedule: Schedule) -> tuple[NDArray[np.int64], ...]:
-    """Micro-batches that the stages of each device have run forward and not yet backward, int64 [moments, chunks].
-
-    Moments are the starts of forwards, when most is held.
-    """
-    found = []
-    for begin, end in pairwise(schedule.offsets.tolist()):
-        kind, stage = schedule.kind[begin:end], schedule.stage[begin:end]
-        change = np.where(kind == OpKind.FORWARD, 1, 0)
-        change[(kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)] = -1
-        counts = np.cumsum(np.where(stage[:, None] == np.unique(stage)[None, :], change[:, None], 0), axis=0)
-        found.append(counts[kind == OpKind.FORWARD])
-    return tuple(found)

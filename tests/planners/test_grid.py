@@ -9,7 +9,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Request, make_plan, planner_entry
-from planners.grid import in_flight
+from planners.tight_memory import in_flight
 from simulator import Problem, build_schedule, simulate
 from simulator.workloads import workload_from_spec
 from simulator.workloads.synthetic import chain, uniform_chain

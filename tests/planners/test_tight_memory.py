@@ -1,0 +1,147 @@
+"""Tight memory: no planner says that nothing fits where a plan of its own space does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planners import Evaluator, Request, make_plan, planner_entry, uniform_cuts
+from planners.balanced_partition import straight_costs
+from planners.bapipe import schedules
+from planners.baselines import DataParallel
+from planners.brute_force import BruteForce
+from planners.candidates import devices_in_order, microbatch_counts, straight_plan
+from planners.grid import Candidate, _Search
+from planners.tight_memory import cuts_within, in_flight
+from simulator import InfeasiblePlanError, Plan, Problem, build_schedule, simulate
+from simulator.workloads.synthetic import chain
+from tests.planners.test_bounds import _gpu, _switched
+
+
+def _problem(layers: int, devices: int, batch: int, recompute: bool, seed: int, memory_bytes: float = 1e12) -> Problem:
+    """Layers of unlike weights, activations and boundaries: of 4 to 40 MB of state, and up to 40 MB a sample."""
+    rng = np.random.default_rng(seed)
+    network = chain(
+        rng.uniform(1e9, 1e10, layers).tolist(),
+        parameters=rng.integers(10**5, 10**6, layers).tolist(),
+        output_elements=rng.uniform(1e4, 3e6, layers).tolist(),
+        stashed_elements=rng.uniform(1e5, 1e7, layers).tolist(),
+    )
+    held = tuple(replace(_gpu(), memory_bytes=memory_bytes) for _ in range(devices))
+    return Problem(network, _switched(held), batch, recompute=recompute)
+
+
+def _straight(
+    problem: Problem, schedule: str, cuts_of: Callable[[int, int], Iterator[tuple[int, ...]]]
+) -> Iterator[Plan]:
+    layers, order = len(problem.workload), devices_in_order(problem)
+    stages = min(layers, len(order))
+    for count in microbatch_counts(problem, Request(), stages):
+        for cuts in cuts_of(layers, stages):
+            yield straight_plan("space", problem, schedule, cuts, order[:stages], count)
+
+
+def _every(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    return combinations(range(1, layers), stages - 1)
+
+
+def _uniform(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    yield tuple(uniform_cuts(layers, stages))
+
+
+def _grid(problem: Problem) -> Iterator[Plan]:
+    search = _Search(problem, Evaluator(problem), Request(), "space")
+    for point in search.points():
+        for cuts in _every(len(problem.workload), point.stages):
+            yield search.plan(Candidate(0.0, point, cuts, 0.0))
+
+
+SPACES: dict[str, Callable[[Problem], Iterator[Plan]]] = {
+    "uniform": lambda problem: (plan for name in ("gpipe", "1f1b") for plan in _straight(problem, name, _uniform)),
+    "greedy": lambda problem: (plan for name in ("gpipe", "1f1b") for plan in _straight(problem, name, _every)),
+    "bapipe": lambda problem: (
+        plan for name in schedules(problem, Request()) for plan in _straight(problem, name, _every)
+    ),
+    "data-parallel": lambda problem: (
+        DataParallel()._plan(problem, devices_in_order(problem), count)
+        for count in range(1, problem.batch // len(problem.cluster.devices) + 1)
+        if count & (count - 1) == 0 or count == problem.batch // len(problem.cluster.devices)
+    ),
+    "pipeline-data": _grid,
+    "brute-force": lambda problem: BruteForce().plans(problem),
+}
+"""Planner -> every plan that it could give, whatever it would choose."""
+
+
+def _finds_what_fits(name: str, layers: int, devices: int, batch: int, recompute: bool, seed: int, room: float) -> None:
+    roomy = _problem(layers, devices, batch, recompute, seed)
+    if planner_entry(name).reason(roomy, Request()) is not None:
+        return
+    evaluate, peaks = Evaluator(roomy), []
+    for plan in SPACES[name](roomy):
+        try:
+            peaks.append(evaluate(plan).peak_bytes)
+        except InfeasiblePlanError:  # a point of the space that cannot run at all
+            continue
+    if not peaks:
+        return
+    tight = _problem(layers, devices, batch, recompute, seed, min(peaks) * (1.0 + room))
+    assert simulate(tight, make_plan(name, tight).plan).fits
+
+
+SHAPES = {
+    "layers": st.integers(2, 5),
+    "devices": st.integers(1, 3),
+    "batch": st.integers(3, 6),
+    "recompute": st.booleans(),
+    "seed": st.integers(0, 2**32 - 1),
+    "room": st.sampled_from([1e-9, 0.05]),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+@given(**SHAPES)
+@settings(deadline=None, max_examples=4)
+def test_a_plan_that_fits_is_found(
+    name: str, layers: int, devices: int, batch: int, recompute: bool, seed: int, room: float
+) -> None:
+    """Devices hold just what the plan of the space that needs least memory needs: the planner answers with a plan that fits."""
+    _finds_what_fits(name, layers, devices, batch, recompute, seed, room)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPACES)
+@given(**SHAPES)
+@settings(deadline=None, max_examples=60)
+def test_a_plan_that_fits_is_found_often(
+    name: str, layers: int, devices: int, batch: int, recompute: bool, seed: int, room: float
+) -> None:
+    """The same over many more problems."""
+    _finds_what_fits(name, layers, devices, batch, recompute, seed, room)
+
+
+def test_partitions_within_memory_are_all_and_only_those() -> None:
+    """Every stage of a partition that is left out needs more than there is, by weights and activations alone."""
+    problem = _problem(6, 3, 4, False, 7, memory_bytes=250e6)
+    evaluate = Evaluator(problem)
+    held = [int(counts.max()) for counts in in_flight(build_schedule("1f1b", 3, 4))]
+    costs = straight_costs(evaluate.layer_costs, (0, 1, 2), 1, alternating=True, in_flight=held)
+    width = 2.0 * problem.element_bytes + problem.optimizer_bytes
+    need = evaluate.layer_costs.parameters * width
+    expected = []
+    for cuts in combinations(range(1, 6), 2):
+        bounds = (0, *cuts, 6)
+        bytes_of = [
+            need[bounds[s] : bounds[s + 1]].sum()
+            + held[s] * evaluate.layer_costs.stashed_bytes[bounds[s] : bounds[s + 1]].sum()
+            for s in range(3)
+        ]
+        expected += [cuts] if max(bytes_of) <= 250e6 else []
+    assert 0 < len(expected) < 10
+    assert list(cuts_within(costs)) == expected
