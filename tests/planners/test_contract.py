@@ -11,6 +11,7 @@ from hardware_profiles import GraphicsProcessor
 from planners import (
     PLANNERS,
     PlannedOutcome,
+    Progress,
     Request,
     applicable_planners,
     iteration_lower_bound,
@@ -20,6 +21,7 @@ from planners import (
 from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
+from tests.planners.conftest import line
 
 Find = Callable[[str, Problem], PlannedOutcome]
 
@@ -125,3 +127,64 @@ def test_unknown_names_and_impossible_counts_are_refused(small_problems: dict[st
         Request(microbatches=0)
     with pytest.raises(ValueError, match="9 micro-batches are more than the batch of 8 samples"):
         make_plan("uniform", problem, Request(microbatches=9))
+
+
+ENDED = {
+    "alike": Problem(uniform_chain(3), line(), 4),
+    "mixed": Problem(uniform_chain(3), line(speeds=(1.0, 0.5)), 4),
+}
+"""Small problems on which searches are cut short."""
+
+
+@pytest.mark.parametrize("problem_name", ENDED)
+@pytest.mark.parametrize("name", PLANNERS)
+def test_budgets_bind_and_neither_erase_nor_invent_a_proof(name: str, problem_name: str) -> None:
+    """As many evaluations as the search needs change nothing; fewer are kept to, and what they cut short is not proven."""
+    problem = ENDED[problem_name]
+    if applicable_planners(problem)[name] is not None:
+        pytest.skip("does not apply")
+    free = make_plan(name, problem)
+    whole = free.plan, free.optimal_among, free.evaluations
+    for budget in sorted({1, free.evaluations // 2, free.evaluations - 1, free.evaluations} - {0}):
+        try:
+            cut = make_plan(name, problem, budget=budget)
+        except InfeasiblePlanError:  # it ended before any plan that fits
+            assert budget < free.evaluations
+            continue
+        assert cut.evaluations <= budget
+        assert simulate(problem, cut.plan).fits
+        if cut.interrupted:
+            assert budget < free.evaluations
+            assert not cut.optimal_among
+        else:
+            assert (cut.plan, cut.optimal_among) == whole[:2]
+    assert whole == (cut.plan, cut.optimal_among, cut.evaluations)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
+    """Ctrl-C at the second improvement, or at the only one: the answer is a plan that fits, marked as interrupted."""
+    problem, heard = ENDED["alike"], []
+    if applicable_planners(problem)[name] is not None:
+        pytest.skip("does not apply")
+    most = min(2, len(_improvements(name, problem)))
+
+    def stop(step: Progress) -> None:
+        heard.append(step)
+        if len(heard) == most:
+            raise KeyboardInterrupt
+
+    try:
+        found = make_plan(name, problem, progress=stop)
+    except KeyboardInterrupt:  # a search on a model of its own, before any plan was replayed
+        assert planner_entry(name).unequal
+        return
+    assert found.interrupted
+    assert not found.optimal_among
+    assert simulate(problem, found.plan).fits
+
+
+def _improvements(name: str, problem: Problem) -> list[Progress]:
+    heard: list[Progress] = []
+    make_plan(name, problem, progress=heard.append)
+    return heard
