@@ -9,8 +9,8 @@ section 3.1; states are named after the antichain of their last layers). A chain
 
 Wide graphs have exponentially many. Where there are more than a limit the graph falls apart at the layers that all others
 stand before or behind (`d` above), and the blocks between them are coarsened, those with most states first: their branches
-are cut between whole chains of layers, and in the order of the layers; where that is too much, in the order of the layers
-only. Any set of down-sets that ends with the whole network is one to search over; what is lost is said in words.
+are cut between whole chains of layers only; where that is too much, in the order of the layers. Any set of down-sets that
+ends with the whole network is one to search over; what is lost is said in words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from numpy.typing import NDArray
 from simulator.layers import Workload
 
 STATE_LIMIT = 2_000
-"""States from which on a graph is coarsened: the search takes time in proportion to their square."""
+"""States from which on a graph is coarsened."""
+
+COARSER = 4
+"""How many times fewer a coarsened graph then has, where it can: a search over two levels takes time by their cube."""
 
 # Kinds that add no state when they do no work and nothing reads them, but another part of their producer's result is read.
 _IDLE_SINK_KINDS = ("reshape",)
@@ -93,7 +96,7 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
     drop_inputs: layers of kind "input" add no states and are in every one, as the first stage loads the data.
         PipeDream's optimizer drops `Input` nodes but keeps GNMT's `hidden`, an input too: False on a profile
         that was read without `Input` nodes gives its states.
-    limit: number of states from which on wide graphs are coarsened; layers in their order are always states
+    limit: number of states from which on wide graphs are coarsened, to a quarter of it where that can be
     Raises ValueError if the workload has no layer but inputs.
     """
     count = len(workload.layers)
@@ -216,22 +219,20 @@ def _coarse_down_sets(
 ) -> tuple[list[int], str]:
     """Down-sets block by block, and what is left out: while there are too many, the block with most takes a coarser form.
 
-    Forms: all of a block; those between whole chains of layers and in layer order; those in layer order.
+    Forms: all of a block; those of whole chains of layers; those of whole chains in layer order.
     """
     chains = _chain_closure(kept, ancestors, producers, feeds)
     options: list[list[tuple[str, list[int]]]] = []  # of each block, finest first
     for first, end in blocks:
         whole = _ordered_down_sets(first, end, ancestors, feeds, limit)
         by_chain = _ordered_down_sets(first, end, chains, feeds, limit)
-        by_order = _in_layer_order(first, end, kept, ancestors)
-        options.append([("in layer order", by_order)])
+        options.append([("between whole chains in layer order", _in_layer_order(first, end, kept, chains))])
         if by_chain is not None:
-            both = sorted({*by_chain, *by_order}, key=_by_size)
-            options[-1].insert(0, ("between whole chains of layers or in layer order", both))
+            options[-1].insert(0, ("between whole chains of layers", by_chain))
         if whole is not None:
             options[-1].insert(0, ("", whole))
 
-    while sum(len(one[0][1]) for one in options) > limit:
+    while sum(len(one[0][1]) for one in options) > limit / COARSER:
         coarser = [one for one in options if len(one) > 1]
         if not coarser:
             break
@@ -242,11 +243,6 @@ def _coarse_down_sets(
     return states, _what_is_lost([one[0][0] for one in options], limit)
 
 
-def _by_size(mask: int) -> tuple[int, int]:
-    """A down-set stands behind all that it contains."""
-    return mask.bit_count(), mask
-
-
 def _what_is_lost(cuts: list[str], limit: int) -> str:
     parts = [f"{cuts.count(how)} only {how}" for how in dict.fromkeys(cuts) if how]
     return (
@@ -255,12 +251,12 @@ def _what_is_lost(cuts: list[str], limit: int) -> str:
     )
 
 
-def _in_layer_order(first: int, end: int, kept: list[int], ancestors: list[int]) -> list[int]:
-    """The down-sets from `first` to `end` that come of adding layers in their order."""
+def _in_layer_order(first: int, end: int, kept: list[int], closure: list[int]) -> list[int]:
+    """The down-sets from `first` to `end` that come of adding what each layer in turn asks for, if that adds something."""
     states = [first]
     for layer in kept:
-        if (end & ~first) >> layer & 1:
-            states.append(states[-1] | ancestors[layer])
+        if (end & ~states[-1]) >> layer & 1:
+            states.append(states[-1] | closure[layer])
     return states
 
 
