@@ -181,7 +181,7 @@ def _ask(problem: Problem, request: Request, name: str, seed: int, costs: LayerC
     except KeyboardInterrupt:
         return ComparedPlan(name, "interrupted", reason="interrupted before it had a plan that fits")
     except InapplicablePlannerError as error:
-        return ComparedPlan(name, "not-applicable", reason=str(error), error=error)
+        return ComparedPlan(name, "not-applicable", reason=error.reason, error=error)
     except InfeasiblePlanError as error:
         return ComparedPlan(name, "no-plan-fits", reason=str(error), error=error)
     except ValueError as error:

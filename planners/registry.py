@@ -226,7 +226,7 @@ def make_plan(
     try:
         reason = entry.reason(problem, asked)
         if reason is not None:
-            raise InapplicablePlannerError(f"planner {name!r} does not apply: {reason}")
+            raise InapplicablePlannerError(name, reason)
         return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
     except ValueError:
         raise

@@ -78,7 +78,11 @@ class Progress:
 
 
 class InapplicablePlannerError(ValueError):
-    """A planner that cannot plan this problem, or does not take what the request fixes; the message says why."""
+    """A planner that cannot plan this problem, or does not take what the request fixes: `reason` says why."""
+
+    def __init__(self, planner: str, reason: str) -> None:
+        super().__init__(f"planner {planner!r} does not apply: {reason}")
+        self.reason = reason
 
 
 class PlannerFailedError(ValueError):

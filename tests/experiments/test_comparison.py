@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
+from experiments.commands.compare import _use
+from experiments.comparison import FIELDS
 from experiments.plots import compared_plans
+from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
 from planners.baselines import UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, ScheduleError
@@ -171,6 +174,21 @@ def test_asynchronous_plans_and_proofs_are_marked(capsys: pytest.CaptureFixture[
     assert "its gap is to the lower bound on any plan" in out
     _, out, _ = _run(capsys, *(words[:-6]), "--planner", "uniform", "--no-figures", "--out", str(tmp_path), "--json")
     assert not json.loads(out)["plans"][0]["asynchronous"]
+
+
+def test_memory_cells_are_gibibytes_of_what_plans_may_fill(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """3 GiB of 16 GiB; where it does not fit a mark; the capacity leaves out what the accelerator keeps in reserve."""
+    record = dict.fromkeys(FIELDS, 1.0) | {"peak_memory_bytes": 3 * 2**30, "capacity_bytes": 16 * 2**30}
+    assert _use(record | {"planner": "a", "feasible": True})[4] == "3.00 of 16"
+    assert _use(record | {"planner": "a", "feasible": False})[4] == "3.00 of 16 (!)"
+    cluster = load_cluster("pipedream-a")
+    device = cluster.devices[0]
+    assert isinstance(device, GraphicsProcessor)
+    assert device.reserve_bytes > 0
+    words = (*SMALL, "--planner", "uniform", "--no-figures", "--out", str(tmp_path), "--json")
+    _, out, _ = _run(capsys, "compare", *words)
+    capacity = json.loads(out)["plans"][0]["capacity_bytes"]
+    assert capacity == device.memory_bytes == 16 * 2**30 - device.reserve_bytes
 
 
 def test_bars_of_stale_and_of_interrupted_plans_say_so() -> None:

@@ -75,6 +75,32 @@ def test_devices_that_differ_by_layer_take_what_they_are_good_at() -> None:
     assert best_weighted_sum(np.array([[1.0, 10.0], [10.0, 1.0]])) == pytest.approx(1.0)
 
 
+def test_two_unlike_devices_get_the_best_weights() -> None:
+    """min(y, 3 - 3y) + min(4y, 1 - y) + min(2y, 5 - 5y) is largest at y = 5/7, where the last job changes hands: 17/7."""
+    seconds = np.array([[1.0, 4.0, 2.0], [3.0, 1.0, 5.0]])
+    assert best_weighted_sum(seconds) == pytest.approx(17.0 / 7.0)
+    assert best_weighted_sum(seconds[::-1]) == pytest.approx(17.0 / 7.0)
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=40)
+def test_weights_of_two_kinds_are_the_best_of_all(jobs: int, seed: int) -> None:
+    """The sum is concave and bends where a job changes hands: the largest value of all is at one of these weights."""
+    one, two = np.random.default_rng(seed).uniform(0.1, 3.0, (2, jobs))
+    bends = two / (one + two)
+    best = max(float(np.minimum(y * one, (1.0 - y) * two).sum()) for y in bends)
+    assert best_weighted_sum(np.array([one, two])) == pytest.approx(best, rel=1e-9)
+
+
+def test_three_unlike_devices_share_their_jobs() -> None:
+    """Each of three devices does one job of 2, 3 or 4 s quickly, and the others ten times slower: the slowest job decides."""
+    quick = np.array([2.0, 3.0, 4.0])
+    seconds = np.where(np.eye(3, dtype=bool), quick[None, :], 10.0 * quick[None, :])
+    bound = best_weighted_sum(seconds)
+    assert 3.0 <= bound <= 4.0
+    assert 3.0 <= best_weighted_sum(seconds[::-1]) <= 4.0
+
+
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=60)
 def test_weighted_sum_never_passes_an_assignment(kinds: int, jobs: int, seed: int) -> None:

@@ -1,0 +1,101 @@
+"""Candidates: devices of stages, choices of devices, and when more micro-batches are not tried any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from planners import Evaluator, Request
+from planners.candidates import (
+    closest_to_fit,
+    device_choices,
+    least_microbatches,
+    microbatch_counts,
+    stage_devices,
+    stages_per_device,
+)
+from planners.search import Score
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem
+from simulator.workloads.synthetic import uniform_chain
+from tests.planners.test_bounds import _gpu, _switched
+
+
+def _problem(layers: int = 6, speeds: tuple[float, ...] = (1.0,) * 4, batch: int = 8) -> Problem:
+    return Problem(uniform_chain(layers), _switched(tuple(_gpu(speed) for speed in speeds)), batch)
+
+
+@pytest.mark.parametrize(
+    ("layers", "schedule", "devices"),
+    [
+        (6, "gpipe", (0, 1, 2, 3)),
+        (3, "gpipe", (0, 1, 2)),
+        (1, "gpipe", (0,)),
+        (6, "looped-bfs", (0, 1, 2, 0, 1, 2)),  # two stages a device: three devices for six layers
+        (5, "looped-bfs", (0, 1, 0, 1)),
+        (9, "looped-bfs", (0, 1, 2, 3, 0, 1, 2, 3)),
+        (1, "looped-bfs", (0,)),
+    ],
+)
+def test_stages_take_as_many_devices_as_layers_permit(layers: int, schedule: str, devices: tuple[int, ...]) -> None:
+    """Every stage has a layer; a looped schedule goes round its devices twice."""
+    assert stage_devices(_problem(layers), schedule) == devices
+
+
+def test_requested_stages_and_chunks_decide_the_devices() -> None:
+    """Four stages, two a device, are two devices; an odd number of stages is one a device where none was asked for."""
+    problem = _problem(9)
+    assert stage_devices(problem, "looped-bfs", Request(stages=4)) == (0, 1, 0, 1)
+    assert stage_devices(problem, "looped-bfs", Request(stages=3)) == (0, 1, 2)
+    assert stage_devices(problem, "looped-bfs", Request(chunks=3)) == (0, 1, 2) * 3
+    assert stage_devices(problem, "gpipe", Request(stages=2), (3, 1, 0)) == (3, 1)
+    assert stages_per_device(problem, Request(chunks=3), "gpipe") == 1
+
+
+def test_choices_of_devices_are_the_fastest_kinds_and_each_kind() -> None:
+    """All first; then the fastest kind, the two fastest, and every kind alone, in the cluster's order."""
+    mixed = _problem(speeds=(1.0, 4.0, 2.0, 4.0))
+    assert device_choices(mixed, LayerCosts(mixed)) == ((0, 1, 2, 3), (1, 3), (1, 2, 3), (2,), (0,))
+    alike = _problem()
+    assert device_choices(alike, LayerCosts(alike)) == ((0, 1, 2, 3),)
+
+
+def _looked_at(seconds: list[float], fits: list[bool] | None = None) -> tuple[int, float]:
+    """How many plans `closest_to_fit` looks at where they take these seconds, and the seconds of its choice."""
+    problem, seen = _problem(batch=len(seconds)), list[int]()
+    plans = [Plan("test", "gpipe", (), (1,) * (number + 1)) for number in range(len(seconds))]
+
+    class Fixed(Evaluator):
+        def __call__(self, plan: Plan) -> Score:
+            number = len(plan.microbatches) - 1
+            return Score(seconds[number], 1.0 if fits is None or fits[number] else 3.0 - number / 100, 2.0, 0)
+
+    def taken() -> Iterator[Plan]:
+        for number, plan in enumerate(plans):
+            seen.append(number)
+            yield plan
+
+    chosen = closest_to_fit(taken(), Fixed(problem))
+    return len(seen), seconds[len(chosen.microbatches) - 1]
+
+
+def test_three_rises_in_a_row_end_the_trial() -> None:
+    """A rise is against the plan before, equal seconds are none, and a fall starts the count again."""
+    assert _looked_at([5, 4, 5, 6, 7, 1]) == (5, 4)
+    assert _looked_at([5, 6, 7, 6.5, 7, 8, 1]) == (7, 1)
+    assert _looked_at([5, 5, 5, 5, 5, 1]) == (6, 1)
+    assert _looked_at([5, 6, 7, 8, 1], [False] * 5) == (5, 1)  # more micro-batches may still save memory
+    assert _looked_at([5, 6, 7, 8, 1], [True, False, True, True, False]) == (5, 5)
+
+
+def test_numbers_of_microbatches() -> None:
+    """Powers of two, and these times the devices, up to the batch; no fewer than the schedule's weight versions need."""
+    problem = _problem(batch=13)
+    assert microbatch_counts(problem, Request(), 3) == (1, 2, 3, 4, 6, 8, 12, 13)
+    assert microbatch_counts(problem, Request(schedule="2bw"), 3) == (3, 4, 6, 8, 12, 13)
+    assert microbatch_counts(problem, Request(microbatches=5), 3) == (5,)
+    assert (least_microbatches("2bw", 4), least_microbatches("gpipe", 4), least_microbatches(None, 4)) == (4, 1, 1)
+    with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one a stage, got 2"):
+        microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 3)
+    with pytest.raises(ValueError, match="at most the batch of 13 samples, got 14"):
+        microbatch_counts(problem, Request(microbatches=14), 3)
