@@ -1,23 +1,46 @@
 """UMPIPE baselines: the readings of GPipe and PipeDream that the paper's percentages may refer to, on one model.
 
-All are straight pipelines whose links are processes at their idle rate; the optimizer's update is left out. Readings:
+All are straight pipelines whose links are busy for the bytes that they send and delay by their latency. Each reading has the
+partition that is fastest for it, transfers included (of 1F1B the best of `FRONT` candidates a size):
 
-    gpipe tuned            the best equal size, with the balanced partition on which it is fastest
-    gpipe M=…              M equal micro-batches, on UMPIPE's partition (the last one takes what is left)
-    pipedream flush tuned  1F1B with a flush a mini-batch, the best equal size, on the better of both partitions
-    pipedream flush M=…    the same at M micro-batches, on UMPIPE's partition
-    pipedream tuned        1F1B without flush at its steady state (the busiest stage or link), size and partition likewise
-    pipedream M=…          the same at M micro-batches, on UMPIPE's partition
+    gpipe tuned            the fastest equal size: all partitions with all sizes, where these are few enough to try
+    gpipe M=…              M equal micro-batches (the last one takes what is left)
+    pipedream flush tuned  1F1B with a flush a mini-batch, the fastest equal size
+    pipedream flush M=…    the same at M micro-batches
+    pipedream tuned        1F1B without flush at its steady state (the busiest stage or link), the fastest equal size
+    pipedream M=…          the same at M micro-batches
+
+UMPIPE, GPipe and the flushed readings count the latencies and the first stage's update; at the steady state neither binds.
+GPipe's plans fit in memory; PipeDream's activations and weight versions are not held against it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.unequal import EVALUATORS, UnequalProblem, best_equal, one_forward_one_backward_order, replay
+from planners import UnequalTables, equal_partition, fastest_cuts, straight_costs, unequal_problem
+from planners.unequal import (
+    EVALUATORS,
+    InfeasibleSizes,
+    UnequalProblem,
+    best_equal,
+    one_forward_one_backward_order,
+)
+from planners.unequal import (
+    replay as replay_order,
+)
+
+FRONT = 4
+"""Partitions that are replayed of those that the partition search finds for 1F1B at one size."""
+
+SLACK = 0.02
+"""Share by which these may be slower in its estimate."""
+
+ENDLESS = 10**9
+"""Micro-batches of a stream in whose time only the slowest stage or link counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +58,72 @@ class Reading:
         return self.name.split(" ")[0]
 
 
-def readings(
-    problem: UnequalProblem, tuned: UnequalProblem, counts: Sequence[int], umpipe_seconds: float
-) -> tuple[Reading, ...]:
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Where a baseline may cut: anywhere in the layers of `tables`, or, without them, nowhere but as in `problem`."""
+
+    problem: UnequalProblem
+    tables: UnequalTables | None = None
+
+    def gpipe(self, sizes: Sequence[int]) -> tuple[UnequalProblem, int]:
+        """The fastest partition and size of GPipe; InfeasibleSizes where none fits."""
+        if self.tables is None:
+            only = best_equal(replace(self.problem, candidates=tuple(sizes)))
+            return self.problem, only.forward_sizes[0]
+        found = equal_partition(self.tables.costs, self.tables.devices, sizes)
+        if found is None:
+            raise InfeasibleSizes("no partition fits with one size for all")
+        return unequal_problem(self.tables, found[1], self.problem.candidates), found[2]
+
+    def alternating(self, size: int) -> list[UnequalProblem]:
+        """Partitions that are fast for 1F1B with a flush and without, at one size."""
+        if self.tables is None:
+            return [self.problem]
+        costs = straight_costs(self.tables.costs, self.tables.devices, size, alternating=True)
+        count = -(-self.problem.samples // size)
+        fronts = (fastest_cuts(costs, number, slack=SLACK)[:FRONT] for number in (count, ENDLESS))
+        cuts = dict.fromkeys(cuts for front in fronts for _, cuts in front)
+        return [unequal_problem(self.tables, one, self.problem.candidates) for one in cuts]
+
+
+def readings(partitions: Partitions, counts: Sequence[int], umpipe_seconds: float) -> tuple[Reading, ...]:
     """Every reading of one problem.
 
-    problem: on UMPIPE's partition; tuned: on GPipe's own (the same object where there is but one); counts: fixed numbers
+    counts: fixed numbers of micro-batches; umpipe_seconds: UMPIPE's, fixed seconds included
     """
-    sizes = sorted({-(-problem.samples // count) for count in range(1, problem.samples + 1)})
-    fixed = {count: -(-problem.samples // count) for count in counts if count <= problem.samples}
-    gpipe = best_equal(tuned)
-    found = [("gpipe tuned", gpipe.makespan_seconds, gpipe.forward_sizes[0])]
-    found += [(f"gpipe M={count}", gpipe_seconds(problem, size), size) for count, size in fixed.items()]
+    samples = partitions.problem.samples
+    sizes = sorted({-(-samples // count) for count in range(1, samples + 1)})
+    fixed = {count: -(-samples // count) for count in counts if count <= samples}
+    found = [("gpipe tuned", *_gpipe(partitions, partitions.problem.candidates))]
+    found += [(f"gpipe M={count}", *_gpipe(partitions, [size])) for count, size in fixed.items()]
+    cut = {size: partitions.alternating(size) for size in sizes}
     for name, seconds_of in (("pipedream flush", flush_seconds), ("pipedream", steady_seconds)):
-        partitions = [problem] if tuned is problem else [problem, tuned]
-        best, size = min((seconds_of(one, size), size) for one in partitions for size in sizes)
-        found.append((f"{name} tuned", best, size))
-        found += [(f"{name} M={count}", seconds_of(problem, size), size) for count, size in fixed.items()]
+        least = {size: min(seconds_of(one, size) for one in problems) for size, problems in cut.items()}
+        best = min(sizes, key=lambda size: least[size])
+        found.append((f"{name} tuned", least[best], best))
+        found += [(f"{name} M={count}", least[size], size) for count, size in fixed.items()]
     return tuple(Reading(name, seconds, size, seconds / umpipe_seconds - 1.0) for name, seconds, size in found)
 
 
+def _gpipe(partitions: Partitions, sizes: Sequence[int]) -> tuple[float, int]:
+    problem, size = partitions.gpipe(sizes)
+    return gpipe_seconds(problem, size), size
+
+
 def gpipe_seconds(problem: UnequalProblem, size: int) -> float:
-    """All forwards, then all backwards, one size everywhere."""
+    """All forwards, then all backwards, one size everywhere; latencies and update included."""
     sizes = [[size] * problem.genes]
-    return float(EVALUATORS["compiled"](problem)(sizes, sizes)[0])
+    return float(EVALUATORS["compiled"](problem)(sizes, sizes)[0]) + problem.fixed_seconds
 
 
 def flush_seconds(problem: UnequalProblem, size: int) -> float:
-    """1F1B with a flush, one size everywhere; the order of classic 1F1B, links beside the stages."""
+    """1F1B with a flush, one size everywhere; the order of classic 1F1B, links beside the stages; with the fixed seconds.
+
+    Latencies count once each, as for UMPIPE: 1F1B, which waits for some again and again, takes no less.
+    """
     sizes = [size] * problem.genes
-    return replay(problem, sizes, sizes, one_forward_one_backward_order(problem, sizes, sizes)).makespan_seconds
+    order = one_forward_one_backward_order(problem, sizes, sizes)
+    return replay_order(problem, sizes, sizes, order).makespan_seconds + problem.fixed_seconds
 
 
 def steady_seconds(problem: UnequalProblem, size: int) -> float:

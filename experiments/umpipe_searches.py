@@ -68,8 +68,15 @@ class Instance:
 
 
 def exact(problem: UnequalProblem) -> UnequalPlan:
-    """The proven optimum, whatever the kind of recomputation."""
-    return exact_coupled(problem) if problem.coupled else exact_sizes(problem)
+    """The proven optimum, whatever the kind of recomputation; KeyboardInterrupt where the search was interrupted."""
+    return _whole(exact_coupled(problem) if problem.coupled else exact_sizes(problem))
+
+
+def _whole(plan: UnequalPlan) -> UnequalPlan:
+    """A plan whose search came to its end; an interrupted one is no measurement."""
+    if plan.interrupted:
+        raise KeyboardInterrupt
+    return plan
 
 
 GENETIC: dict[str, Genetic] = {
@@ -115,5 +122,5 @@ def search_all(name: str, problem: UnequalProblem, *, seed: int = 0, generations
 def _timed(search: Callable[[], UnequalPlan]) -> tuple[UnequalPlan, float]:
     """A plan, and the CPU seconds that it took, not less than the clock can tell."""
     started = time.process_time()
-    plan = search()
+    plan = _whole(search())
     return plan, max(time.process_time() - started, 1e-6)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from planners.balanced_partition import (
         PartitionCosts,
         coarse_points,
+        equal_partition,
         fastest_cuts,
         filled_cuts,
         furthest_ends,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _HOME = {
     "LayerCut": "intra_layer",
     "PartitionCosts": "balanced_partition",
+    "equal_partition": "balanced_partition",
     "fastest_cuts": "balanced_partition",
     "furthest_ends": "balanced_partition",
     "straight_costs": "balanced_partition",
@@ -156,6 +158,7 @@ __all__ = [
     "balanced_cuts",
     "balanced_problem",
     "coarse_points",
+    "equal_partition",
     "explore",
     "fastest_cuts",
     "filled_cuts",

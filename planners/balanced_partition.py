@@ -231,27 +231,34 @@ def equal_partition(
     Without the update. Of every size all partitions are tried, or, where they are more than MOST_PARTITIONS, those that
     `fastest_cuts` finds within EQUAL_SLACK: of a size that divides the batch, the fastest.
     """
-    problem, layers = costs.problem, len(costs.problem.workload)
-    held = [problem.batch] * len(devices)
+    layers = len(costs.problem.workload)
     every: NDArray[np.int64] | None = None
     if math.comb(layers - 1, len(devices) - 1) <= MOST_PARTITIONS:
         every = _rows(combinations(range(1, layers), len(devices) - 1))
+    held = [costs.problem.batch] * len(devices)
+    tables = {size: straight_costs(costs, devices, size, in_flight=held, spare=spare) for size in sizes}
+    bounds = {size: least_seconds(table, costs.problem.batch // size) for size, table in tables.items()}
     best: tuple[float, tuple[int, ...], int] | None = None
-    for size in sorted(sizes):
-        whole, rest = divmod(problem.batch, size)
-        full = straight_costs(costs, devices, size, in_flight=held, spare=spare)
+    for size in sorted(bounds, key=lambda size: (bounds[size], size)):
+        if bounds[size] == math.inf or (best is not None and bounds[size] >= best[0]):
+            break
+        whole, rest = divmod(costs.problem.batch, size)
         last = straight_costs(costs, devices, rest) if rest else None
         cuts = every
         if cuts is None:
-            front = fastest_cuts(full, whole + (rest > 0), slack=EQUAL_SLACK)
+            front = fastest_cuts(tables[size], whole + (rest > 0), slack=EQUAL_SLACK if rest else 0.0)
             cuts = _rows(one for _, one in front)
-        if not len(cuts):
-            continue
-        seconds = makespans(full, cuts, whole, last)
+        seconds = makespans(tables[size], cuts, whole, last)
         first = int(seconds.argmin())
         if seconds[first] < (math.inf if best is None else best[0]):
             best = float(seconds[first]), tuple(cuts[first].tolist()), size
     return best
+
+
+def least_seconds(costs: PartitionCosts, microbatches: int) -> float:
+    """Seconds that no partition undercuts: the least sum and the least bottleneck, of any partitions; inf if none is feasible."""
+    rest, floor = _completions(*_tables(costs))
+    return math.inf if rest[0, 0] == math.inf else float(rest[0, 0] + (microbatches - 1) * floor[:, 0, 0].sum())
 
 
 def _rows(cuts: Iterable[tuple[int, ...]]) -> NDArray[np.int64]:
@@ -278,15 +285,7 @@ def fastest_cuts(
     dropped if another is nowhere worse, or if even the best that can follow (least sum and least bottleneck, found backwards)
     exceeds a limit. The limit starts just above what no partition can beat, and rises until one is found.
     """
-    weight, stages, layers = float(microbatches - 1), len(costs.kind), costs.layers
-    furthest = np.full((stages, layers + 1), layers) if costs.furthest is None else costs.furthest
-    tables = (
-        np.ascontiguousarray(costs.stage_seconds),
-        np.asarray(costs.kind, dtype=np.int64),
-        np.ascontiguousarray(costs.link_seconds),
-        np.ascontiguousarray(costs.latency_seconds),
-        np.ascontiguousarray(furthest, dtype=np.int64),
-    )
+    weight, tables = float(microbatches - 1), _tables(costs)
     rest, floor = _completions(*tables)
     if rest[0, 0] == math.inf:
         return []
@@ -304,6 +303,17 @@ def fastest_cuts(
 
 Tables = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 """The arrays of `PartitionCosts`, as the compiled code takes them."""
+
+
+def _tables(costs: PartitionCosts) -> Tables:
+    everywhere = np.full((len(costs.kind), costs.layers + 1), costs.layers)
+    return (
+        np.ascontiguousarray(costs.stage_seconds),
+        np.asarray(costs.kind, dtype=np.int64),
+        np.ascontiguousarray(costs.link_seconds),
+        np.ascontiguousarray(costs.latency_seconds),
+        np.ascontiguousarray(everywhere if costs.furthest is None else costs.furthest, dtype=np.int64),
+    )
 
 
 def _sweep(
