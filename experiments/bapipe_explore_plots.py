@@ -243,7 +243,7 @@ def _heat(axes: Axes, rows: Sequence[Row], key: str, claim: float, down: str) ->
     axes.set_xticks(range(len(bandwidths)), [f"{one / 1e9:g}" for one in bandwidths])
     axes.set_yticks(range(len(places)), [str(one) if down == "precision" else f"{one:g}" for one in places])
     axes.set_xlabel("bandwidth of a link, GB/s", fontsize=9)
-    axes.set_ylabel("precision" if down == "precision" else "device memory, GiB", fontsize=9)
+    axes.set_ylabel("precision" if down == "precision" else "memory for plans, GiB", fontsize=9)
 
 
 def depth(rows: Sequence[Row]) -> Figure:

@@ -188,6 +188,10 @@ def test_comparisons_are_with_the_synchronous_case_of_the_setting(clusters: Data
     ]
     assert order["mean_train_loss"]["also"] == pytest.approx(np.mean(results[1].losses[:3]))
     assert order["train_loss_deviation"]["also"] == pytest.approx(np.std(results[1].losses[:3], ddof=1))
+    assert order_of(results, ("synchronous", "also"), slice(1))["train_loss_deviation"] == {
+        "synchronous": 0.0,
+        "also": 0.0,
+    }
     row = directions(results, {"paper": {"synchronous": 90.0, "also": 89.0}}, [("synchronous", "also")])[0]
     assert row["published, paper"] == pytest.approx(0.01)
     assert row["verdict"] == "not distinguishable"
@@ -334,6 +338,45 @@ def claim_row(difference: float, low: float, high: float, p: float) -> dict[str,
 def test_accuracy_claims(row: dict[str, Any], verdict: str) -> None:
     """Better: above 0 and p < .05; comparable: interval within a point; worse: below 0 and p < .05; else not shown."""
     assert [claim["verdict"] for claim in xpipe.accuracy_claims([row])] == [verdict]
+
+
+def test_claims_of_accuracy_are_xpipes_where_it_was_compared() -> None:
+    """Other methods, and records without a difference from synchronous training, make no claim."""
+    lacking = {key: value for key, value in claim_row(0, 0, 0, 1).items() if not key.startswith("test")}
+    assert xpipe.accuracy_claims([claim_row(0, 0, 0, 1) | {"label": "naive T=4"}, lacking]) == []
+
+
+def throughput_row(label: str, rate: float, fits: bool = True) -> dict[str, Any]:
+    return {"label": label, "samples_per_second": rate, "peak_memory_bytes": 1.0, "fits": fits}
+
+
+def test_throughput_claims_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XPipe over GPipe at each T; over the others at the same mini-batch, and by what fits; equal rates are not higher."""
+    gpipe = [throughput_row(f"GPipe T={t}", 10.0) for t in (4, 8, 16)]
+    others = [throughput_row("PipeDream T=1", 30.0, False), throughput_row("PipeDream T=1, batch 7", 20.0)]
+    others += [throughput_row("SpecTrain v2 T=1", 20.0)]
+
+    def verdicts(rates: tuple[float, float, float]) -> list[str]:
+        rows = [throughput_row(f"XPipe T={t}", rate) for t, rate in zip((4, 8, 16), rates, strict=True)]
+        document = {
+            "balanced": [{"speedup": 2.0, "formula": 2.0}],
+            "cluster": [*gpipe, *others, *rows],
+            "accuracy": [],
+            "prediction_error": [],
+            "replication": {"headline_order": [{"from": "a", "to": "b", "replicates": True, "blocks": 2}]},
+        }
+        return [claim["verdict"] for claim in xpipe.claims(document)]
+
+    assert verdicts((25.0, 25.0, 25.0)) == ["holds", "does not hold", "holds", "holds", "holds", "replicates"]
+    assert verdicts((20.0, 25.0, 10.0)) == [
+        "does not hold",
+        "does not hold",
+        "holds",
+        "holds for some T",
+        "holds",
+        "replicates",
+    ]
+    assert verdicts((11.0, 20.0, 11.0))[1:5] == ["does not hold"] * 4
 
 
 def test_curves_follow_the_clock(clusters: DataSet) -> None:

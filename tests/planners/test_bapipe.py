@@ -31,6 +31,7 @@ from planners import (
     make_plan,
     minimax_cuts,
     split_workload,
+    streamed_fractions,
 )
 from simulator import (
     InfeasiblePlanError,
@@ -142,6 +143,15 @@ def test_a_cut_inside_a_layer_carries_its_input_and_the_first_part() -> None:
     assert [layer.parameters for layer in split.layers] == [10, 10, 30, 20]
     assert split.cut_elements()[2] == 125.0
     assert split.flop() == 140.0
+
+
+def test_boards_that_stream_are_cut_inside_the_layer_between_them() -> None:
+    """Three equal layers on two equal boards: half of the second each; on four boards, at three quarters, a half, a quarter."""
+    problem = Problem(chain([3e9, 3e9, 3e9]), load_cluster("fpga-vcu118-4"), 64)
+    assert streamed_fractions(problem, (0, 1), 64) == [LayerCut(1, 0.5)]
+    assert streamed_fractions(problem, (0, 1, 2, 3), 64) == [LayerCut(0, 0.75), LayerCut(1, 0.5), LayerCut(2, 0.25)]
+    with pytest.raises(ValueError, match=r"device 0 \(.*\) does not stream layers"):
+        streamed_fractions(replace(problem, cluster=load_cluster("pipedream-b").take(4)), (0, 1), 64)
 
 
 def test_only_products_can_be_split() -> None:

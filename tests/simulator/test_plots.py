@@ -214,6 +214,18 @@ def test_numbers_of_a_kind_in_a_row_are_all_or_none() -> None:
     assert sorted(map(int, drawn_texts(replayed("gpipe", 8, 32)))) == sorted(list(range(32)) * 8)
 
 
+def test_a_kind_is_numbered_where_half_of_the_rows_have_room() -> None:
+    """Forwards of three stages, wide or narrow: numbers with two wide ones, none with one."""
+
+    def forwards(*seconds: float) -> int:
+        schedule = build_schedule("gpipe", 3, 2)
+        timeline = recurrence.replay(lower(schedule, given_costs(3, list(seconds), 1e-9)))
+        return len(drawn_texts(timeline))
+
+    assert forwards(10.0, 10.0, 1e-3) == 4
+    assert forwards(10.0, 1e-3, 1e-3) == 0
+
+
 def test_narrow_boxes_stay_visible_and_out_of_the_next() -> None:
     """Boxes are widened to what can be seen, but not into the next box, and by a twentieth of the row at most."""
     row = gantt_rows(replayed("gpipe", 1, 2))[0]  # boxes of 1, 1, 2, 2 seconds that follow each other
