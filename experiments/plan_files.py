@@ -33,6 +33,7 @@ class ProblemTable(Table, frozen=True, kw_only=True):
     profile: str | None = None
     devices: Count | None = None
     sequence: Count | None = None
+    profiled_minibatch: Count | None = None
     precision: Precision = "fp32"
     optimizer: str = "momentum"
     recompute: bool = False

@@ -44,6 +44,7 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples of an iteration (default: the workload's mini-batch × devices)",
     )
     group.add_argument("--sequence", type=count, metavar="N", help="tokens of a sample, for workloads that have them")
+    add_profiled_minibatch(group)
     group.add_argument("--precision", metavar="NAME", help="fp32 (default), tf32, fp16, bf16, fp8, int8")
     group.add_argument("--optimizer", metavar="NAME", help="sgd, momentum (default) or adam")
     group.add_argument(
@@ -97,7 +98,9 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
     if arguments.profile is not None:
         if arguments.sequence is not None:
             raise UsageError("--sequence cannot change a measured profile")
-        workload = read_any_profile(arguments.profile)
+        workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
+    elif arguments.profiled_minibatch is not None:
+        raise UsageError("--profiled-minibatch goes with --profile")
     else:
         workload = workload_from_spec(_given(arguments.workload, DEFAULT_WORKLOAD), arguments.sequence)
     cluster = load_cluster(_given(arguments.cluster, DEFAULT_CLUSTER))
@@ -125,11 +128,29 @@ def _given(text: str | None, default: str) -> str:
     return default if text is None else text
 
 
-def read_any_profile(path: str) -> Workload:
-    """A measured profile in either form, told apart by the suffix: `.json` is `pipeplan profile`'s, anything else PipeDream's."""
+def add_profiled_minibatch(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """What a PipeDream profile does not always tell."""
+    parser.add_argument(
+        "--profiled-minibatch",
+        type=count,
+        metavar="N",
+        help="samples of the mini-batch that a graph.txt was profiled with (default: worked out from its tensors)",
+    )
+
+
+def read_any_profile(path: str, profiled_minibatch: int | None = None) -> Workload:
+    """A measured profile in either form, told apart by the suffix: `.json` is `pipeplan profile`'s, anything else PipeDream's.
+
+    profiled_minibatch: of PipeDream's form; UsageError with the other, which says its own
+    """
+    from experiments.output import UsageError
     from simulator.workloads import read_measured_profile, read_profile
 
-    return read_measured_profile(path) if path.endswith(".json") else read_profile(path)
+    if not path.endswith(".json"):
+        return read_profile(path, profiled_minibatch=profiled_minibatch)
+    if profiled_minibatch is not None:
+        raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt; {path} says its own samples")
+    return read_measured_profile(path)
 
 
 def read_request(arguments: argparse.Namespace) -> Request:
@@ -158,6 +179,7 @@ def problem_options(arguments: argparse.Namespace, problem: Problem) -> dict[str
     return {
         "workload": path(arguments.workload),
         "profile": path(arguments.profile),
+        "profiled_minibatch": arguments.profiled_minibatch,
         "cluster": path(_given(arguments.cluster, DEFAULT_CLUSTER)),
         "devices": arguments.devices,
         "batch": problem.batch,

@@ -9,6 +9,9 @@ SCHEMAS = ("accelerator", "cluster")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
+    from experiments.problem_options import add_profiled_minibatch
+
+    add_profiled_minibatch(parser)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
         "file",
@@ -30,18 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--schema {arguments.schema!r} is unknown; choices: {', '.join(SCHEMAS)}")
         print_json(schema(arguments.schema))
         return 0
-    say(f"{arguments.file}: {_summary(arguments.file)}")
+    if arguments.profiled_minibatch is not None and not arguments.file.endswith(".txt"):
+        raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {arguments.file}")
+    say(f"{arguments.file}: {_summary(arguments.file, arguments.profiled_minibatch)}")
     return 0
 
 
-def _summary(path: str) -> str:
+def _summary(path: str, profiled_minibatch: int | None) -> str:
     from experiments.output import blamed_on
     from experiments.problem_options import read_any_profile
 
     if path.endswith(".txt"):
-        from simulator.workloads import read_profile
-
-        profile = read_profile(path)
+        profile = read_any_profile(path, profiled_minibatch)
         return (
             f"ok: PipeDream profile of {len(profile)} layers, {profile.parameters():,} parameters, "
             f"mini-batch {profile.minibatch}"

@@ -251,7 +251,7 @@ def _run_partition(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--bandwidths must be one for each of {len(arguments.workers)} levels of --workers, got {given}"
         )
-    workload = read_any_profile(arguments.profile)
+    workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
     found = partition(
         measured_table(workload),
         arguments.workers,

@@ -279,7 +279,7 @@ def _detect_minibatch(path: Path, nodes: dict[int, _Node]) -> int:
             found.setdefault(node.outputs[1] / int(lstm[2]), node)
         elif linear and node.kind == "linear" and not sequences:
             found.setdefault(sum(node.outputs) / int(linear[2]), node)
-    hint = "give the profiled mini-batch (profiled_minibatch)"
+    hint = "give the profiled mini-batch (profiled_minibatch, --profiled-minibatch)"
     if not found:
         raise ProfileFormatError(f"{path}:1: no LSTM with its states and no Linear layer tells the mini-batch; {hint}")
     if len(found) > 1:

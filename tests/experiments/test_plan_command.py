@@ -111,3 +111,54 @@ def test_fill_drain_and_flushed_runs_stand_beside_an_asynchronous_plan(
     assert document["noam"] == 2  # ceil(16 / 15)
     assert [one["schedule"] for one in document["same_plan_flushed"]] == ["gpipe", "1f1b"]
     assert all(one["iteration_seconds"] > document["iteration_seconds"] for one in document["same_plan_flushed"])
+
+
+@pytest.fixture
+def unsized(tmp_path: Path) -> str:
+    """Three convolutions of 3 ms: no shape tells how many samples there were."""
+    layer = (
+        "node{number} -- Conv2d(3, 3, kernel_size=(1, 1)) -- forward_compute_time=1.0, backward_compute_time=2.0, "
+        "activation_size=6144.000, parameter_size=36.000"
+    )
+    lines = [layer.format(number=number) for number in range(1, 4)]
+    lines += [f"\tnode{number} -- node{number + 1}" for number in range(1, 3)]
+    path = tmp_path / "unsized.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_profiled_minibatch_is_asked_for_and_taken(
+    unsized: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command that reads a profile names the option where the profile needs it, takes it, and a plan file keeps it."""
+    out = tmp_path / "plan.json"
+    words = ["--profile", unsized, "--cluster", "pipedream-a:1", "--batch", "256"]
+    for command in (["plan", "--planner", "pipedream", *words], ["compare", *words], ["check", unsized]):
+        assert main(command) == 4
+        assert "--profiled-minibatch" in capsys.readouterr().err
+    sized = ["--profiled-minibatch", "64"]
+    assert main(["check", unsized, *sized]) == 0
+    assert "mini-batch 64" in capsys.readouterr().out
+    seconds = planned(capsys, "--planner", "data-parallel", *words, *sized)["iteration_seconds"]
+    half = planned(capsys, "--planner", "data-parallel", *words, "--profiled-minibatch", "128")["iteration_seconds"]
+    assert seconds == pytest.approx(2 * half, rel=0.05)
+    assert main(["plan", "--planner", "pipedream", *words, *sized, "--out", str(out)]) == 0
+    assert json.loads(out.read_text(encoding="utf-8"))["problem"]["profiled_minibatch"] == 64
+    capsys.readouterr()
+    assert main(["export", "--plan", str(out), "--format", "text"]) == 0
+    for refused in (["plan", "--planner", "uniform", *sized], ["check", str(out), *sized]):
+        assert main(refused) == 2
+        assert "--profiled-minibatch goes with" in capsys.readouterr().err
+
+
+def test_replica_updates_are_an_option_of_the_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    """The rule is chosen on the command line; an unknown one names the choices."""
+    words = ["simulate", "--schedule", "1f1b-rr", "--stages", "2", "--replicas", "2,1", "--microbatches", "8"]
+    times = ["--forward", "2,1", "--backward", "4,2", "--json"]
+    missing = {}
+    for rule in ("overlapped", "barrier"):
+        assert main([*words, *times, "--replica-updates", rule]) == 0
+        missing[rule] = json.loads(capsys.readouterr().out)["versions"]["forward_difference"]
+    assert missing == {"overlapped": [2, 0], "barrier": [1, 0]}
+    assert main([*words, *times, "--replica-updates", "never"]) == 2
+    assert "replica_updates 'never' is unknown; choices: overlapped, barrier" in capsys.readouterr().err
