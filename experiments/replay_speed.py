@@ -1,9 +1,10 @@
-"""Replay speed: ops per CPU second of both engines and of a plain-Python replay, measured in one run.
+"""Replay speed: ops per CPU second of the three engines and of a plain-Python replay, measured in one run.
 
     python -m experiments.replay_speed [--json]
     python -m experiments.replay_speed --growth [--largest P M] [--out DIR]
 
-1F1B, forward 1 s, backward 2 s, with and without a transfer of 0.1 s. `--growth` replays ever larger pipelines, each in a
+1F1B, forward 1 s, backward 2 s, with and without a transfer of 0.1 s, and with the transfers of each boundary and direction in
+turn on a channel of their own (contended). `--growth` replays ever larger pipelines, each in a
 process of its own, and draws seconds and memory against ops. Absolute figures are this machine's; the ratios are what to compare.
 """
 
@@ -98,9 +99,12 @@ def label(name: str) -> str:
 
 def measure(devices: int, microbatches: int) -> dict[str, Any]:
     """Rates of one shape; each is the best of several repeats."""
-    from simulator import engine, recurrence
+    from simulator import engine, event_loop, recurrence
 
     free, moving = build(devices, microbatches, 0.0), build(devices, microbatches, TRANSFER_SECONDS)
+    queueing = on_channels(moving)
+    prepared_queueing = event_loop.prepare(queueing, contention=True)
+    event_loop.makespan(prepared_queueing)
     prepared, prepared_moving = recurrence.prepare(free), recurrence.prepare(moving)
     out = recurrence.ends(prepared)
     recurrence.ends(prepared_moving, out)
@@ -121,12 +125,16 @@ def measure(devices: int, microbatches: int) -> dict[str, Any]:
     rates = {
         "simpy_without_transfers": ops / cpu_seconds(lambda: engine.replay(free)),
         "simpy_with_transfers": ops / cpu_seconds(lambda: engine.replay(moving)),
+        "simpy_contended": ops / cpu_seconds(lambda: engine.replay(queueing, contention=True)),
+        "event_loop_contended_prepared": ops / cpu_seconds(lambda: event_loop.makespan(prepared_queueing)),
+        "event_loop_contended": ops / cpu_seconds(lambda: event_loop.replay(queueing, contention=True)),
         "recurrence_prepared": ops * loops / cpu_seconds(repeat_prepared(prepared)),
         "recurrence_prepared_with_transfers": ops * loops / cpu_seconds(repeat_prepared(prepared_moving)),
         "recurrence_from_scratch": ops / cpu_seconds(scratch),
         "plain_python": ops / cpu_seconds(lambda: plain_replay(*lists)),
     }
     assert plain_replay(*lists) == recurrence.makespan(prepared_moving) == engine.replay(moving).makespan_seconds
+    assert event_loop.makespan(prepared_queueing) == engine.replay(queueing, contention=True).makespan_seconds
     return {
         "devices": devices,
         "microbatches": microbatches,
@@ -136,6 +144,21 @@ def measure(devices: int, microbatches: int) -> dict[str, Any]:
             name: rate / rates["plain_python"] for name, rate in rates.items() if name != "plain_python"
         },
     }
+
+
+def on_channels(program: Program) -> Program:
+    """The program with every transfer class on a channel of its own, on which its transfers take turns."""
+    from dataclasses import replace
+
+    from hardware_profiles import Channel
+
+    count = len(program.transfer_seconds) - 1
+    return replace(
+        program,
+        transfer_bytes=program.transfer_seconds,
+        transfer_route=((), *((number,) for number in range(count))),
+        channels=(Channel("link", 1.0, 0.0, 1.0),) * count,
+    )
 
 
 def build(devices: int, microbatches: int, transfer: float) -> Program:

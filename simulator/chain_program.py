@@ -1,4 +1,4 @@
-"""Chain program: the stages and links of an unequal pipeline as processes, lowered to a program of both engines.
+"""Chain program: the stages and links of an unequal pipeline as processes, lowered to a program.
 
 A chain of processes passes every sample: computation 0, link 0, computation 1, …; the backward chain runs the other way. Each
 process runs its own blocks of samples first in first out (UMPIPE, TPDS 36(2), 2025). A block starts when its lane is free and

@@ -177,7 +177,7 @@ def makespan(prepared: Prepared) -> float:
 
 def _run(prepared: Prepared) -> _State:
     tasks, lanes, deliveries = len(prepared.seconds), len(prepared.lane_group), len(prepared.delivery_class)
-    groups = len(prepared.member_offsets) - 1
+    groups = len(prepared.member_offsets)  # and one to spare
     shared = np.diff(prepared.lane_offsets)[prepared.lane_group >= 0].sum()
     most = (
         lanes + deliveries + 2 * int(shared)

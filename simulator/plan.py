@@ -39,7 +39,7 @@ class Problem:
     optimizer: one of OPTIMIZER_STATES; sets optimizer memory and the bytes an update moves
     recompute: stages keep their input only and run forward again before backward
     communication: see `simulator.lowering.lower`
-    contention: transfers queue on the links that they share (SimPy engine only)
+    contention: transfers queue on the links that they share (not on the engine `recurrence`)
     weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
     replica_updates: one of REPLICA_UPDATES; when replicas that take mini-batches in turn apply their common update
     """

@@ -1,4 +1,4 @@
-"""Program: a schedule lowered to timed tasks on lanes, which both engines replay."""
+"""Program: a schedule lowered to timed tasks on lanes, which the engines replay."""
 
 from __future__ import annotations
 

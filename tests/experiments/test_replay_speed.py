@@ -22,7 +22,7 @@ def test_a_row_has_every_rate() -> None:
     """Rates are positive and ratios are over the plain replay."""
     row = measure(2, 4)
     rates = [value for key, value in row.items() if key.startswith("ops_per_second_")]
-    assert len(rates) == 6
+    assert len(rates) == 9
     assert min(rates) > 0
     assert row["ratios_over_plain_python"]["recurrence_prepared"] == pytest.approx(
         row["ops_per_second_recurrence_prepared"] / row["ops_per_second_plain_python"]
