@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cli import main
 from tests.fuzzing import READERS, Reader, fault, inputs, trial
 
 MANY = 100_000
@@ -22,6 +23,7 @@ def test_right_files_pass_and_mutants_differ(reader: Reader, tmp_path: Path) -> 
     for text in reader.right:
         path.write_bytes(text)
         assert fault(path) is None
+        assert main(["check", str(path)]) == 0, text
     mutants = list(inputs(reader, 50))
     assert mutants == list(inputs(reader, 50))
     assert len(set(mutants) - set(reader.right)) > 30

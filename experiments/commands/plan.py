@@ -147,7 +147,7 @@ def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
             (
                 str(number),
                 f"{len(stage.layers)}: {names[0]} … {names[1]}",
-                _ranges(stage.devices),
+                device_ranges(stage.devices),
                 f"{weights[number] / 1e6:,.2f}",
                 f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
             )
@@ -205,7 +205,7 @@ def _sizes_line(found: Mapping[str, Any]) -> str:
     )
 
 
-def _ranges(devices: tuple[int, ...]) -> str:
+def device_ranges(devices: tuple[int, ...]) -> str:
     """`0-14` for fifteen devices in a row."""
     parts: list[list[int]] = []
     for device in sorted(devices):

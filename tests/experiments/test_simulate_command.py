@@ -66,6 +66,7 @@ def test_a_stream_has_its_micro_batches_and_updates(
             "contradicts --schedule 1f1b-sno; choices: send-blocking",
         ),
         ("gpipe", "--schedule needs --stages and --microbatches"),
+        ("fbp-as --microbatches 4 --engine recurrence", "the recurrence cannot replay lanes that share a device"),
     ],
 )
 def test_streams_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
@@ -86,3 +87,11 @@ def test_a_file_says_its_own_counts(capsys: pytest.CaptureFixture[str], tmp_path
     path.write_text("0F0,0B0\n")
     assert main(("simulate", "--schedule-csv", str(path), option, "1", *SECONDS)) == 2
     assert "come from the file" in capsys.readouterr().err
+
+
+def test_engines_that_know_shared_lanes_take_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two lanes of a device are for the event loops, which agree."""
+    words = ("--schedule", "fbp-as", "--stages", "2", "--microbatches", "4")
+    documents = [simulated(capsys, *words, "--engine", engine) for engine in ("simpy", "compiled")]
+    assert [document["engine"] for document in documents] == ["simpy", "compiled"]
+    assert documents[0]["makespan_seconds"] == documents[1]["makespan_seconds"]
