@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from math import ceil, inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from planners.pipedream import (
 from planners.pipedream_table import StateTable, measured_seconds, measured_table, state_table
 from simulator import Layer, LayerCosts, Problem, Workload, read_profile
 
-VARIANTS = ("paper", "script", "literal")
+VARIANTS = ("paper", "barrier", "script", "literal")
 
 
 def chain(seconds: list[float], parameters: list[int], outputs: list[float]) -> StateTable:
@@ -120,7 +121,9 @@ def recurrence(
         weights, bandwidth = between(table.parameter_bytes, i, j), bandwidths[k]
         if variant == "script":
             return (slice_seconds(k - 1, i, j) + 4 * (m - 1) * weights / (bandwidth * m) / below) / m
-        ring = 2 * (m - 1) * weights / bandwidth / (m if variant == "paper" else 1)
+        ring = 2 * (m - 1) * weights / bandwidth / (m if variant in ("paper", "barrier") else 1)
+        if variant == "barrier":
+            return (slice_seconds(k - 1, i, j) + ring) / m
         return max(slice_seconds(k - 1, i, j), ring) / m
 
     @cache
@@ -188,6 +191,28 @@ def test_no_plan_is_better(table: StateTable, workers: tuple[int, ...], variant:
 @given(tables(most=5), st.sampled_from([(3,), (2, 2), (3, 2)]), st.integers(5, 120))
 def test_memory_is_exact_over_all_levels(table: StateTable, workers: tuple[int, ...], memory: int) -> None:
     """Against enumeration of every plan that fits, stage by stage, with PipeDream's count of versions."""
+    assert_memory_is_exact(table, workers, memory)
+
+
+@pytest.mark.parametrize(
+    "workers, seconds, parameters, outputs, memory",
+    [
+        ((1, 4), [8, 3, 8], [2, 4, 3], [2, 8, 8], 17),
+        ((1, 4), [3, 3, 0, 5], [9, 4, 5, 9], [0, 3, 7, 6], 39),
+        ((1, 3), [8, 9, 0], [0, 5, 4], [5, 7, 3], 22),
+        ((1, 3), [5, 1, 4, 7], [5, 3, 6, 8], [2, 8, 5, 1], 46),
+        ((2, 3), [7, 3, 1, 9], [1, 8, 3, 7], [1, 0, 1, 9], 25),
+        ((2, 3), [8, 5, 4, 0], [5, 6, 9, 8], [4, 2, 6, 4], 38),
+    ],
+)
+def test_an_upper_level_knows_the_memory_of_the_lower_one(
+    workers: tuple[int, ...], seconds: list[float], parameters: list[int], outputs: list[float], memory: int
+) -> None:
+    """The best plan of a server depends on what is downstream of it: one with more versions may not fit."""
+    assert_memory_is_exact(chain(seconds, parameters, outputs), workers, memory)
+
+
+def assert_memory_is_exact(table: StateTable, workers: tuple[int, ...], memory: int) -> None:
     bandwidths = (2.0, 1.0)[: len(workers)]
     costs = [
         plan_seconds(table, levels, workers, bandwidths)
@@ -232,10 +257,10 @@ def test_balanced_chain_splits_in_the_middle() -> None:
 
 
 def test_forms_differ_by_their_synchronisation() -> None:
-    """One layer of 6 s and 12 bytes on 3 workers at 4 bytes/s: max(6, 2*2/3*3)/3, (6 + 4*2/3*3)/3, max(6, 2*2*3)/3."""
+    """One layer of 6 s, 12 bytes, 3 workers, 4 bytes/s: max(6, 2*2/3*3)/3, (6 + 2*2/3*3)/3, (6 + 4*2/3*3)/3, max(6, 2*2*3)/3."""
     table = chain([6], [12], [0])
     seconds = {v: partition(table, (3,), (4.0,), variant=v).slowest_stage_seconds for v in VARIANTS}
-    assert seconds == pytest.approx({"paper": 2, "script": 14 / 3, "literal": 4})
+    assert seconds == pytest.approx({"paper": 2, "barrier": 10 / 3, "script": 14 / 3, "literal": 4})
 
 
 def test_heavy_last_layer_stands_alone() -> None:
@@ -276,6 +301,24 @@ def test_memory_takes_versions_into_account() -> None:
     assert (
         partition(table, (2,), (1e9,), straight=True, memory_bytes=30, unversioned_copies=0).slowest_stage_seconds == 1
     )
+
+
+def test_gradients_under_way_and_recomputation_count() -> None:
+    """2-1 of 2 + 1 s: stage 0 keeps 2 versions and gradients of 10 bytes, with replicas one more; recomputed, one stash of 5."""
+    table = chain([2, 1], [10, 10], [5, 5])
+
+    def fits(memory: int, **options: Any) -> bool:
+        try:
+            partition(table, (3,), (1e9,), memory_bytes=memory, **options)
+        except InfeasiblePartition:
+            return False
+        return True
+
+    # One stage on all three takes 1 (20 + 10) + 20 = 50 whatever the rule: it is plain data parallelism.
+    plain = next(memory for memory in range(20, 80) if fits(memory))
+    assert plain == 40  # 2-1: 2 (10 + 5) + 10 on stage 0, 1 (10 + 5) + 10 on stage 1
+    assert next(memory for memory in range(20, 80) if fits(memory, replicated_copies=1.0)) == 50
+    assert next(memory for memory in range(20, 80) if fits(memory, recompute=True)) == 35  # 2 x 10 + 5 + 10
 
 
 def test_branches_may_go_to_different_stages() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hardware_profiles import load_cluster
 from planners import Request, make_plan, planner_entry
 from planners.pipedream import partition
 from planners.pipedream_planner import cluster_views, pipedream_plans, problem_table
+from planners.pipedream_table import state_table
 from planners.search import Evaluator
 from simulator import Plan, Problem
 from simulator.simulation import simulate
@@ -81,6 +84,29 @@ def test_resnet50_is_data_parallel_within_7_percent(shared_data: Path) -> None:
             for name in ("pipedream", "data-parallel")
         }
         assert seconds["pipedream"] == pytest.approx(seconds["data-parallel"], rel=0.07)
+
+
+def test_cluster_views_are_its_levels_and_the_slowest_links() -> None:
+    """Cluster A, two of its servers: 12 GB/s inside and 10 Gb/s between; all-reduce reaches a part of either."""
+    problem = Problem(uniform_chain(4), load_cluster("pipedream-a").take(8), 8)
+    levels, flat = cluster_views(problem)
+    network = 10e9 / 8
+    inside, between = problem.cluster.levels()
+    assert levels.workers == (4, 2)
+    assert levels.bandwidths == (inside.bandwidth, between.bandwidth)
+    assert levels.collective_bandwidths == (inside.collective_bandwidth, between.collective_bandwidth)
+    assert levels.bandwidths == pytest.approx((12e9, network))
+    assert levels.collective_bandwidths[0] < levels.bandwidths[0]
+    assert (flat.workers, flat.components) == ((8,), tuple(range(8)))
+    assert flat.bandwidths == pytest.approx((network,))
+    assert flat.collective_bandwidths == (min(levels.collective_bandwidths),)
+
+
+@pytest.mark.parametrize("seconds", [np.ones(3), np.ones((4, 1)), np.full(4, np.nan), np.full(4, np.inf), -np.ones(4)])
+def test_layer_seconds_are_checked_at_the_door(seconds: NDArray[np.float64]) -> None:
+    """A table needs one finite number of at least 0 a layer, whichever part of that is missing."""
+    with pytest.raises(ValueError, match="seconds must be 4 finite numbers >= 0, one a layer, got shape"):
+        state_table(uniform_chain(4), seconds)
 
 
 def test_small_weights_give_plain_data_parallelism() -> None:
