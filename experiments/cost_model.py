@@ -139,18 +139,18 @@ def predicted_seconds(
         if layer.kind == "loss":
             continue
         work = Work(
-            layer.kind, layer.flop, float(read), layer.output_elements, layer.parameters, layer.sequential_steps
+            layer.kind, layer.flop, float(read), layer.output_elements, layer.weights, layer.sequential_steps
         )
         forward = accelerator.seconds(work, samples, "forward", precision)
         backward = accelerator.seconds(work, samples, "backward", precision)
-        rows.append(LayerSeconds(layer.name, layer.parameters > 0, forward, backward))
+        rows.append(LayerSeconds(layer.name, layer.has_weight_gradient, forward, backward))
     return rows
 
 
 def measured_seconds(profile: Workload) -> list[LayerSeconds]:
     """Seconds of each layer as profiled, at the profiled mini-batch."""
     return [
-        LayerSeconds(layer.name, layer.parameters > 0, layer.measured[0][1], layer.measured[0][2])
+        LayerSeconds(layer.name, layer.has_weight_gradient, layer.measured[0][1], layer.measured[0][2])
         for layer in profile.layers
     ]
 

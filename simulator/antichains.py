@@ -146,7 +146,7 @@ def _row_sums(rows: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[n
 
 def _is_idle_sink(workload: Workload, index: int, producers: list[int], consumers: list[list[int]]) -> bool:
     layer = workload.layers[index]
-    works = layer.parameters > 0 or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
+    works = layer.has_weight_gradient or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
     unused = not consumers[index] and bool(producers) and all(len(consumers[one]) > 1 for one in producers)
     return unused and layer.kind in _IDLE_SINK_KINDS and not works
 
