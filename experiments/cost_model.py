@@ -138,9 +138,7 @@ def predicted_seconds(
     for layer, read in zip(workload.layers, workload.all_input_elements(), strict=True):
         if layer.kind == "loss":
             continue
-        work = Work(
-            layer.kind, layer.flop, float(read), layer.output_elements, layer.weights, layer.sequential_steps
-        )
+        work = Work(layer.kind, layer.flop, float(read), layer.output_elements, layer.weights, layer.sequential_steps)
         forward = accelerator.seconds(work, samples, "forward", precision)
         backward = accelerator.seconds(work, samples, "backward", precision)
         rows.append(LayerSeconds(layer.name, layer.has_weight_gradient, forward, backward))

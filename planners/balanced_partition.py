@@ -529,7 +529,9 @@ def furthest_ends(
     recomputes, what a micro-batch of `samples` makes again. spare: as in `straight_costs`
     """
     problem, layers = costs.problem, len(costs.problem.workload)
-    state = costs.parameters * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+    each = 2.0 * problem.element_bytes + problem.optimizer_bytes
+    state = costs.parameters * each
+    copies = _copied_weights(costs)
     inputs = costs.cut_bytes
     furthest = np.zeros((len(devices), layers + 1), dtype=np.int64)
     for stage, (device, count) in enumerate(zip(devices, in_flight, strict=True)):
@@ -539,4 +541,23 @@ def furthest_ends(
         free = spare[stage] if len(spare) else 0.0
         room = problem.cluster.devices[device].memory_bytes * (1.0 + ROUNDING) - free - kept + before
         furthest[stage] = np.searchsorted(before, room, side="right") - 1
+        for user, elements in copies:  # a stage that holds the user needs room for the copy, or ends before it
+            room = room - np.where(user <= layers, elements * each, 0.0)
+            shorter = np.maximum(np.searchsorted(before, room, side="right") - 1, user)
+            furthest[stage] = np.where(furthest[stage] > user, shorter, furthest[stage])
     return furthest
+
+
+def _copied_weights(costs: LayerCosts) -> list[tuple[NDArray[np.int64], float]]:
+    """Of each tied weight, by a stage's first layer: the layer whose stage needs a copy (layers + 1: none), and its elements.
+
+    That is the first user in the stage or behind it, where the owner stands before the stage.
+    """
+    layers = len(costs.problem.workload)
+    starts = np.arange(layers + 1)
+    found = []
+    for tied in costs.tied_weights:
+        users = np.array([*tied.layers, layers + 1])
+        user = users[np.searchsorted(users, starts, side="left").clip(max=len(users) - 1)]
+        found.append((np.where(starts > tied.layers[0], user, layers + 1), float(tied.parameters)))
+    return found

@@ -290,14 +290,14 @@ class _Search:
         """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
         problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
         width = 2.0 * problem.element_bytes + problem.optimizer_bytes
-        state = np.diff(self.parameters_before[bounds]) * width
         stash = np.diff(self.stashed_before[bounds]) * samples
         kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute else stash
         fullest = 0.0
         for rank, (group, counts) in enumerate(zip(point.groups, self.held(point), strict=True)):
             stages = np.arange(rank, point.stages, len(point.groups))
             again = stash[stages].max() if problem.recompute else 0.0
-            need = float(state[stages].sum() + (counts @ kept[stages]).max() + again)
+            state = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages.tolist()]) * width
+            need = float(state + (counts @ kept[stages]).max() + again)
             fullest = max(fullest, need / self._memory_bytes(group))
         return fullest
 
@@ -365,9 +365,7 @@ class _Search:
         backward = busy * (2.0 / 3.0)
         for rank, group in enumerate(point.groups):
             stages = range(rank, point.stages, ranks)
-            elements = float(
-                sum(self.parameters_before[bounds[s + 1]] - self.parameters_before[bounds[s]] for s in stages)
-            )
+            elements = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages])
             size = elements * self.problem.element_bytes
             reduce = cluster.allreduce_seconds(group, size) if size else 0.0
             buckets = max(1.0, min(MOST_BUCKETS, size / BUCKET_BYTES))
@@ -375,11 +373,6 @@ class _Search:
             before = float(backward[:rank].sum())  # the ranks in front are still at work
             tail = max(tail, exposed + self.costs.update_seconds(group[0], elements) - before)
         return tail
-
-    @cached_property
-    def parameters_before(self) -> NDArray[np.float64]:
-        """Weight elements of the layers before each cut, float64 [layers + 1]."""
-        return np.concatenate([[0.0], np.cumsum(self.costs.parameters)])
 
     @cached_property
     def stashed_before(self) -> NDArray[np.float64]:
