@@ -82,6 +82,23 @@ def test_engine_and_event_loop_agree_on_many_more(program: Program | None, conte
         assert_same(program, contention)
 
 
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "eager-1f1b"])
+def test_many_events_of_one_moment_keep_their_order(name: str) -> None:
+    """24 replicas end and send at the same seconds, over three channels to 16 others: who is served first shows in starts."""
+    devices = [100 * r + s for s in range(2) for r in range(24)]
+    costs = HandCosts(
+        (24.0, 16.0),
+        (24.0, 32.0),
+        transfer_bytes=1.0,
+        routes={(a, b): ((a + b) % 3,) for a in devices for b in devices if a != b},
+        channels=(channel(1.0), channel(2.0), channel(1.0, 1.0)),
+    )
+    program = lower(build_schedule(name, 2, 3), costs, forward_sizes=[48] * 3, split_replicas=[24, 16])
+    times = engine.replay(program, contention=True).end
+    assert len(times) > 1.5 * len(set(times.tolist()))
+    assert_same(program, contention=True)
+
+
 def test_makespan_of_a_prepared_program() -> None:
     """Two tensors of 2 s leave for one channel at 1 and 2: the last forward ends at 6, the last backward at 12."""
     costs = HandCosts((1.0, 1.0), (1.0, 1.0), transfer_bytes=2.0, routes={(0, 1): (0,), (1, 0): (1,)})
