@@ -135,7 +135,7 @@ def memory_figure(
 
 def _memory_panel(ax: Axes, memory: DeviceMemory, used: Sequence[str], most: float, device_word: str) -> None:
     """One device over time; on the scale of the fullest, `most` bytes, or on its own where that would flatten it."""
-    times, held = memory_steps(memory)
+    times, held = memory_steps(memory, most=400)  # a step is then two pixels wide at least
     time_name, per_second = time_unit(float(times[-1]))
     peak = memory.peak_bytes
     own = peak < 0.25 * most
