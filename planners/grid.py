@@ -7,7 +7,7 @@ communication and memory; the best few are replayed with the problem's own optio
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -348,7 +348,7 @@ class _Search:
         links = np.array([costs.link_seconds[0, link, cut] for link, cut in enumerate(cuts)])
         waits = links + np.array([costs.latency_seconds[link, cut] for link, cut in enumerate(cuts)])
         held = busy.reshape(point.chunks, ranks).sum(axis=0)
-        period = max(float(held.max()), float(links.max(initial=0.0)) * point.chunks)
+        period = max(float(held.max()), self._busiest_channel(point, cuts))
         if point.schedule == "1f1b" and len(links):
             # A stage has one micro-batch more under way than the next: two rounds hold both and the way there and back.
             period = max(period, float((busy[:-1] + busy[1:] + waits).max()) / 2.0)
@@ -358,6 +358,19 @@ class _Search:
             else float(held.max() + (ranks - 1) * busy.max() + waits.sum())
         )
         return fill + (count - 1) * period + self._tail_seconds(point, bounds, busy)
+
+    def _busiest_channel(self, point: Point, cuts: Sequence[int]) -> float:
+        """Seconds for which activations and gradients of one micro-batch keep the busiest channel busy."""
+        cluster, samples = self.problem.cluster, self._samples(point)
+        if not self.problem.contention:
+            return 0.0
+        load: dict[int, float] = defaultdict(float)
+        for (near, far), cut in zip(pairwise(point.groups * point.chunks), cuts, strict=True):
+            size = float(self.costs.cut_bytes[cut]) * samples
+            for one, two in zip(near, far, strict=True):
+                for channel in (*cluster.route(one, two), *cluster.route(two, one)):
+                    load[channel] += size / cluster.channels[channel].bandwidth
+        return max(load.values(), default=0.0)
 
     def _tail_seconds(self, point: Point, bounds: Sequence[int], busy: NDArray[np.float64]) -> float:
         """Seconds from the last backward of the first stage to the end: all-reduce and update of the stage that ends last."""

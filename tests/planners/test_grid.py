@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Request, make_plan, planner_entry
+from planners import Evaluator, Request, make_plan, planner_entry
+from planners.grid import FINALISTS, Point, _Search
 from planners.tight_memory import in_flight
 from simulator import Problem, build_schedule, simulate
 from simulator.workloads import workload_from_spec
@@ -76,6 +77,43 @@ def test_activations_in_flight_are_those_of_the_schedule() -> None:
     assert (
         held[0].sum(axis=1).max() == 5
     )  # Megatron-LM: 2 (p - 1) + (v - 1) p warm-up forwards of the first rank, and one
+
+
+POINTS = {
+    "1f1b": Point("1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
+    "eager": Point("eager-1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
+    "two stages a device": Point("interleaved-1f1b", ((0,), (1,), (2,), (3,)), 2, 8),
+    "three stages a device": Point("interleaved-1f1b", ((0,), (1,)), 3, 8),
+    "two replicas": Point("1f1b", ((0, 1), (2, 3)), 1, 8),
+    "four replicas": Point("1f1b", ((0, 1, 2, 3),), 1, 4),
+}
+
+
+@pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
+@pytest.mark.parametrize(
+    ("elements", "parameters", "error"),
+    [(1e4, 10**5, 0.025), (3e6, 10**5, 0.03), (2e7, 10**5, 0.12), (1e4, 2 * 10**7, 0.025)],
+    ids=["computation", "transfers", "links that bind", "all-reduces"],
+)
+def test_the_closed_form_is_close_to_the_replay(point: Point, elements: float, parameters: int, error: float) -> None:
+    """Eight like layers on four devices: where links bind the closed form is 11 % off, elsewhere 3 % at most."""
+    network = chain([2e10] * 8, parameters=[parameters] * 8, output_elements=[elements] * 8)
+    problem = Problem(network, _switched((_gpu(),) * 4), 32)
+    evaluate = Evaluator(problem)
+    search = _Search(problem, evaluate, Request(), "test")
+    candidate = search.candidate(point)
+    assert candidate is not None
+    plan = search.plan(candidate)
+    assert candidate.seconds == pytest.approx(evaluate(plan).iteration_seconds, rel=error)
+    fullest = max(memory.peak_parts["activations"] for memory in simulate(problem, plan).memory)
+    width = 2.0 * problem.element_bytes + problem.optimizer_bytes
+    held = 8 * parameters * width / len(point.groups)
+    assert candidate.fullest * _gpu().memory_bytes == pytest.approx(held + fullest, rel=1e-9)
+
+
+def test_few_points_are_replayed() -> None:
+    """The closed form leaves a dozen of hundreds of points to the replay."""
+    assert make_plan("pipeline-data", _heavy()).evaluations <= FINALISTS
 
 
 @pytest.mark.slow
