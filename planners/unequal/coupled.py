@@ -50,7 +50,7 @@ def exact_coupled(
     )
     tail, head = tails(problem.forward_chain), _heads(problem.backward_chain)
     interrupted = first.interrupted
-    for width in (BEAM, max_profiles):
+    for width in (min(BEAM, max_profiles), max_profiles):
         if best.seconds == best.bound or interrupted:
             break
         try:

@@ -57,7 +57,7 @@ def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: 
     started = time.perf_counter()
     chains = problem.forward_chain, problem.backward_chain
     if progress is not None:
-        progress(sum(greedy_extensions(chain) + len(equal_sizes(chain)) for chain in chains), float("inf"))
+        progress(sum(greedy_extensions(chain) + 1 + len(equal_sizes(chain)) for chain in chains), float("inf"))
     plans = [_start(chain) for chain in chains]
     history = [(sum(plan.extensions for plan in plans), sum(plan.seconds for plan in plans))]
 

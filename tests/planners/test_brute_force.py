@@ -87,3 +87,11 @@ def test_the_space_is_named() -> None:
         "as equal as whole samples permit, replayed with unlimited links"
     )
     assert "in 3 micro-batches" in BruteForce(Request(microbatches=3, schedule="gpipe")).space(problem)
+
+
+def test_the_count_of_plans_is_their_number() -> None:
+    """Every cut, schedule and count once, looped schedules included."""
+    for problem in (slow_line(0), Problem(uniform_chain(6), load_cluster("dapple-c").take(3), 8)):
+        planner = BruteForce(Request())
+        plans = list(planner.plans(problem))
+        assert planner.configurations(problem) == len(plans) == len(set(plans))

@@ -10,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planners.unequal import (
+    EVALUATORS,
     FAMILIES,
     LINK_BLOCKS,
     RECOMPUTATION,
+    SearchStopped,
+    UnequalPlan,
+    UnequalProblem,
     exact_coupled,
     exact_sizes,
+    lower_bound,
     problem_from_callables,
     random_problem,
 )
@@ -63,3 +68,75 @@ def test_without_coupling_both_exact_methods_agree() -> None:
     """Where recomputation does not depend on the sizes, pairs bring nothing over the two passes apart."""
     problem = random_problem(np.random.default_rng(3), "log-uniform", 6, 32, (1, 2, 4, 8, 16, 32))
     assert exact_coupled(problem).makespan_seconds == exact_sizes(problem).makespan_seconds
+
+
+def worst(problem: UnequalProblem, single: bool = False) -> UnequalPlan:
+    """The slowest pair of vectors (with f = g the slowest vector), as a plan of which nothing is known."""
+    vectors = np.array(list(itertools.product(problem.candidates, repeat=problem.genes)))
+    f, g = np.divmod(np.arange(len(vectors) ** 2), len(vectors))
+    if single:
+        f = g = np.arange(len(vectors))
+    values = makespan_population(problem, vectors[f], vectors[g])
+    at = int(values.argmax())
+    forward, backward = (tuple(vectors[one[at]].tolist()) for one in (f, g))
+    return UnequalPlan(forward, backward, float(values[at]), 0.0, False, 1, 0.0)
+
+
+@pytest.mark.parametrize("link_block", sorted(LINK_BLOCKS))
+@pytest.mark.parametrize("recomputation", RECOMPUTATION)
+def test_the_optimum_is_found_from_the_worst_start(link_block: str, recomputation: str) -> None:
+    """The sweeps alone, with nothing from a genetic search: the exhaustive optimum, sizes that take it, and the proof."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        samples = int(rng.integers(4, 9))
+        candidates = (1, 2, samples) if link_block == "own" else (1, 2, 3, samples)
+        problem = random_problem(rng, "log-uniform", 2 + seed % 2, samples, candidates, link_block, recomputation)
+        if link_block == "own" and problem.stages == 3:
+            problem = random_problem(rng, "log-uniform", 3, samples, (1, samples), link_block, recomputation)
+        vectors = np.array(list(itertools.product(problem.candidates, repeat=problem.genes)))
+        f, g = np.divmod(np.arange(len(vectors) ** 2), len(vectors))
+        for single, best in (
+            (False, makespan_population(problem, vectors[f], vectors[g]).min()),
+            (True, makespan_population(problem, vectors, vectors).min()),
+        ):
+            start = worst(problem, single)
+            plan = exact_coupled(problem, single=single, start=start)
+            assert plan.makespan_seconds == plan.lower_bound_seconds == best < start.makespan_seconds
+            assert plan.proven_optimal
+            evaluate = EVALUATORS["recurrence"](problem)
+            assert evaluate([plan.forward_sizes], [plan.backward_sizes])[0] == best
+            assert plan.evaluations > 1
+
+
+def test_too_few_pairs_kept_leave_a_bound_that_holds() -> None:
+    """With room for one pair a stage nothing is proven unless what was dropped is no better; the bound is one."""
+    unproven = 0
+    for seed in range(12):
+        problem = random_problem(
+            np.random.default_rng(seed), "log-uniform", 3, 8, (1, 2, 4, 8), recomputation="where-differs"
+        )
+        best = exact_coupled(problem).makespan_seconds
+        plan = exact_coupled(problem, max_profiles=1, start=worst(problem))
+        assert plan.lower_bound_seconds <= best <= plan.makespan_seconds
+        assert plan.proven_optimal == (plan.lower_bound_seconds == plan.makespan_seconds)
+        unproven += not plan.proven_optimal
+    assert unproven
+
+
+def test_a_stop_between_stages_keeps_the_start() -> None:
+    """The plan known before the sweep is the answer, marked, with the bound that needs no search."""
+    problem = random_problem(np.random.default_rng(1), "log-uniform", 3, 8, (1, 2, 4, 8), recomputation="where-differs")
+    start = worst(problem)
+    made: list[int] = []
+
+    def stop(evaluations: int, seconds: float) -> None:
+        made.append(evaluations)
+        if len(made) == 2:
+            raise SearchStopped
+
+    plan = exact_coupled(problem, progress=stop, start=start)
+    assert (plan.forward_sizes, plan.backward_sizes) == (start.forward_sizes, start.backward_sizes)
+    assert plan.interrupted
+    assert not plan.proven_optimal
+    assert made == [1 + 16, made[1]]  # one pair of profiles, 4 sizes each way
+    assert plan.lower_bound_seconds == lower_bound(problem) > 0

@@ -126,3 +126,14 @@ def test_a_memory_limit_becomes_caps() -> None:
         two_stages().with_memory_limit((10_000, 2000))
     with pytest.raises(ValueError, match="memory limits need"):
         two_stages(recomputation="where-differs").with_memory_limit(1e9)
+
+
+def test_a_stage_recomputes_where_its_sizes_differ() -> None:
+    """1 for the stages that run forward again, in stage order; with links of their own only the stages count."""
+    problem = problem_from_callables(4, [float] * 3, [float] * 3, recomputation="where-differs")
+    assert problem.recomputes((1, 2, 4), (1, 4, 4)).tolist() == [0.0, 1.0, 0.0]
+    own = problem_from_callables(4, [float] * 2, [float] * 2, recomputation="where-differs", link_block="own")
+    assert own.recomputes((1, 2, 4), (1, 4, 4)).tolist() == [0.0, 0.0]
+    for recomputation, again in (("none", 0.0), ("always", 1.0)):
+        fixed = problem_from_callables(4, [float] * 2, [float] * 2, recomputation=recomputation)
+        assert fixed.recomputes((1, 2), (1, 4)).tolist() == [again] * 2

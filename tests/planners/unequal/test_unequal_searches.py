@@ -28,6 +28,7 @@ from planners.unequal import (
     tidgap,
 )
 from planners.unequal.exact import exact_chain
+from planners.unequal.genetic import _Part
 from planners.unequal.recurrence import makespan
 
 
@@ -231,3 +232,43 @@ def test_settings_are_checked() -> None:
         Genetic(chromosomes="triple")
     with pytest.raises(ValueError, match="fewer elites"):
         Genetic(individuals=4, elites=4)
+
+
+def test_evaluations_are_those_of_both_passes() -> None:
+    """One stage, sizes 1 and 2: a pass takes two extensions, the greedy vector and two equal ones, and meets the bound.
+
+    They are announced before they are made.
+    """
+    problem = problem_from_callables(2, [lambda size: 1.0 + size], [lambda size: 2.0 + size], candidates=(1, 2))
+    announced: list[int] = []
+    plan = exact_sizes(problem, progress=lambda evaluations, seconds: announced.append(evaluations))
+    assert plan.proven_optimal
+    assert (plan.evaluations, plan.makespan_seconds) == (10, 3.0 + 4.0)
+    assert announced == [10]
+
+
+def test_which_genetic_searches_start_from_the_greedy_plan() -> None:
+    """TiDGAP does, DGAP does not."""
+    assert (tidgap().seeded, tidgap("compiled", seeded=False).seeded, dgap().seeded) == (True, False, False)
+
+
+def test_a_neighbour_mutation_takes_the_next_candidate_and_stays_within_the_caps() -> None:
+    """With every gene mutated that way: one up or one down, never below the smallest or above what the gene may take."""
+
+    class Always(np.random.Generator):
+        """Mutates every gene to a neighbouring size; the sides are those of the generator."""
+
+        def random(self, size: object = None) -> np.ndarray:  # type: ignore[override]
+            return np.full(size, 0.5)  # type: ignore[call-overload,no-any-return]
+
+    limits = np.array([4, 2, 1])
+    part = _Part(np.array([1, 2, 4, 8]), limits, lambda sizes: sizes.sum(axis=1).astype(float), [])
+    rng = Always(np.random.PCG64(0))
+    before = np.array([[0, 0, 0], [3, 1, 0], [1, 1, 0], [2, 0, 0]] * 20)
+    after = part._mutated(rng, before, rate=1.0)
+    assert (after >= 0).all()
+    assert (after < limits).all()
+    assert set((after - before)[:, 0]) == {-1, 0, 1}
+    middle = (before[:, 0] > 0) & (before[:, 0] < 3)
+    assert set((after - before)[middle, 0]) == {-1, 1}  # inside, a neighbour is never the size itself
+    assert (after[:, 2] == 0).all()
