@@ -162,6 +162,10 @@ def test_overlapping_transfers_go_to_further_tracks() -> None:
         ((4, 0), "compute"),
         ((4, 2000), "receive"),
     ]
+    order = {
+        (e["pid"], e["tid"]): e["args"]["sort_index"] for e in of_phase(trace, "M") if e["name"] == "thread_sort_index"
+    }
+    assert order == {(pid, tid): tid for pid, tid in tracks}
     moved = {e["name"]: e["args"] for e in of_phase(trace, "X") if e["cat"] in ("send", "receive")}
     assert set(moved) == {"0SEND_F0", "0SEND_F1", "1RECV_F0", "1RECV_F1"}
     assert (moved["0SEND_F1"]["bytes"], moved["0SEND_F1"]["to"], moved["0SEND_F1"]["torch"]) == (
