@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Any, NoReturn
 
 COMMANDS: dict[str, str] = {
@@ -76,6 +76,8 @@ def guarded(name: str, action: Callable[[], int]) -> int:
 
     A character that the terminal's encoding lacks is printed as `?`.
     """
+    if sys.stderr is None:  # closed: what is said there goes nowhere, and not to stdout
+        sys.stderr = StringIO()
     if sys.stdout is None:
         return _end(name, "standard output is closed", FAILURE)
     for stream in (sys.stdout, sys.stderr):

@@ -118,6 +118,15 @@ def test_closed_output_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err == "pipeplan check: standard output is closed\n"
 
 
+def test_closed_stderr_leaves_stdout_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What would be said on stderr goes nowhere: results alone are on stdout, and a complaint is its exit code."""
+    for words, code in ((CHECK, 0), (("check", "/no/such/file"), 4)):
+        monkeypatch.setattr(sys, "stderr", None)
+        assert cli.main(words) == code
+        out = capsys.readouterr().out
+        assert out.count("\n") == (1 if code == 0 else 0)
+
+
 def test_a_reader_that_goes_ends_the_command_silently(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
