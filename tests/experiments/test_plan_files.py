@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.plan_files import ProblemTable
+from experiments.output import InputError
+from experiments.plan_files import ProblemTable, read_plan
 from experiments.problem_options import add_problem_arguments
 
 DOCUMENT: dict[str, Any] = {
@@ -219,3 +220,28 @@ def test_options_that_say_the_same_as_the_plan_are_taken(capsys: pytest.CaptureF
     )
     code, out, _ = run(capsys, "export", "--format", "text", "--plan", str(path), *words)
     assert (code, out) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (
+            "plan.stages.0.device",
+            "$.plan.stages[0].device = 1: unknown key (did you mean devices?); choose from layers, devices",
+        ),
+        ("plan.seconds", "choose from planner, schedule, replication, microbatches, stages"),
+        ("problem.precission", "(did you mean precision?); choose from cluster, batch, workload"),
+        ("plan.replication", "$.plan.replication = 1: expected `str`, got `int`"),
+        ("problem.precision", "$.problem.precision = 1: expected `str`, got `int`"),
+    ],
+)
+def test_an_unknown_key_names_those_of_its_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, path: str, said: str
+) -> None:
+    """At any depth: path, value, the closest key, and the keys that the table has."""
+    file = tmp_path / "p.json"
+    file.write_text(changed(path, 1), encoding="utf-8")
+    assert run(capsys, "check", str(file))[0] == 4
+    with pytest.raises(InputError) as caught:
+        read_plan(str(file))
+    assert said in str(caught.value)
