@@ -146,9 +146,14 @@ class Plan:
 
     @property
     def notation(self) -> str:
-        """As the papers write it: `16` (data parallel), `15-1`, `straight` (every stage on one device)."""
+        """As the papers write it: `16` (data parallel), `15-1`, `straight` (every stage on one device).
+
+        More than eight stages of equally many replicas are counted: `32x8` for 32 stages of 8.
+        """
         if len(self.stages) > 1 and all(count == 1 for count in self.replicas):
             return "straight"
+        if len(self.stages) > 8 and len(set(self.replicas)) == 1:
+            return f"{len(self.stages)}x{self.replicas[0]}"
         return "-".join(map(str, self.replicas))
 
 

@@ -11,7 +11,7 @@ from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.grid import FINALISTS, Point, _Search
 from planners.tight_memory import in_flight
-from simulator import Problem, build_schedule, simulate
+from simulator import Plan, Problem, Stage, build_schedule, simulate
 from simulator.workloads import workload_from_spec
 from simulator.workloads.synthetic import chain, uniform_chain
 from tests.planners.test_bounds import _gpu, _switched
@@ -109,6 +109,13 @@ def test_the_closed_form_is_close_to_the_replay(point: Point, elements: float, p
     width = 2.0 * problem.element_bytes + problem.optimizer_bytes
     held = 8 * parameters * width / len(point.groups)
     assert candidate.fullest * _gpu().memory_bytes == pytest.approx(held + fullest, rel=1e-9)
+    state, again, kept = search._like_stage(point)
+    assert again == 0.0
+    assert (state + kept * search.held(point)[0]).sum(axis=1).max() == pytest.approx(held + fullest, rel=1e-3)
+    # No point beats its balance at will; where nothing is sent it attains it.
+    assert search._at_best(point) <= candidate.seconds
+    if elements < 1e5 and parameters < 10**6:
+        assert search._at_best(point) == pytest.approx(candidate.seconds, rel=error)
 
 
 def test_few_points_are_replayed() -> None:
@@ -125,3 +132,11 @@ def test_llama_on_64_devices() -> None:
     outcome = simulate(problem, make_plan("pipeline-data", problem).plan)
     assert outcome.fits
     assert outcome.iteration_seconds < 10.48
+
+
+def test_many_equal_stages_are_counted() -> None:
+    """Nine stages of two replicas are `9x2`, not nine numbers; unequal ones keep theirs."""
+    stages = tuple(Stage((number,), (2 * number, 2 * number + 1)) for number in range(9))
+    assert Plan("test", "1f1b", stages, (1,)).notation == "9x2"
+    assert Plan("test", "1f1b", stages[:8], (1,)).notation == "2-2-2-2-2-2-2-2"
+    assert Plan("test", "1f1b", (*stages[:8], Stage((8,), (16,))), (1,)).notation == "2-2-2-2-2-2-2-2-1"
