@@ -109,6 +109,12 @@ def opposite(**given: Any) -> Timeline:
     return recurrence.replay(lower(schedule, given_costs(4, 1.0, 2.0, devices=schedule, **given)))
 
 
+def seven_kinds() -> Timeline:
+    """Two stages a device, whole and halved backwards, updates: seven entries of a legend."""
+    schedule = from_text("0F0 2F0 2I0 0B0 2W0\n1F0 3F0 3B0 1B0")
+    return recurrence.replay(lower(schedule, given_costs(4, 1.0, 2.0, update=0.5, devices=schedule), updates=True))
+
+
 def test_pipelines_in_opposite_directions_stand_by_device() -> None:
     """Four devices, each with a stage of either direction: rows 0, 1, 2, 3, not both holders of stage 0 first."""
     assert [row.label for row in gantt_rows(opposite())] == [
@@ -402,6 +408,7 @@ def test_gantt_charts_of_families_can_be_read(name: str) -> None:
     [
         pytest.param(lambda: opposite(transfer=0.1), id="opposite directions"),
         pytest.param(lambda: replicated(2), id="replicas"),
+        pytest.param(lambda: seven_kinds(), id="a long legend"),
         pytest.param(lambda: replicated(60), id="rows shared"),
         pytest.param(lambda: replayed("gpipe", 30, 40, transfer=0.1), id="many rows and boxes"),
         pytest.param(lambda: replayed("interleaved-1f1b", 32, 16, chunks=8), id="eight stages a device"),
