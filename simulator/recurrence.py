@@ -47,7 +47,7 @@ class Prepared:
 def prepare(program: Program) -> Prepared:
     """Order a program for replay; DeadlockError if no order exists, ValueError for lanes that share a device."""
     if (program.lane_sharing >= 0).any():
-        raise ValueError("the recurrence cannot replay lanes that share a device; use the event loop")
+        raise ValueError("the recurrence cannot replay lanes that share a device; use the engine simpy or compiled")
     tasks = len(program)
     counts = np.diff(program.dependency_offsets)
     order, position = _order(program.lane_offsets, program.dependency_offsets, program.dependency)

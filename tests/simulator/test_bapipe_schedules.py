@@ -243,7 +243,7 @@ def test_split_lanes_agree_on_both_engines() -> None:
 def test_lanes_that_share_are_left_to_the_engine() -> None:
     """The recurrence says that it cannot share a device."""
     schedule = build_schedule("fbp-as", 2, 2)
-    with pytest.raises(ValueError, match="use the event loop"):
+    with pytest.raises(ValueError, match="use the engine simpy or compiled"):
         recurrence.replay(lower(schedule, given_costs(2, 1.0, 2.0, devices=schedule)))
 
 

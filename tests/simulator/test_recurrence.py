@@ -145,7 +145,7 @@ def test_shared_lanes_are_refused() -> None:
     """Lanes that share a device need the event engine, and the message says so."""
     program = one_forward_one_backward()
     shared = replace(program, lane_sharing=np.zeros(program.lanes, dtype=np.int32))
-    with pytest.raises(ValueError, match="use the event loop"):
+    with pytest.raises(ValueError, match="use the engine simpy or compiled"):
         recurrence.prepare(shared)
 
 
