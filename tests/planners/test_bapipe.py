@@ -204,6 +204,18 @@ def test_streaming_schedules_are_for_boards_that_stream() -> None:
     assert make_plan("bapipe", blocking, Request(schedule="1f1b-sno")).plan.schedule == "1f1b-sno"
 
 
+@pytest.mark.parametrize("schedule", ["pipedream", "interleaved-1f1b"])
+def test_schedules_without_a_flush_or_with_chunks_are_not_bapipes(schedule: str) -> None:
+    """Either is enough to refuse."""
+    gpus = Problem(uniform_chain(8), load_cluster("pipedream-b").take(4), 8)
+    assert "with one stage a device" in str(applicable_planners(gpus, Request(schedule=schedule))["bapipe"])
+
+
+def test_a_stage_hands_over_one_two_four_layers_but_keeps_one() -> None:
+    """Of seven layers at most six go; the only layer of a stage stays."""
+    assert [bapipe._powers(size - 1) for size in (7, 5, 2, 1)] == [[1, 2, 4], [1, 2, 4], [1], []]
+
+
 def test_forwards_beside_backwards_are_chosen_where_bandwidth_is_tight() -> None:
     """Links that carry a feature in between F and F+B: the rule and the simulation both take FBP-AS."""
     cluster = slow_links(load_cluster("fpga-vcu118-4"), 1e7)
