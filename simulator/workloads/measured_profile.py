@@ -85,7 +85,7 @@ class ProfileMeasurement(_Table, frozen=True, kw_only=True):
 
     model: _Text
     device: _Text
-    device_name: _Text
+    device_name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
     torch: _Text
     input_shape: list[_Count]
     warm_up: Annotated[int, msgspec.Meta(ge=0)]

@@ -115,3 +115,9 @@ def test_impossible_sizes_are_refused(make: object, rule: str) -> None:
     """One line with rule and value."""
     with pytest.raises(ValueError, match=rule):
         make()  # type: ignore[operator]
+
+
+def test_one_class_is_possible() -> None:
+    """A head of one feature: 2,048 weights and a bias."""
+    (head,) = (layer for layer in resnet(50, classes=1).layers if layer.name == "fc")
+    assert head.parameters == 2049

@@ -96,6 +96,7 @@ def without(key: str) -> Callable[[dict[str, Any]], object]:
         (without("edges"), r"profile.json: \$\.edges: is missing"),
         (lambda one: one.update(minibatch=0), r"\$\.minibatch = 0: expected `int` >= 1"),
         (lambda one: one.update(extra=1), r"unknown key"),
+        (lambda one: one["measurement"].update(device_name="x" * 101), r"\$\.measurement\.device_name = 'xxx.* <= 100"),
         (lambda one: one.update(format="other"), r"\$\.format = 'other': must be 'pipeplan-profile-1'"),
         (lambda one: one.update(edges=[[1, 0]]), r"topological order .* got edge \(1, 0\)"),
         (

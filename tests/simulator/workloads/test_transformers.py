@@ -129,3 +129,10 @@ def test_impossible_shapes_are_refused(make: object, rule: str) -> None:
     """One line with rule and value."""
     with pytest.raises(ValueError, match=rule):
         make()  # type: ignore[operator]
+
+
+def test_the_smallest_sizes_are_possible() -> None:
+    """One head of one feature, one block, one token, a vocabulary of one."""
+    block = 2 + (3 + 3) + (1 + 1) + 2 + (4 + 4) + (4 + 1)
+    assert gpt(1, 1, 1, 1, 1).parameters() == (1 + 1) + block + 2
+    assert llama(1, 1, 1, 1, 1, 1).layers[-1].kind == "loss"
