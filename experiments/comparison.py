@@ -29,7 +29,8 @@ because it does not apply, or by an error; `interrupted`: stopped before it had 
 class ComparedPlan:
     """One planner's answer: how it was found and what its replay gave; both None where it has no plan.
 
-    reason: why there is no plan, or why it does not fit, one line; error: what was raised, if anything was
+    reason: why there is no plan, or why it does not fit, or what to know of one that does, one line
+    error: what was raised, if anything was
     """
 
     planner: str
@@ -187,7 +188,8 @@ def _ask(problem: Problem, request: Request, name: str, seed: int, costs: LayerC
     except ValueError as error:
         return ComparedPlan(name, "failed", reason=str(error), error=error)
     if outcome.fits:
-        return ComparedPlan(name, "fits", planned, outcome, outcome.warning)
+        notes = (outcome.warning, planned.details.get("cuts_left_out"))
+        return ComparedPlan(name, "fits", planned, outcome, "; ".join(str(note) for note in notes if note))
     fullest = outcome.fullest
     reason = (
         f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,32 @@ def test_replica_updates_are_an_option_of_the_problem(capsys: pytest.CaptureFixt
 def test_devices_in_a_row_are_a_range(devices: tuple[int, ...], text: str) -> None:
     """As the table prints them."""
     assert device_ranges(devices) == text
+
+
+def test_a_wide_graph_is_planned_and_what_was_not_tried_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """12 branches of two convolutions have 3^12 ways to be cut: both commands plan, and say that these are not all."""
+    layer = (
+        "node{number} -- Conv2d(3, 3, kernel_size=(1, 1)) -- forward_compute_time=1.0, backward_compute_time=2.0, "
+        "activation_size=6144.000, parameter_size=36.000"
+    )
+    lines = [layer.format(number=number) for number in range(26)]
+    for branch in range(12):
+        path = (0, 2 * branch + 1, 2 * branch + 2, 25)
+        lines += [f"\tnode{one} -- node{other}" for one, other in itertools.pairwise(path)]
+    profile = tmp_path / "wide.txt"
+    profile.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = [
+        "--profile",
+        str(profile),
+        "--profiled-minibatch",
+        "64",
+        "--cluster",
+        "pipedream-a:1",
+        "--planner",
+        "pipedream",
+    ]
+    for command in (["plan", *words], ["compare", *words, "--no-figures", "--out", str(tmp_path / "out")]):
+        assert main(command) == 0
+        assert "the graph has more than 2,000 ways to be cut" in " ".join(capsys.readouterr().out.split())
