@@ -7,7 +7,7 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import BruteForce, Evaluator, Request, make_plan
-from simulator import Outcome, Problem, simulate
+from simulator import Engine, Outcome, Problem, simulate
 from simulator.workloads.synthetic import random_chain, uniform_chain
 from tests.planners.conftest import line
 
@@ -30,12 +30,13 @@ def slow_line(seed: int) -> Problem:
     return Problem(workload, shared, int(rng.integers(2, 9)), recompute=bool(rng.integers(2)))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nothing_in_the_space_beats_the_proven_plan_on_the_reference(seed: int) -> None:
-    """Slow cables, latency, contention and the update included."""
+@pytest.mark.parametrize(("seed", "engine"), [(0, "compiled"), (0, "recurrence"), (1, "compiled"), (2, "recurrence")])
+def test_nothing_in_the_space_beats_the_proven_plan_on_the_reference(seed: int, engine: Engine) -> None:
+    """Slow cables, latency, contention and the update included, also where the search's engine knows no contention."""
     problem = slow_line(seed)
-    planner = BruteForce(Request())
-    found = make_plan("brute-force", problem)
+    request = Request(engine=engine)
+    planner = BruteForce(request)
+    found = make_plan("brute-force", problem, request)
     best = min(outcome.iteration_seconds for outcome in reference(problem, planner) if outcome.fits)
     assert simulate(problem, found.plan).iteration_seconds == best
     assert found.optimal_among.startswith("straight pipelines")
@@ -45,7 +46,7 @@ def test_nothing_in_the_space_beats_the_proven_plan_on_the_reference(seed: int) 
 def test_contention_decides_between_plans_that_idle_links_rank_otherwise() -> None:
     """On idle links a looped schedule wins; where links contend fewer transfers do."""
     problem = Problem(uniform_chain(6), load_cluster("dapple-c").take(3), 32)
-    request = Request(microbatches=8)
+    request = Request(microbatches=8, engine="recurrence")
     contended = make_plan("brute-force", problem, request)
     idle = make_plan("brute-force", replace(problem, contention=False), request)
     assert (contended.plan.schedule, idle.plan.schedule) == ("eager-1f1b", "looped-bfs")
