@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
+from planners.balanced_partition import makespans
 from simulator import (
     LayerCosts,
     Plan,
@@ -68,6 +69,41 @@ def test_the_fastest_cuts_are_those_of_all(costs: PartitionCosts, microbatches: 
                 all(costs.seconds(other, count) <= costs.seconds(cuts, count) for count in (1, 10**6))
                 for _, other in found
             )
+
+
+def by_hand(durations: list[list[float]]) -> float:
+    """When the last micro-batch leaves the last process: durations by process and micro-batch, each waits for both before it."""
+    ends = [0.0] * len(durations[0])
+    for process in durations:
+        free = 0.0
+        for number, seconds in enumerate(process):
+            free = ends[number] = max(free, ends[number]) + seconds
+    return ends[-1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_smaller_last_micro_batch_waits_its_turn(seed: int) -> None:
+    """Two passes, forward down the stages and backward up again, and one micro-batch more, no longer than the others."""
+    rng = np.random.default_rng(seed)
+    layers, whole = 4, int(rng.integers(0, 5))
+    stage, link = rng.integers(1, 9, (2, 1, 5, 5)).astype(float), rng.integers(0, 9, (2, 2, 5)).astype(float)
+    full = PartitionCosts(stage, (0, 0, 0), link, np.ones((2, 5)))
+    last = PartitionCosts(
+        np.floor(stage * rng.random(stage.shape)), (0, 0, 0), np.floor(link * rng.random(link.shape)), np.ones((2, 5))
+    )
+    cuts = np.array(list(combinations(range(1, layers), 2)))
+    found = makespans(full, cuts, whole, last)
+    for row, (first, second) in enumerate(cuts.tolist()):
+        bounds = [(0, first), (first, second), (second, layers)]
+        seconds = 2.0  # a latency at each cut
+        for number in (0, 1):
+            processes = []
+            for s, (begin, end) in enumerate(bounds):
+                processes.append([one.stage_seconds[number, 0, begin, end] for one in (*[full] * whole, last)])
+                if s < 2:
+                    processes.append([one.link_seconds[number, s, end] for one in (*[full] * whole, last)])
+            seconds += by_hand(processes if number == 0 else processes[::-1])
+        assert found[row] == seconds
 
 
 def test_a_slow_link_moves_the_cut() -> None:
