@@ -215,6 +215,9 @@ def test_an_asynchronous_stream_sums_the_gradients_of_every_round(replicas: tupl
     begin, end = program.lane_offsets[ties], program.lane_offsets[ties + 1]
     updated_first = timeline.start[(timeline.stage == 0) & (timeline.kind == OpKind.UPDATE)]
     assert timeline.end[begin:end].max() <= updated_first.max()
+    for number, done in zip(timeline.microbatch[begin:end].tolist(), timeline.end[begin:end].tolist(), strict=True):
+        of_round = (timeline.stage == 0) & (timeline.kind == OpKind.UPDATE) & (timeline.microbatch // first == number)
+        assert timeline.start[of_round].min() >= done  # the update of the same round waits, not the next one
     assert rounds > 1
 
 
