@@ -14,6 +14,7 @@ from planners.candidates import (
     microbatch_counts,
     stage_devices,
     stages_per_device,
+    straight_shape,
 )
 from planners.search import Score
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem
@@ -34,6 +35,7 @@ def _problem(layers: int = 6, speeds: tuple[float, ...] = (1.0,) * 4, batch: int
         (6, "looped-bfs", (0, 1, 2, 0, 1, 2)),  # two stages a device: three devices for six layers
         (5, "looped-bfs", (0, 1, 0, 1)),
         (9, "looped-bfs", (0, 1, 2, 3, 0, 1, 2, 3)),
+        (2, "looped-bfs", (0, 0)),
         (1, "looped-bfs", (0,)),
     ],
 )
@@ -50,6 +52,17 @@ def test_requested_stages_and_chunks_decide_the_devices() -> None:
     assert stage_devices(problem, "looped-bfs", Request(chunks=3)) == (0, 1, 2) * 3
     assert stage_devices(problem, "gpipe", Request(stages=2), (3, 1, 0)) == (3, 1)
     assert stages_per_device(problem, Request(chunks=3), "gpipe") == 1
+
+
+def test_stages_that_no_devices_hold_are_refused() -> None:
+    """Four devices hold eight stages of a looped schedule, two each, and four of any other."""
+    problem = _problem(12)
+    assert straight_shape(problem, Request(schedule="looped-bfs", stages=8)) is None
+    assert straight_shape(problem, Request(schedule="gpipe", stages=4)) is None
+    assert straight_shape(problem, Request(stages=12, chunks=3)) is None
+    for request in (Request(schedule="looped-bfs", stages=10), Request(schedule="gpipe", stages=5)):
+        assert "are more than 4 devices hold" in (straight_shape(problem, request) or "")
+    assert Request(microbatches=1, stages=1, chunks=1).microbatches == 1
 
 
 def test_choices_of_devices_are_the_fastest_kinds_and_each_kind() -> None:
