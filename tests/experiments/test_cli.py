@@ -144,6 +144,7 @@ def test_a_mistake_is_one_line(
     assert err.count("\n") == 1
     assert said in err
     assert "Traceback" not in err
+    assert "Errno" not in err
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -92,6 +92,13 @@ def test_simulate_writes_the_schedule_and_its_trace(capsys: pytest.CaptureFixtur
     assert {event["name"] for event in written["traceEvents"] if event["ph"] == "X"} >= {"0F0", "1B2"}
 
 
+@pytest.mark.parametrize("name", ["chart", "chart.png", "chart.svg"])
+def test_simulate_draws_the_timeline(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    """--gantt FILE is two pictures, with or without an ending."""
+    assert run(capsys, *SIMULATE, "--schedule", "gpipe", "--gantt", str(tmp_path / name))[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chart.png", "chart.svg"]
+
+
 def test_sizes_that_are_equal_are_for_torch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Seconds a sample with one size everywhere: the CSV is written."""
     path = tmp_path / "ops.csv"

@@ -220,3 +220,18 @@ def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
 
     print_json({"a": float("inf"), "b": [float("nan"), 1.5]})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
+
+
+def test_no_command_is_the_help_and_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """`pipeplan` alone: exit code 2, the commands on stderr, each with a sentence."""
+    assert cli.main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert all(name in err for name in cli.COMMANDS)
+
+
+def test_figures_stand_to_the_right_and_words_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """A column of numbers with units is aligned at its end, one with a word in it at its beginning, the first always so."""
+    print_table("Title", ("1st", "number", "mixed"), [("1", "7 of 16", "7"), ("22", "1,024.5", "seven")])
+    rows = [line.rstrip() for line in capsys.readouterr().out.splitlines() if "7" in line or "seven" in line]
+    assert rows == [" 1    7 of 16  7", " 22   1,024.5  seven"]
