@@ -123,3 +123,29 @@ def test_methods_without_a_rule_for_rounds_are_refused(method: str, blobs: DataS
     network = perceptron(2, blobs.features, blobs.classes, hidden=7)
     with pytest.raises(ValueError, match="naive and pipedream are for both"):
         train(order, method, network, blobs, MomentumSGD(), SETTINGS)
+
+
+@pytest.mark.parametrize("replicas", [(1, 1), (3, 1)])
+def test_the_learning_rate_follows_the_minibatches(replicas: tuple[int, ...], blobs: DataSet) -> None:
+    """Each update asks for the rate of the mini-batches before it: all of them, or on three replicas every third one."""
+    order = training_order(timeline_of(replicas, "overlapped"), 1)
+    asked: list[int] = []
+
+    def schedule(update: int, updates: int) -> float:
+        asked.append(update)
+        return 1.0
+
+    network = perceptron(2, blobs.features, blobs.classes, hidden=7)
+    train(order, "pipedream", network, blobs, MomentumSGD(), dataclasses.replace(SETTINGS, schedule=schedule))
+    assert set(asked) == set(range(order.minibatches))
+    if replicas == (3, 1):
+        expected = [min(3 * version, order.minibatches - 1) for version in range(order.minibatches // 3 + 1)]
+        assert all(asked.count(update) > 1 for update in expected)
+
+
+def test_every_test_sample_counts(blobs: DataSet) -> None:
+    """A test set of a single sample has its loss."""
+    single = dataclasses.replace(blobs, test_x=blobs.test_x[:1], test_labels=blobs.test_labels[:1])
+    order = training_order(timeline_of((1, 1), "overlapped"), 1)
+    network = perceptron(2, blobs.features, blobs.classes, hidden=7)
+    assert (train(order, "pipedream", network, single, MomentumSGD(), SETTINGS).evaluated_loss > 0).all()
