@@ -455,3 +455,10 @@ def test_a_hierarchy_cannot_hold_15_to_1(shared_data: Path) -> None:
     hierarchical = partition(table, (4, 4), (12e9, 1.25e9))
     assert notation(hierarchical) == "12-2-1-1"
     assert hierarchical.slowest_stage_seconds > planned(shared_data, "vgg16", 64, 16).slowest_stage_seconds
+
+
+def test_loading_data_is_no_work_of_a_stage() -> None:
+    """Seconds of an input layer are not counted, whatever was measured."""
+    layers = (Layer("data", "input", 0.0, 0, 1.0, 1.0), Layer("layer", "linear", 1.0, 1, 1.0, 1.0))
+    table = state_table(Workload("loaded", layers, ((0, 1),), minibatch=1), np.array([5.0, 2.0]))
+    assert table.seconds.tolist() == [2.0]
