@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from planners.search import Evaluator, Request
 from simulator import (
-    MOST_OPS,
     VERSION_METHODS,
     InfeasiblePlanError,
     LayerCosts,
     Plan,
     Problem,
     Stage,
+    check_size,
     equal_microbatches,
     schedule_families,
     stages_from_cuts,
@@ -20,6 +20,9 @@ from simulator import (
 
 CHUNKS = 2
 """Stages a device of a plan for a looped or interleaved schedule, where the network has layers enough."""
+
+MOST_OPS = 2**22
+"""Forwards and backwards of a plan at most that a search tries: it replays many, and its last ones on SimPy."""
 
 RISES = 3
 """Slower plans in a row after which still more micro-batches are not tried."""
@@ -132,10 +135,11 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
             raise ValueError(
                 f"micro-batches must be at most the batch of {batch} samples, got {request.microbatches} micro-batches"
             )
+        check_size(devices, request.microbatches, most=MOST_OPS)
         return (request.microbatches,)
     powers = [2**power for power in range(batch.bit_length()) if 2**power <= batch]
     counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
-    most = MOST_OPS // (2 * devices)  # more no schedule can have on as many stages
+    most = MOST_OPS // (2 * devices)
     return tuple(sorted(count for count in counts if least <= count <= max(most, least)))
 
 

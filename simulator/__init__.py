@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from simulator.plan_costs import BUCKET_BYTES, MOST_BUCKETS, PlanCosts
     from simulator.prediction import PREDICTION_RULES, PredictionRule
     from simulator.program import DeadlockError, LaneKind, Program
-    from simulator.schedule import MOST_OPS, Schedule, ScheduleError, check_size
+    from simulator.schedule import Schedule, ScheduleError, check_size
     from simulator.schedule_checks import check_schedule
     from simulator.schedule_text import from_text, from_torch_csv, read_schedule, to_text, to_torch_csv
     from simulator.schedules import (
@@ -96,7 +96,6 @@ _HOME = {
     "read_profile": "workloads",
     "workload_from_spec": "workloads",
     "workload_names": "workloads",
-    "MOST_OPS": "schedule",
     "Schedule": "schedule",
     "ScheduleError": "schedule",
     "check_schedule": "schedule_checks",
@@ -184,7 +183,6 @@ __all__ = [
     "LETTERS",
     "METHOD_SCHEDULES",
     "MOST_BUCKETS",
-    "MOST_OPS",
     "OPTIMIZER_STATES",
     "PREDICTION_RULES",
     "REPLICA_UPDATES",

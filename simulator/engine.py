@@ -33,14 +33,22 @@ import simpy
 from simulator.program import DeadlockError, LaneKind, Program, describe_deadlock
 from simulator.timeline import Timeline, timeline_of
 
+MOST_TASKS = 2**23
+"""Tasks of a program at most: about a kilobyte and ten microseconds each."""
+
 
 def replay(program: Program, *, contention: bool = False) -> Timeline:
     """Replay a program on SimPy.
 
     contention: transfers and all-reduces queue on the channels of their routes, as above; otherwise links are unlimited and
         each takes its idle seconds
-    Raises DeadlockError naming devices, positions and ops.
+    Raises DeadlockError naming devices, positions and ops; ValueError for more than MOST_TASKS.
     """
+    if len(program) > MOST_TASKS:
+        raise ValueError(
+            f"the SimPy engine replays at most {MOST_TASKS:,} tasks, got {len(program):,}; the engine 'compiled' gives the same "
+            "times and replays more"
+        )
     run = _Run(program, contention)
     return run.timeline()
 

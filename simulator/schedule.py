@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -17,17 +19,32 @@ Lanes = Literal["shared", "split"]
 LANES: tuple[str, ...] = get_args(Lanes)
 
 
-MOST_OPS = 4_000_000
-"""Forwards and backwards of a schedule at most; the replay of as many takes minutes and gigabytes."""
+MOST_OPS = 2**26
+"""Forwards and backwards of a schedule at most: 4,096 stages and 8,192 micro-batches, the largest that was replayed."""
+
+OP_BYTES = 150
+"""Memory of an op while its schedule is built and replayed by the recurrence: 143 bytes measured, at every size."""
 
 
-def check_size(stages: int, microbatches: int) -> None:
-    """ValueError for a schedule with more than MOST_OPS, before anything of it is built."""
-    if 2 * stages * microbatches > MOST_OPS:
+def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS) -> None:
+    """ValueError for a schedule of more than `most` ops, or more than this machine's memory holds, before any of it is built."""
+    ops = 2 * stages * microbatches
+    what = f"a forward and a backward of {stages} stages and {microbatches} micro-batches"
+    if ops > most:
+        raise ValueError(f"a schedule has at most {most:,} ops: {what} are more")
+    memory = _memory_bytes()
+    if ops * OP_BYTES > memory:
         raise ValueError(
-            f"a schedule has at most {MOST_OPS:,} ops: a forward and a backward of {stages} stages and {microbatches} "
-            "micro-batches are more"
+            f"{what} need about {ops * OP_BYTES / 2**30:.3g} GiB of memory, this machine has {memory / 2**30:.3g} GiB"
         )
+
+
+def _memory_bytes() -> float:
+    """Memory of this machine; unlimited where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 class ScheduleError(ValueError):

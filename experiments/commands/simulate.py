@@ -172,6 +172,8 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     from simulator import (
         build_schedule,
         check_schedule,
+        check_size,
+        engine,
         read_schedule,
         repeated_minibatches,
         schedule_families,
@@ -196,6 +198,8 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     microbatches, minibatches = arguments.microbatches, 1
     if family is not None:
         microbatches, minibatches = _stream(arguments, family, options)
+    if arguments.engine == "simpy":
+        check_size(arguments.stages, microbatches * minibatches, most=engine.MOST_TASKS)
     schedule = build_schedule(arguments.schedule, arguments.stages, microbatches, **options)
     return schedule if minibatches == 1 else repeated_minibatches(schedule, minibatches)
 
