@@ -100,7 +100,7 @@ def schedules(rows: Sequence[Row]) -> Figure:
     time.axvline(1.5, color=FAINT, linewidth=1, linestyle=":")
     time.annotate(
         "SR = (F+B)/2",
-        (1.5, 0.5),
+        (1.5, 0.8),
         (4, 0),
         xycoords=time.get_xaxis_transform(),
         textcoords="offset points",
