@@ -2,13 +2,14 @@
 
 A clock replays a schedule and gives its timeline; the numerics of training take their order, and their time axis, from
 that timeline. Two clocks: stage seconds given as numbers, and a plan of a workload on a cluster. Both replay without
-contention (one device a stage, transfers between neighbours), on the compiled recurrence.
+contention, on the compiled recurrence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -32,7 +33,17 @@ from simulator import (
     recurrence,
     version_table,
 )
-from simulator.training import Convolution, DataSet, Dense, Network, TrainingOrder, joined, repeated, training_order
+from simulator.training import (
+    REPLICATED_METHODS,
+    Convolution,
+    DataSet,
+    Dense,
+    Network,
+    TrainingOrder,
+    joined,
+    repeated,
+    training_order,
+)
 
 Clock = Callable[[Schedule, int], Timeline]
 """(schedule, T) -> its timeline; a mini-batch has T micro-batches, whatever the mini-batch's seconds."""
@@ -63,6 +74,7 @@ class GivenClock:
             update=self.update,
             predict=self.predict,
             transfer=self.transfer / per_minibatch,
+            devices=schedule,
         )
         return recurrence.replay(lower(schedule, costs, updates=True))
 
@@ -78,7 +90,8 @@ class ClusterClock:
     def __call__(self, schedule: Schedule, per_minibatch: int) -> Timeline:
         """Replay; ValueError for more micro-batches than samples."""
         sizes = equal_microbatches(self.problem.batch, per_minibatch)
-        costs = PlanCosts(self.problem, Plan("clock", schedule.name, self.stages, sizes), self.layer_costs)
+        plan = Plan("clock", schedule.name, self.stages, sizes, "split" if schedule.flush else "round-robin")
+        costs = PlanCosts(self.problem, plan, self.layer_costs)
         program = lower(
             schedule,
             costs,
@@ -91,10 +104,16 @@ class ClusterClock:
 
 @dataclass(frozen=True, slots=True)
 class MethodOrder:
-    """The ops of a whole training run of one method, and the weight copies that each stage holds."""
+    """The ops of a whole training run of one method, and what its timeline says of weight versions, a number a stage.
+
+    copies: of the weights, held at most; forward_difference, backward_difference: updates missing at most, as
+        `VersionTable` counts them (behind a warm-up, which misses none)
+    """
 
     order: TrainingOrder
     copies: tuple[int, ...]
+    forward_difference: tuple[int, ...]
+    backward_difference: tuple[int, ...]
 
 
 def method_order(
@@ -106,31 +125,57 @@ def method_order(
     *,
     flushed: str = FLUSHED,
     warmup: int = 0,
+    replicas: Sequence[int] = (),
+    replica_updates: str = "overlapped",
 ) -> MethodOrder:
     """Order of `minibatches` mini-batches of a method, T = `per_minibatch`.
 
     Synchronous: one flushed iteration, repeated. Asynchronous: the whole run as one timeline, behind `warmup` synchronous
-    mini-batches (PipeMare's T3). ValueError for an unknown method, or a warm-up that leaves no mini-batch.
+    mini-batches (PipeMare's T3).
+    replicas: of each stage, which take mini-batches in turn and update by `replica_updates` (T is 1); none where empty
+    ValueError for an unknown method, a warm-up that leaves no mini-batch, or replicas of a method that is not for them.
     """
     if method not in METHOD_SCHEDULES:
         raise ValueError(f"method {method!r} is unknown; choices: {', '.join(METHOD_SCHEDULES)}")
     if not 0 <= warmup < minibatches:
         raise ValueError(f"the warm-up must have 0 to {minibatches - 1} of {minibatches} mini-batches, got {warmup}")
-    iteration = training_order(clock(build_schedule(flushed, stages, per_minibatch), per_minibatch), per_minibatch)
+    if replicas:
+        _check_replicas(method, per_minibatch, minibatches, replicas)
+        schedule = build_schedule(
+            "1f1b-rr", stages, minibatches, replicas=tuple(replicas), replica_updates=replica_updates
+        )
+        return _method_order(method, clock(schedule, 1), 1)
+    iteration = clock(build_schedule(flushed, stages, per_minibatch), per_minibatch)
     if method == "synchronous":
-        return MethodOrder(repeated(iteration, minibatches), (1,) * stages)
+        one = _method_order(method, iteration, per_minibatch)
+        return replace(one, order=repeated(one.order, minibatches))
     schedule = build_schedule(
         METHOD_SCHEDULES[method],
         stages,
         per_minibatch * (minibatches - warmup),
         microbatches_per_minibatch=per_minibatch,
     )
-    timeline = clock(schedule, per_minibatch)
-    order = training_order(timeline, per_minibatch)
-    copies = COPY_RULES[method](version_table(timeline, per_minibatch))
-    if warmup:
-        order = joined(repeated(iteration, warmup), order)
-    return MethodOrder(order, tuple(copies.tolist()))
+    found = _method_order(method, clock(schedule, per_minibatch), per_minibatch)
+    if not warmup:
+        return found
+    return replace(found, order=joined(repeated(training_order(iteration, per_minibatch), warmup), found.order))
+
+
+def _method_order(method: str, timeline: Timeline, per_minibatch: int) -> MethodOrder:
+    table = version_table(timeline, per_minibatch)
+    counts = (COPY_RULES[method](table), table.forward_difference(), table.backward_difference())
+    return MethodOrder(training_order(timeline, per_minibatch), *(tuple(count.tolist()) for count in counts))
+
+
+def _check_replicas(method: str, per_minibatch: int, minibatches: int, replicas: Sequence[int]) -> None:
+    if method not in REPLICATED_METHODS:
+        raise ValueError(
+            f"replicas that take turns train by the methods {' and '.join(REPLICATED_METHODS)}, got {method!r}"
+        )
+    if per_minibatch != 1:
+        raise ValueError(f"replicas in turn take whole mini-batches, T = 1, got T = {per_minibatch}")
+    if max(replicas) > minibatches:
+        raise ValueError(f"{max(replicas)} replicas need as many mini-batches, got {minibatches}")
 
 
 def with_seconds(order: TrainingOrder, minibatch_seconds: float) -> TrainingOrder:
@@ -174,12 +219,18 @@ def network_workload(network: Network, data: DataSet) -> Workload:
     return Workload(f"{data.name} network", tuple(layers), edges)
 
 
-def network_clock(network: Network, data: DataSet, cluster: Cluster, batch: int, optimizer: str) -> ClusterClock:
-    """The trained network itself on the first devices of a cluster, one block a device.
+def network_clock(
+    network: Network, data: DataSet, cluster: Cluster, batch: int, optimizer: str, replicas: Sequence[int] = ()
+) -> ClusterClock:
+    """The trained network itself on the first devices of a cluster, one block a stage.
 
-    batch: samples a mini-batch; optimizer: one of `simulator.OPTIMIZER_STATES`
+    batch: samples a mini-batch; optimizer: one of `simulator.OPTIMIZER_STATES`; replicas: devices of each stage, one unless
+    given
     """
     problem = Problem(network_workload(network, data), cluster, batch, optimizer=optimizer)
     devices = [device for server in cluster.servers for device in server]
-    stages = tuple(Stage((number,), (devices[number],)) for number in range(len(network)))
+    ends = tuple(accumulate(replicas or (1,) * len(network)))
+    stages = tuple(
+        Stage((number,), tuple(devices[begin:end])) for number, (begin, end) in enumerate(pairwise((0, *ends)))
+    )
     return ClusterClock(problem, stages, LayerCosts(problem))

@@ -89,6 +89,7 @@ class GivenCosts:
     predict: seconds of a weight prediction per stage, or () for none
     transfer_seconds: one way between neighbouring stages on different devices
     devices: device of each replica of each stage
+    in_turn: the replicas of a stage take mini-batches in turn and update together
     per_sample: the numbers of forwards and gradients are per sample of the op, else per op whatever it covers
     """
 
@@ -101,6 +102,7 @@ class GivenCosts:
     per_sample: bool = False
     devices: tuple[tuple[int, ...], ...] = ()
     predict: tuple[float, ...] = ()
+    in_turn: bool = False
 
     channels: tuple[Channel, ...] = ()
 
@@ -129,8 +131,8 @@ class GivenCosts:
         return Transfer(seconds, 0.0)
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """None: numbers describe stages of one device."""
-        return ()
+        """One that takes no time where replicas take turns: their update waits for the gradients of them all."""
+        return (Bucket(1.0, 0.0),) if self.in_turn and len(self.devices[stage]) > 1 else ()
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:
@@ -183,6 +185,7 @@ def given_costs(
         per_sample=per_sample,
         devices=_devices_of_stages(devices) if devices is not None else tuple((stage,) for stage in range(stages)),
         predict=per_stage("predict", predict),
+        in_turn=devices is not None and not devices.flush,
     )
 
 

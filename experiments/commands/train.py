@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from experiments.commands.simulate import count, numbers
+from experiments.commands.simulate import count, counts, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from simulator import PredictionRule
     from simulator.training import DataSet, Network, TrainingRun
 
+DEFAULT_STAGES = 8
+
 DEFAULT_CLUSTER = "dapple-b"
 """16 servers of one V100: one stage a server."""
+
+DEFAULT_UPDATES = "overlapped"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="synchronous, naive, pipedream, vertical-sync, 2bw, spectrain-v1, spectrain-v2, xpipe, xpipe-exact, pipeoptim "
         "or pipemare",
     )
-    parser.add_argument("--stages", type=count, default=8, metavar="N", help="stages, one block each (default 8)")
+    parser.add_argument(
+        "--stages",
+        type=count,
+        metavar="N",
+        help=f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)",
+    )
     parser.add_argument(
         "--microbatches-per-minibatch", type=count, default=1, metavar="T", help="micro-batches an update (default 1)"
+    )
+    parser.add_argument(
+        "--replicas",
+        type=counts,
+        metavar="R,…",
+        help="replicas of each stage that take mini-batches in turn (pipedream, naive)",
+    )
+    parser.add_argument(
+        "--replica-updates", metavar="RULE", help="when replicas update: overlapped (default) or barrier"
     )
     training = parser.add_argument_group("training")
     training.add_argument("--data", default="digits", metavar="NAME", help="digits (default), breast-cancer or wine")
@@ -106,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         learning_rate=arguments.lr,
         schedule=LEARNING_RATE_SCHEDULES[arguments.lr_schedule],
     )
-    stages, per_minibatch = arguments.stages, arguments.microbatches_per_minibatch
+    stages, per_minibatch = _stages(arguments), arguments.microbatches_per_minibatch
     rule.check(stages, per_minibatch)
     if arguments.batch < per_minibatch:
         raise UsageError(f"--batch {arguments.batch} samples cannot be cut into {per_minibatch} micro-batches")
@@ -117,7 +135,14 @@ def run(arguments: argparse.Namespace) -> int:
     clock, seconds_of = _clock(arguments, network, data)
     with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):
         found = method_order(
-            arguments.method, stages, per_minibatch, minibatches, clock, warmup=arguments.warmup_minibatches or 0
+            arguments.method,
+            stages,
+            per_minibatch,
+            minibatches,
+            clock,
+            warmup=arguments.warmup_minibatches or 0,
+            replicas=arguments.replicas or (),
+            replica_updates=arguments.replica_updates or DEFAULT_UPDATES,
         )
         trained = runs(
             found.order,
@@ -135,6 +160,34 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, trained, found, seconds_of)
     return 0
+
+
+def _stages(arguments: argparse.Namespace) -> int:
+    """Stages asked for; UsageError for replicas of other stages, of a method without a rule for them, or an unknown rule."""
+    from experiments.output import UsageError
+    from simulator import REPLICA_UPDATES
+    from simulator.training import REPLICATED_METHODS
+
+    replicas, updates = arguments.replicas, arguments.replica_updates
+    if replicas is None:
+        if updates is not None:
+            raise UsageError("--replica-updates goes with --replicas")
+        return arguments.stages or DEFAULT_STAGES
+    if arguments.method not in REPLICATED_METHODS:
+        raise UsageError(
+            f"--replicas goes with --method {' or '.join(REPLICATED_METHODS)}, not {arguments.method}: no paper says what "
+            "others do where replicas of a stage update in rounds"
+        )
+    if updates not in (None, *REPLICA_UPDATES):
+        raise UsageError(f"--replica-updates {updates!r} is unknown; choices: {', '.join(REPLICA_UPDATES)}")
+    if arguments.microbatches_per_minibatch != 1:
+        raise UsageError(
+            "--replicas take whole mini-batches in turn: --microbatches-per-minibatch must be 1, got "
+            f"{arguments.microbatches_per_minibatch}"
+        )
+    if arguments.stages not in (None, len(replicas)):
+        raise UsageError(f"--replicas has counts of {len(replicas)} stages, --stages is {arguments.stages}")
+    return len(replicas)
 
 
 def read_rule(arguments: argparse.Namespace) -> PredictionRule:
@@ -180,22 +233,23 @@ def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tu
         if arguments.forward is None or arguments.backward is None:
             raise UsageError(f"--{given[0]} needs both --forward and --backward")
         clock = GivenClock(
-            _for_stages(arguments.forward, arguments.stages),
-            _for_stages(arguments.backward, arguments.stages),
+            _for_stages(arguments.forward, len(network)),
+            _for_stages(arguments.backward, len(network)),
             arguments.update or 0.0,
             arguments.predict or 0.0,
             arguments.transfer or 0.0,
         )
         return clock, "given seconds"
     cluster = load_cluster(arguments.cluster or DEFAULT_CLUSTER)
-    if len(cluster.devices) < arguments.stages:
-        raise UsageError(
-            f"--stages {arguments.stages}: cluster {cluster.name} has {len(cluster.devices)} devices, one a stage"
-        )
+    replicas = arguments.replicas or [1] * len(network)
+    if len(cluster.devices) < sum(replicas):
+        asked = f"--stages {len(network)}" if arguments.replicas is None else f"--replicas of {sum(replicas)} in all"
+        raise UsageError(f"{asked}: cluster {cluster.name} has {len(cluster.devices)} devices, one a stage or replica")
     optimizer = "momentum" if arguments.optimizer == "sgd" else "adam"
     return (
-        network_clock(network, data, cluster, arguments.batch, optimizer),
-        f"the network's own layers on {cluster.name}, one stage a device, without contention",
+        network_clock(network, data, cluster, arguments.batch, optimizer, replicas),
+        f"the network's own layers on {cluster.name}, one {'stage' if arguments.replicas is None else 'replica'} a device, "
+        "without contention",
     )
 
 
@@ -221,7 +275,9 @@ def _document(
 ) -> dict[str, Any]:
     return {
         "method": arguments.method,
-        "stages": arguments.stages,
+        "stages": len(found.copies),
+        "replicas": list(found.order.replicas),
+        "replica_updates": None if arguments.replicas is None else arguments.replica_updates or DEFAULT_UPDATES,
         "microbatches_per_minibatch": arguments.microbatches_per_minibatch,
         "data": arguments.data,
         "network": arguments.network,
@@ -233,6 +289,8 @@ def _document(
         "minibatches": minibatches,
         "seconds_of": seconds_of,
         "weight_copies_per_stage": found.copies,
+        "forward_difference_per_stage": found.forward_difference,
+        "backward_difference_per_stage": found.backward_difference,
         "runs": [record(run, found.copies) for run in trained],
     }
 
@@ -252,12 +310,15 @@ def _print(arguments: argparse.Namespace, trained: Sequence[TrainingRun], found:
         )
         for run in trained
     ]
-    t = arguments.microbatches_per_minibatch
-    title = f"{arguments.method}: {arguments.stages} stages, T = {t}, {arguments.optimizer} {arguments.lr:g} on {arguments.data}"
+    stages = f"{len(found.copies)} stages, T = {arguments.microbatches_per_minibatch}"
+    if arguments.replicas is not None:
+        stages = f"replicas {'-'.join(map(str, arguments.replicas))}, {arguments.replica_updates or DEFAULT_UPDATES}"
+    title = f"{arguments.method}: {stages}, {arguments.optimizer} {arguments.lr:g} on {arguments.data}"
     print_table(title, ("seed", "train loss", "test accuracy", "diverged", "prediction error ratio"), rows)
     print(
         f"mean train loss {mean(run.train_loss for run in trained):.4f}, "
         f"test accuracy {mean(run.test_accuracy for run in trained):.1%}; "
-        f"weight copies by stage {' '.join(map(str, found.copies))}"
+        f"weight copies by stage {' '.join(map(str, found.copies))}; updates missing at forward "
+        f"{' '.join(map(str, found.forward_difference))}, at backward {' '.join(map(str, found.backward_difference))}"
     )
     print(f"{trained[0].simulated_seconds:.6g} simulated seconds: {seconds_of}")

@@ -28,13 +28,14 @@ from simulator.training.optimizers import (
 )
 from simulator.training.order import TrainingOrder, joined, repeated, training_order
 from simulator.training.run import TrainingRun, TrainingSettings
-from simulator.training.train import minibatches_per_epoch, runs, train, train_seeds
+from simulator.training.train import REPLICATED_METHODS, minibatches_per_epoch, runs, train, train_seeds
 
 __all__ = [
     "DATA_SETS",
     "LEARNING_RATE_SCHEDULES",
     "NETWORKS",
     "OPTIMIZERS",
+    "REPLICATED_METHODS",
     "Adam",
     "Block",
     "Convolution",

@@ -18,6 +18,9 @@ from simulator.training.run import TrainingRun, TrainingSettings
 REPLICATED_RULES = (Naive, Stashing)
 """Rules that use a replica's own versions only, and so hold where replicas of a stage take mini-batches in turn."""
 
+REPLICATED_METHODS = tuple(name for name, rule in PREDICTION_RULES.items() if isinstance(rule, REPLICATED_RULES))
+"""Methods of these rules."""
+
 
 def minibatches_per_epoch(data: DataSet, batch: int) -> int:
     """Whole mini-batches in an epoch; ValueError unless 1 <= batch <= training samples."""
@@ -60,7 +63,7 @@ def train_seeds(
     if max(order.replicas) > 1 and not isinstance(chosen, REPLICATED_RULES):
         raise ValueError(
             f"method {method!r} is defined for stages without replicas in turn, got replicas {list(order.replicas)}; "
-            f"naive and pipedream are for both"
+            f"{' and '.join(REPLICATED_METHODS)} are for both"
         )
     chosen.check(order.stages, order.microbatches_per_minibatch)
     # a diverging run overflows by design and is reported as diverged

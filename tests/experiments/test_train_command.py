@@ -12,9 +12,21 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.training_clocks import GivenClock, method_order, network_workload, with_seconds
-from simulator import COPY_RULES, METHOD_SCHEDULES
-from simulator.training import DATA_SETS, DataSet, convolutional, perceptron
+from experiments.training_clocks import GivenClock, method_order, network_clock, network_workload, with_seconds
+from hardware_profiles import load_cluster
+from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, build_schedule
+from simulator.training import (
+    DATA_SETS,
+    OPTIMIZERS,
+    DataSet,
+    MomentumSGD,
+    TrainingSettings,
+    convolutional,
+    perceptron,
+    train,
+    training_order,
+)
+from tests.simulator.training.test_replicas import SETTINGS, losses_by_versions
 
 KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
 UNIT = GivenClock((4.0,) * 3, (8.0,) * 3)
@@ -135,6 +147,67 @@ def test_copies_are_those_of_the_timeline() -> None:
     assert set(METHOD_SCHEDULES) == set(COPY_RULES)
 
 
+@pytest.mark.parametrize(("rule", "missing"), [("overlapped", [2, 0]), ("barrier", [1, 0])])
+def test_replicas_train_on_the_versions_of_their_timeline(
+    capsys: pytest.CaptureFixture[str], clusters: None, rule: str, missing: list[int]
+) -> None:
+    """3-1: a run of the command has the losses of the timeline's versions, which it prints; the clock knows the rounds."""
+    words = "--method pipedream --microbatches-per-minibatch 1 --stages 2 --replicas 3,1 --optimizer adam --seeds 1"
+    found = document(capsys, *words.split(), "--replica-updates", rule, "--forward", "3,1", "--backward", "6,2")
+    assert (found["replicas"], found["replica_updates"], found["stages"]) == ([3, 1], rule, 2)
+    assert (found["weight_copies_per_stage"], found["forward_difference_per_stage"]) == ([2, 1], missing)
+    assert found["backward_difference_per_stage"] == [missing[0] - 1, 0]
+    data = DATA_SETS["wine"]()
+    schedule = build_schedule("1f1b-rr", 2, 24, replicas=(3, 1), replica_updates=rule)
+    timeline = GivenClock((3.0, 1.0), (6.0, 2.0))(schedule, 1)
+    order = training_order(timeline, 1)
+    run = train(
+        order, "pipedream", perceptron(2, data.features, data.classes), data, OPTIMIZERS["adam"](), TrainingSettings(8)
+    )
+    assert found["runs"][0]["train_loss"] == run.train_loss
+    assert found["runs"][0]["simulated_seconds"] == timeline.makespan_seconds
+    straight = document(capsys, *words.replace("--replicas 3,1", "").split())
+    assert straight["replica_updates"] is None
+    assert straight["runs"][0]["train_loss"] != run.train_loss
+
+
+@pytest.mark.parametrize("rule", ["overlapped", "barrier"])
+def test_replicas_are_trained_by_the_version_table(rule: str, clusters: None) -> None:
+    """The order of the command gives each mini-batch the loss that the version table defines; 4-2-2, both rules."""
+    data, replicas, clock = DATA_SETS["wine"](), (4, 2, 2), GivenClock((4.0, 2.0, 2.0), (8.0, 4.0, 4.0))
+    found = method_order("pipedream", 3, 1, 24, clock, replicas=replicas, replica_updates=rule)
+    network = perceptron(3, data.features, data.classes, hidden=7)
+    run = train(found.order, "pipedream", network, data, MomentumSGD(), SETTINGS)
+    timeline = clock(build_schedule("1f1b-rr", 3, 24, replicas=replicas, replica_updates=rule), 1)
+    assert run.update_loss == pytest.approx(losses_by_versions(replicas, timeline, data, 24), rel=1e-9)
+    assert run.weight_copies_per_stage == found.copies
+
+
+def test_replicas_have_devices_of_their_own(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
+    """3-1 takes four devices of the cluster; its rounds are all-reduced on the cluster's links; the table names the plan."""
+    words = "--method naive --microbatches-per-minibatch 1 --stages 2 --replicas 3,1 --cluster dapple-b:4"
+    code, out, _ = trained(capsys, *words.split())
+    assert code == 0
+    assert "naive: replicas 3-1, overlapped" in out
+    assert "weight copies by stage 1 1; updates missing at forward 2 0, at backward 1 0" in " ".join(out.split())
+    assert "on dapple-b, one replica a device" in " ".join(out.split())
+    network = perceptron(2, 5, 3)
+    clock = network_clock(network, DATA_SETS["wine"](), load_cluster("dapple-b:4"), 8, "adam", (3, 1))
+    assert [stage.devices for stage in clock.stages] == [(0, 1, 2), (3,)]
+    timeline = clock(build_schedule("1f1b-rr", 2, 24, replicas=(3, 1)), 1)
+    reduced = timeline.kind == OpKind.REDUCE
+    assert (timeline.end[reduced] > timeline.start[reduced]).all()
+    assert reduced.sum() == 24 // 3
+
+
+def test_orders_of_replicas_are_checked() -> None:
+    """T, the method and the number of mini-batches, where no command line stands before."""
+    with pytest.raises(ValueError, match=r"by the methods naive and pipedream, got 'xpipe'"):
+        method_order("xpipe", 3, 1, 6, UNIT, replicas=(2, 1, 1))
+    with pytest.raises(ValueError, match=r"T = 1, got T = 2"):
+        method_order("naive", 3, 2, 6, UNIT, replicas=(2, 1, 1))
+
+
 def test_data_parallel_seconds_replace_those_of_the_order() -> None:
     """A mini-batch every 5 s, the order of the numbers unchanged."""
     order = method_order("synchronous", 3, 2, 4, UNIT).order
@@ -184,6 +257,22 @@ def test_the_network_as_a_workload() -> None:
         ("--method xpipe --forward 1 --backward 1 --cluster dapple-b", "does not go with --forward"),
         ("--method xpipe --cluster dapple-b:2", "--stages 3: cluster dapple-b has 2 devices"),
         ("--method xpipe --cluster atlantis", "atlantis"),
+        (
+            "--method vertical-sync --replicas 2,1,1",
+            "--replicas goes with --method naive or pipedream, not vertical-sync",
+        ),
+        ("--method pipedream --replicas 2,1,1", "--microbatches-per-minibatch must be 1, got 2"),
+        ("--method naive --microbatches-per-minibatch 1 --replicas 2,1", "counts of 2 stages, --stages is 3"),
+        (
+            "--method naive --microbatches-per-minibatch 1 --replicas 25,1,1 --forward 1 --backward 1",
+            "25 replicas need as many mini-batches, got 24",
+        ),
+        (
+            "--method naive --microbatches-per-minibatch 1 --replicas 15,1,1",
+            "--replicas of 17 in all: cluster dapple-b has 16",
+        ),
+        ("--method naive --replica-updates barrier", "--replica-updates goes with --replicas"),
+        ("--method naive --replicas 2,1,1 --replica-updates late", "'late' is unknown; choices: overlapped, barrier"),
     ],
 )
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], clusters: None, words: str, message: str) -> None:

@@ -20,6 +20,7 @@ from simulator import (
     Workload,
     build_program,
     build_schedule,
+    given_costs,
     lower,
     recurrence,
     simulate,
@@ -270,3 +271,21 @@ def test_a_flat_ring_is_what_its_library_knows() -> None:
     either = dataclasses.replace(cluster, allreduce="fastest")
     assert either.allreduce_seconds(range(16), 1e9) < 0.65 * flat
     assert cluster.take(12).allreduce == "flat-ring"
+
+
+@pytest.mark.parametrize("rule, seconds", [("overlapped", 258.0), ("barrier", 366.0)])
+def test_given_numbers_know_the_rounds(rule: str, seconds: float) -> None:
+    """Without the seconds of an all-reduce an update still waits for the gradients of all replicas of its round."""
+    replicas = (4, 2, 2)
+    schedule = build_schedule("1f1b-rr", 3, 80, replicas=replicas, replica_updates=rule)
+    costs = given_costs(3, [4.0, 2.0, 2.0], [8.0, 4.0, 4.0], devices=schedule)
+    program = lower(schedule, costs, updates=True)
+    timeline = recurrence.replay(program)
+    assert timeline.makespan_seconds == seconds == simpy_engine.replay(program).makespan_seconds
+    update, backward = timeline.kind == OpKind.UPDATE, timeline.kind == OpKind.BACKWARD
+    for stage, count in enumerate(replicas):
+        ended = np.zeros(80 // count)
+        mine = backward & (timeline.stage == stage)
+        np.maximum.at(ended, timeline.microbatch[mine] // count, timeline.end[mine])
+        mine = update & (timeline.stage == stage)
+        assert (timeline.start[mine] >= ended[timeline.microbatch[mine] // count]).all()
