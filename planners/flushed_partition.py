@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream_kernels import RING, Floats, Integers, synchronization_seconds
+from planners.pipedream_kernels import RING, Floats, Integers, stage_parameters, synchronization_seconds
 from planners.pipedream_table import StateTable
 from simulator import kernel
 
@@ -86,6 +86,7 @@ def _within(
     fewest, following = _fewest_devices(
         table.seconds,
         table.parameter_bytes,
+        table.copy_bytes,
         table.stash_bytes,
         table.output_bytes,
         table.states.predecessors,
@@ -122,14 +123,11 @@ def _within(
 
 
 def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: FlushedStage) -> float:
-    compute, parameters = (
-        float(totals[stage.stop - 1] - (totals[stage.start - 1] if stage.start > 0 else 0.0))
-        for totals in (table.seconds, table.parameter_bytes)
-    )
+    compute = float(table.seconds[stage.stop - 1] - (table.seconds[stage.start - 1] if stage.start > 0 else 0.0))
     return float(
         _microbatch_seconds(
             compute,
-            parameters,
+            table.stage_parameter_bytes(stage.start, stage.stop),
             pipeline.samples,
             pipeline.microbatches,
             pipeline.collective_bandwidth,
@@ -152,6 +150,7 @@ def _microbatch_seconds(
 def _fewest_devices(
     seconds: Floats,
     parameter_bytes: Floats,
+    copy_bytes: Floats,
     stash_bytes: Floats,
     output_bytes: Floats,
     predecessors: Integers,
@@ -177,11 +176,11 @@ def _fewest_devices(
             rest = fewest[k - 1, last + 1]
             for position in range(offsets[last] - 1, offsets[last + 1]) if rest < devices else range(0):
                 start = predecessors[position] + 1 if position >= offsets[last] else 0
-                entry, stash, parameters, compute = 0.0, stash_bytes[last], parameter_bytes[last], seconds[last]
+                entry, stash, compute = 0.0, stash_bytes[last], seconds[last]
+                parameters = stage_parameters(parameter_bytes, copy_bytes, start, last)
                 if start > 0:
                     entry = output_bytes[start - 1]
                     stash -= stash_bytes[start - 1]
-                    parameters -= parameter_bytes[start - 1]
                     compute -= seconds[start - 1]
                 room = memory - weight_copies * parameters
                 if room < 0 or 2.0 * entry / bandwidth > limit:

@@ -244,7 +244,7 @@ def stage_cost(
     first: whether the stage begins its pipeline; nothing is sent to it then
     """
     form = _checked_variant(variant)
-    parameters = _slice(table.parameter_bytes, stage.start, stage.stop)
+    parameters = table.stage_parameter_bytes(stage.start, stage.stop)
     divisor = below if first else 1
     seconds = _one_stage_seconds(form, inner_seconds, parameters, collective_bandwidth, stage.workers, divisor)
     if activation_transfers and not first:
@@ -293,7 +293,7 @@ def _load_kernels() -> None:
     """Compile the kernels, or load them from numba's cache, by a search over one state: seconds once, then nothing."""
     one, nothing = np.ones((1, 1), dtype=np.bool_), np.zeros(1)
     states = AntichainStates(one, one, one, np.zeros(0, dtype=np.int32), np.zeros(2, dtype=np.int64))
-    table = StateTable(states, nothing, nothing, nothing, nothing, nothing, nothing)
+    table = StateTable(states, nothing, nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing)
     _Search(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0, 0.0, False).expand(1, Fraction(0), 0, 1)
 
 
@@ -387,6 +387,7 @@ class _Search:
             table.seconds,
             table.augmented_output_bytes if script else table.output_bytes,
             table.parameter_bytes,
+            table.copy_bytes,
             table.activation_bytes if script else table.stash_bytes,
             table.states.predecessors,
             table.states.offsets,

@@ -31,6 +31,13 @@ _SLACK = 1.0 - 1e-12
 
 
 @kernel(error_model="numpy")
+def stage_parameters(parameter_bytes: Floats, copy_bytes: Floats, start: int, last: int) -> float:
+    """Bytes of the weights of the stage of states [start, last]; see `StateTable`."""
+    own = parameter_bytes[last] - (parameter_bytes[start - 1] if start > 0 else 0.0)
+    return own + copy_bytes[start, last] if copy_bytes.size > 0 else own
+
+
+@kernel(error_model="numpy")
 def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float, replicas: int) -> float:
     """Seconds of the gradient all-reduce of one stage, before the division by `replicas`."""
     if form in (RING, BARRIER):
@@ -145,6 +152,7 @@ def solve_row(
     seconds: Floats,
     output_bytes: Floats,
     parameter_bytes: Floats,
+    copy_bytes: Floats,
     stash_bytes: Floats,
     predecessors: Integers,
     offsets: Integers,
@@ -164,7 +172,7 @@ def solve_row(
 ) -> None:
     """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `best` (states, workers + 1).
 
-    seconds, parameter_bytes, stash_bytes: (states,), over the layers of each state
+    seconds, parameter_bytes, stash_bytes: (states,), over the layers of each state; copy_bytes: see `StateTable`
     output_bytes: (states,), of the cut behind each state
     inner: (contexts, states, states), seconds of a slice i..j on one component of this level; (1, 0, 0) at the
         lowest level, where it is the difference of `seconds`
@@ -180,7 +188,6 @@ def solve_row(
     lowest = inner.shape[1] == 0
     most_replicas = 1 if straight else workers
     base_seconds = seconds[start - 1] if start > 0 else 0.0
-    base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
     base_stash = stash_bytes[start - 1] if start > 0 else 0.0
     flights, weights = np.empty((0, 0)), np.empty((0, 0))
     if memory_here:
@@ -205,7 +212,7 @@ def solve_row(
             continue
 
         # The whole slice as one stage.
-        parameters = parameter_bytes[state] - base_parameters
+        parameters = stage_parameters(parameter_bytes, copy_bytes, start, state)
         stash = stash_bytes[state] - base_stash
         for total in range(1, most_replicas + 1):
             entry = output_bytes[start - 1] if start > 0 else 0.0
@@ -234,7 +241,7 @@ def solve_row(
             cut, replicas = split[state - 1, total], last[state - 1, total]
             if cut < 0 or not _is_inside(predecessors, offsets, cut, state):
                 continue
-            parameters = parameter_bytes[state] - parameter_bytes[cut]
+            parameters = stage_parameters(parameter_bytes, copy_bytes, cut + 1, state)
             stash = stash_bytes[state] - stash_bytes[cut]
             if (
                 memory_here
@@ -273,7 +280,7 @@ def solve_row(
             bound *= _SLACK
             if bound >= longest:
                 continue
-            parameters = parameter_bytes[state] - parameter_bytes[cut]
+            parameters = stage_parameters(parameter_bytes, copy_bytes, cut + 1, state)
             stash = stash_bytes[state] - stash_bytes[cut]
             best_cut, floor_cut = best[cut], floor[cut]
             for total in range(2, workers + 1):
@@ -349,6 +356,7 @@ def solve_all_rows(
     seconds: Floats,
     output_bytes: Floats,
     parameter_bytes: Floats,
+    copy_bytes: Floats,
     stash_bytes: Floats,
     predecessors: Integers,
     offsets: Integers,
@@ -386,6 +394,7 @@ def solve_all_rows(
             seconds,
             output_bytes,
             parameter_bytes,
+            copy_bytes,
             stash_bytes,
             predecessors,
             offsets,

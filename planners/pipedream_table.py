@@ -7,16 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.pipedream_kernels import stage_parameters
 from simulator import AntichainStates, Workload, antichain_states, measured_layer_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateTable:
-    """What the dynamic program needs of a network at one mini-batch: one figure a state, of all its layers.
+    """What the dynamic programs need of a network at one mini-batch: one figure a state, of all its layers.
+
+    A stage's copy of a shared weight counts in its memory and in the all-reduce of its own replicas. What no stage knows
+    alone is left out: the all-reduce of that weight between the stages that share it, which the replay has.
 
     states: the antichain states, in topological order
     seconds: forward + backward of a mini-batch on one device, (states,)
-    parameter_bytes: weights, (states,)
+    parameter_bytes: weights, those that layers share at their owner alone, (states,)
+    copy_bytes: what a stage of states [start, last] holds of weights whose owner is in another stage, [start, last];
+        (0, 0) where no layers share weights
     stash_bytes: what a mini-batch in flight keeps from forward to backward, (states,)
     activation_bytes: every layer's output, (states,); the official script's measure of memory
     output_bytes: tensors that cross the cut behind the state, each producer once, (states,)
@@ -26,6 +32,7 @@ class StateTable:
     states: AntichainStates
     seconds: NDArray[np.float64]
     parameter_bytes: NDArray[np.float64]
+    copy_bytes: NDArray[np.float64]
     stash_bytes: NDArray[np.float64]
     activation_bytes: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
@@ -34,6 +41,10 @@ class StateTable:
     def __len__(self) -> int:
         """Number of states."""
         return len(self.seconds)
+
+    def stage_parameter_bytes(self, start: int, stop: int) -> float:
+        """Weights of the stage of states [start, stop), its copies of shared ones with them."""
+        return float(stage_parameters(self.parameter_bytes, self.copy_bytes, start, stop - 1))
 
     @property
     def one_device_seconds(self) -> float:
@@ -101,11 +112,29 @@ def state_table(
         states=states,
         seconds=states.totals(np.where(works, seconds, 0.0)),
         parameter_bytes=states.totals(parameters),
+        copy_bytes=_copies(workload, states) * width,
         stash_bytes=states.totals(stashes),
         activation_bytes=states.totals(np.where(works, outputs, 0.0)),
         output_bytes=states.crossing(outputs),
         augmented_output_bytes=states.augmented_totals(outputs),
     )
+
+
+def _copies(workload: Workload, states: AntichainStates) -> NDArray[np.float64]:
+    """Elements of shared weights that the stage of states [start, last] holds without their owner, [start, last]."""
+    tied = workload.tied_weights()
+    if not tied:
+        return np.zeros((0, 0))
+    count = states.members.shape[0]
+    copies = np.zeros((count, count))
+    for weight in tied:
+        # Layers within the states before each one and, one further, within it.
+        using = np.concatenate([[0], states.members[:, list(weight.layers)].sum(axis=1)])
+        owning = np.concatenate([[0], states.members[:, weight.layers[0]].astype(np.int64)])
+        uses = using[None, 1:] > using[:-1, None]
+        owns = owning[None, 1:] > owning[:-1, None]
+        copies += weight.parameters * (uses & ~owns)
+    return copies
 
 
 def _minibatch(workload: Workload, minibatch: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
@@ -15,16 +16,23 @@ from planners.pipedream_planner import in_flight
 from simulator import Problem, simulate
 from simulator.workloads import workload_from_spec
 from simulator.workloads.synthetic import chain as compute_chain
-from tests.planners.test_pipedream import chain
+from tests.planners.test_pipedream import network, tabled
 
 
-def slowest(table_of: dict[str, list[float]], pipeline: FlushedPipeline, stages: tuple[FlushedStage, ...]) -> float:
-    """Seconds of the slowest stage or transfer; infinite where a stage does not fit."""
+def slowest(
+    table_of: dict[str, list[float]], pipeline: FlushedPipeline, stages: tuple[FlushedStage, ...], tied: bool
+) -> float:
+    """Seconds of the slowest stage or transfer; infinite where a stage does not fit.
+
+    tied: the last layer uses the first one's weights, whose copy it needs in another stage
+    """
     worst = 0.0
     for position, stage in enumerate(stages):
         compute, weights, outputs = (
             sum(table_of[name][stage.start : stage.stop]) for name in ("seconds", "weights", "outputs")
         )
+        if tied and position == len(stages) - 1 > 0:
+            weights += table_of["weights"][0]
         entry = table_of["outputs"][stage.start - 1] if stage.start else 0.0
         flights = pipeline.in_flight[len(stages) - position - 1]
         kept = outputs + flights * entry if pipeline.recompute else flights * outputs
@@ -55,7 +63,14 @@ def test_no_partition_is_faster(data: st.DataObject) -> None:
         bandwidth=data.draw(st.sampled_from([1.0, 10.0])),
         collective_bandwidth=data.draw(st.sampled_from([1.0, 10.0])),
     )
-    table = chain(of["seconds"], figures[1], of["outputs"])
+    tied = data.draw(st.booleans()) and count > 1
+    if tied:
+        of["weights"][-1] = 0.0
+    workload = network(of["seconds"], [int(one) for one in of["weights"]], of["outputs"])
+    if tied:
+        head = replace(workload.layers[-1], tied_to=workload.layers[0].name, tied_parameters=figures[1][0])
+        workload = replace(workload, layers=(*workload.layers[:-1], head))
+    table = tabled(workload)
     best = float("inf")
     for stages in range(1, min(devices, count) + 1):
         for cuts in combinations(range(1, count), stages - 1):
@@ -63,12 +78,12 @@ def test_no_partition_is_faster(data: st.DataObject) -> None:
             for replicas in product(range(1, devices + 1), repeat=stages):
                 if sum(replicas) <= devices:
                     plan = tuple(map(FlushedStage, bounds[:-1], bounds[1:], replicas))
-                    best = min(best, slowest(of, pipeline, plan))
+                    best = min(best, slowest(of, pipeline, plan, tied))
     found = flushed_partition(table, pipeline)
     assert (found is None) == (best == float("inf"))
     if found is not None:
         assert sum(stage.replicas for stage in found) <= devices
-        assert slowest(of, pipeline, found) <= best * (1 + 2 * PRECISION)
+        assert slowest(of, pipeline, found, tied) <= best * (1 + 2 * PRECISION)
 
 
 def test_one_version_of_the_weights_fits_where_several_do_not() -> None:

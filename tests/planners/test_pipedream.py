@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -28,14 +30,19 @@ from simulator import Layer, LayerCosts, Problem, Workload, read_profile
 VARIANTS = ("paper", "barrier", "script", "literal")
 
 
-def chain(seconds: list[float], parameters: list[int], outputs: list[float]) -> StateTable:
-    """A chain of measured layers, one sample a mini-batch, one byte an element."""
+def network(seconds: list[float], parameters: list[int], outputs: list[float]) -> Workload:
+    """A chain of measured layers, one sample a mini-batch."""
     layers = tuple(
         Layer(f"layer{i}", "linear", 1.0, p, o, o, 1, ((1, s / 3, s * 2 / 3),))
         for i, (s, p, o) in enumerate(zip(seconds, parameters, outputs, strict=True))
     )
     edges = tuple((i, i + 1) for i in range(len(layers) - 1))
-    return tabled(Workload("chain", layers, edges, minibatch=1, bytes_per_element=4))
+    return Workload("chain", layers, edges, minibatch=1, bytes_per_element=4)
+
+
+def chain(seconds: list[float], parameters: list[int], outputs: list[float]) -> StateTable:
+    """The table of such a chain, one byte an element."""
+    return tabled(network(seconds, parameters, outputs))
 
 
 def tabled(workload: Workload) -> StateTable:
@@ -43,8 +50,8 @@ def tabled(workload: Workload) -> StateTable:
 
 
 @st.composite
-def tables(draw: st.DrawFn, most: int = 6) -> StateTable:
-    """Random graphs of whole numbers, up to `most` layers: ties are common."""
+def networks(draw: st.DrawFn, most: int = 6) -> Workload:
+    """Random graphs of whole numbers, up to `most` layers: equal costs are common. In every other one layers share weights."""
     count = draw(st.integers(1, most))
     edges = set()
     for consumer in range(1, count):
@@ -57,7 +64,31 @@ def tables(draw: st.DrawFn, most: int = 6) -> StateTable:
         )
         for i in range(count)
     )
-    return tabled(Workload("random", layers, tuple(sorted(edges)), minibatch=1, bytes_per_element=4))
+    if draw(st.booleans()):
+        for user in range(1, count):
+            owner = layers[draw(st.integers(0, user - 1))]
+            if owner.parameters and not owner.tied_to and draw(st.booleans()):
+                shared = replace(layers[user], parameters=0, tied_to=owner.name, tied_parameters=owner.parameters)
+                layers = (*layers[:user], shared, *layers[user + 1 :])
+    return Workload("random", layers, tuple(sorted(edges)), minibatch=1, bytes_per_element=4)
+
+
+@st.composite
+def tables(draw: st.DrawFn, most: int = 6) -> StateTable:
+    """The tables of such networks."""
+    return tabled(draw(networks(most)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(networks(8))
+def test_a_stage_holds_copies_of_weights_that_it_shares(workload: Workload) -> None:
+    """The weights of every stage are those that its layers bring to a device, one byte each."""
+    table = tabled(workload)
+    costs = LayerCosts(Problem(workload, load_cluster("pipedream-a").take(1), 1))
+    for start, stop in combinations(range(len(table) + 1), 2):
+        if start == 0 or table.states.contains(stop - 1, start - 1):
+            expected = costs.weight_elements(table.states.stage_layers(start, stop))
+            assert table.stage_parameter_bytes(start, stop) == expected
 
 
 def nested_chains(table: StateTable, start: int, stop: int) -> Iterator[list[tuple[int, int]]]:
@@ -118,7 +149,7 @@ def recurrence(
         return between(table.seconds, i, j) if k < 0 else best(k, i, j, workers[k])
 
     def one(k: int, i: int, j: int, m: int, below: int) -> float:
-        weights, bandwidth = between(table.parameter_bytes, i, j), bandwidths[k]
+        weights, bandwidth = table.stage_parameter_bytes(i, j + 1), bandwidths[k]
         if variant == "script":
             return (slice_seconds(k - 1, i, j) + 4 * (m - 1) * weights / (bandwidth * m) / below) / m
         ring = 2 * (m - 1) * weights / bandwidth / (m if variant in ("paper", "barrier") else 1)
@@ -241,7 +272,7 @@ def memory_needs(table: StateTable, levels: list[list[LevelStage]], workers: tup
         downstream = sum(count for _, count in flat[position + 1 :])
         lower = stage.start - 1
         stash = table.stash_bytes[stage.stop - 1] - (table.stash_bytes[lower] if lower >= 0 else 0)
-        weights = table.parameter_bytes[stage.stop - 1] - (table.parameter_bytes[lower] if lower >= 0 else 0)
+        weights = table.stage_parameter_bytes(stage.start, stage.stop)
         needs.append((1 + ceil(downstream / replicas)) * (stash + weights) + weights)
     return needs
 

@@ -184,3 +184,22 @@ def test_hierarchical_stages_take_whole_servers_in_order() -> None:
     )
     stages = place_stages(found, ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)))
     assert [stage.devices for stage in stages] == [(0, 1, 2, 4, 5, 6), (3, 7), (8, 9, 10, 11)]
+
+
+@pytest.mark.parametrize("planner", ["pipedream", "pipedream-flush"])
+def test_the_copy_of_a_shared_weight_takes_memory(planner: str) -> None:
+    """A table of 4 GB and as much compute as the rest, four layers of 1.2 GB, a head with the table's weights: two devices.
+
+    Balanced, the table is alone, and the other stage holds twice 4.8 + 4 GB: 17.6 of 16.1. One layer beside the table fits:
+    three times 5.2 GB with two versions and a gradient, and twice 7.6 GB.
+    """
+    compute = chain(
+        [4e12, 1e12, 1e12, 1e12, 1e12, 1e6], parameters=[10**9, *[3 * 10**8] * 4, 0], output_elements=[1e3] * 6
+    )
+    head = replace(compute.layers[-1], tied_to=compute.layers[0].name, tied_parameters=10**9)
+    workload = replace(compute, layers=(*compute.layers[:-1], head))
+    problem = Problem(workload, load_cluster("pipedream-a").take(2), 8, optimizer="sgd")
+    assert 15.7e9 < problem.cluster.devices[0].memory_bytes < 17.6e9
+    found = make_plan(planner, problem, Request(microbatches=8)).plan
+    assert [len(stage.layers) for stage in found.stages] == [2, 4]
+    assert simulate(problem, found).fits
