@@ -9,6 +9,7 @@ prove is a lower bound on the reference engine, and their plan is proven the fas
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import numpy as np
 from planners.balanced_partition import equal_partition, fastest_cuts, straight_costs
 from planners.candidates import devices_in_order
 from planners.search import BudgetSpent, Evaluator, Request, fitting
+from planners.tight_sizes import tight_sizes
 from planners.unequal import (
     InfeasibleSizes,
     SearchStopped,
@@ -35,9 +37,11 @@ from planners.unequal import (
     search_partition,
     tidgap,
 )
+from planners.unequal.greedy import plan_of
 from planners.unequal_tables import (
     UnequalTables,
     candidate_sizes,
+    memory_limits,
     tables_of,
     unequal_plan,
     unequal_problem,
@@ -50,6 +54,9 @@ Search = Callable[[UnequalProblem, np.random.Generator, Progress], UnequalPlan]
 """(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.result`."""
 
 Cuts = tuple[int, ...]
+
+MOST_DURATIONS = 2**20
+"""Samples of a batch times layers: about a minute of work, and 16 bytes each for every range of layers looked at."""
 
 MEMORY_ROUNDS = 6
 """How often the search is repeated with less memory when its plan does not fit in the replay, which adds receive queues."""
@@ -102,6 +109,10 @@ FROM_EQUAL = ("best-equal", "dgap")
 """Searches that take the partition of the fastest equal size as it is."""
 
 
+ONE_SIZE = ("best-equal",)
+"""Searches whose plans have one size for all stages and passes."""
+
+
 def number_of_stages(problem: Problem, request: Request) -> int:
     """The stages asked for, else as many as there are devices and layers."""
     return request.stages or min(len(problem.cluster.devices), len(problem.workload))
@@ -117,6 +128,12 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     stages, most = number_of_stages(problem, request), min(len(problem.cluster.devices), len(problem.workload))
     if stages > most:
         return f"{stages} stages are more than the {len(problem.cluster.devices)} devices or {len(problem.workload)} layers"
+    durations = problem.batch * len(problem.workload)
+    if durations > MOST_DURATIONS:
+        return (
+            f"its tables have a duration for each number of samples and layer: {problem.batch:,} × {len(problem.workload):,} = "
+            f"{durations:,}, the limit is {MOST_DURATIONS:,}; use a smaller batch"
+        )
     return None
 
 
@@ -192,7 +209,7 @@ class UnequalSizes:
                 stopped=plan.interrupted,
             )
 
-        return _within_memory(self.name, tables, evaluate, meter, solve, sizes)
+        return _within_memory(self.name, tables, evaluate, meter, solve, sizes, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +266,7 @@ class UnequalNested:
                     return replace(min(ends, key=_seconds), stopped=True)
             return min(ends, key=_seconds)
 
-        return _within_memory(self.name, tables, evaluate, meter, solve, sizes)
+        return _within_memory(self.name, tables, evaluate, meter, solve, sizes, every)
 
 
 def _seconds(sized: Sized) -> float:
@@ -336,11 +353,6 @@ def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
     return [held - limit for held, limit in zip(memory_limits(tables), limits, strict=True)]
 
 
-def memory_limits(tables: UnequalTables) -> list[float]:
-    """Bytes that each stage's device has."""
-    return [tables.problem.cluster.devices[device].memory_bytes for device in tables.devices]
-
-
 def within_memory(unequal: UnequalProblem, limits: Sequence[float]) -> UnequalProblem:
     """The problem with the caps under which every stage stays within its limit in bytes.
 
@@ -375,27 +387,38 @@ def _within_memory(
     meter: _Meter,
     solve: Callable[[list[float]], Sized],
     sizes: Sequence[int],
+    every: Sequence[int],
 ) -> Plan:
-    """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is."""
+    """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is.
+
+    sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with `every` size.
+    """
     problem, limits = tables.problem, memory_limits(tables)
-    first: Sized | None = None
+    first, found = None, None
     for _ in range(MEMORY_ROUNDS):
         try:
             found = solve(limits)
-        except InfeasibleSizes as error:
-            raise InfeasiblePlanError(_does_not_fit(name, tables)) from error
-        if first is None:
-            first = found
-        else:  # with less memory than there is nothing is proven; the first bound still holds for what it was for
-            known = first.whole or first.cuts == found.cuts
-            found = replace(found, bound_seconds=first.bound_seconds if known else 0.0, whole=first.whole)
-        meter.settle()
-        plan = unequal_plan(name, tables, found.cuts, found.plan.forward_sizes, found.plan.backward_sizes)
+        except InfeasibleSizes:
+            found = None
+            break
+        finally:
+            meter.settle()
+        first = first or found
+        plan = _plan(name, tables, found)
         evaluate(plan)
         score = evaluate.on_reference(plan)
         if score.fits or found.stopped:
             break
         limits[tables.devices.index(score.device)] -= 1.01 * (score.peak_bytes - score.capacity_bytes)
+        found = None
+    if found is None:
+        found = _tight(name, tables, evaluate, every)
+    if first is not None and found is not first:
+        # with less memory than there is nothing is proven; the first bound still holds for what it was for
+        known = first.whole or first.cuts == found.cuts
+        found = replace(found, bound_seconds=first.bound_seconds if known else 0.0, whole=first.whole)
+    plan = _plan(name, tables, found)
+    score = evaluate.on_reference(plan)
     bound = found.bound_seconds
     proven = score.fits and bool(0.0 < score.iteration_seconds <= bound * (1.0 + ROUNDING))
     evaluate.details.update(
@@ -413,6 +436,20 @@ def _within_memory(
     if found.stopped and not proven:
         raise BudgetSpent if meter.spent else KeyboardInterrupt
     return fitting(name, plan, evaluate.on_reference)
+
+
+def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:
+    return unequal_plan(name, tables, sized.cuts, sized.plan.forward_sizes, sized.plan.backward_sizes)
+
+
+def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int]) -> Sized:
+    """What replays find to fit, with nothing proven; InfeasiblePlanError where they find nothing."""
+    made = evaluate.evaluations
+    tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
+    if tight is None:
+        raise InfeasiblePlanError(_does_not_fit(name, tables))
+    plan = plan_of(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
+    return Sized(tight.cuts, tight.unequal, plan, 0.0)
 
 
 def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:
@@ -433,11 +470,14 @@ def _does_not_fit(name: str, tables: UnequalTables) -> str:
     model = unequal_problem(tables, cuts, (1,)).memory
     if model is None:
         raise ValueError("the tables have a memory model")
-    kept = model.input_bytes if problem.recompute else model.activation_bytes
-    once = model.activation_bytes if problem.recompute else (0.0,) * stages
-    needs = [
-        state + problem.batch * one + again for state, one, again in zip(model.state_bytes, kept, once, strict=True)
-    ]
+    columns = zip(model.state_bytes, model.input_bytes, model.activation_bytes, strict=True)
+    recomputed, stored = zip(
+        *((state + problem.batch * inputs + one, state + problem.batch * one) for state, inputs, one in columns),
+        strict=True,
+    )
+    needs = recomputed if problem.recompute else stored
+    if name not in ONE_SIZE:  # sizes that differ recompute
+        needs = tuple(map(min, recomputed, needs))
     held = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
     worst = max(range(stages), key=lambda stage: needs[stage] / held[stage])
     return (

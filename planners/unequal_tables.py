@@ -78,6 +78,11 @@ def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None
     return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes)
 
 
+def memory_limits(tables: UnequalTables) -> list[float]:
+    """Bytes that each stage's device has."""
+    return [tables.problem.cluster.devices[device].memory_bytes for device in tables.devices]
+
+
 def candidate_sizes(batch: int, candidates: str | None = None) -> tuple[int, ...]:
     """The sizes to choose from: one of `CANDIDATES`; None for all of a batch up to MOST_FOR_ALL, else powers of two."""
     if candidates not in (None, *CANDIDATES):

@@ -33,7 +33,7 @@ from planners.unequal import (
     memory_use,
     program_of,
 )
-from planners.unequal_planners import SEARCHES
+from planners.unequal_planners import MOST_DURATIONS, SEARCHES
 from planners.unequal_tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, engine, load_workload, simulate
 from simulator.workloads.synthetic import uniform_chain
@@ -248,3 +248,17 @@ def test_the_command_prints_the_keys(name: str, capsys: pytest.CaptureFixture[st
 def test_every_search_is_a_planner() -> None:
     """The names of the searches are the names of the registry."""
     assert set(SEARCHES) <= set(applicable_planners(Problem(uniform_chain(2), load_cluster("pipedream-a").take(2), 4)))
+
+
+def test_a_batch_too_large_for_the_tables_is_refused_before_they_are_built(vgg: dict[bool, Problem]) -> None:
+    """Batch times layers has a limit, which the reason states; the largest batch within it is taken."""
+    problem = vgg[True]
+    most = MOST_DURATIONS // len(problem.workload)
+    applicable = applicable_planners(replace(problem, batch=most))
+    refused = applicable_planners(replace(problem, batch=most + 1))
+    for name in (*SEARCHES, "unequal-nested"):
+        assert applicable[name] is None
+        reason = refused[name]
+        assert reason is not None
+        assert f"{(most + 1) * len(problem.workload):,}, the limit is {MOST_DURATIONS:,}" in reason
+        assert len(reason) < 250

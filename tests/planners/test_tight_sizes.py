@@ -1,0 +1,85 @@
+"""Tight sizes: no unequal planner says that nothing fits where a plan of its own space does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planners import make_plan, tables_of
+from planners.unequal_tables import unequal_plan
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
+from simulator.workloads.synthetic import chain
+from tests.planners.conftest import line
+
+NAMES = ("exact-unequal", "unequal-nested", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal")
+
+
+def generated(seed: int, stages: int, batch: int) -> Problem:
+    """One layer more than stages, of unlike weights, activations and boundaries, behind links slow enough for queues."""
+    rng = np.random.default_rng(seed)
+    layers = stages + 1
+    network = chain(
+        rng.uniform(1e9, 1e10, layers).tolist(),
+        parameters=rng.integers(10**5, 10**6, layers).tolist(),
+        output_elements=rng.uniform(1e5, 5e6, layers).tolist(),
+        stashed_elements=rng.uniform(1e5, 1e7, layers).tolist(),
+    )
+    cluster = line(speeds=(1.0,) * stages)
+    links = tuple(replace(link, bandwidth=float(10 ** rng.uniform(8.5, 10))) for link in cluster.links)
+    return Problem(network, replace(cluster, links=links), batch, recompute=bool(seed % 2))
+
+
+def space(problem: Problem, *, equal: bool) -> Iterator[Plan]:
+    """Every partition with every size of every stage and pass, or with one size for all."""
+    stages, layers = len(problem.cluster.devices), len(problem.workload)
+    tables = tables_of(problem, range(stages))
+    vectors = list(itertools.product(range(1, problem.batch + 1), repeat=stages))
+    pairs = [(one, one) for one in vectors if len({*one}) == 1] if equal else itertools.product(vectors, vectors)
+    for (forward, backward), cuts in itertools.product(
+        list(pairs), itertools.combinations(range(1, layers), stages - 1)
+    ):
+        yield unequal_plan("space", tables, cuts, forward, backward)
+
+
+def with_memory(problem: Problem, memory_bytes: float) -> Problem:
+    """The same problem on devices that hold so much."""
+    devices = problem.cluster.devices
+    held = tuple(replace(one, memory_bytes=memory_bytes) for one in devices)  # type: ignore[type-var]
+    return replace(problem, cluster=replace(problem.cluster, devices=held))
+
+
+def least_bytes(problem: Problem, *, equal: bool) -> float:
+    """What the fullest device of the plan of the space that needs least holds, by its replay."""
+    costs = LayerCosts(problem)
+    replays = (simulate(problem, plan, engine="compiled", layer_costs=costs) for plan in space(problem, equal=equal))
+    return min(one.fullest.peak_bytes for one in replays)
+
+
+def check(problem: Problem) -> None:
+    """At the least memory of their space all planners plan; a byte below it none does."""
+    for equal in (False, True):
+        least = least_bytes(problem, equal=equal)
+        for name in NAMES:
+            if equal is not (name == "best-equal"):
+                continue
+            found = make_plan(name, with_memory(problem, least))
+            assert simulate(with_memory(problem, least), found.plan).fits
+            with pytest.raises(InfeasiblePlanError, match="fit"):
+                make_plan(name, with_memory(problem, least - 1.0))
+
+
+@pytest.mark.parametrize(("seed", "stages", "batch"), [(0, 2, 3), (1, 2, 3), (2, 3, 2)])
+def test_the_least_memory_of_the_space_is_enough(seed: int, stages: int, batch: int) -> None:
+    """Activations stored, so that sizes that differ recompute and save memory, and recomputed."""
+    check(generated(seed, stages, batch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_the_least_memory_of_many_spaces_is_enough(seed: int) -> None:
+    """Two stages with 4 samples, three with 3."""
+    check(generated(seed, *((2, 4) if seed % 3 else (3, 3))))
