@@ -1,6 +1,6 @@
 """Cost model: how well the analytic seconds of a V100 match PipeDream's measured profiles.
 
-    python -m experiments.cost_model [--profiles DIR] [--out DIR] [--json]
+    python -m experiments.cost_model [--profiles DIR] [--profiled-minibatch NAME=N] [--out DIR] [--json]
 
 For each bundled profile, the analytic workload at the profile's mini-batch on accelerator `v100-sxm2` in fp32, beside
 the measured seconds: totals (forward + backward of all layers) and shares by group of layers. A group is a layer with
@@ -16,10 +16,9 @@ the errors at the recorded lengths are printed beside it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -201,9 +200,14 @@ def recorded_tokens(profile: Workload) -> int:
     return round(embedding.output_elements / GNMT_WIDTH)
 
 
-def compare_case(case: Case, folder: Path, accelerator: Accelerator) -> Comparison:
-    """Read one profile and compare. Raises ValueError for a file that cannot be read or has other layers."""
-    profile = read_profile(folder / f"{case.profile}.txt")
+def compare_case(
+    case: Case, folder: Path, accelerator: Accelerator, profiled_minibatch: int | None = None
+) -> Comparison:
+    """Read one profile and compare. Raises ValueError for a file that cannot be read or has other layers.
+
+    profiled_minibatch: as for `read_profile`
+    """
+    profile = read_profile(folder / f"{case.profile}.txt", profiled_minibatch=profiled_minibatch)
     measured = measured_seconds(profile)
 
     def against(tokens: int) -> Comparison:
@@ -216,9 +220,12 @@ def compare_case(case: Case, folder: Path, accelerator: Accelerator) -> Comparis
     return replace(against(case.tokens), recorded_tokens=tokens, recorded_error=against(tokens).error)
 
 
-def compare_all(folder: Path, accelerator: Accelerator) -> list[Comparison]:
-    """All bundled profiles, in the order of CASES."""
-    return [compare_case(case, folder, accelerator) for case in CASES]
+def compare_all(
+    folder: Path, accelerator: Accelerator, profiled_minibatches: Mapping[str, int] | None = None
+) -> list[Comparison]:
+    """All bundled profiles, in the order of CASES; profiled_minibatches: of those that do not tell theirs, by name."""
+    given = profiled_minibatches or {}
+    return [compare_case(case, folder, accelerator, given.get(case.profile)) for case in CASES]
 
 
 # ------------------------------------------------------------------------------------------------- command
@@ -283,10 +290,14 @@ def default_profiles() -> Path | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.cost_model", description=__doc__.splitlines()[0])
+    from experiments.cli import Parser
+    from experiments.problem_options import add_profiled_minibatches
+
+    parser = Parser(prog="python -m experiments.cost_model", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--profiles", type=Path, help="folder of graph.txt files (default: shared/data/pipedream_profiles)"
     )
+    add_profiled_minibatches(parser, [case.profile for case in CASES])
     parser.add_argument("--out", type=Path, help="write cost_model.png and cost_model.svg into this folder")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(arguments)
@@ -298,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return EXIT_BAD_FILE
     try:
-        comparisons = compare_all(folder, load_accelerator(ACCELERATOR))
+        comparisons = compare_all(folder, load_accelerator(ACCELERATOR), dict(options.profiled_minibatch))
     except (ProfileError, ValueError) as error:
         print(f"cost_model: {error}", file=sys.stderr)
         return EXIT_BAD_FILE

@@ -1,8 +1,9 @@
 """PipeDream tables: the published speedups over data parallelism beside those simulated here.
 
-`python -m experiments.pipedream_tables [--profiles DIR] [--out DIR] [--json]` goes over SOSP'19 Table 1 and arXiv 1806.03377
-Table 1. Each row whose profile is at hand is run three times on the SimPy engine: data parallelism, the published plan, and the
-plan that PipeDream's search finds here. Nothing is fitted to a row; what was chosen, for all rows alike:
+`python -m experiments.pipedream_tables [--profiles DIR] [--profiled-minibatch NAME=N] [--out DIR] [--json]` goes over SOSP'19
+Table 1 and arXiv 1806.03377 Table 1. Each row whose profile is at hand is run three times on the SimPy engine: data parallelism,
+the published plan, and the plan that PipeDream's search finds here. Nothing is fitted to a row; what was chosen, for all rows
+alike:
 
 - one collective efficiency a cluster (its TOML file): on A and B fitted once to the convolutional rows within the rates that the
   measured speedups need (0.56-0.68 GB/s on cluster A, 1.0-1.45 GB/s on B); on the arXiv paper's B, whose software was another
@@ -28,7 +29,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -301,9 +302,19 @@ def find_profiles() -> Path | None:
     return None
 
 
-def reproduce(profiles: Path, rows: Sequence[PublishedRow] = ROWS, *, quiet: bool = False) -> dict[str, Any]:
-    """Both tables and the comparison with GPipe; rows that cannot be run are listed with what they lack."""
+def reproduce(
+    profiles: Path,
+    rows: Sequence[PublishedRow] = ROWS,
+    *,
+    profiled_minibatches: Mapping[str, int] | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Both tables and the comparison with GPipe; rows that cannot be run are listed with what they lack.
+
+    profiled_minibatches: of the profiles that do not tell theirs, by name
+    """
     records, missing = [], []
+    given = profiled_minibatches or {}
     workloads: dict[str, Workload] = {}
     with progress("simulating", total=len(rows), quiet=quiet) as report:
         for number, row in enumerate(rows):
@@ -312,7 +323,9 @@ def reproduce(profiles: Path, rows: Sequence[PublishedRow] = ROWS, *, quiet: boo
                 missing.append({**_published(row), "lacking": row.lacking})
                 continue
             if row.profile not in workloads:
-                workloads[row.profile] = read_profile(profiles / f"{row.profile}.txt")
+                workloads[row.profile] = read_profile(
+                    profiles / f"{row.profile}.txt", profiled_minibatch=given.get(row.profile)
+                )
             records.append(run_row(row, workloads[row.profile]))
         gpipe = [
             record
@@ -326,6 +339,7 @@ def reproduce(profiles: Path, rows: Sequence[PublishedRow] = ROWS, *, quiet: boo
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     from experiments.cli import Parser, guarded
+    from experiments.problem_options import add_profiled_minibatches
 
     parser = Parser(
         prog="python -m experiments.pipedream_tables",
@@ -335,6 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--profiles", type=Path, help="folder of graph.txt files (default: shared/data/pipedream_profiles)"
     )
+    add_profiled_minibatches(parser, sorted({row.profile for row in ROWS if row.profile is not None}))
     parser.add_argument("--out", type=Path, help="folder for pipedream_tables.png, .svg and .json")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
     options = parser.parse_args(arguments)
@@ -345,7 +360,7 @@ def _run(options: argparse.Namespace) -> int:
     profiles = options.profiles or find_profiles()
     if profiles is None:
         raise UsageError("shared/data/pipedream_profiles is not beside this checkout; give --profiles DIR")
-    document = reproduce(profiles)
+    document = reproduce(profiles, profiled_minibatches=dict(options.profiled_minibatch))
     if options.out is not None:
         from experiments.output import to_json
         from experiments.pipedream_tables_plots import draw

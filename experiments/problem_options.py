@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from experiments.commands.simulate import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from planners import Request
     from simulator import Problem, Workload
 
@@ -135,6 +137,25 @@ def add_profiled_minibatch(parser: argparse.ArgumentParser | argparse._ArgumentG
         type=count,
         metavar="N",
         help="samples of the mini-batch that a graph.txt was profiled with (default: worked out from its tensors)",
+    )
+
+
+def add_profiled_minibatches(parser: argparse.ArgumentParser, profiles: Sequence[str]) -> None:
+    """`add_profiled_minibatch` where several profiles are read: pairs of a profile's name and its samples."""
+
+    def pair(text: str) -> tuple[str, int]:
+        name, _, samples = text.partition("=")
+        if name not in profiles:
+            raise argparse.ArgumentTypeError(f"profile {name!r} is unknown; choices: {', '.join(profiles)}")
+        return name, count(samples)
+
+    parser.add_argument(
+        "--profiled-minibatch",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="samples of the mini-batch that NAME.txt was profiled with (default: worked out from its tensors); may be repeated",
     )
 
 

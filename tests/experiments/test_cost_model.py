@@ -116,6 +116,19 @@ def test_table_names_every_profile(comparisons: list[Comparison], capsys: pytest
     assert "at the 48 of the recorded tensors" in printed
 
 
+def test_profiled_minibatches_are_taken(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A profile said to hold fewer samples is compared at these: the model's seconds fall, the measured ones stay."""
+    found = []
+    for more in ([], ["--profiled-minibatch", "vgg16=32", "--profiled-minibatch", "alexnet=64"]):
+        main(["--profiles", str(shared_data / "pipedream_profiles"), "--json", *more])
+        found.append({row["name"]: row for row in json.loads(capsys.readouterr().out)["profiles"]})
+    for name, samples in (("vgg16", 32), ("alexnet", 64), ("resnet50", found[0]["resnet50"]["minibatch"])):
+        assert found[1][name]["minibatch"] == samples
+        assert found[1][name]["measured_forward"] == found[0][name]["measured_forward"]
+    assert found[1]["vgg16"]["predicted_forward"] < 0.5 * found[0]["vgg16"]["predicted_forward"]
+    assert found[1]["resnet50"] == found[0]["resnet50"]
+
+
 def test_missing_folder_is_one_line_and_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder without profiles writes nothing but the complaint."""
     out = tmp_path / "figures"

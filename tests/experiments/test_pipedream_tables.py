@@ -113,6 +113,40 @@ def test_figure_and_json(tmp_path: Path, shared_data: Path, monkeypatch: pytest.
     }
 
 
+def test_profiled_minibatches_are_taken(
+    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ResNet-50, profiled with 128: said to be half as many, data parallelism takes its compute twice."""
+    from experiments import pipedream_tables
+
+    monkeypatch.setattr(pipedream_tables.reproduce, "__defaults__", ((ROWS[2],),))
+    words = ["--profiles", str(shared_data / "pipedream_profiles"), "--json"]
+    seconds = []
+    for more in ([], ["--profiled-minibatch", "resnet50=128"], ["--profiled-minibatch", "resnet50=64"]):
+        assert main([*words, *more]) == 0
+        seconds.append(json.loads(capsys.readouterr().out)["rows"][0]["data_parallel_seconds"])
+    assert seconds[0] == seconds[1]
+    assert 1.5 * seconds[0] < seconds[2] < 2.1 * seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("resnet51=64", "profile 'resnet51' is unknown; choices: alexnet, gnmt_large, resnet50, vgg16"),
+        ("64", "profile '64' is unknown"),
+        ("vgg16", "'' must be a whole number of at least 1"),
+        ("vgg16=0", "'0' must be a whole number of at least 1"),
+    ],
+)
+def test_bad_profiled_minibatches_are_one_line(value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, the profile and the rule."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--profiled-minibatch", value])
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
 def test_a_folder_without_profiles_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 4 and the file that is missing."""
     assert main(["--profiles", str(tmp_path)]) == 4
