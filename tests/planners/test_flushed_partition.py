@@ -86,6 +86,12 @@ def test_no_partition_is_faster(data: st.DataObject) -> None:
         assert slowest(of, pipeline, found, tied) <= best * (1 + 2 * PRECISION)
 
 
+def test_a_device_that_does_not_help_stays_idle() -> None:
+    """A micro-batch of one sample cannot be split: one of three devices has it, though two more would cost nothing."""
+    pipeline = FlushedPipeline(3, 1, 1, (1,), 1e9, 2.0, False, 1.0, 1.0)
+    assert flushed_partition(tabled(network([4.0], [0], [0.0])), pipeline) == (FlushedStage(0, 1, 1),)
+
+
 def test_one_version_of_the_weights_fits_where_several_do_not() -> None:
     """Llama 2 7B with Adam on eight 80 GB devices: 108 GB of weights, gradients and states fit, more versions of them hardly."""
     problem = Problem(

@@ -15,7 +15,7 @@ from planners.pipedream import partition
 from planners.pipedream_planner import cluster_views, pipedream_plans, problem_table
 from planners.pipedream_table import state_table
 from planners.search import Evaluator
-from simulator import Plan, Problem
+from simulator import InfeasiblePlanError, Plan, Problem
 from simulator.simulation import simulate
 from simulator.workloads import read_profile
 from simulator.workloads.synthetic import chain, uniform_chain
@@ -203,3 +203,16 @@ def test_the_copy_of_a_shared_weight_takes_memory(planner: str) -> None:
     found = make_plan(planner, problem, Request(microbatches=8)).plan
     assert [len(stage.layers) for stage in found.stages] == [2, 4]
     assert simulate(problem, found).fits
+
+
+def test_a_barrier_spares_the_gradients_of_the_last_round() -> None:
+    """4.5 GB on two replicas: two versions and a gradient fit 16.1 GB; not the one still being all-reduced when they overlap."""
+    workload = chain([2e12, 1e12], parameters=[1_125_000_000, 1_000_000_000], output_elements=[1e3] * 2)
+    problem = Problem(workload, load_cluster("pipedream-a").take(3), 3, optimizer="sgd", replica_updates="barrier")
+    found = make_plan("pipedream", problem).plan
+    assert found.notation == "2-1"
+    assert simulate(problem, found).fits
+    overlapped = replace(problem, replica_updates="overlapped")
+    assert not simulate(overlapped, found).fits
+    with pytest.raises(InfeasiblePlanError, match="finds no partition of 2 states over 3 devices"):
+        make_plan("pipedream", overlapped)
