@@ -103,7 +103,7 @@ def gains_figure(
             ax.set_xlim(-100.0, most)
             ax.set_xticks(ticks, [str(tick) for tick in ticks])
         else:
-            ax.set_xlim(-60.0, most)
+            ax.set_xlim(min(-60.0, min(map(min, found.values())) - 3.0), most)
         ax.set_yticks(range(len(names)), names)
         ax.set_xlabel("gain in speed, %", color=INK)
         _plain(ax, "x")

@@ -33,6 +33,9 @@ PARTITIONS = 3_000
 REPLAYS = 2_000
 """Plans that are replayed at most; all that may fit, where there are no more of them."""
 
+EQUAL = 500
+"""Plans with one size for all that are replayed at most, the fastest by the model first, before unequal sizes are."""
+
 DESCENTS = 10
 """Partitions whose sizes are changed as long as that helps, where there are more plans: those with most room."""
 
@@ -82,7 +85,7 @@ def tight_sizes(
 
     equal: one size for all stages and passes. Where the plans that may fit are REPLAYS or fewer, of PARTITIONS or fewer, all are
     tried, by rising seconds of the model: then None means that none fits. Elsewhere the sizes of a few partitions are changed,
-    one stage at a time, and first so that the fullest device holds less.
+    one stage at a time, first until they fit, then while they get faster; one size for all is tried before.
     """
     spaces = [space for cuts in _partitions(tables) if (space := _space(tables, cuts, sizes)) is not None]
 
@@ -93,11 +96,18 @@ def tight_sizes(
         plan = unequal_plan(name, tables, one.cuts, one.forward, one.backward)
         return score(one).fits and evaluate.on_reference(plan).fits
 
-    if equal or sum(math.prod(map(len, space.pairs)) for space in spaces) <= REPLAYS:
-        return next((one for one in _every(spaces, equal=equal)[:REPLAYS] if fits(one)), None)
-    roomy = sorted(spaces, key=lambda space: -space.room)[:DESCENTS]
-    found = [_descend(space, tables, sizes, score, REPLAYS // len(roomy)) for space in roomy]
-    return min((one for one in found if fits(one)), key=lambda one: score(one).key, default=None)
+    if not equal and sum(math.prod(map(len, space.pairs)) for space in spaces) <= REPLAYS:
+        return next(filter(fits, _every(spaces, equal=False)), None)
+    same = next(filter(fits, _every(spaces, equal=True)[: REPLAYS if equal else EQUAL]), None)
+    if equal or not spaces:
+        return same
+    begin = {space.cuts: _starts(space) for space in sorted(spaces, key=lambda space: -space.room)[:DESCENTS]}
+    if same is not None:
+        begin[same.cuts] = [same.pairs]
+    chosen = [space for space in spaces if space.cuts in begin]
+    replays = (REPLAYS - EQUAL) // len(chosen)
+    found = [_descend(space, begin[space.cuts], tables, sizes, score, replays) for space in chosen]
+    return min(filter(fits, found), key=lambda one: score(one).key, default=None)
 
 
 def _partitions(tables: UnequalTables) -> list[Cuts]:
@@ -192,17 +202,22 @@ def _every(spaces: Sequence[_Space], *, equal: bool) -> list[TightSizes]:
     return [one for _, one in sorted(found, key=lambda one: one[0])]
 
 
+def _starts(space: _Space) -> list[Pairs]:
+    """Powers of two, the same for all stages; where none may be, what each stage may have first."""
+    quick = {*powers_of_two(space.unequal.samples)}
+    same = [(pair,) * len(space.pairs) for pair in space.common if {*pair} <= quick]
+    return same or [tuple(pairs[0] for pairs in space.pairs)]
+
+
 def _descend(
     space: _Space,
+    starts: Sequence[Pairs],
     tables: UnequalTables,
     sizes: Sequence[int],
     score: Callable[[TightSizes], Score],
     replays: int,
 ) -> TightSizes:
     """Sizes of a partition that no change of one stage beside the fullest device improves, within so many replays."""
-    quick = {*powers_of_two(tables.problem.batch)}
-    starts = [(pair,) * len(space.pairs) for pair in space.common if {*pair} <= quick]
-    starts = starts or [tuple(pairs[0] for pairs in space.pairs)]
     tried = {one: score(space.with_sizes(one)) for one in starts[:replays]}
     best = min(tried, key=lambda one: tried[one].key)
     moved = True

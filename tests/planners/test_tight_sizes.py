@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners import make_plan, tables_of
+from planners import make_plan, tables_of, tight_sizes
 from planners.unequal_tables import unequal_plan
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from simulator.workloads.synthetic import chain
@@ -83,3 +83,36 @@ def test_the_least_memory_of_the_space_is_enough(seed: int, stages: int, batch: 
 def test_the_least_memory_of_many_spaces_is_enough(seed: int) -> None:
     """Two stages with 4 samples, three with 3."""
     check(generated(seed, *((2, 4) if seed % 3 else (3, 3))))
+
+
+@pytest.mark.parametrize("partitions", [3_000, 1])
+def test_sizes_that_differ_are_found_where_they_are_too_many_to_try(
+    monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Twice the memory of forward blocks of 2 samples and backward ones of 1, all recomputed; less than storing needs."""
+    monkeypatch.setattr(tight_sizes, "PARTITIONS", partitions)
+    monkeypatch.setattr(tight_sizes, "REPLAYS", 600)
+    problem = generated(0, 2, 8)
+    tables, costs = tables_of(problem, (0, 1)), LayerCosts(problem)
+    needs = [
+        simulate(problem, unequal_plan("known", tables, (cut,), (2, 2), (1, 1)), layer_costs=costs).fullest.peak_bytes
+        for cut in (1, 2)
+    ]
+    tight = with_memory(problem, 2 * min(needs))
+    with pytest.raises(InfeasiblePlanError):
+        make_plan("best-equal", tight)
+    found = make_plan("tidgap", tight)
+    known = unequal_plan("known", tables, (1 + int(np.argmin(needs)),), (2, 2), (1, 1))
+    seconds = [simulate(tight, plan).iteration_seconds for plan in (found.plan, known)]
+    assert simulate(tight, found.plan).fits
+    assert seconds[0] < seconds[1]
+    assert not found.optimal_among
+
+
+def test_with_little_memory_no_unequal_plan_is_slower_than_the_equal_one() -> None:
+    """One size for all, where it fits, is among the plans that are replayed."""
+    problem = generated(2, 3, 6)
+    peak = simulate(problem, make_plan("best-equal", problem).plan).fullest.peak_bytes
+    tight = with_memory(problem, peak)
+    seconds = [simulate(tight, make_plan(name, tight).plan).iteration_seconds for name in ("tidgap", "best-equal")]
+    assert seconds[0] <= seconds[1] * (1 + 1e-12)
