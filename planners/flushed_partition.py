@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream_kernels import RING, Floats, Integers, stage_parameters, synchronization_seconds
+from planners.pipedream_kernels import RING, Floats, Integers, held_copies, synchronization_seconds
 from planners.pipedream_table import StateTable
 from simulator import kernel
 
@@ -123,11 +123,14 @@ def _within(
 
 
 def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: FlushedStage) -> float:
-    compute = float(table.seconds[stage.stop - 1] - (table.seconds[stage.start - 1] if stage.start > 0 else 0.0))
+    compute, parameters = (
+        float(totals[stage.stop - 1] - (totals[stage.start - 1] if stage.start > 0 else 0.0))
+        for totals in (table.seconds, table.parameter_bytes)
+    )
     return float(
         _microbatch_seconds(
             compute,
-            table.stage_parameter_bytes(stage.start, stage.stop),
+            parameters,
             pipeline.samples,
             pipeline.microbatches,
             pipeline.collective_bandwidth,
@@ -176,13 +179,13 @@ def _fewest_devices(
             rest = fewest[k - 1, last + 1]
             for position in range(offsets[last] - 1, offsets[last + 1]) if rest < devices else range(0):
                 start = predecessors[position] + 1 if position >= offsets[last] else 0
-                entry, stash, compute = 0.0, stash_bytes[last], seconds[last]
-                parameters = stage_parameters(parameter_bytes, copy_bytes, start, last)
+                entry, stash, parameters, compute = 0.0, stash_bytes[last], parameter_bytes[last], seconds[last]
                 if start > 0:
                     entry = output_bytes[start - 1]
                     stash -= stash_bytes[start - 1]
+                    parameters -= parameter_bytes[start - 1]
                     compute -= seconds[start - 1]
-                room = memory - weight_copies * parameters
+                room = memory - weight_copies * (parameters + held_copies(copy_bytes, start, last))
                 if room < 0 or 2.0 * entry / bandwidth > limit:
                     continue
                 kept = stash + in_flight[k - 1] * entry if recompute else in_flight[k - 1] * stash

@@ -244,7 +244,7 @@ def stage_cost(
     first: whether the stage begins its pipeline; nothing is sent to it then
     """
     form = _checked_variant(variant)
-    parameters = table.stage_parameter_bytes(stage.start, stage.stop)
+    parameters = _slice(table.parameter_bytes, stage.start, stage.stop)
     divisor = below if first else 1
     seconds = _one_stage_seconds(form, inner_seconds, parameters, collective_bandwidth, stage.workers, divisor)
     if activation_transfers and not first:

@@ -31,10 +31,9 @@ _SLACK = 1.0 - 1e-12
 
 
 @kernel(error_model="numpy")
-def stage_parameters(parameter_bytes: Floats, copy_bytes: Floats, start: int, last: int) -> float:
-    """Bytes of the weights of the stage of states [start, last]; see `StateTable`."""
-    own = parameter_bytes[last] - (parameter_bytes[start - 1] if start > 0 else 0.0)
-    return own + copy_bytes[start, last] if copy_bytes.size > 0 else own
+def held_copies(copy_bytes: Floats, start: int, last: int) -> float:
+    """Bytes of shared weights that the stage of states [start, last] holds beside its own; see `StateTable.copy_bytes`."""
+    return float(copy_bytes[start, last]) if copy_bytes.size > 0 else 0.0
 
 
 @kernel(error_model="numpy")
@@ -188,6 +187,7 @@ def solve_row(
     lowest = inner.shape[1] == 0
     most_replicas = 1 if straight else workers
     base_seconds = seconds[start - 1] if start > 0 else 0.0
+    base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
     base_stash = stash_bytes[start - 1] if start > 0 else 0.0
     flights, weights = np.empty((0, 0)), np.empty((0, 0))
     if memory_here:
@@ -212,12 +212,13 @@ def solve_row(
             continue
 
         # The whole slice as one stage.
-        parameters = stage_parameters(parameter_bytes, copy_bytes, start, state)
+        parameters = parameter_bytes[state] - base_parameters
+        held_parameters = parameters + held_copies(copy_bytes, start, state)
         stash = stash_bytes[state] - base_stash
         for total in range(1, most_replicas + 1):
             entry = output_bytes[start - 1] if start > 0 else 0.0
             held = (
-                _bytes(flights[total, total], weights[total, total], stash, parameters, entry, recompute)
+                _bytes(flights[total, total], weights[total, total], stash, held_parameters, entry, recompute)
                 if memory_here
                 else 0.0
             )
@@ -241,12 +242,18 @@ def solve_row(
             cut, replicas = split[state - 1, total], last[state - 1, total]
             if cut < 0 or not _is_inside(predecessors, offsets, cut, state):
                 continue
-            parameters = stage_parameters(parameter_bytes, copy_bytes, cut + 1, state)
+            parameters = parameter_bytes[state] - parameter_bytes[cut]
+            held_parameters = parameters + held_copies(copy_bytes, cut + 1, state)
             stash = stash_bytes[state] - stash_bytes[cut]
             if (
                 memory_here
                 and _bytes(
-                    flights[total, replicas], weights[total, replicas], stash, parameters, output_bytes[cut], recompute
+                    flights[total, replicas],
+                    weights[total, replicas],
+                    stash,
+                    held_parameters,
+                    output_bytes[cut],
+                    recompute,
                 )
                 > memory
             ):
@@ -280,7 +287,8 @@ def solve_row(
             bound *= _SLACK
             if bound >= longest:
                 continue
-            parameters = stage_parameters(parameter_bytes, copy_bytes, cut + 1, state)
+            parameters = parameter_bytes[state] - parameter_bytes[cut]
+            held_parameters = parameters + held_copies(copy_bytes, cut + 1, state)
             stash = stash_bytes[state] - stash_bytes[cut]
             best_cut, floor_cut = best[cut], floor[cut]
             for total in range(2, workers + 1):
@@ -318,7 +326,7 @@ def solve_row(
                             flights[total, replicas],
                             weights[total, replicas],
                             stash,
-                            parameters,
+                            held_parameters,
                             output_bytes[cut],
                             recompute,
                         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream_kernels import stage_parameters
+from planners.pipedream_kernels import held_copies
 from simulator import AntichainStates, Workload, antichain_states, measured_layer_seconds
 
 
@@ -15,8 +15,9 @@ from simulator import AntichainStates, Workload, antichain_states, measured_laye
 class StateTable:
     """What the dynamic programs need of a network at one mini-batch: one figure a state, of all its layers.
 
-    A stage's copy of a shared weight counts in its memory and in the all-reduce of its own replicas. What no stage knows
-    alone is left out: the all-reduce of that weight between the stages that share it, which the replay has.
+    A stage's copy of a shared weight counts in its memory. Its all-reduce is between stages, over all their replicas: one more
+    replica of a stage hardly changes it, and how often it runs depends on the stage with the fewest rounds. No stage's cost knows
+    that: the recurrences charge a shared weight to its owner's replicas alone; the replay, by which plans are compared, has it.
 
     states: the antichain states, in topological order
     seconds: forward + backward of a mini-batch on one device, (states,)
@@ -44,7 +45,8 @@ class StateTable:
 
     def stage_parameter_bytes(self, start: int, stop: int) -> float:
         """Weights of the stage of states [start, stop), its copies of shared ones with them."""
-        return float(stage_parameters(self.parameter_bytes, self.copy_bytes, start, stop - 1))
+        own = self.parameter_bytes[stop - 1] - (self.parameter_bytes[start - 1] if start > 0 else 0.0)
+        return float(own) + held_copies(self.copy_bytes, start, stop - 1)
 
     @property
     def one_device_seconds(self) -> float:

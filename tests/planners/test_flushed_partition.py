@@ -31,13 +31,12 @@ def slowest(
         compute, weights, outputs = (
             sum(table_of[name][stage.start : stage.stop]) for name in ("seconds", "weights", "outputs")
         )
-        if tied and position == len(stages) - 1 > 0:
-            weights += table_of["weights"][0]
+        copy = table_of["weights"][0] if tied and position == len(stages) - 1 > 0 else 0.0
         entry = table_of["outputs"][stage.start - 1] if stage.start else 0.0
         flights = pipeline.in_flight[len(stages) - position - 1]
         kept = outputs + flights * entry if pipeline.recompute else flights * outputs
         share = -(-pipeline.samples // stage.replicas) / pipeline.samples
-        if kept * share + pipeline.weight_copies * weights > pipeline.memory_bytes:
+        if kept * share + pipeline.weight_copies * (weights + copy) > pipeline.memory_bytes:
             return float("inf")
         ring = 2 * (stage.replicas - 1) / stage.replicas * weights / pipeline.collective_bandwidth
         worst = max(worst, compute * share + ring / pipeline.microbatches, 2 * entry / pipeline.bandwidth)

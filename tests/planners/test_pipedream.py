@@ -149,7 +149,7 @@ def recurrence(
         return between(table.seconds, i, j) if k < 0 else best(k, i, j, workers[k])
 
     def one(k: int, i: int, j: int, m: int, below: int) -> float:
-        weights, bandwidth = table.stage_parameter_bytes(i, j + 1), bandwidths[k]
+        weights, bandwidth = between(table.parameter_bytes, i, j), bandwidths[k]
         if variant == "script":
             return (slice_seconds(k - 1, i, j) + 4 * (m - 1) * weights / (bandwidth * m) / below) / m
         ring = 2 * (m - 1) * weights / bandwidth / (m if variant in ("paper", "barrier") else 1)
