@@ -36,6 +36,9 @@ MOST_PARTITIONS = 20_000
 EQUAL_SLACK = 0.02
 """Share by which a partition may be slower for equal micro-batches and still be tried with a smaller last one."""
 
+MOST_PLACES = 64
+"""Places at most where a network is cut whose ranges are divided on boards one by one (about a millisecond each)."""
+
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
 
@@ -469,8 +472,11 @@ def straight_costs(
     """
     distinct = sorted({costs.kind_of_device(device): device for device in devices}.items())
     number = {kind: position for position, (kind, _) in enumerate(distinct)}
+    furthest = None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare)
+    layers = len(costs.problem.workload)
+    reach = np.full(layers + 1, layers) if furthest is None else furthest.max(axis=0)
     forward, backward = (
-        np.array([_ranges(costs, device, samples, phase) for _, device in distinct])
+        np.array([_ranges(costs, device, samples, phase, reach) for _, device in distinct])
         for phase in ("forward", "backward")
     )
     if costs.problem.recompute:
@@ -481,22 +487,39 @@ def straight_costs(
         kind=tuple(number[costs.kind_of_device(device)] for device in devices),
         link_seconds=busy,
         latency_seconds=latency,
-        furthest=None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare),
+        furthest=furthest,
     )
 
 
-def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
-    """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1]."""
+def _ranges(
+    costs: LayerCosts, device: int, samples: int, phase: Phase, reach: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1].
+
+    reach: int64 [layers + 1], the last layer before which any stage that begins at a layer fits
+    On a board whose layers stream each range is divided by itself: none that fits nowhere (its entry is inf), and, of deep
+    networks, only those between MOST_PLACES places that divide the FLOP evenly.
+    """
     layers = len(costs.problem.workload)
     if not costs.streams(device):
         before = np.concatenate([[0.0], np.cumsum(costs.seconds(device, samples, phase))])
         return np.asarray(np.maximum(before[None, :] - before[:, None], 0.0), dtype=np.float64)
-    table = np.zeros((layers + 1, layers + 1))
-    for begin in range(layers):
-        for end in range(begin + 1, layers + 1):
+    table = np.full((layers + 1, layers + 1), np.inf)
+    np.fill_diagonal(table, 0.0)
+    for begin, end in combinations(_places(costs), 2):
+        if end <= reach[begin]:
             held = np.arange(begin, end, dtype=np.int64)
             table[begin, end] = costs.stage_seconds(device, held, samples, phase)
     return table
+
+
+def _places(costs: LayerCosts) -> list[int]:
+    """Where a network on boards may be cut, rising, with both ends: everywhere, or at MOST_PLACES that divide the FLOP evenly."""
+    work = np.cumsum([0.0, *(layer.flop for layer in costs.problem.workload.layers)])
+    if len(work) <= MOST_PLACES:
+        return list(range(len(work)))
+    inside = np.searchsorted(work, np.linspace(0.0, work[-1], MOST_PLACES)[1:-1])
+    return sorted({0, *inside.tolist(), len(work) - 1})
 
 
 def _boundaries(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
-from planners.balanced_partition import makespans
+from planners.balanced_partition import MOST_PLACES, makespans
 from simulator import (
     LayerCosts,
     Plan,
@@ -180,3 +180,23 @@ def test_wrong_shapes_are_named() -> None:
         PartitionCosts(np.zeros((1, 1, 4, 4)), (0, 0), np.zeros((1, 2, 4)), np.zeros((1, 4)))
     with pytest.raises(ValueError, match=r"kinds of stages must be from 0 to 0, got \(0, 1\)"):
         PartitionCosts(np.zeros((1, 1, 4, 4)), (0, 1), np.zeros((1, 1, 4)), np.zeros((1, 4)))
+
+
+def test_deep_networks_on_boards_are_cut_at_places_that_divide_the_work() -> None:
+    """Each range of layers is divided on a board by itself: of 144 layers only those between 64 places, and none too large."""
+    problem = Problem(load_workload("gpt-14"), load_cluster("fpga-vcu118-4").take(2), 8)
+    costs = LayerCosts(problem)
+    table = straight_costs(costs, (0, 1), 1).stage_seconds[0, 0]
+    places = np.flatnonzero(np.isfinite(table[0]))
+    work = np.cumsum([0.0, *(layer.flop for layer in problem.workload.layers)])
+    assert (places[0], places[-1]) == (0, len(problem.workload))
+    assert 32 < len(places) <= MOST_PLACES
+    heaviest = max(layer.flop for layer in problem.workload.layers)
+    assert np.diff(work[places]).max() <= work[-1] / (MOST_PLACES - 1) + heaviest
+    tight = straight_costs(costs, (0, 1), 1, in_flight=(8, 8))
+    assert tight.furthest is not None
+    assert tight.furthest[:, 0].max() < len(problem.workload)
+    reached = np.isfinite(tight.stage_seconds[0, 0])
+    assert reached.sum() < np.isfinite(table).sum()
+    begins, ends = np.nonzero(reached)
+    assert (ends <= np.maximum(tight.furthest.max(axis=0)[begins], begins)).all()
