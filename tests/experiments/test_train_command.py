@@ -191,7 +191,7 @@ def test_replicas_have_devices_of_their_own(capsys: pytest.CaptureFixture[str], 
     assert "naive: replicas 3-1, overlapped" in out
     assert "weight copies by stage 1 1; updates missing at forward 2 0, at backward 1 0" in " ".join(out.split())
     assert "on dapple-b, one replica a device" in " ".join(out.split())
-    network = perceptron(2, 5, 3)
+    network = perceptron(2, (5,), 3)
     clock = network_clock(network, DATA_SETS["wine"](), load_cluster("dapple-b:4"), 8, "adam", (3, 1))
     assert [stage.devices for stage in clock.stages] == [(0, 1, 2), (3,)]
     timeline = clock(build_schedule("1f1b-rr", 2, 24, replicas=(3, 1)), 1)
