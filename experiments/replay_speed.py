@@ -97,8 +97,11 @@ def label(name: str) -> str:
     return name.removeprefix("ops_per_second_").replace("_", " ")
 
 
-def measure(devices: int, microbatches: int) -> dict[str, Any]:
-    """Rates of one shape; each is the best of several repeats."""
+def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -> dict[str, Any]:
+    """Rates of one shape; each is the best of several repeats.
+
+    replayed_ops: in a repeat of the compiled replays, so that one is long enough for the clock
+    """
     from simulator import engine, event_loop, recurrence
 
     free, moving = build(devices, microbatches, 0.0), build(devices, microbatches, TRANSFER_SECONDS)
@@ -109,7 +112,7 @@ def measure(devices: int, microbatches: int) -> dict[str, Any]:
     out = recurrence.ends(prepared)
     recurrence.ends(prepared_moving, out)
     ops = len(free)
-    loops = max(1, min(4_000, 4_000_000 // ops))
+    loops = max(1, min(4_000, replayed_ops // ops))
 
     def scratch() -> None:
         recurrence.makespan(recurrence.prepare(build(devices, microbatches, TRANSFER_SECONDS)))
