@@ -200,3 +200,17 @@ def test_deep_networks_on_boards_are_cut_at_places_that_divide_the_work() -> Non
     assert reached.sum() < np.isfinite(table).sum()
     begins, ends = np.nonzero(reached)
     assert (ends <= np.maximum(tight.furthest.max(axis=0)[begins], begins)).all()
+
+
+def test_bytes_to_spare_are_as_good_as_gone() -> None:
+    """A stage ends where it would on a device with so much less memory."""
+    problem = Problem(load_workload("vgg16"), load_cluster("dapple-c").take(2), 8)
+    spare = 13e9
+    devices = tuple(
+        replace(one, memory_bytes=one.memory_bytes - spare * place)  # type: ignore[type-var]
+        for place, one in enumerate(problem.cluster.devices)
+    )
+    less = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    found = furthest_ends(LayerCosts(problem), (0, 1), 1, (64, 64), (0.0, spare))
+    assert found.tolist() == furthest_ends(LayerCosts(less), (0, 1), 1, (64, 64)).tolist()
+    assert found.tolist() != furthest_ends(LayerCosts(problem), (0, 1), 1, (64, 64)).tolist()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners import make_plan, tables_of, tight_sizes
+from planners import Evaluator, make_plan, tables_of, tight_sizes
 from planners.unequal_tables import unequal_plan
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from simulator.workloads.synthetic import chain
@@ -116,3 +116,17 @@ def test_with_little_memory_no_unequal_plan_is_slower_than_the_equal_one() -> No
     tight = with_memory(problem, peak)
     seconds = [simulate(tight, make_plan(name, tight).plan).iteration_seconds for name in ("tidgap", "best-equal")]
     assert seconds[0] <= seconds[1] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_of_all_plans_the_fastest_that_fits_is_taken(equal: bool) -> None:
+    """Half as much memory again as the least: several plans fit, and the model's order is that of their replays."""
+    problem = generated(1, 2, 3)
+    tight = with_memory(problem, 1.5 * least_bytes(problem, equal=equal))
+    found = tight_sizes.tight_sizes("test", tables_of(tight, (0, 1)), Evaluator(tight), (1, 2, 3), equal=equal)
+    assert found is not None
+    replays = [simulate(tight, plan, engine="compiled") for plan in space(tight, equal=equal)]
+    fitting = [one.iteration_seconds for one in replays if one.fits]
+    plan = unequal_plan("test", tables_of(tight, (0, 1)), found.cuts, found.forward, found.backward)
+    assert len({*fitting}) > 1
+    assert simulate(tight, plan).iteration_seconds == pytest.approx(min(fitting), rel=1e-9)

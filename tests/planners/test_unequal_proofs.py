@@ -182,3 +182,26 @@ def test_a_budget_as_large_as_the_search_erases_no_proof() -> None:
     assert free.optimal_among
     assert (found.optimal_among, found.plan, found.interrupted) == (free.optimal_among, free.plan, False)
     assert Evaluator(problem, budget=3).remaining == 3
+
+
+@pytest.mark.parametrize("name", ["exact-unequal", "unequal-nested"])
+def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) -> None:
+    """Activations stored, in memory for which the caps leave out sizes that fit: bounds hold for all of them."""
+    free = replace(generated(0), recompute=False, contention=True)
+    peaks = {one.peak_bytes for one in simulate(free, make_plan("best-equal", free, Request(stages=2)).plan).memory}
+    devices = tuple(replace(one, memory_bytes=max(peaks)) for one in free.cluster.devices)  # type: ignore[type-var]
+    problem = replace(free, cluster=replace(free.cluster, devices=devices))
+    found = make_plan(name, problem, Request(stages=2, candidates="all"))
+    best = min(every_plan(problem, found.plan))
+    assert float(found.details["sizes_lower_bound_seconds"]) * CLOSE <= best  # type: ignore[arg-type]
+    assert "all partitions" not in found.optimal_among
+
+
+def test_a_search_leaves_enough_of_its_budget_to_replay_its_plan() -> None:
+    """With one evaluation less than it needs a search ends with an answer."""
+    problem = generated(4)
+    free = make_plan("exact-unequal", problem, Request(stages=2))
+    for less in (1, 2):
+        found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations - less)
+        assert found.interrupted
+        assert simulate(problem, found.plan).fits

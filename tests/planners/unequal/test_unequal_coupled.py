@@ -140,3 +140,18 @@ def test_a_stop_between_stages_keeps_the_start() -> None:
     assert not plan.proven_optimal
     assert made == [1 + 16, made[1]]  # one pair of profiles, 4 sizes each way
     assert plan.lower_bound_seconds == lower_bound(problem) > 0
+
+
+def test_a_narrow_search_extends_no_more_than_it_keeps() -> None:
+    """One pair kept after each stage: two sweeps try at most all pairs of sizes of each stage twice, and all are announced."""
+    problem = random_problem(
+        np.random.default_rng(5), "log-uniform", 3, 12, (1, 2, 4, 12), recomputation="where-differs"
+    )
+    announced: list[int] = []
+    plan = exact_coupled(problem, max_profiles=1, start=worst(problem), progress=lambda made, _: announced.append(made))
+    assert plan.evaluations == announced[-1] <= worst(problem).evaluations + 2 * 3 * 4 * 4
+    announced.clear()
+    exact_coupled(
+        problem, single=True, start=worst(problem, single=True), progress=lambda made, _: announced.append(made)
+    )
+    assert announced[0] == worst(problem).evaluations + 4  # f = g: a size for both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,3 +76,31 @@ def test_nothing_fits() -> None:
 
     with pytest.raises(InfeasibleSizes, match="8 layers into 3 stages"):
         search_partition(build, LAYERS, STAGES)
+
+
+def test_a_bound_rules_out_only_what_it_must() -> None:
+    """Two partitions with one size each, so that bounds are exact: 1 % faster is taken; 10 % with fixed 20 % is not solved."""
+
+    def build(seconds: float, fixed: float) -> UnequalProblem:
+        half = np.array([[0.0, seconds / 4]] * 2)
+        return UnequalProblem(1, half, half, np.zeros((1, 2)), np.zeros((1, 2)), candidates=(1,), fixed_seconds=fixed)
+
+    for other, cuts, solved in (((99.0, 0.0), (2,), 2), ((90.0, 20.0), (1,), 1)):
+        problems: dict[tuple[int, ...], UnequalProblem] = {(1,): build(100.0, 0.0), (2,): build(*other)}
+        found = search_partition(problems.__getitem__, 3, 2)
+        assert (found.cuts, found.solved, found.proven_optimal) == (cuts, solved, True)
+
+
+def test_what_a_solution_leaves_open_is_no_proof() -> None:
+    """Solutions that are not proven prove a partition only where their own bound is no better than it."""
+    _, build = builder(1)
+    for bound, proven in ((0.0, False), (1.0, True)):
+        found = search_partition(
+            build,
+            LAYERS,
+            STAGES,
+            solve=lambda one, bound=bound: replace(  # type: ignore[misc]
+                (plan := exact_sizes(one)), proven_optimal=False, lower_bound_seconds=bound * plan.makespan_seconds
+            ),
+        )
+        assert found.proven_optimal is proven

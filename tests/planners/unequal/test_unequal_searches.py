@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -272,3 +273,18 @@ def test_a_neighbour_mutation_takes_the_next_candidate_and_stays_within_the_caps
     middle = (before[:, 0] > 0) & (before[:, 0] < 3)
     assert set((after - before)[middle, 0]) == {-1, 1}  # inside, a neighbour is never the size itself
     assert (after[:, 2] == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_sizes_are_within_the_caps_of_their_stages(seed: int) -> None:
+    """Where recomputation depends on the sizes, the sizes of one pass serve for both only as the caps of each stage permit."""
+    rng = np.random.default_rng(seed)
+    problem = replace(
+        random_problem(rng, "affine", 4, 12, (1, 2, 3, 4, 6, 12), recomputation="where-differs"),
+        forward_caps=(12, 6, 3, 2),
+        backward_caps=(2, 3, 12, 12),
+    )
+    plan = greedy_dp(problem)
+    for sizes, caps in ((plan.forward_sizes, problem.forward_caps), (plan.backward_sizes, problem.backward_caps)):
+        assert caps is not None
+        assert all(size <= cap for size, cap in zip(sizes, caps, strict=True))
