@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         straight_costs,
     )
     from planners.bapipe import BaPipe, Candidate, Exploration, RuleOfThumb, explore, formula_seconds
-    from planners.baselines import DataParallel, GreedyBalance, UniformLayers, balanced_cuts, uniform_cuts
+    from planners.baselines import DataParallel, GreedyBalance, UniformLayers, uniform_cuts
     from planners.bounds import iteration_lower_bound, lower_bound_seconds
     from planners.brute_force import BruteForce
     from planners.grid import PipelineDataGrid
@@ -77,7 +77,6 @@ _HOME = {
     "DataParallel": "baselines",
     "GreedyBalance": "baselines",
     "UniformLayers": "baselines",
-    "balanced_cuts": "baselines",
     "uniform_cuts": "baselines",
     "iteration_lower_bound": "bounds",
     "lower_bound_seconds": "bounds",
@@ -155,7 +154,6 @@ __all__ = [
     "UnequalTables",
     "UniformLayers",
     "applicable_planners",
-    "balanced_cuts",
     "balanced_problem",
     "coarse_points",
     "equal_partition",

@@ -127,6 +127,24 @@ def _filled(points: Sequence[int], stages: int, seconds: StageSeconds, limit: fl
     return cuts[:-1] if start == len(points) - 1 else None
 
 
+def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[int], samples: int) -> list[int]:
+    """Cuts out of `points` that even out the seconds (forward, backward, forward again) of `samples` on the stages' devices.
+
+    Exact but where stages stream: see `minimax_cuts` and `filled_cuts`, which ask for few stages.
+    """
+    if not any(costs.streams(device) for device in devices):
+        table = np.array([costs.round_trip_seconds(device, samples) for device in devices])
+        return minimax_cuts(points, np.concatenate([np.zeros((len(devices), 1)), table.cumsum(axis=1)], axis=1))
+    again = 2.0 if costs.problem.recompute else 1.0
+
+    def seconds(stage: int, begin: int, end: int) -> float:
+        held = np.arange(begin, end, dtype=np.int64)
+        forward = costs.stage_seconds(devices[stage], held, samples, "forward")
+        return again * forward + costs.stage_seconds(devices[stage], held, samples, "backward")
+
+    return filled_cuts(points, len(devices), seconds)
+
+
 def coarse_points(transfer_seconds: NDArray[np.float64], stages: int, allowed: float) -> list[int]:
     """Places to cut at: those whose transfer takes at most `allowed` seconds, or if these are too few the quickest ones.
 
@@ -284,6 +302,8 @@ def fastest_cuts(
 
     slack: partitions that are slower by up to this share are handed back too, as long as no other has as small a sum and as
         fast a slowest stage or link in every pass: a replay may prefer one of these
+    A single micro-batch has nobody behind it, so that only the sum counts: one partition is handed back, whatever the slack, of
+    equal sums (as where no cut costs anything) the one whose slowest stage is fastest.
     Method: the front of (sum, slowest of each pass) is carried from stage to stage for each last layer. A partial partition is
     dropped if another is nowhere worse, or if even the best that can follow (least sum and least bottleneck, found backwards)
     exceeds a limit. The limit starts just above what no partition can beat, and rises until one is found.
@@ -292,6 +312,9 @@ def fastest_cuts(
     rest, floor = _completions(*tables)
     if rest[0, 0] == math.inf:
         return []
+    if microbatches == 1:
+        cuts = tuple(_quickest_once(*tables, rest).tolist())
+        return [(costs.seconds(cuts, 1), cuts)]
     least = float(rest[0, 0] + weight * floor[:, 0, 0].sum())
     excess, found = FIRST_EXCESS, list[tuple[float, tuple[int, ...]]]()
     while not found:
@@ -367,6 +390,43 @@ def _completions(
                     floor[p, stage, begin] = min(floor[p, stage, begin], slow)
                 rest[stage, begin] = min(rest[stage, begin], total)
     return rest, floor
+
+
+@kernel()
+def _quickest_once(
+    stage_seconds: NDArray[np.float64],
+    kind: NDArray[np.int64],
+    link_seconds: NDArray[np.float64],
+    latency_seconds: NDArray[np.float64],
+    furthest: NDArray[np.int64],
+    rest: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """The cuts with the least sum, int64 [stages - 1]; of equal sums those with the fastest slowest stage, its link included.
+
+    rest: least sums, of `_completions`; the first one is finite
+    Best tails, from the last stage to the first: a tail with as small a sum and a faster slowest stage serves every front better.
+    """
+    passes, _, places, _ = stage_seconds.shape
+    stages = kind.shape[0]
+    slowest, ends = np.full((stages + 1, places), np.inf), np.zeros((stages, places), dtype=np.int64)
+    slowest[stages, places - 1] = 0.0
+    for stage in range(stages - 1, -1, -1):
+        for begin in range(stage, places if stage else 1):
+            within = rest[stage, begin] * (1.0 + ROUNDING)
+            for end in range(begin + 1, furthest[stage, begin] + 1 if within < np.inf else 0):
+                here = 0.0
+                for p in range(passes):
+                    link = link_seconds[p, stage - 1, begin] if stage else 0.0
+                    here += link + stage_seconds[p, kind[stage], begin, end]
+                delay = latency_seconds[stage - 1, begin] if stage else 0.0
+                slow = max(here, slowest[stage + 1, end])
+                if here + delay + rest[stage + 1, end] <= within and slow < slowest[stage, begin]:
+                    slowest[stage, begin], ends[stage, begin] = slow, end
+    cuts, begin = np.empty(stages - 1, dtype=np.int64), 0
+    for stage in range(stages - 1):
+        begin = ends[stage, begin]
+        cuts[stage] = begin
+    return cuts
 
 
 @kernel()

@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 
 from hardware_profiles import FieldProgrammableGateArray
 from planners.balanced_partition import (
+    balanced_cuts,
     coarse_points,
     fastest_cuts,
-    filled_cuts,
     ideal_stage_seconds,
-    minimax_cuts,
     straight_costs,
 )
 from planners.baselines import DataParallel, UniformLayers, boundary_moves
@@ -274,13 +273,10 @@ class _Search:
                 yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])
 
     def cuts(self, devices: tuple[int, ...], count: int, rule: str) -> list[int] | None:
-        """Cuts by one of PARTITIONS; None where it is not called for, or cuts as the inter-layer partition does.
-
-        Stages and transfers are not weighed for a single micro-batch: it is in one stage at a time, and nothing is to balance.
-        """
-        problem, stages = self.problem, len(devices)
+        """Cuts by one of PARTITIONS; None where it is not called for, or cuts as the inter-layer partition does."""
+        problem, stages, costs = self.problem, len(devices), self.evaluate.layer_costs
         layers, samples = len(problem.workload), -(-problem.batch // count)
-        cuts = self._balanced(range(layers + 1), devices, samples)
+        cuts = balanced_cuts(costs, range(layers + 1), devices, samples)
         if rule == "inter-layer":
             return cuts
         if stages == 1:
@@ -290,28 +286,13 @@ class _Search:
             allowed = self.forward_seconds(devices, samples)
             if max(transfers[cut] for cut in cuts) <= allowed:
                 return None
-            other = self._balanced(coarse_points(transfers, stages, allowed), devices, samples)
+            other = balanced_cuts(costs, coarse_points(transfers, stages, allowed), devices, samples)
         else:
-            costs = self.evaluate.layer_costs
-            if count == 1 or any(costs.streams(device) for device in devices):
+            if any(costs.streams(device) for device in devices):
                 return None
             found = fastest_cuts(straight_costs(costs, devices, samples, alternating=True), count)
             other = list(found[0][1])
         return None if other == cuts else other
-
-    def _balanced(self, points: Sequence[int], devices: Sequence[int], samples: int) -> list[int]:
-        """Cuts out of `points` that even out forward + backward (+ forward again) seconds of a micro-batch."""
-        costs, again = self.evaluate.layer_costs, 2.0 if self.problem.recompute else 1.0
-        if not any(costs.streams(device) for device in devices):
-            table = np.array([costs.round_trip_seconds(device, samples) for device in devices])
-            return minimax_cuts(points, np.concatenate([np.zeros((len(devices), 1)), table.cumsum(axis=1)], axis=1))
-
-        def seconds(stage: int, begin: int, end: int) -> float:
-            held = np.arange(begin, end, dtype=np.int64)
-            forward = costs.stage_seconds(devices[stage], held, samples, "forward")
-            return again * forward + costs.stage_seconds(devices[stage], held, samples, "backward")
-
-        return filled_cuts(points, len(devices), seconds)
 
     def forward_seconds(self, devices: Sequence[int], samples: int) -> float:
         """Forward seconds of an ideally balanced stage: what BaPipe allows a transfer."""

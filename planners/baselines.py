@@ -1,14 +1,15 @@
-"""Baselines: data parallelism, equal numbers of layers, and greedily balanced seconds."""
+"""Baselines: data parallelism, equal numbers of layers, and straight pipelines balanced by seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import combinations
+from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
+from planners.balanced_partition import balanced_cuts, fastest_cuts, straight_costs
 from planners.candidates import (
     closest_to_fit,
     device_choices,
@@ -19,7 +20,10 @@ from planners.candidates import (
 )
 from planners.search import Evaluator, Request, best_plan, fitting
 from planners.tight_memory import tight_plan
-from simulator import Plan, Problem, Stage, equal_microbatches
+from simulator import LayerCosts, Plan, Problem, Stage, equal_microbatches
+
+FEW = 36
+"""Partitions in all up to which every one is replayed for each number of micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +75,17 @@ class UniformLayers:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best number of micro-batches for that partition; InfeasiblePlanError if none fits."""
-        return fitting(self.name, _first_schedule(self, problem, evaluate), evaluate)
+        closest: list[Plan] = []
+        for schedule in _schedules(self.request):
+            choices = _device_lists(problem, self.request, schedule, evaluate)
+            closest.append(
+                _fastest((self._best_count(problem, evaluate, schedule, devices) for devices in choices), evaluate)
+            )
+            if evaluate(closest[-1]).fits:
+                return closest[-1]
+        return fitting(self.name, _fastest(closest, evaluate), evaluate)
 
-    def best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
+    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
         """The number of micro-batches with which these stages, one of each device of `devices`, are fastest."""
         cuts = uniform_cuts(len(problem.workload), len(devices))
         return closest_to_fit(
@@ -87,22 +99,27 @@ class UniformLayers:
 
 @dataclass(frozen=True, slots=True)
 class GreedyBalance:
-    """As many stages as devices, balanced by the seconds of a micro-batch, each on its own device.
+    """As many stages as devices, each on its own device, balanced by the seconds of stages and transfers.
 
-    Stages are filled up to their share of what is left; then the slowest stage hands boundary layers to a neighbour while that
-    makes the slowest one faster. Without a requested schedule: GPipe, or, where no number of micro-batches fits, 1F1B, which
-    keeps fewer activations. Where that does not fit either, the fullest stage hands layers over while memory is missing.
+    No replicas. Every number of micro-batches gets the cuts of the partition search that planners share (see `promising_cuts`);
+    replays choose among these, the choices of devices and, without a requested schedule, GPipe and 1F1B: the name is older than
+    that search. Where nothing fits: the cuts that memory permits.
     """
 
     request: Request = field(default_factory=Request)
     name: str = "greedy"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best number of micro-batches, each with the balance for its size; InfeasiblePlanError if nothing fits."""
-        best = self._relieve(_first_schedule(self, problem, evaluate), problem, evaluate)
+        """The fastest plan, schedule and number of micro-batches included; InfeasiblePlanError if nothing fits."""
+        best = _fastest(self._plans(problem, evaluate), evaluate)
         if not evaluate(best).fits:
             best = self._tight(problem, evaluate) or best
         return fitting(self.name, best, evaluate)
+
+    def _plans(self, problem: Problem, evaluate: Evaluator) -> Iterator[Plan]:
+        for schedule in _schedules(self.request):
+            for devices in _device_lists(problem, self.request, schedule, evaluate):
+                yield self._best_count(problem, evaluate, schedule, devices)
 
     def _tight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
         """The fastest plan that fits, whatever its balance; None if there is none."""
@@ -113,62 +130,22 @@ class GreedyBalance:
                 found.append(tight_plan(self.name, evaluate, schedule, devices, counts))
         return min((plan for plan in found if plan is not None), key=lambda plan: evaluate(plan).key, default=None)
 
-    def best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
-        """The number of micro-batches, and the balance for their size, with which a pipeline on `devices` is fastest."""
+    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
+        """The number of micro-batches, and the cuts for it, with which a pipeline on `devices` is fastest."""
 
         def plans() -> Iterator[Plan]:
             for count in microbatch_counts(problem, self.request, len(set(devices))):
-                cuts = balanced_cuts(stage_seconds_table(evaluate, devices, -(-problem.batch // count)))
-                yield straight_plan(self.name, problem, schedule, cuts, devices, count)
+                cuts = promising_cuts(evaluate.layer_costs, devices, count)
+                yield _fastest(
+                    (straight_plan(self.name, problem, schedule, one, devices, count) for one in cuts), evaluate
+                )
 
         return closest_to_fit(plans(), evaluate)
 
-    def _relieve(self, plan: Plan, problem: Problem, evaluate: Evaluator) -> Plan:
-        """Hand layers of the fullest device to neighbours while the memory that is missing shrinks."""
-        devices = [stage.devices[0] for stage in plan.stages]
-        cuts = [stage.layers[0] for stage in plan.stages[1:]]
-        while not (score := evaluate(plan)).fits:
-            moves = [
-                moved
-                for stage, device in enumerate(devices)
-                if device == score.device
-                for moved in boundary_moves(cuts, len(problem.workload), stage)
-            ]
-            if not moves:
-                break
-            plans = [
-                straight_plan(self.name, problem, plan.schedule, moved, devices, len(plan.microbatches))
-                for moved in moves
-            ]
-            best = min(range(len(plans)), key=lambda number: evaluate(plans[number]).key)
-            if evaluate(plans[best]).key >= score.key:
-                break
-            cuts, plan = moves[best], plans[best]
-        return plan
 
-
-class _Straight(Protocol):
-    """A planner of straight pipelines that knows its partition, and chooses the number of micro-batches by replay."""
-
-    @property
-    def request(self) -> Request:
-        """What the user fixes."""
-
-    def best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
-        """The fastest plan that fits, or the one closest to it, of one schedule on one choice of devices."""
-
-
-def _first_schedule(planner: _Straight, problem: Problem, evaluate: Evaluator) -> Plan:
-    """The plan of the first schedule with which one fits, on the devices where it is fastest; else the closest to fit of all."""
-    request = planner.request
-    closest: list[Plan] = []
-    for schedule in _schedules(request):
-        choices = _device_lists(problem, request, schedule, evaluate)
-        plans = [planner.best_count(problem, evaluate, schedule, devices) for devices in choices]
-        closest.append(min(plans, key=lambda plan: evaluate(plan).key))
-        if evaluate(closest[-1]).fits:
-            return closest[-1]
-    return min(closest, key=lambda plan: evaluate(plan).key)
+def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
+    """The fastest plan that fits, else the one closest to it; the first of equals."""
+    return min(plans, key=lambda plan: evaluate(plan).key)
 
 
 def _device_lists(
@@ -193,30 +170,23 @@ def uniform_cuts(layers: int, stages: int) -> list[int]:
     return [size * stage + min(stage, more) for stage in range(1, stages)]
 
 
-def stage_seconds_table(evaluate: Evaluator, devices: Sequence[int], samples: int) -> NDArray[np.float64]:
-    """Forward + backward seconds of each layer on each stage's device, float64 [stages, layers]."""
-    return np.array([evaluate.layer_costs.round_trip_seconds(device, samples) for device in devices])
+def promising_cuts(costs: LayerCosts, devices: Sequence[int], microbatches: int) -> list[tuple[int, ...]]:
+    """Cuts worth a replay: all where they are FEW, else equal numbers of layers and the best of the partition search.
 
-
-def balanced_cuts(seconds: NDArray[np.float64]) -> list[int]:
-    """Cuts of a chain that even out the stages' seconds, found greedily.
-
-    seconds: float64 [stages, layers], of each layer on the device of each stage; every stage gets at least one layer
+    Where layers stream the search would ask for every range of them, and on unlike devices its front of partitions may not end
+    (500 layers, 32 stages, few micro-batches): there the most even stages, transfers left out.
     """
-    cuts = _filled(seconds)
-    totals = np.zeros((seconds.shape[0], seconds.shape[1] + 1))
-    np.cumsum(seconds, axis=1, out=totals[:, 1:])
-    while True:
-        load = _loads(totals, cuts)
-        slowest = int(load.argmax())
-        best: tuple[float, list[int]] | None = None
-        for moved in boundary_moves(cuts, seconds.shape[1], slowest):
-            peak = float(_loads(totals, moved).max())
-            if best is None or peak < best[0]:
-                best = peak, moved
-        if best is None or best[0] >= load[slowest]:
-            return cuts
-        cuts = best[1]
+    layers, stages = len(costs.problem.workload), len(devices)
+    if comb(layers - 1, stages - 1) <= FEW:
+        return list(combinations(range(1, layers), stages - 1))
+    uniform, samples = tuple(uniform_cuts(layers, stages)), -(-costs.problem.batch // microbatches)
+    unlike = len({costs.kind_of_device(device) for device in devices}) > 1
+    if unlike or any(costs.streams(device) for device in devices):
+        return [uniform, tuple(balanced_cuts(costs, range(layers + 1), devices, samples))]
+    tables = straight_costs(costs, devices, samples, alternating=True)
+    # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
+    found = fastest_cuts(tables, microbatches * (stages // len(set(devices))))
+    return [uniform, *(cuts for _, cuts in found[:1])]
 
 
 def boundary_moves(cuts: Sequence[int], layers: int, stage: int) -> list[list[int]]:
@@ -234,30 +204,3 @@ def boundary_moves(cuts: Sequence[int], layers: int, stage: int) -> list[list[in
                 moved[boundary] += change
                 moves.append(moved)
     return moves
-
-
-def _filled(seconds: NDArray[np.float64]) -> list[int]:
-    """Each stage takes layers until the next one would leave it further from its share of what is left.
-
-    The share of a stage over the remaining layers is that of its speed: T with sum over the stages of T / (their seconds for all
-    that is left) = 1.
-    """
-    stages, layers = seconds.shape
-    cuts, start = [], 0
-    for stage in range(stages - 1):
-        left = seconds[stage:, start:].sum(axis=1)
-        least = float(left.min())
-        share = least / float((least / left).sum()) if least > 0 else 0.0
-        stop, held = start + 1, float(seconds[stage, start])
-        while stop < layers - (stages - 1 - stage) and held + seconds[stage, stop] / 2.0 <= share:
-            held += float(seconds[stage, stop])
-            stop += 1
-        cuts.append(stop)
-        start = stop
-    return cuts
-
-
-def _loads(totals: NDArray[np.float64], cuts: Sequence[int]) -> NDArray[np.float64]:
-    bounds = np.array([0, *cuts, totals.shape[1] - 1])
-    rows = np.arange(totals.shape[0])
-    return np.asarray(totals[rows, bounds[1:]] - totals[rows, bounds[:-1]], dtype=np.float64)

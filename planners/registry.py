@@ -130,7 +130,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "greedy": PlannerEntry(
         GreedyBalance,
-        "stages balanced by measured or modelled seconds, greedily",
+        "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
         _for_straight,
         takes=("stages", "chunks"),
     ),

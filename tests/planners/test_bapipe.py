@@ -314,7 +314,7 @@ def test_stages_and_transfers_are_weighed_together() -> None:
     search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
     assert search.cuts((0, 1), 8, "inter-layer") == [2]
     assert search.cuts((0, 1), 8, "stages and transfers") == [1]
-    assert search.cuts((0, 1), 1, "stages and transfers") is None
+    assert search.cuts((0, 1), 1, "stages and transfers") == [1]
     best = explore(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=8)).best
     assert [stage.layers[0] for stage in best.plan.stages] in ([0, 1], [0])
 
