@@ -620,3 +620,11 @@ def test_2bw_is_planned_with_a_microbatch_a_stage_or_refused() -> None:
     assert microbatch_counts(problem, Request(schedule="xpipe"), 4) == (1, 2, 4, 8, 16, 32)
     with pytest.raises(InfeasiblePlanError, match="needs at least 4 micro-batches, one a stage, got 2"):
         microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 4)
+
+
+def test_the_cluster_of_the_methods_may_be_taken_whole() -> None:
+    """All devices of a cluster are taken, one more is refused with both numbers."""
+    problem = method_throughput.cluster_problem(8, "alexnet", "dgx-a100:1", 8)
+    assert len(problem.cluster.devices) == 8
+    with pytest.raises(ValueError, match="has 8 devices, 9 are needed"):
+        method_throughput.cluster_problem(9, "alexnet", "dgx-a100:1", 8)

@@ -96,3 +96,12 @@ def test_the_count_of_plans_is_their_number() -> None:
         planner = BruteForce(Request())
         plans = list(planner.plans(problem))
         assert planner.configurations(problem) == len(plans) == len(set(plans))
+
+
+def test_a_schedule_that_covers_its_stages_runs_with_as_few_microbatches_as_stages() -> None:
+    """2BW needs one micro-batch a stage: plans of two stages begin at two, a single stage at one."""
+    problem = Problem(uniform_chain(4), load_cluster("dapple-c").take(2), 8)
+    counts: dict[int, set[int]] = {}
+    for plan in BruteForce(Request(schedule="2bw")).plans(problem):
+        counts.setdefault(len(plan.stages), set()).add(len(plan.microbatches))
+    assert {stages: min(found) for stages, found in counts.items()} == {1: 1, 2: 2}

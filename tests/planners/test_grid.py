@@ -142,3 +142,10 @@ def test_many_equal_stages_are_counted() -> None:
     assert Plan("test", "1f1b", stages, (1,)).notation == "9x2"
     assert Plan("test", "1f1b", stages[:8], (1,)).notation == "2-2-2-2-2-2-2-2"
     assert Plan("test", "1f1b", (*stages[:8], Stage((8,), (16,))), (1,)).notation == "2-2-2-2-2-2-2-2-1"
+
+
+def test_a_replica_takes_from_one_sample_to_its_whole_share() -> None:
+    """Two replicas of a batch of 12: parts of 1, 2, 3, 4 and 6 samples, which are 6, 3, 2, 2 and 1 micro-batches."""
+    problem = replace(_heavy(), batch=12)
+    assert _Search(problem, Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 6]
+    assert _Search(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts(2) == [5]

@@ -212,3 +212,18 @@ def test_a_board_with_one_measured_layer_streams_nothing() -> None:
     total = costs.seconds(0, 1, "forward")
     assert total[0] == 0.5
     assert costs.stage_seconds(0, held, 1, "forward") == float(total.sum())
+
+
+@pytest.mark.parametrize(("replication", "shares"), [("split", [1 / 4, 3 / 4]), ("round-robin", [3 / 4, 1 / 4])])
+def test_shares_of_buckets_are_those_of_the_largest_part_of_a_microbatch(replication: Any, shares: list[float]) -> None:
+    """Micro-batches of 2 and 4 samples on two replicas: parts of 2 where they are split, of 4 where they take turns.
+
+    The last layer takes 1 of 4 seconds of the backward of 2 samples, and 3 of 4 of that of 4.
+    """
+    layers = tuple(
+        Layer(name, "linear", 1.0, 7_000_000, 1.0, 1.0, measured=((1.0, 1.0, 1.0), (2.0, 1.0, two), (4.0, 1.0, four)))
+        for name, two, four in (("first", 3.0, 1.0), ("last", 1.0, 3.0))
+    )
+    problem = Problem(Workload("w", layers, ((0, 1),), bytes_per_element=4), chain_cluster(2), 6)
+    plan = Plan("hand", "1f1b-rr", (Stage((0, 1), (0, 1)),), (2, 4), replication)
+    assert [bucket.share for bucket in PlanCosts(problem, plan).buckets(0)] == pytest.approx(shares)

@@ -14,6 +14,7 @@ from simulator.costs import given_costs
 from simulator.lowering import lower
 from simulator.ops import OpKind
 from simulator.prediction import PREDICTION_RULES
+from simulator.schedule_text import from_text
 from simulator.schedules import build_schedule
 from simulator.versions import COPY_RULES, peak_in_flight, version_table
 
@@ -190,3 +191,10 @@ def test_bad_timelines_are_refused(hand: Any) -> None:
         version_table(type(timeline)(*([np.zeros(0, int)] * 6)), 1)
     with pytest.raises(ValueError, match="micro-batch 3 in row 0 has no forward"):
         version_table(hand.columns([(0, B, 3, 0.0, 1.0)]), 1)
+
+
+def test_a_stage_without_backwards_misses_nothing_there() -> None:
+    """Forwards alone, as in inference: no update is ever missing, and none is made up for what never runs."""
+    program = lower(from_text("0F0 0F1\n1F0 1F1\n"), given_costs(2, 1.0, 2.0))
+    table = version_table(engine.replay(program), 1)
+    assert table.backward_difference().tolist() == [0, 0]
