@@ -1,0 +1,319 @@
+"""Networks layer by layer: work, weights, outputs and what autograd keeps, each worked out by hand from the published shapes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from simulator.layers import Workload
+from simulator.workloads.alexnet import alexnet
+from simulator.workloads.bert import bert
+from simulator.workloads.gnmt import gnmt
+from simulator.workloads.gpt import gpt
+from simulator.workloads.llama import llama
+from simulator.workloads.registry import load_workload
+from simulator.workloads.resnet import resnet
+from simulator.workloads.vgg import vgg
+
+
+class Row(NamedTuple):
+    """A layer: name, multiply-adds, own weights, elements out, elements kept, and the layers that it reads."""
+
+    name: str
+    multiply_adds: float
+    weights: int
+    out: float
+    kept: float
+    reads: str
+
+
+def rows(workload: Workload) -> list[Row]:
+    names = [layer.name for layer in workload.layers]
+    reads = [
+        " ".join(names[producer] for producer, consumer in workload.edges if consumer == i) for i in range(len(names))
+    ]
+    return [
+        Row(one.name, one.flop / 2, one.parameters, one.output_elements, one.stashed_elements, read)
+        for one, read in zip(workload.layers, reads, strict=True)
+    ]
+
+
+def chain(*layers: tuple[str, float, int, float, float], reads: str = "") -> list[Row]:
+    """Rows of layers that each read the one before."""
+    found = []
+    for layer in layers:
+        found.append(Row(*layer, reads))
+        reads = layer[0]
+    return found
+
+
+# ---- convolutional networks -----------------------------------------------------------------------------------------
+
+
+def test_alexnet() -> None:
+    """Krizhevsky 2014, as torchvision has it: maps of 55, 27, 13 and 6 pixels; an int64 index is two fp32 elements."""
+    conv1, pool1, conv2, pool2 = 64 * 55**2, 64 * 27**2, 192 * 27**2, 192 * 13**2
+    conv3, conv4, conv5, pool5 = 384 * 13**2, 256 * 13**2, 256 * 13**2, 256 * 6**2
+    assert rows(alexnet(classes=10)) == chain(
+        ("conv1", 11**2 * 3 * conv1, 11**2 * 3 * 64 + 64, conv1, 3 * 224**2),
+        ("relu1", 0, 0, conv1, 0),
+        ("pool1", 0, 0, pool1, conv1 + 2 * pool1),
+        ("conv2", 5**2 * 64 * conv2, 5**2 * 64 * 192 + 192, conv2, pool1),
+        ("relu2", 0, 0, conv2, 0),
+        ("pool2", 0, 0, pool2, conv2 + 2 * pool2),
+        ("conv3", 9 * 192 * conv3, 9 * 192 * 384 + 384, conv3, pool2),
+        ("relu3", 0, 0, conv3, 0),
+        ("conv4", 9 * 384 * conv4, 9 * 384 * 256 + 256, conv4, conv3),
+        ("relu4", 0, 0, conv4, 0),
+        ("conv5", 9 * 256 * conv5, 9 * 256 * 256 + 256, conv5, conv4),
+        ("relu5", 0, 0, conv5, 0),
+        ("pool5", 0, 0, pool5, conv5 + 2 * pool5),
+        ("flatten", 0, 0, pool5, 0),
+        ("dropout6", 0, 0, pool5, pool5 / 4),
+        ("fc6", 9216 * 4096, 9216 * 4096 + 4096, 4096, 9216),
+        ("relu6", 0, 0, 4096, 0),
+        ("dropout7", 0, 0, 4096, 1024),
+        ("fc7", 4096 * 4096, 4096 * 4096 + 4096, 4096, 4096),
+        ("relu7", 0, 0, 4096, 0),
+        ("fc8", 4096 * 10, 4096 * 10 + 10, 10, 4096),
+        ("loss", 0, 0, 1, 10),
+    )
+
+
+def test_the_smallest_vgg() -> None:
+    """32 pixels (Simonyan & Zisserman 2015, table 1, D): five halvings leave one pixel of 512 channels."""
+    found = {row.name: row for row in rows(vgg(16, image_size=32, classes=10))}
+    assert found["conv1_1"] == Row("conv1_1", 27 * 64 * 32**2, 27 * 64 + 64, 64 * 32**2, 3 * 32**2, "")
+    assert found["conv5_3"] == Row("conv5_3", 9 * 512**2 * 2**2, 9 * 512**2 + 512, 512 * 2**2, 512 * 2**2, "relu5_2")
+    assert list(found.values())[-10:] == chain(
+        ("pool5", 0, 0, 512, 512 * 2**2 + 2 * 512),
+        ("flatten", 0, 0, 512, 0),
+        ("fc6", 512 * 4096, 513 * 4096, 4096, 512),
+        ("relu6", 0, 0, 4096, 0),
+        ("dropout6", 0, 0, 4096, 1024),
+        ("fc7", 4096**2, 4097 * 4096, 4096, 4096),
+        ("relu7", 0, 0, 4096, 0),
+        ("dropout7", 0, 0, 4096, 1024),
+        ("fc8", 4096 * 10, 4097 * 10, 10, 4096),
+        ("loss", 0, 0, 1, 10),
+        reads="relu5_3",
+    )
+
+
+def test_the_ends_of_resnet() -> None:
+    """He et al. 2016, table 1: 7x7 of stride 2 and a 3x3 pool before the blocks, a mean over 7x7 pixels behind them."""
+    found = rows(resnet(50))
+    conv1, pool1 = 64 * 112**2, 64 * 56**2
+    assert found[:4] == chain(
+        ("conv1", 49 * 3 * conv1, 49 * 3 * 64, conv1, 3 * 224**2),
+        ("bn1", 0, 128, conv1, conv1),
+        ("relu1", 0, 0, conv1, 0),
+        ("pool1", 0, 0, pool1, conv1 + 2 * pool1),
+    )
+    assert found[-4:] == chain(
+        ("pool5", 0, 0, 2048, 2048 * 7**2),
+        ("flatten", 0, 0, 2048, 0),
+        ("fc", 2048 * 1000, 2049 * 1000, 1000, 2048),
+        ("loss", 0, 0, 1, 1000),
+        reads="conv5_3.relu3",
+    )
+
+
+def test_a_resnet_block_that_halves_the_maps() -> None:
+    """conv3_1: the 3x3 convolution and the projection have the stride; the shared input is kept once; sums are in place."""
+    before, narrow, half, wide = 256 * 56**2, 128 * 56**2, 128 * 28**2, 512 * 28**2
+    block = [row for row in rows(resnet(50)) if row.name.startswith("conv3_1.")]
+    main = [
+        ("conv1", 256 * narrow, 256 * 128, narrow, before),
+        ("bn1", 0, 256, narrow, narrow),
+        ("relu1", 0, 0, narrow, 0),
+        ("conv2", 9 * 128 * half, 9 * 128 * 128, half, narrow),
+        ("bn2", 0, 256, half, half),
+        ("relu2", 0, 0, half, 0),
+        ("conv3", 128 * wide, 128 * 512, wide, half),
+        ("bn3", 0, 1024, wide, wide),
+    ]
+    shortcut = [("downsample", 256 * wide, 256 * 512, wide, 0), ("downsample_bn", 0, 1024, wide, wide)]
+    assert block == [
+        *chain(*((f"conv3_1.{name}", *rest) for name, *rest in main), reads="conv2_3.relu3"),  # type: ignore[arg-type]
+        *chain(*((f"conv3_1.{name}", *rest) for name, *rest in shortcut), reads="conv2_3.relu3"),  # type: ignore[arg-type]
+        Row("conv3_1.add", 0, 0, wide, 0, "conv3_1.bn3 conv3_1.downsample_bn"),
+        Row("conv3_1.relu3", 0, 0, wide, 0, "conv3_1.add"),
+    ]
+
+
+@pytest.mark.parametrize(("depth", "blocks"), [(50, (3, 4, 6, 3)), (101, (3, 4, 23, 3)), (152, (3, 8, 36, 3))])
+def test_resnet_stages(depth: int, blocks: tuple[int, ...]) -> None:
+    """He et al. 2016, table 1: the blocks of each stage, their maps, and one projection a stage."""
+    found = {row.name: row for row in rows(resnet(depth))}
+    shapes = zip(blocks, (256 * 56**2, 512 * 28**2, 1024 * 14**2, 2048 * 7**2), strict=True)
+    expected = {
+        f"conv{stage}_{block}.relu3": out
+        for stage, (count, out) in enumerate(shapes, 2)
+        for block in range(1, count + 1)
+    }
+    assert {name: row.out for name, row in found.items() if name.endswith(".relu3")} == expected
+    assert [name for name in found if name.endswith("downsample")] == [
+        f"conv{stage}_1.downsample" for stage in range(2, 6)
+    ]
+
+
+# ---- recurrent networks ---------------------------------------------------------------------------------------------
+
+
+def test_gnmt() -> None:
+    """Wu et al. 2016 with 3 + 3 layers, hidden 3, 7 words, 5 source and 2 target tokens.
+
+    A step of an LSTM: 4·3·(inputs + 3) multiply-adds; it keeps four gates, cell and output (6·3). Attention: projections of
+    2 queries and 5 keys by 3x3, score and context of 10 pairs by 3; it keeps 3 + 1 elements a pair.
+    """
+    encoder = [
+        Row("encoder.embedding", 0, 21, 15, 0, ""),
+        Row("encoder.lstm1", 10 * 12 * 6, 2 * 12 * 8, 30, 15 + 10 * 18, "encoder.embedding"),
+        Row("encoder.dropout2", 0, 0, 30, 7.5, "encoder.lstm1"),
+        Row("encoder.lstm2", 5 * 12 * 9, 12 * 11, 15, 30 + 5 * 18, "encoder.dropout2"),
+        Row("encoder.dropout3", 0, 0, 15, 3.75, "encoder.lstm2"),
+        Row("encoder.lstm3", 5 * 12 * 6, 12 * 8, 15, 15 + 5 * 18, "encoder.dropout3"),
+        Row("encoder.add3", 0, 0, 15, 0, "encoder.lstm2 encoder.lstm3"),
+    ]
+    attention = 2 * 12 * 6 + 9 * (2 + 5) + 2 * 3 * 10
+    decoder = [
+        Row("decoder.embedding", 0, 21, 6, 0, ""),
+        Row(
+            "decoder.attention1",
+            attention,
+            12 * 8 + 2 * 9 + 3,
+            12,
+            (6 + 15) + 2 * 18 + 10 * 4,
+            "encoder.add3 decoder.embedding",
+        ),
+        Row("decoder.output1", 0, 0, 6, 0, "decoder.attention1"),
+        Row("decoder.context", 0, 0, 6, 0, "decoder.attention1"),
+        Row("decoder.dropout2", 0, 0, 6, 1.5, "decoder.output1"),
+        Row("decoder.concat2", 0, 0, 12, 0, "decoder.context decoder.dropout2"),
+        Row("decoder.lstm2", 2 * 12 * 9, 12 * 11, 6, 12 + 2 * 18, "decoder.concat2"),
+        Row("decoder.dropout3", 0, 0, 6, 1.5, "decoder.lstm2"),
+        Row("decoder.concat3", 0, 0, 12, 0, "decoder.context decoder.dropout3"),
+        Row("decoder.lstm3", 2 * 12 * 9, 12 * 11, 6, 12 + 2 * 18, "decoder.concat3"),
+        Row("decoder.add3", 0, 0, 6, 0, "decoder.lstm2 decoder.lstm3"),
+        Row("classifier", 2 * 3 * 7, 3 * 7 + 7, 14, 6, "decoder.add3"),
+        Row("loss", 0, 0, 1, 14, "classifier"),
+    ]
+    assert rows(gnmt(6, hidden=3, vocabulary=7, source_tokens=5, target_tokens=2)) == encoder + decoder
+
+
+# ---- transformers ---------------------------------------------------------------------------------------------------
+
+
+def block(
+    first: str, attention: list[tuple[float, int, float, float]], mlp: list[tuple[float, int, float, float]]
+) -> list[Row]:
+    """Block 1 with normalization first, behind layer `first`, without its residual sums' sources."""
+    names = ("norm1", "qkv", "attention", "projection"), ("norm2", "mlp_up", "activation", "mlp_down")
+    out = attention[-1][2]
+    found = []
+    for half, (labels, layers) in enumerate(zip(names, (attention, mlp), strict=True), 1):
+        labelled = [(f"block1.{label}", *layer) for label, layer in zip(labels, layers, strict=True)]
+        found += chain(*labelled, reads=first)
+        found.append(Row(f"block1.add{half}", 0, 0, out, 0, f"{first} {labelled[-1][0]}"))
+        first = f"block1.add{half}"
+    return found
+
+
+def test_gpt() -> None:
+    """Radford et al. 2019: hidden 6, 2 heads of 3, 5 tokens of 8 positions, 11 words, MLP of 7; masks are half an element."""
+    expected = [
+        Row("embedding", 0, (11 + 8) * 6, 30, 15, ""),
+        *block(
+            "embedding",
+            [(0, 12, 30, 30), (540, 6 * 18 + 18, 90, 30), (300, 0, 30, 90 + 2.5 * 50), (180, 36 + 6, 30, 30 + 15)],
+            [(0, 12, 30, 30), (210, 42 + 7, 35, 30), (0, 0, 35, 35), (210, 42 + 6, 30, 35 + 15)],
+        ),
+        *chain(("final_norm", 0, 12, 30, 30), ("head", 330, 0, 55, 30), ("loss", 0, 0, 1, 110), reads="block1.add2"),
+    ]
+    workload = gpt(1, 6, 2, 5, 11, positions=8, intermediate=7)
+    assert rows(workload) == expected
+    assert [(one.layers, one.parameters) for one in workload.tied_weights()] == [((0, 12), 66)]
+
+
+def test_llama() -> None:
+    """Touvron et al. 2023: hidden 6, 4 query, 2 key-value heads of 3, 5 tokens, 11 words, SwiGLU of 2·7, no biases, no masks."""
+    assert rows(llama(1, 6, 4, 7, 5, 11, key_value_heads=2, head_size=3)) == [
+        Row("embedding", 0, 66, 30, 0, ""),
+        *block(
+            "embedding",
+            [(0, 6, 30, 30), (720, 144, 120, 30), (600, 0, 60, 120 + 100), (360, 72, 30, 60)],
+            [(0, 6, 30, 30), (420, 84, 70, 30), (0, 0, 35, 70), (210, 42, 30, 35)],
+        ),
+        *chain(("final_norm", 0, 6, 30, 30), ("head", 330, 66, 55, 30), ("loss", 0, 0, 1, 110), reads="block1.add2"),
+    ]
+
+
+def test_bert() -> None:
+    """Devlin et al. 2019: normalization behind each half, both heads; the encoder's output is kept once for the two."""
+    assert rows(bert(1, 6, 2, 5, 11, positions=8, intermediate=7)) == [
+        Row("embedding", 0, (11 + 8 + 2) * 6, 30, 15, ""),
+        *chain(
+            ("embedding_norm", 0, 12, 30, 30),
+            ("block1.qkv", 540, 126, 90, 30),
+            ("block1.attention", 300, 0, 30, 215),
+            ("block1.projection", 180, 42, 30, 45),
+            reads="embedding",
+        ),
+        Row("block1.add1", 0, 0, 30, 0, "embedding_norm block1.projection"),
+        *chain(
+            ("block1.norm1", 0, 12, 30, 30),
+            ("block1.mlp_up", 210, 49, 35, 30),
+            ("block1.activation", 0, 0, 35, 35),
+            ("block1.mlp_down", 210, 48, 30, 50),
+            reads="block1.add1",
+        ),
+        Row("block1.add2", 0, 0, 30, 0, "block1.norm1 block1.mlp_down"),
+        *chain(
+            ("block1.norm2", 0, 12, 30, 30),
+            ("masked.transform", 180, 42, 30, 30),
+            ("masked.activation", 0, 0, 30, 30),
+            ("masked.norm", 0, 12, 30, 30),
+            ("masked.head", 330, 11, 55, 30),
+            reads="block1.add2",
+        ),
+        *chain(
+            ("pooler", 36, 42, 6, 0),
+            ("pooler.activation", 0, 0, 6, 6),
+            ("next_sentence.head", 12, 14, 2, 6),
+            reads="block1.norm2",
+        ),
+        Row("loss", 0, 0, 1, 2 * (55 + 2), "masked.head next_sentence.head"),
+    ]
+
+
+# ---- published sizes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "hidden", "heads", "tokens"),
+    [
+        ("gpt2", 12, 768, 12, 1024),
+        ("gpt2-medium", 24, 1024, 16, 1024),
+        ("gpt2-large", 36, 1280, 20, 1024),
+        ("gpt2-xl", 48, 1600, 25, 1024),
+        ("gpt3-175b", 96, 12288, 96, 2048),
+        ("gpt-14", 14, 768, 12, 1024),
+        ("bert-base", 12, 768, 12, 512),
+        ("bert-large", 24, 1024, 16, 512),
+        ("llama2-7b", 32, 4096, 32, 4096),
+    ],
+)
+def test_published_transformers(name: str, blocks: int, hidden: int, heads: int, tokens: int) -> None:
+    """Blocks, width, heads and tokens of the papers' tables: attention keeps heads·tokens² scores, 2.5 times with dropout."""
+    attention = [row for row in rows(load_workload(name)) if row.name.endswith(".attention")]
+    scores = heads * tokens**2 * (1.0 if name == "llama2-7b" else 2.5)
+    assert len(attention) == blocks
+    assert {(row.out, row.kept) for row in attention} == {(tokens * hidden, 3 * tokens * hidden + scores)}
+
+
+def test_minibatches_are_pipedreams() -> None:
+    """SOSP'19, section 5.1: 64 a device for VGG-16 and GNMT, 128 for ResNet-50, 256 for AlexNet."""
+    names = "vgg16", "gnmt8", "gnmt16", "resnet50", "alexnet"
+    assert [load_workload(name).minibatch for name in names] == [64, 64, 64, 128, 256]
