@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.resources
 import math
 import os
+import re
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import msgspec
 from hardware_profiles.accelerator import Accelerator
 from hardware_profiles.cluster import Cluster
 from hardware_profiles.files import (
+    MOST_DEVICES,
     AcceleratorFile,
     CompactFile,
     FpgaFile,
@@ -133,11 +135,13 @@ def _split_count(text: str) -> tuple[str, int | None]:
     stem, colon, tail = text.rpartition(":")
     if not colon or "/" in tail or "\\" in tail:
         return text, None
-    if not (tail.isascii() and tail.isdigit() and int(tail[-9:]) >= 1 and len(tail.lstrip("0")) <= 9):
+    digits = re.fullmatch(r"0*([1-9][0-9]{0,8})", tail)
+    if digits is None or int(digits[1]) > MOST_DEVICES:
         raise ProfileError(
-            f"{shown(text)}: after the colon stands the number of servers, a whole number from 1: {shown(tail)}"
+            f"{shown(text)}: after the colon stands the number of servers, a whole number from 1 to {MOST_DEVICES}: "
+            f"{shown(tail)}"
         )
-    return stem, int(tail)
+    return stem, int(digits[1])
 
 
 def _user_folders(kind: FileKind) -> list[Path]:

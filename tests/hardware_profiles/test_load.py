@@ -386,11 +386,18 @@ def test_unknown_names_list_the_choices() -> None:
         load_cluster("pipedream")
 
 
-@pytest.mark.parametrize("name", ["dgx-a100:0", "dgx-a100:-1", "dgx-a100:many", "dgx-a100:", "dgx-a100:²"])
-def test_counts_are_whole_numbers_from_one(name: str) -> None:
-    """What stands after the colon is a number of servers."""
-    with pytest.raises(ProfileError, match="whole number from 1"):
-        load_cluster(name)
+@pytest.mark.parametrize("count", ["0", "000", "-1", "many", "", "²", "1.5", "32769", "1000000000", "9" * 5000])
+def test_counts_are_whole_numbers_from_one(count: str) -> None:
+    """What stands after the colon is a number of servers, as many as a cluster may have devices."""
+    with pytest.raises(ProfileError, match="whole number from 1 to 32768"):
+        load_cluster(f"dgx-a100:{count}")
+
+
+def test_counts_within_the_limit_are_taken() -> None:
+    """Zeros in front change nothing; the most servers are too many only for the eight devices of each."""
+    assert len(load_cluster(f"dgx-a100:{'0' * 5000}3").servers) == 3
+    with pytest.raises(ProfileError, match="at most 32768 devices, this one 262144"):
+        load_cluster("dgx-a100:32768")
 
 
 def test_wrong_kind_of_file(tmp_path: Path) -> None:
