@@ -129,6 +129,50 @@ def test_tracks_flows_and_busy_time(
     assert sum(event["dur"] for event in compute) == pytest.approx(timeline.busy_seconds().sum() * 1e6, rel=1e-6)
 
 
+def test_a_whole_trace_event_by_event() -> None:
+    """Two stages, one micro-batch, transfers of half a second: every event with its process, track and microseconds."""
+    timeline = replayed("gpipe", 2, 1, transfer=0.5)  # 0F0 0-1, sent until 1.5; 1F0 until 2.5; 1B0 until 4.5; 0B0 5-7
+    held = np.zeros((2, len(CATEGORIES)))
+    held[0, 4] = 6
+    trace = chrome_trace(timeline, [DeviceMemory(1, 9.0, np.array([0.0, 4.5]), held)])
+    assert [(e["name"], e["pid"], e["tid"], *e["args"].values()) for e in of_phase(trace, "M")] == [
+        ("process_name", 0, 0, "GPU 0 · stage 0"),
+        ("process_sort_index", 0, 0, 0),
+        ("process_name", 1, 0, "GPU 1 · stage 1"),
+        ("process_sort_index", 1, 0, 1),
+        *(
+            (f"thread_{what}", pid, tid, value)
+            for pid in (0, 1)
+            for tid, name in ((0, "compute"), (1000, "send"), (2000, "receive"))
+            for what, value in (("name", name), ("sort_index", tid))
+        ),
+    ]
+    slices = [tuple(e[key] for key in ("name", "cat", "pid", "tid", "ts", "dur")) for e in of_phase(trace, "X")]
+    assert sorted(slices) == [
+        ("0B0", "compute", 0, 0, 5e6, 2e6),
+        ("0F0", "compute", 0, 0, 0.0, 1e6),
+        ("0RECV_B0", "receive", 0, 2000, 4.5e6, 0.5e6),
+        ("0SEND_F0", "send", 0, 1000, 1e6, 0.5e6),
+        ("1B0", "compute", 1, 0, 2.5e6, 2e6),
+        ("1F0", "compute", 1, 0, 1.5e6, 1e6),
+        ("1RECV_F0", "receive", 1, 2000, 1e6, 0.5e6),
+        ("1SEND_B0", "send", 1, 1000, 4.5e6, 0.5e6),
+    ]
+    flows = [e for e in trace["traceEvents"] if e["ph"] in "sf"]
+    assert [tuple(e[key] for key in ("ph", "name", "id", "pid", "tid", "ts", "cat")) for e in flows] == [
+        ("s", "F0", 0, 0, 0, 0.5e6, "transfer"),  # from the middle of the producing op
+        ("f", "F0", 0, 1, 0, 1.5e6, "transfer"),
+        ("s", "B0", 1, 1, 0, 3.5e6, "transfer"),
+        ("f", "B0", 1, 0, 0, 5e6, "transfer"),
+    ]
+    assert [(e["name"], e["pid"], e["tid"], e["ts"], e["args"]) for e in of_phase(trace, "C")] == [
+        ("memory (bytes)", 1, 0, 0.0, {"activations": 6}),
+        ("memory total (bytes)", 1, 0, 0.0, {"total": 6}),
+        ("memory (bytes)", 1, 0, 4.5e6, {"activations": 0}),
+        ("memory total (bytes)", 1, 0, 4.5e6, {"total": 0}),
+    ]
+
+
 def test_names_and_arguments_of_ops() -> None:
     """An op is named as in text, and as torch's profiler names it among its arguments."""
     trace = chrome_trace(replayed("1f1b", 2, 2))
