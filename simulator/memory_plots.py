@@ -35,7 +35,7 @@ def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.flo
     total = memory.bytes.sum(axis=1)
     last = np.concatenate([memory.times[1:] > memory.times[:-1], [True]])
     horizon = float(memory.times[-1])
-    if horizon == 0.0 or (np.count_nonzero(last) <= most and total[last].max() == total.max()):
+    if np.count_nonzero(last) <= most and total[last].max() == total.max():
         return memory.times[last], memory.bytes[last]
     edges = np.linspace(0.0, horizon, most + 1)
     before = np.searchsorted(memory.times, edges[:-1], side="right") - 1  # what is held as each part begins

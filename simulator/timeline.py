@@ -101,8 +101,8 @@ class Timeline:
         devices, index = np.unique(self.device[rows], return_inverse=True)
         makespan = self.makespan_seconds
         busy = self.busy_seconds()
-        ideal = float(busy.max()) if len(busy) else 0.0
-        if makespan == 0.0 or ideal == 0.0:
+        ideal = float(busy.max(initial=0.0))
+        if ideal == 0.0:
             return Bubble(0.0, 0.0, 0.0)
         first = np.full(len(devices), np.inf)
         last = np.full(len(devices), -np.inf)

@@ -447,16 +447,7 @@ def _by_consumer(
     tasks: int, depend: list[Dependencies]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
     """Dependencies by consuming task, as offsets and two columns."""
-    consumer, producer, transfer = depend[0]
-    if len(depend) > 1:
-        consumer, producer, transfer = (np.concatenate([one[i] for one in depend]) for i in range(3))
-    counts = np.bincount(consumer, minlength=tasks)
-    offsets = np.zeros(tasks + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    dependency = np.empty(len(consumer), dtype=np.int32)
-    classes = np.empty(len(consumer), dtype=np.int32)
-    single = len(consumer) == 0 or counts.max() == 1
-    order = slice(None) if single else np.argsort(consumer, kind="stable")
-    place = offsets[consumer] if single else slice(None)
-    dependency[place], classes[place] = producer[order], transfer[order]
-    return offsets, dependency, classes
+    consumer, producer, transfer = (np.concatenate([one[i] for one in depend]) for i in range(3))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(consumer, minlength=tasks))])
+    order = np.argsort(consumer, kind="stable")
+    return offsets, producer[order].astype(np.int32), transfer[order].astype(np.int32)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from simulator import engine, recurrence
+from simulator import engine, gantt_plots, recurrence
 from simulator.costs import Bucket, GivenCosts, given_costs
 from simulator.figures import byte_unit, figures, legible, save, time_unit
 from simulator.gantt_plots import (
@@ -241,6 +241,17 @@ def test_narrow_boxes_stay_visible_and_out_of_the_next() -> None:
     assert visible_widths(sparse, 9.0).tolist() == pytest.approx([1.25, 1.25, 1.25, 1.25])
 
 
+def test_a_chart_of_very_many_boxes_is_an_image_in_a_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many boxes as the limit are lines of an SVG, one more is not; the row behind them stays lines."""
+    monkeypatch.setattr(gantt_plots, "_CUT_SVG_BOXES", 4)
+    schedule = build_schedule("gpipe", 1, 2)
+    for updates in (False, True):
+        timeline = recurrence.replay(lower(schedule, given_costs(1, 1.0, 2.0, update=1.0), updates=updates))
+        behind, *boxes = gantt(timeline).collections
+        assert not behind.get_rasterized()
+        assert {bool(one.get_rasterized()) for one in boxes} == {updates}
+
+
 def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:
     """Given axes are used; a window that does not rise is a ValueError."""
     timeline = replayed("1f1b", 2, 2, transfer=0.5)
@@ -320,6 +331,16 @@ def test_a_peak_that_lasts_no_time_is_shown() -> None:
     times, kept = memory_steps(DeviceMemory(0, 10.0, np.array([0.0, 0.5, 0.5, 1.0]), held), most=10)
     assert kept[:, 4].tolist() == [1.0] * 5 + [9.0] + [2.0] * 4 + [0.0]
     assert times[5] == 0.5
+
+
+def test_steps_of_no_time_show_the_peak() -> None:
+    """All at one moment, 0: the peak is among the steps and the last one is the end; without a peak before it, it is alone."""
+    held = np.zeros((3, len(CATEGORIES)))
+    held[:, 4] = (1.0, 9.0, 2.0)
+    times, kept = memory_steps(DeviceMemory(0, 10.0, np.zeros(3), held), most=10)
+    assert (times == 0.0).all()
+    assert (kept[:, 4].max(), kept[-1, 4]) == (9.0, 2.0)
+    assert memory_steps(DeviceMemory(0, 10.0, np.zeros(1), held[2:]))[1][:, 4].tolist() == [2.0]
 
 
 @pytest.mark.parametrize("count", [3, 2000])
