@@ -44,6 +44,7 @@ from simulator import (
     build_schedule,
     engine,
     given_costs,
+    gnmt,
     load_workload,
     lower,
     schedule_families,
@@ -51,7 +52,6 @@ from simulator import (
     stages_from_cuts,
     write_atomically,
 )
-from simulator.workloads import gnmt
 
 Row = dict[str, Any]
 

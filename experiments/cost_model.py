@@ -24,8 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from hardware_profiles import Accelerator, Precision, ProfileError, Work, load_accelerator
-from simulator import Workload, load_workload, read_profile
-from simulator.workloads import gnmt
+from simulator import Workload, gnmt, load_workload, read_profile
 
 ACCELERATOR = "v100-sxm2"
 GNMT_WIDTH = 1024

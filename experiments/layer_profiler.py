@@ -27,7 +27,7 @@ from experiments.pass_timing import (
     run_spread,
     time_pass,
 )
-from simulator.workloads import PROFILE_FORMAT, STEADY_SPREAD, MeasuredProfile, checked_profile
+from simulator import PROFILE_FORMAT, STEADY_SPREAD, MeasuredProfile, checked_profile
 
 WHOLE = (nn.MultiheadAttention, nn.RNNBase)
 """Modules with children that they do not call: profiled as one layer."""

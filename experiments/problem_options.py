@@ -94,8 +94,7 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
     """The problem that the arguments describe; raises what its parts raise, one line each."""
     from experiments.output import UsageError
     from hardware_profiles import load_cluster
-    from simulator import Problem
-    from simulator.workloads import workload_from_spec
+    from simulator import Problem, workload_from_spec
 
     if arguments.profile is not None:
         if arguments.sequence is not None:
@@ -165,7 +164,7 @@ def read_any_profile(path: str, profiled_minibatch: int | None = None) -> Worklo
     profiled_minibatch: of PipeDream's form; UsageError with the other, which says its own
     """
     from experiments.output import UsageError
-    from simulator.workloads import read_measured_profile, read_profile
+    from simulator import read_measured_profile, read_profile
 
     if not path.endswith(".json"):
         return read_profile(path, profiled_minibatch=profiled_minibatch)

@@ -12,7 +12,7 @@ from simulator.layer_costs import LayerCosts
 from simulator.ops import OpKind
 from simulator.plan import Plan
 from simulator.plan_costs import PlanCosts
-from simulator.schedules import VERSION_METHODS
+from simulator.schedules.weight_versions import VERSION_METHODS
 from simulator.timeline import Timeline
 from simulator.versions import COPY_RULES, version_table
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from hardware_profiles import PRECISION_BYTES, Cluster, Precision
 from simulator.layers import Workload
 from simulator.lowering import COMMUNICATIONS, Communication
-from simulator.schedules import REPLICA_UPDATES
+from simulator.schedules.asynchronous import REPLICA_UPDATES
 
 Replication = Literal["split", "round-robin"]
 REPLICATIONS: tuple[str, ...] = get_args(Replication)

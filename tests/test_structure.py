@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ MODULES = module_files()
 
 
 def imports_of(module: str) -> Iterator[Import]:
-    """The imports of a module, those under TYPE_CHECKING and inside functions marked as such."""
+    """The imports of a module, those under TYPE_CHECKING and inside functions marked as such; a face's stub loads later too."""
 
     def walk(node: ast.AST, typing_only: bool, deferred: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -70,9 +71,9 @@ def imports_of(module: str) -> Iterator[Import]:
                 for alias in child.names:
                     yield Import(module, alias.name, (), child.lineno, typing_only, deferred)
             elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{module}:{child.lineno} imports relatively"
                 names = tuple(alias.name for alias in child.names)
-                yield Import(module, str(child.module), names, child.lineno, typing_only, deferred)
+                target = ".".join(filter(None, (module if child.level else "", child.module)))
+                yield Import(module, target, names, child.lineno, typing_only, deferred)
             elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
                 for part in child.body:
                     yield from walk(ast.Module([part], []), True, deferred)
@@ -82,7 +83,10 @@ def imports_of(module: str) -> Iterator[Import]:
                 inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
                 yield from walk(child, typing_only, deferred or inside)
 
-    yield from walk(ast.parse(MODULES[module].read_text(encoding="utf-8")), False, False)
+    path = MODULES[module]
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False, False)
+    if path.with_suffix(".pyi").exists():
+        yield from walk(ast.parse(path.with_suffix(".pyi").read_text(encoding="utf-8")), False, True)
 
 
 IMPORTS = [one for module in MODULES for one in imports_of(module)]
@@ -101,6 +105,17 @@ def modules_named(one: Import) -> Iterator[str]:
             yield from submodules
         if not submodules or len(submodules) < len(one.names):
             yield one.target
+
+
+def test_only_faces_import_relatively() -> None:
+    """A module is named in full; the stub of a face names the modules beside it."""
+    relative = [
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not relative
 
 
 def test_the_floors_are_there() -> None:
@@ -192,14 +207,16 @@ def test_floors_meet_at_their_faces() -> None:
     assert not inside
 
 
-@pytest.mark.parametrize("name", ["hardware_profiles", "simulator"])
+@pytest.mark.parametrize("name", [name for name, path in MODULES.items() if path.with_suffix(".pyi").exists()])
 def test_faces_keep_their_promises(name: str) -> None:
-    """Every public name of a face can be had from it."""
-    face = __import__(name)
-    assert sorted(set(face.__all__)) == sorted(face.__all__)
+    """Every public name of a face can be had from it, and is named once, as itself, in its stub."""
+    face, stub = import_module(name), MODULES[name].with_suffix(".pyi").read_text(encoding="utf-8")
+    aliases = [alias for node in ast.walk(ast.parse(stub)) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(alias.name for alias in aliases) == sorted(face.__all__) == sorted(set(face.__all__))
+    assert all(alias.name == alias.asname for alias in aliases)
     for public in face.__all__:
         assert getattr(face, public) is not None
-    with pytest.raises(AttributeError, match="has no attribute 'nothing_of_the_kind'"):
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         _ = face.nothing_of_the_kind
 
 

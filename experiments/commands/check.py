@@ -51,7 +51,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
         )
     if path.endswith(".json"):
         from experiments.plan_files import is_plan_file, read_plan
-        from simulator.workloads import is_measured_profile, load_measured_profile, read_config
+        from simulator import is_measured_profile, load_measured_profile, read_config
 
         if is_measured_profile(path):
             measured = load_measured_profile(path)

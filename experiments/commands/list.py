@@ -38,7 +38,7 @@ Row = tuple[str, ...]
 def _rows(topic: str) -> tuple[Row, list[Row]]:
     """Columns and rows of a topic."""
     if topic == "workloads":
-        from simulator.workloads import workload_names
+        from simulator import workload_names
 
         columns: Row = ("name", "parameters", "forward GFLOP a sample", "layers", "mini-batch a device")
         return columns, _each(topic, workload_names(), _workload)
@@ -76,7 +76,7 @@ def _each(topic: str, names: Iterable[str], row: Callable[[str], Row]) -> list[R
 
 
 def _workload(name: str) -> Row:
-    from simulator.workloads import load_workload
+    from simulator import load_workload
 
     workload = load_workload(name)
     size = (f"{workload.parameters():,}", f"{workload.flop() / 1e9:.4g}", str(len(workload)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from experiments.commands.simulate import count
 
 if TYPE_CHECKING:
-    from simulator.workloads import MeasuredProfile
+    from simulator import MeasuredProfile
 
 DEVICES = ("cpu", "cuda")
 
@@ -94,7 +94,7 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def _unsteady(profile: MeasuredProfile) -> str:
-    from simulator.workloads import STEADY_SPREAD
+    from simulator import STEADY_SPREAD
 
     weights = {
         layer.name: sum(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hardware_profiles import plugged_in, summary_of
 from simulator.schedule import Schedule, check_size
-from simulator.schedules.asynchronous import REPLICA_UPDATES, one_forward_one_backward_round_robin, pipedream
+from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
     blocking_one_forward_one_backward,
     forward_and_backward_parallel,
@@ -18,13 +18,7 @@ from simulator.schedules.bapipe import (
 )
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
-from simulator.schedules.weight_versions import (
-    BUILDERS,
-    METHOD_SCHEDULES,
-    VERSION_METHODS,
-    microbatches_per_minibatch,
-    repeated_minibatches,
-)
+from simulator.schedules.weight_versions import BUILDERS, VERSION_METHODS
 
 if TYPE_CHECKING:
     from simulator.lowering import Communication
@@ -149,17 +143,3 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
         takes = ", ".join(family.options) if family.options else "no options"
         raise ValueError(f"schedule {name!r} does not take {', '.join(sorted(unknown))}; it takes {takes}")
     return family.build(stages, microbatches, **options)
-
-
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "METHOD_SCHEDULES",
-    "REPLICA_UPDATES",
-    "SCHEDULES",
-    "VERSION_METHODS",
-    "ScheduleFamily",
-    "build_schedule",
-    "microbatches_per_minibatch",
-    "repeated_minibatches",
-    "schedule_families",
-]

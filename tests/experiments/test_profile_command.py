@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from simulator.workloads import read_measured_profile
+from simulator import read_measured_profile
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed (extra pipeplan[torch])")

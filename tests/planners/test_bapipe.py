@@ -40,11 +40,11 @@ from simulator import (
     Problem,
     Workload,
     load_workload,
+    read_profile,
     stages_from_cuts,
     workload_names,
 )
 from simulator.simulation import simulate
-from simulator.workloads import read_profile
 from simulator.workloads.synthetic import uniform_chain
 from tests.simulator.strategies import chain_cluster
 

@@ -15,9 +15,8 @@ from planners.pipedream import partition
 from planners.pipedream_planner import cluster_views, pipedream_plans, problem_table
 from planners.pipedream_table import state_table
 from planners.search import Evaluator
-from simulator import InfeasiblePlanError, Plan, Problem
+from simulator import InfeasiblePlanError, Plan, Problem, read_profile
 from simulator.simulation import simulate
-from simulator.workloads import read_profile
 from simulator.workloads.synthetic import chain, uniform_chain
 
 

@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from hardware_profiles import load_cluster
-from simulator import LayerCosts, Problem
-from simulator.workloads import MeasuredProfileError, checked_profile, load_measured_profile, read_measured_profile
+from simulator import (
+    LayerCosts,
+    MeasuredProfileError,
+    Problem,
+    checked_profile,
+    load_measured_profile,
+    read_measured_profile,
+)
 
 
 def timing(samples: int, forward: float, backward: float) -> dict[str, float]:

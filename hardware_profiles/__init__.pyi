@@ -1,0 +1,31 @@
+"""Public names, each in its module; loaded when they are first used."""
+
+from .accelerator import (
+    PRECISION_BYTES as PRECISION_BYTES,
+    Accelerator as Accelerator,
+    Phase as Phase,
+    Precision as Precision,
+    Work as Work,
+)
+from .cluster import Channel as Channel, Cluster as Cluster, Level as Level, Link as Link
+from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
+from .gpu import GraphicsProcessor as GraphicsProcessor
+from .load import (
+    ProfileError as ProfileError,
+    UnknownProfileError as UnknownProfileError,
+    accelerator_names as accelerator_names,
+    check_file as check_file,
+    cluster_names as cluster_names,
+    load_accelerator as load_accelerator,
+    load_cluster as load_cluster,
+    schema as schema,
+)
+from .plugins import passed_over as passed_over, plugged_in as plugged_in, summary_of as summary_of
+from .reading import (
+    MOST_BYTES as MOST_BYTES,
+    explained as explained,
+    one_line as one_line,
+    printable as printable,
+    read_bytes as read_bytes,
+    shown as shown,
+)

@@ -1,0 +1,79 @@
+"""Public names, each in its module; loaded when they are first used."""
+
+from .balanced_partition import (
+    PartitionCosts as PartitionCosts,
+    coarse_points as coarse_points,
+    equal_partition as equal_partition,
+    fastest_cuts as fastest_cuts,
+    filled_cuts as filled_cuts,
+    furthest_ends as furthest_ends,
+    ideal_stage_seconds as ideal_stage_seconds,
+    minimax_cuts as minimax_cuts,
+    straight_costs as straight_costs,
+)
+from .bapipe import (
+    BaPipe as BaPipe,
+    Candidate as Candidate,
+    Exploration as Exploration,
+    RuleOfThumb as RuleOfThumb,
+    explore as explore,
+    formula_seconds as formula_seconds,
+)
+from .baselines import (
+    DataParallel as DataParallel,
+    GreedyBalance as GreedyBalance,
+    UniformLayers as UniformLayers,
+    uniform_cuts as uniform_cuts,
+)
+from .bounds import iteration_lower_bound as iteration_lower_bound, lower_bound_seconds as lower_bound_seconds
+from .brute_force import BruteForce as BruteForce
+from .grid import PipelineDataGrid as PipelineDataGrid
+from .intra_layer import (
+    LayerCut as LayerCut,
+    fractional_cuts as fractional_cuts,
+    split_workload as split_workload,
+    streamed_fractions as streamed_fractions,
+)
+from .pipedream import (
+    HierarchicalPartition as HierarchicalPartition,
+    InfeasiblePartition as InfeasiblePartition,
+    LevelStage as LevelStage,
+    PlannedStage as PlannedStage,
+    notation as notation,
+    partition as partition,
+    plan_seconds as plan_seconds,
+    stage_cost as stage_cost,
+)
+from .pipedream_planner import PipeDream as PipeDream, PipeDreamFlush as PipeDreamFlush
+from .pipedream_table import (
+    StateTable as StateTable,
+    measured_seconds as measured_seconds,
+    measured_table as measured_table,
+    state_table as state_table,
+)
+from .registry import (
+    PLANNERS as PLANNERS,
+    PlannerEntry as PlannerEntry,
+    applicable_planners as applicable_planners,
+    make_plan as make_plan,
+    planner_entries as planner_entries,
+    planner_entry as planner_entry,
+)
+from .search import (
+    BudgetSpent as BudgetSpent,
+    Evaluator as Evaluator,
+    InapplicablePlannerError as InapplicablePlannerError,
+    PlannedOutcome as PlannedOutcome,
+    Planner as Planner,
+    PlannerFailedError as PlannerFailedError,
+    Progress as Progress,
+    Request as Request,
+    Score as Score,
+    run_planner as run_planner,
+)
+from .unequal_planners import (
+    UnequalNested as UnequalNested,
+    UnequalSizes as UnequalSizes,
+    balanced_problem as balanced_problem,
+)
+from .unequal_tables import UnequalTables as UnequalTables, tables_of as tables_of, unequal_problem as unequal_problem

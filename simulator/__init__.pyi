@@ -1,0 +1,97 @@
+"""Public names, each in its module; loaded when they are first used."""
+
+from . import engine as engine, event_loop as event_loop, recurrence as recurrence
+from .antichains import AntichainStates as AntichainStates, antichain_states as antichain_states
+from .chain_program import ChainProcess as ChainProcess, chain_process as chain_process, lower_chain as lower_chain
+from .costs import (
+    Bucket as Bucket,
+    Costs as Costs,
+    GivenCosts as GivenCosts,
+    Transfer as Transfer,
+    given_costs as given_costs,
+)
+from .figures import save as save
+from .files import write_atomically as write_atomically
+from .gantt_plots import gantt as gantt, readable_window as readable_window
+from .kernels import kernel as kernel
+from .layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
+from .layers import LAYER_KINDS as LAYER_KINDS, Layer as Layer, Workload as Workload
+from .lowering import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication, lower as lower
+from .memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory, memory_over_time as memory_over_time
+from .memory_plots import memory_figure as memory_figure
+from .ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
+from .plan import (
+    InfeasiblePlanError as InfeasiblePlanError,
+    OPTIMIZER_STATES as OPTIMIZER_STATES,
+    Plan as Plan,
+    Problem as Problem,
+    Replication as Replication,
+    Stage as Stage,
+    check_plan as check_plan,
+    equal_microbatches as equal_microbatches,
+    stages_from_cuts as stages_from_cuts,
+)
+from .plan_costs import BUCKET_BYTES as BUCKET_BYTES, MOST_BUCKETS as MOST_BUCKETS, PlanCosts as PlanCosts
+from .prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
+from .program import DeadlockError as DeadlockError, LaneKind as LaneKind, Program as Program
+from .schedule import Schedule as Schedule, ScheduleError as ScheduleError, check_size as check_size
+from .schedule_checks import check_schedule as check_schedule
+from .schedule_text import (
+    from_text as from_text,
+    from_torch_csv as from_torch_csv,
+    read_schedule as read_schedule,
+    to_text as to_text,
+    to_torch_csv as to_torch_csv,
+)
+from .schedules import (
+    SCHEDULES as SCHEDULES,
+    ScheduleFamily as ScheduleFamily,
+    build_schedule as build_schedule,
+    schedule_families as schedule_families,
+)
+from .schedules.asynchronous import REPLICA_UPDATES as REPLICA_UPDATES
+from .schedules.unequal import (
+    UNEQUAL_SCHEDULES as UNEQUAL_SCHEDULES,
+    credited_orders as credited_orders,
+    flush_orders as flush_orders,
+    least_safe_credits as least_safe_credits,
+    safe_credits as safe_credits,
+    unequal_schedule as unequal_schedule,
+)
+from .schedules.weight_versions import (
+    METHOD_SCHEDULES as METHOD_SCHEDULES,
+    VERSION_METHODS as VERSION_METHODS,
+    microbatches_per_minibatch as microbatches_per_minibatch,
+    repeated_minibatches as repeated_minibatches,
+)
+from .simulation import (
+    ENGINES as ENGINES,
+    Engine as Engine,
+    Outcome as Outcome,
+    build_program as build_program,
+    replay_compiled as replay_compiled,
+    simulate as simulate,
+)
+from .timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
+from .traces import chrome_trace as chrome_trace, write_chrome_trace as write_chrome_trace
+from .versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
+from .workloads.errors import WorkloadFileError as WorkloadFileError
+from .workloads.gnmt import gnmt as gnmt
+from .workloads.huggingface import ConfigFormatError as ConfigFormatError, read_config as read_config
+from .workloads.measured_profile import (
+    MeasuredProfile as MeasuredProfile,
+    MeasuredProfileError as MeasuredProfileError,
+    PROFILE_FORMAT as PROFILE_FORMAT,
+    STEADY_SPREAD as STEADY_SPREAD,
+    checked_profile as checked_profile,
+    is_measured_profile as is_measured_profile,
+    load_measured_profile as load_measured_profile,
+    read_measured_profile as read_measured_profile,
+)
+from .workloads.pipedream_profile import ProfileFormatError as ProfileFormatError, read_profile as read_profile
+from .workloads.registry import (
+    WORKLOADS as WORKLOADS,
+    load_workload as load_workload,
+    workload_from_spec as workload_from_spec,
+    workload_names as workload_names,
+)

@@ -1,0 +1,46 @@
+"""Public names, each in its module; loaded when they are first used."""
+
+from .data import (
+    DATA_SETS as DATA_SETS,
+    DataSet as DataSet,
+    breast_cancer as breast_cancer,
+    digits as digits,
+    wine as wine,
+)
+from .networks import (
+    Block as Block,
+    Convolution as Convolution,
+    Dense as Dense,
+    NETWORKS as NETWORKS,
+    Network as Network,
+    convolutional as convolutional,
+    cross_entropy as cross_entropy,
+    perceptron as perceptron,
+)
+from .optimizers import (
+    Adam as Adam,
+    LEARNING_RATE_SCHEDULES as LEARNING_RATE_SCHEDULES,
+    LearningRateSchedule as LearningRateSchedule,
+    LinearWarmup as LinearWarmup,
+    MomentumSGD as MomentumSGD,
+    OPTIMIZERS as OPTIMIZERS,
+    Optimizer as Optimizer,
+    OptimizerState as OptimizerState,
+    StepDecay as StepDecay,
+    constant as constant,
+    cosine as cosine,
+)
+from .order import (
+    TrainingOrder as TrainingOrder,
+    joined as joined,
+    repeated as repeated,
+    training_order as training_order,
+)
+from .run import TrainingRun as TrainingRun, TrainingSettings as TrainingSettings
+from .train import (
+    REPLICATED_METHODS as REPLICATED_METHODS,
+    minibatches_per_epoch as minibatches_per_epoch,
+    runs as runs,
+    train as train,
+    train_seeds as train_seeds,
+)
