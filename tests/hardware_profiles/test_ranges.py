@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from pathlib import Path
+from typing import get_type_hints
 
+import msgspec
 import pytest
 
-from hardware_profiles import ProfileError, accelerator_names, check_file, cluster_names, load_accelerator, load_cluster
+from hardware_profiles import (
+    ProfileError,
+    accelerator_names,
+    check_file,
+    cluster_names,
+    files,
+    load_accelerator,
+    load_cluster,
+)
+from hardware_profiles.ranges import doubts, impossible
 
 SHIPPED = Path(__file__).parents[2] / "hardware_profiles"
 GPU = (SHIPPED / "accelerators" / "a100-80.toml").read_text(encoding="utf-8")
@@ -149,3 +161,43 @@ def test_a_reserve_is_no_memory_for_plans(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=r"\$.reserve_gib = 2: must be below memory_gib, 2"):
         load_accelerator(path)
     assert load_accelerator("vcu118").memory_bytes == 4 * gib
+
+
+@pytest.mark.parametrize(
+    ("name", "usual", "possible"),
+    [
+        ("MemoryGib", (0.25, 1024), (0.001, 1048576)),
+        ("MemoryRate", (1, 30000), (0.001, 1e6)),
+        ("VectorRate", (0.5, 1000), (0.001, 1e5)),
+        ("MatrixRate", (1, 50000), (0.001, 1e6)),
+        ("OverheadMicroseconds", (0, 10000), (0, 1e7)),
+        ("Exponent", (0, 2), (0, 10)),
+        ("Multiple", (1, 100), (1, 10000)),
+        ("MacsPerCycle", (0.01, 16), (1e-6, 10000)),
+        ("Share", (0.01, 1), (1e-9, 1)),
+        ("NetworkGigabits", (0.1, 10000), (1e-6, 1e7)),
+        ("LinkRate", (0.01, 5000), (1e-7, 1e6)),
+        ("LatencyMicroseconds", (0.01, 10000), (0, 1e7)),
+        ("DeviceCount", (1, 1024), (1, 32768)),
+        ("ServerCount", (1, 20000), (1, 32768)),
+        ("GraphicsProcessorFile.reserve_gib", (0, 16), (0, 10000)),
+        ("DspTable.count", (50, 30000), (1, 10000000)),
+        ("DspTable.clock_mhz", (25, 1500), (0.001, 1e5)),
+        ("OnChipTable.memory_mbit", (1, 4000), (0.001, 1e7)),
+        ("TransceiverTable.lanes", (1, 256), (1, 100000)),
+        ("TransceiverTable.gbps", (0.5, 500), (0.001, 1e5)),
+    ],
+)
+def test_the_ends_of_a_range_belong_to_it(name: str, usual: tuple[float, float], possible: tuple[float, float]) -> None:
+    """The ends are possible, or usual; the next number beyond is not; zero is never a doubt."""
+    kind, _, field = name.partition(".")
+    annotation = get_type_hints(getattr(files, kind), include_extras=True)[field] if field else getattr(files, kind)
+    table = msgspec.defstruct("table", [("value", annotation)])
+
+    def beyond(ends: tuple[float, float]) -> list[float]:
+        return [math.nextafter(ends[0], -math.inf), math.nextafter(ends[1], math.inf)]
+
+    assert [list(impossible(table(value))) for value in possible] == [[], []]
+    assert [len(list(impossible(table(value)))) for value in beyond(possible)] == [1, 1]
+    assert [list(doubts(table(value))) for value in (*usual, 0.0)] == [[], [], []]
+    assert [len(list(doubts(table(value)))) for value in beyond(usual)] == [1, 1]
