@@ -178,10 +178,8 @@ def makespan(prepared: Prepared) -> float:
 def _run(prepared: Prepared) -> _State:
     tasks, lanes, deliveries = len(prepared.seconds), len(prepared.lane_group), len(prepared.delivery_class)
     groups = len(prepared.member_offsets)  # and one to spare
-    shared = np.diff(prepared.lane_offsets)[prepared.lane_group >= 0].sum()
-    most = (
-        lanes + deliveries + 2 * int(shared)
-    )  # a lane and a delivery wait for one event each; what shares may be outdated
+    # A lane and a delivery wait for one event each, and a task that shares outdates two. Room that is not used takes no memory.
+    most = lanes + deliveries + 2 * tasks
     state = _State(
         start=np.zeros(tasks),
         end=np.full(tasks, -1.0),
