@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from hardware_profiles import plugged_in
+from tests.records import Recorded, assert_recorded
 
 # A default run draws the same examples every time, so that it passes or fails for everybody alike. To search for new ones:
 # `python -m pytest --hypothesis-profile random`; what that finds becomes an `@example` of its test.
@@ -40,3 +43,15 @@ def shared_data() -> Path:
     if found is None:
         pytest.skip("shared/data is not beside this checkout: reference profiles and results are absent")
     return found
+
+
+@pytest.fixture
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    """Compares values by name with the record of the test: `golden/MODULE/TEST.json` beside it; its docstring says what they are.
+
+    Nothing of the module's other tests stands in it, so that one changed figure is one changed record.
+    """
+    test: pytest.Function = request.node
+    name = re.sub(r"[^\w.-]+", "-", test.name.removeprefix("test_")).strip("-")
+    path = test.path.parent / "golden" / test.path.stem.removeprefix("test_") / f"{name}.json"
+    return lambda **values: assert_recorded(path, inspect.getdoc(test.function) or "", values)

@@ -16,7 +16,9 @@ from experiments.bapipe_explore_plots import DEPTH_METHODS, draw_all
 from hardware_profiles import load_cluster
 from planners import make_plan
 from simulator import Problem, load_workload
+from tests.drawings import drawing
 from tests.layout import faults
+from tests.records import Recorded, lines
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,50 @@ def test_every_schedule_row_is_simulated_as_its_formula_says() -> None:
         if row["schedule"] != "1F1B-SO" or row["transfer_seconds"] <= 1.5:
             assert row["simulated_seconds"] == pytest.approx(row["formula_seconds"], rel=1e-12)
         assert row["kept_simulated"] == row["kept_by_formula"]
+
+
+def test_quick_studies(quick: dict[str, Any], recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+    """The document of `--quick`, and the tables that it prints."""
+    bapipe_explore._print(quick)
+    recorded(document=quick, printed=lines(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each study asks: its problems in order (network, devices, batch, bytes/s of a link, bytes of a device, precision),
+    and how deep the search for the deepest network goes where a depth of 100 fits in every way."""
+
+    def asked(problem: Problem) -> dict[str, Any]:
+        cluster = problem.cluster
+        return {
+            "asked": [
+                problem.workload.name,
+                [device.name for device in cluster.devices],
+                problem.batch,
+                sorted({link.bandwidth for link in cluster.links}),
+                sorted({device.memory_bytes for device in cluster.devices}),
+                problem.precision,
+            ]
+        }
+
+    monkeypatch.setattr(bapipe_explore, "_claim", asked)
+    tried: list[int] = []
+
+    def fits(problem: Problem) -> bool:
+        tried.append(sum(layer.kind == "recurrent" for layer in problem.workload.layers))
+        return problem.batch <= 64 * 4 and tried[-1] <= 201
+
+    monkeypatch.setattr(bapipe_explore, "_DEPTH_METHODS", {"any": fits, "none": lambda problem: False})
+    problems = [*bapipe_explore.gpu_problems(quick), *bapipe_explore.fpga_problems(quick)]
+    monkeypatch.setattr(bapipe_explore, "_schedule_row", lambda row, *shape: shape)
+    recorded(
+        problems=[[label, *asked(problem)["asked"]] for label, problem in problems],
+        claims=list(bapipe_explore.claim_rows(quick)),
+        boards=list(bapipe_explore.board_rows(quick)),
+        depth=list(bapipe_explore.depth_rows(quick)),
+        tried=" ".join(map(str, tried)),
+        schedules=list(dict.fromkeys(bapipe_explore.schedule_rows(quick))),
+    )
 
 
 def test_forwards_beside_backwards_win_where_links_are_slow() -> None:
@@ -140,7 +186,7 @@ def full(quick: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", ["quick", "full"])
 def test_figures_can_be_read(
-    shape: str, quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: str, quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:
     """Every figure, as small as it gets, and whole with the words of an interrupt: nothing clipped or crossed, axes named,
     legends told apart in grey."""
@@ -152,6 +198,7 @@ def test_figures_can_be_read(
     for name, figure in drawn.items():
         assert not faults(figure), name
         assert ("INTERRUPTED" in figure.get_suptitle()) is (shape == "full")
+    recorded(**{name: drawing(figure) for name, figure in drawn.items()})
 
 
 def test_an_interrupted_run_keeps_its_rows_and_says_so(

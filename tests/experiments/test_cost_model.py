@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments import cost_model
 from experiments.cost_model import (
     CASES,
     TARGET,
+    Case,
     Comparison,
     LayerSeconds,
     compare_all,
@@ -21,7 +23,8 @@ from experiments.cost_model import (
 )
 from experiments.cost_model_plots import draw
 from hardware_profiles import load_accelerator
-from simulator import load_workload
+from simulator import Layer, Workload, load_workload
+from tests.records import Recorded, lines
 
 ROWS = [
     LayerSeconds("view", False, 0.5, 0.5),
@@ -62,6 +65,54 @@ def test_loss_is_left_out() -> None:
     rows = predicted_seconds(workload, load_accelerator("v100-sxm2"), 8)
     assert len(rows) == sum(layer.kind != "loss" for layer in workload.layers)
     assert all(row.forward > 0 for row in rows if row.parametric)
+
+
+PROFILE = """\
+node1 -- Input -- forward_compute_time=9.0, backward_compute_time=0.0, activation_size=512.0, parameter_size=0.0
+node2 -- Embedding(100, 1024) -- forward_compute_time=1.5, backward_compute_time=0.5, activation_size=491520.0, \
+parameter_size=409600.0
+node3 -- Linear(in_features=1024, out_features=10, bias=True) -- forward_compute_time=2.0, backward_compute_time=4.0, \
+activation_size=4800.0, parameter_size=41000.0
+node4 -- ReLU() -- forward_compute_time=0.25, backward_compute_time=0.75, activation_size=4800.0, parameter_size=0.0
+\tnode1 -- node2
+\tnode2 -- node3
+\tnode3 -- node4
+"""
+
+
+def test_command_on_a_profile_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded
+) -> None:
+    """A small profile against networks of as many groups: JSON, table, and exit code 1, as no total is within the target; the
+    model's seconds of whole networks beside them."""
+    (tmp_path / "small.txt").write_text(PROFILE, encoding="utf-8")
+    lengths: list[int] = []
+
+    def two_layers(tokens: int) -> Workload:
+        lengths.append(tokens)
+        layers = (
+            Layer("embedding", "embedding", 0.0, 102400, 1024.0 * max(tokens, 1), float(max(tokens, 1))),
+            Layer("linear", "linear", 2.0 * 10240 * max(tokens, 1), 10250, 10.0, 1024.0),
+            Layer("loss", "loss", 1.0, 0, 1.0, 10.0),
+        )
+        return Workload("two", layers, ((0, 1), (1, 2)))
+
+    cases = (Case("small", two_layers), Case("small", two_layers, 30))
+    monkeypatch.setattr(cost_model, "CASES", cases)
+    words = ["--profiles", str(tmp_path), "--profiled-minibatch", "small=4"]
+    assert main([*words, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert main(words) == 1
+    printed = lines(capsys.readouterr().out)
+    accelerator = load_accelerator("v100-sxm2")
+    seconds = {
+        name: [
+            [row.name, row.parametric, row.forward, row.backward]
+            for row in predicted_seconds(load_workload(name), accelerator, 8)
+        ]
+        for name in ("alexnet", "gnmt8")
+    }
+    recorded(document=document, printed=printed, lengths=lengths, model=seconds)
 
 
 @pytest.fixture(scope="module")

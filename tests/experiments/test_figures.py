@@ -19,7 +19,9 @@ from experiments.plots import comparison_figure, growth_figure
 from experiments.umpipe_fronts import MemoryPoint
 from experiments.umpipe_searches import Found, Instance
 from planners.unequal import UnequalPlan, best_equal, random_problem
+from tests.drawings import drawing
 from tests.layout import assert_readable, lightness
+from tests.records import Recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
@@ -62,12 +64,14 @@ COMPARISONS = {
 
 
 @pytest.mark.parametrize("rows", COMPARISONS.values(), ids=COMPARISONS)
-def test_comparisons_can_be_read(rows: list[dict[str, Any]]) -> None:
+def test_comparisons_can_be_read(rows: list[dict[str, Any]], recorded: Recorded) -> None:
     """Values stand beside the panels, where no bar and no line of a capacity or a limit runs through them."""
-    assert_readable(comparison_figure(rows, title="vgg16 on pipedream-b, 16 devices " * 8))
+    figure = comparison_figure(rows, title="vgg16 on pipedream-b, 16 devices " * 8)
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
 
 
-def test_growth_of_the_engines_can_be_read() -> None:
+def test_growth_of_the_engines_can_be_read(recorded: Recorded) -> None:
     """Six sizes over five decades; SimPy stops before the last ones."""
     rows = [
         {"ops": 1e3 * 8**n, "build_seconds": 1e-3 * 8**n, "prepare_seconds": 3e-4 * 8**n, "replay_seconds": 2e-6 * 8**n}
@@ -75,10 +79,12 @@ def test_growth_of_the_engines_can_be_read() -> None:
         | {"devices": 4096, "microbatches": 8192}
         for n in range(6)
     ]
-    assert_readable(growth_figure(rows))
+    figure = growth_figure(rows)
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
 
 
-def test_the_cost_model_can_be_read() -> None:
+def test_the_cost_model_can_be_read(recorded: Recorded) -> None:
     """Five profiles, one of them with a hundred layers."""
     rng = np.random.default_rng(0)
     comparisons = []
@@ -90,10 +96,11 @@ def test_the_cost_model_can_be_read() -> None:
         )
     figure = cost_model_plots.draw(comparisons, HOSTILE)
     assert_readable(figure)
+    recorded(figure=drawing(figure))
     assert len(figure.axes) == 6
 
 
-def test_pipedream_growth_can_be_read() -> None:
+def test_pipedream_growth_can_be_read(recorded: Recorded) -> None:
     """All studies of both forms."""
     rows: list[dict[str, Any]] = []
     for scale, variant in enumerate(("paper", "script"), 1):
@@ -112,10 +119,12 @@ def test_pipedream_growth_can_be_read() -> None:
             for shape in ("64", "8×8", "4×4×4", "2^6")
         ]
         rows = [{"variant": variant, **row} for row in rows]
-    assert_readable(pipedream_growth_plots.draw(rows))
+    figure = pipedream_growth_plots.draw(rows)
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
 
 
-def test_pipedream_tables_can_be_read() -> None:
+def test_pipedream_tables_can_be_read(recorded: Recorded) -> None:
     """Nine rows, bands on either side of the bar."""
     rows = [
         {"model": "VGG-16", "cluster": "pipedream-arxiv-b", "devices": 16, "published_plan": "9-5-1-1"}
@@ -123,10 +132,12 @@ def test_pipedream_tables_can_be_read() -> None:
         | {"speedup_low": 0.9 + 0.5 * n, "speedup_high": 1.0 + 0.75 * n, "relative_error": 1.64}
         for n in range(9)
     ]
-    assert_readable(pipedream_tables_plots.draw(rows))
+    figure = pipedream_tables_plots.draw(rows)
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
 
 
-def test_gains_can_be_read_and_show_what_lies_beyond() -> None:
+def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None:
     """Fifteen readings of three networks; a gain beyond the axis is a triangle at its end."""
     kinds = [
         f"{system} {count}" for system in ("gpipe", "pipedream flush", "pipedream") for count in ("tuned", "M=4", "M=8")
@@ -141,6 +152,7 @@ def test_gains_can_be_read_and_show_what_lies_beyond() -> None:
     published = {(network, system): 0.17 for network in networks for system in ("gpipe", "pipedream")}
     figure = umpipe_plots.gains_figure(gains, published)
     assert_readable(figure)
+    recorded(figure=drawing(figure))
     triangles = [[line for line in axes.lines if line.get_marker() == ">"] for axes in figure.axes]
     assert [len(found) for found in triangles] == [1, 0, 0]
 
@@ -153,7 +165,7 @@ def searched(makespan: float, seconds: float) -> UnequalPlan:
     return UnequalPlan((1,), (1,), makespan, 1.0, False, 1000, seconds, history, times)
 
 
-def test_convergence_can_be_read() -> None:
+def test_convergence_can_be_read(recorded: Recorded) -> None:
     """Two instances, every search; no panel has more than eight lines, and the same search is drawn once a panel."""
     titles = {*umpipe_plots.SEARCHES, *umpipe_plots.EVALUATORS}
     found = [Found("exact", UnequalPlan((1,), (1,), 1.0, 1.0, True, 9, 0.01), 0.0, 0.01)]
@@ -164,10 +176,11 @@ def test_convergence_can_be_read() -> None:
     instances = [Instance(name, tuple(found)) for name in ("VGG-16 (dgx-a100, K=8, B=64, recomputed)", HOSTILE)]
     figure = umpipe_plots.convergence_figure(instances)
     assert_readable(figure)
+    recorded(figure=drawing(figure))
     assert all(len(axes.lines) <= 8 for axes in figure.axes)
 
 
-def test_fronts_can_be_read() -> None:
+def test_fronts_can_be_read(recorded: Recorded) -> None:
     """Points beyond the panel are left out, not cut."""
     front = [MemoryPoint(0.25 + 0.02 * n**2, (1700 - 10 * n) * 2**20, 0.0, (n + 1,), (n + 1,)) for n in range(6)]
     equal = [MemoryPoint(0.26 + 2.0 / n**2, (1640 + 9 * n) * 2**20, 0.0, (n,), (n,)) for n in range(1, 13)]
@@ -175,13 +188,14 @@ def test_fronts_can_be_read() -> None:
         {"vgg16 (pipedream-b, K=4, B=64, recomputed)": (front, equal), HOSTILE: (front, equal)}
     )
     assert_readable(figure)
+    recorded(figure=drawing(figure))
     for axes in figure.axes:
         (crosses,) = (line for line in axes.lines if line.get_marker() == "x")
         assert axes.get_xlim()[1] > max(crosses.get_xdata())
         assert axes.get_ylim()[1] > max(crosses.get_ydata())
 
 
-def test_gantt_pairs_can_be_read() -> None:
+def test_gantt_pairs_can_be_read(recorded: Recorded) -> None:
     """Two plans on one axis; the shorter one ends before it, and is no cut."""
     problem = random_problem(np.random.default_rng(3), "roofline", 4, 16, tuple(range(1, 17)))
     slow, fast = (best_equal(problem), searched(best_equal(problem).makespan_seconds, 1.0))
@@ -191,6 +205,7 @@ def test_gantt_pairs_can_be_read() -> None:
     )
     figure = umpipe_plots.gantt_figure(shown)  # type: ignore[arg-type]
     assert_readable(figure)
+    recorded(figure=drawing(figure))
     assert {axes.get_xlabel() for axes in figure.axes} <= {"time, ms"}
 
 

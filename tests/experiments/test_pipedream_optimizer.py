@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments import pipedream_growth, pipedream_optimizer
 from experiments.pipedream_growth import growth_exponent, inception_like, measure, random_chain
 from experiments.pipedream_growth_plots import draw
 from experiments.pipedream_optimizer import main, read_runs
 from simulator import antichain_states, save
+from tests.records import Recorded, lines, without_measured
 
 # Two layers of 4 and 2 s and no weights; the tensor between them is 5 bytes.
 PROFILE = """\
@@ -79,12 +81,30 @@ def test_tolerance_is_a_millionth(tmp_path: Path) -> None:
     assert run(tmp_path, [ROW | {"slowest_stage_seconds": 4.0 * (1 + 5e-7)}]) == 0
 
 
-def test_table_names_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --json a table, and the counts below it."""
-    assert run(tmp_path, [ROW, ROW]) == 0
-    output = capsys.readouterr().out
-    assert output.count("two") == 2
-    assert "matched 2, failed 0" in output
+MEASURED = ("table_seconds", "planning_seconds", "planning_cpu_seconds", "speedup_over_script")
+
+
+def test_document_and_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recorded: Recorded
+) -> None:
+    """A row that is right, one with a millionth too much, one without a plan: JSON, and the table without it."""
+    rows = [ROW, ROW | {"slowest_stage_seconds": 4.0 * (1 + 5e-7)}, ROW | {"memory_constraint_bytes": 1.0}]
+    assert run(tmp_path, rows, "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    speedups = document["speedup_over_script"]
+    found = [row.get("speedup_over_script", 0.0) for row in document["rows"]]
+    assert (speedups["least"], speedups["median"], speedups["greatest"]) == tuple(sorted(found))
+    for row in document["rows"][:2]:
+        expected = row["script_wall_seconds"] / (row["planning_seconds"] + row["table_seconds"])
+        assert row["speedup_over_script"] == pytest.approx(expected)
+    assert document["planning_seconds"] == pytest.approx(
+        sum(row.get("planning_seconds", 0.0) for row in document["rows"])
+    )
+    for row in document["rows"][:2]:
+        row.update(planning_seconds=0.0025, speedup_over_script=1234.5)
+    monkeypatch.setenv("COLUMNS", "250")
+    pipedream_optimizer._print_table(document)
+    recorded(document=without_measured(document, *MEASURED), printed=lines(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize(
@@ -128,6 +148,22 @@ def test_every_recorded_run_is_matched(shared_data: Path, capsys: pytest.Capture
     assert max(abs(row["data_parallel_relative_error"]) for row in result["rows"]) < 1e-12
 
 
+def test_synthetic_networks(recorded: Recorded) -> None:
+    """Layers and edges of the chain and of the branching graph, drawn from seeds."""
+    recorded(
+        **{
+            network.name: {
+                "layers": [
+                    [layer.parameters, layer.output_elements, layer.stashed_elements, *layer.measured[0]]
+                    for layer in network.layers
+                ],
+                "edges": [list(edge) for edge in network.edges],
+            }
+            for network in (random_chain(3), random_chain(3, seed=1), inception_like(), inception_like(2, seed=1))
+        }
+    )
+
+
 def test_inception_like_graph_has_branches() -> None:
     """With a layer a convolution its states are the sum over modules: far more than layers, far fewer than with three."""
     graph = inception_like()
@@ -137,13 +173,35 @@ def test_inception_like_graph_has_branches() -> None:
     assert len(antichain_states(random_chain(30))) == 30
 
 
-def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
-    """Every study has rows of both forms, and the figure is written as PNG and SVG."""
+GROWTH_MEASURED = ("table_cpu_seconds", "search_cpu_seconds", "peak_memory_bytes")
+
+
+def test_growth_is_measured_and_drawn(
+    tmp_path: Path, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every study has rows of both forms, and the figure is written as PNG and SVG.
+
+    The record has the plans found, what the full studies ask, and what is printed of made-up seconds.
+    """
     rows = measure(quick=True)
     studies = {"states, flat", "states, two levels", "workers, flat", "levels", "graph"}
     assert {(row["study"], row["variant"]) for row in rows} == {(s, v) for s in studies for v in ("paper", "script")}
     assert all(row["search_cpu_seconds"] >= 0 for row in rows)
     save(draw(rows), tmp_path / "growth")
+    asked = []
+    monkeypatch.setattr(
+        pipedream_growth, "_row", lambda study, workload, *more: asked.append([study, workload.name, *more])
+    )
+    measure()
+    made_up = [
+        row | {"table_cpu_seconds": 0.5, "search_cpu_seconds": 1e-3 * n, "peak_memory_bytes": (100 + n) * 2**20}
+        for n, row in enumerate(rows, 1)
+    ]
+    monkeypatch.setattr(pipedream_growth, "measure", lambda quick: made_up)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert pipedream_growth.main([]) == 0
+    printed = lines(capsys.readouterr().out)
+    recorded(rows=without_measured(rows, *GROWTH_MEASURED), asked=asked, printed=printed)
     assert (tmp_path / "growth.png").stat().st_size > 10_000
     assert (tmp_path / "growth.svg").stat().st_size > 10_000
 

@@ -13,6 +13,8 @@ from experiments.pipedream_tables import (
     GPIPE_PUBLISHED,
     ROWS,
     TOLERANCE,
+    _print,
+    _published,
     collective_efficiency,
     data_parallel_plan,
     main,
@@ -23,7 +25,8 @@ from experiments.pipedream_tables import (
     with_collective_efficiency,
 )
 from hardware_profiles import load_cluster
-from simulator import Problem, read_profile
+from simulator import Problem, load_workload, read_profile
+from tests.records import Recorded, lines, without_measured
 
 RUN = [row for row in ROWS if row.profile is not None]
 CONVOLUTIONAL = [row for row in RUN if row.table == "SOSP" and row.model != "GNMT-16"]
@@ -73,6 +76,22 @@ def test_gpipe_is_slower_than_pipedream_on_gnmt16(shared_data: Path) -> None:
     assert GPIPE_PUBLISHED[0] <= gpipe["lower_by"] <= GPIPE_PUBLISHED[1]
     assert gpipe["within_published"]
     assert own_depth["1f1b", False]["lower_by"] < own_depth["gpipe", False]["lower_by"] < gpipe["lower_by"]
+
+
+def test_rows_and_tables(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four rows run with analytic layers in place of profiles: VGG-16 in two parts and a data-parallel ResNet-50, whose plan is
+    one stage; GNMT-16 straight; GPipe on it; what is missing; and the tables of all."""
+    document = {
+        "tolerance": TOLERANCE,
+        "rows": [
+            run_row(ROWS[number], load_workload(name))
+            for number, name in ((0, "vgg16"), (2, "resnet50"), (6, "gnmt16"))
+        ],
+        "missing": [{**_published(row), "lacking": row.lacking} for row in ROWS if row.lacking],
+        "gpipe": run_gpipe(load_workload("gnmt16"), "pipedream-b"),
+    }
+    _print(document)
+    recorded(document=without_measured(document, "planning_seconds"), printed=lines(capsys.readouterr().out))
 
 
 def test_one_efficiency_a_cluster_within_its_band() -> None:

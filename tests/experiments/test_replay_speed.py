@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from experiments.plots import growth_figure
-from experiments.replay_speed import build, measure, one_size, plain_lists, plain_replay
+import simulator
+from experiments import replay_speed
+from experiments.replay_speed import build, on_channels, plain_lists, plain_replay
 from simulator import engine
+from tests.records import Recorded, lines
 
 
 @pytest.mark.parametrize(
@@ -18,18 +29,92 @@ def test_the_plain_replay_agrees(devices: int, microbatches: int, makespan: floa
     assert plain_replay(*plain_lists(program)) == engine.replay(program).makespan_seconds == pytest.approx(makespan)
 
 
-def test_a_row_has_every_rate() -> None:
-    """Rates are positive and ratios are over the plain replay."""
-    row = measure(2, 4, replayed_ops=320)
-    rates = [value for key, value in row.items() if key.startswith("ops_per_second_")]
-    assert len(rates) == 9
-    assert min(rates) > 0
-    assert row["ratios_over_plain_python"]["recurrence_prepared"] == pytest.approx(
-        row["ops_per_second_recurrence_prepared"] / row["ops_per_second_plain_python"]
-    )
+@pytest.mark.parametrize(
+    ("spent", "calls", "least"),
+    [([4.0, 2.0, 3.0], 3, 2.0), ([0.125] * 9, 3, 0.125), ([0.0625] * 9, 5, 0.0625), ([0.001] * 9, 7, 0.001)],
+)
+def test_the_best_of_several_calls_counts(
+    spent: list[float], calls: int, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least three calls, more up to 0.3 s in all, seven at most; the least seconds of one."""
+    now = [0.0]
+    done = iter(spent)
+
+    def body() -> None:
+        now[0] += next(done)
+
+    monkeypatch.setattr(replay_speed, "time", SimpleNamespace(process_time=lambda: now[0]))
+    monkeypatch.setattr(replay_speed, "gc", SimpleNamespace(collect=lambda: None))
+    assert replay_speed.cpu_seconds(body) == pytest.approx(least)
+    assert len(spent) - len(list(done)) == calls
 
 
-def test_growth_rows_can_be_drawn() -> None:
-    """A size measured gives what the figure needs."""
-    figure = growth_figure([one_size(2, 4), one_size(4, 8)])
-    assert len(figure.axes) == 2
+def test_document_and_tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, recorded: Recorded
+) -> None:
+    """Rates where what is timed takes 1, 2, 3, … s in turn; growth where each size is a made-up row: documents and tables."""
+    seconds = count(1)
+
+    def timed(body: Callable[[], object]) -> float:
+        body()
+        return float(next(seconds))
+
+    monkeypatch.setattr(replay_speed, "cpu_seconds", timed)
+    monkeypatch.setattr(replay_speed, "SHAPES", ((2, 4), (3, 6)))
+    found: dict[str, Any] = {}
+    for words in (["--json"], []):
+        seconds = count(1)
+        monkeypatch.setattr(sys, "argv", ["x", *words])
+        assert replay_speed.main() == 0
+        out = capsys.readouterr().out
+        found["rates" if words else "rates printed"] = json.loads(out) if words else lines(out)
+    for row in found["rates"]["rows"]:
+        rates = {name.removeprefix("ops_per_second_"): rate for name, rate in row.items() if "ops_per" in name}
+        slow = rates.pop("plain_python")
+        assert row["ratios_over_plain_python"] == pytest.approx({name: rate / slow for name, rate in rates.items()})
+
+    def one(command: list[str], **more: object) -> SimpleNamespace:
+        devices, microbatches = map(int, command[-2:])
+        ops = 2 * devices * microbatches
+        row: dict[str, Any] = {
+            "devices": devices,
+            "microbatches": microbatches,
+            "ops": ops,
+            "build_seconds": 0.5,
+            "prepare_seconds": 0.25,
+        }
+        row |= {"replay_seconds": ops * 1e-9, "simpy_seconds": None if devices > 16 else 1.5, "peak_bytes": 3 * 2**30}
+        return SimpleNamespace(returncode=0, stdout=json.dumps(row | {"bytes_per_op": 143.4}))
+
+    saved: list[str] = []
+    monkeypatch.setattr(subprocess, "run", one)
+    monkeypatch.setattr(simulator, "save", lambda figure, stem: saved.append(str(stem)))
+    monkeypatch.chdir(tmp_path)
+    for words in (["--json", "--largest", "65", "128"], ["--largest", "8", "17"]):
+        monkeypatch.setattr(sys, "argv", ["x", "--growth", "--out", "here", *words])
+        assert replay_speed.main() == 0
+        out = capsys.readouterr().out
+        found["growth" if len(words) > 3 else "growth printed"] = json.loads(out) if len(words) > 3 else lines(out)
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["growth.json"]
+    assert saved == ["here/growth"] * 2
+    program = on_channels(build(3, 2, 0.1))
+    queues = {"bytes": program.transfer_bytes, "routes": program.transfer_route, "channels": program.channels}
+    recorded(**found, program={"seconds": program.seconds, "transfers": program.transfer_seconds, **queues})
+
+
+def test_one_size_is_measured_in_its_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2 devices, 3 micro-batches: 12 ops, (3 + 1) 3 s and four transfers of 0.1 s; SimPy up to its limit only."""
+    for limit, simpy in ((12, True), (11, False)):
+        monkeypatch.setattr(replay_speed, "SIMPY_OPS", limit)
+        monkeypatch.setattr(replay_speed, "gc", SimpleNamespace(collect=lambda: None))
+        monkeypatch.setattr(sys, "argv", ["x", "--one", "2", "3"])
+        assert replay_speed.main() == 0
+        row = json.loads(capsys.readouterr().out)
+        assert (row["devices"], row["microbatches"], row["ops"]) == (2, 3, 12)
+        assert row["makespan_seconds"] == pytest.approx(12.4)
+        assert (row["simpy_seconds"] is not None) is simpy
+        assert row["peak_bytes"] > 2**20
+        assert 0 <= row["bytes_per_op"] * row["ops"] < row["peak_bytes"]
+        assert min(row["build_seconds"], row["prepare_seconds"], row["replay_seconds"]) >= 0

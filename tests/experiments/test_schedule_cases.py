@@ -10,6 +10,7 @@ import pytest
 
 from experiments import schedule_cases
 from experiments.schedule_cases import check_case
+from tests.records import Recorded, lines
 
 CASE = {"schedule": "1f1b", "devices": 4, "microbatches": 8, "F": 1.0, "B": 2.0, "W": None, "p2p": 0.0, "ops": 64}
 
@@ -33,6 +34,42 @@ def test_a_wrong_case_fails(wrong: dict[str, float]) -> None:
     row = check_case({**CASE, **wrong}, "here")
     assert row["verdict"] == "failed"
     assert row["why"]
+
+
+def test_document_and_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded
+) -> None:
+    """Right cases of every form (torch's names, chunks, weight gradients, transfers, unequal micro-batches), one in which all is
+    wrong, one a little off, one unknown; exit code 1."""
+    unequal = {"schedule": "gpipe", "kind": "unequal", "devices": 2, "microbatches": 2, "sizes": [1, 3]}
+    cases = [
+        {
+            **CASE,
+            "name": "right",
+            "expected_makespan": 33.0,
+            "expected_bubble": round(3 / 11, 6),
+            "expected_longest_stage": 33.0,
+        }
+        | {"expected_peak_inflight_samples": [4, 3, 2, 1]},
+        {**CASE, "schedule": "Interleaved1F1B", "chunks_per_device": 2, "devices": 2, "microbatches": 4, "p2p": 0.25}
+        | {"expected_makespan": 28.5},
+        {**CASE, "schedule": "GPipe", "W": 1.0, "expected_makespan": 44.0},
+        {**unequal, "F_per_sample": 1.0, "B_per_sample": 2.0, "p2p_per_sample": 0.5, "expected_makespan": 22.0},
+        {**CASE, "expected_makespan": 34.0, "expected_bubble": 0.3, "expected_longest_stage": 32.0, "ops": 63}
+        | {"expected_peak_inflight_samples": [4, 3, 2, 2]},
+        {**CASE, "expected_makespan": 33.0 * (1 + 2e-9), "expected_bubble": 3 / 11 + 5e-7},
+        {**CASE, "schedule": "NoSuchSchedule", "expected_makespan": 1.0},
+        {**CASE, "expected_makespan": 33.0 * (1 + 5e-10), "expected_bubble": 3 / 11 + 5e-7},
+    ]
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps(cases))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["x", "--cases", "cases.json", "--json"])
+    assert schedule_cases.main() == 1
+    document = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(sys, "argv", ["x", "--cases", "cases.json"])
+    assert schedule_cases.main() == 1
+    recorded(document=document, printed=lines(capsys.readouterr().out))
 
 
 def test_a_class_without_a_family_is_unknown() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from experiments import umpipe, umpipe_baselines, umpipe_fronts, umpipe_plots, umpipe_searches
+from experiments import umpipe, umpipe_baselines, umpipe_fronts, umpipe_plots, umpipe_searches, umpipe_tables
 from experiments.pymoo_search import available, pymoo_search
 from hardware_profiles import load_cluster
+from planners import Request
 from planners.unequal import (
     EVALUATORS,
     UnequalPlan,
@@ -22,6 +24,7 @@ from planners.unequal import (
     random_problem,
 )
 from simulator import Problem, load_workload
+from tests.records import Recorded, lines
 
 
 def plain(samples: int = 4, stages: int = 2, backward: float = 2.0) -> UnequalProblem:
@@ -114,6 +117,49 @@ def test_an_interrupt_keeps_what_is_complete_and_says_so(
     assert not (tmp_path / "umpipe_convergence.png").exists()
 
 
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for, in order: settings of the networks, instances of random tables, searches, fronts, partitions."""
+    asked: list[list[object]] = []
+
+    tables: dict[str, list[float]] = {}
+
+    def stand_in(network: str, setting: str) -> umpipe.Case:
+        plan = UnequalPlan((1,), (1,), 1.0, 1.0, True, 1, 0.0)
+        return umpipe.Case(network, setting, plain(), plan, plain(), plan, umpipe_baselines.readings(
+            umpipe_baselines.Partitions(plain()), (), 1.0))  # fmt: skip
+
+    def network_case(network: str, setting: str, problem: Problem, stages: int) -> umpipe.Case:
+        asked.append(["case", network, setting, problem.cluster.name, problem.batch, problem.recompute, stages])
+        return stand_in(network, setting)
+
+    def case(network: str, setting: str, partitions: umpipe_baselines.Partitions) -> umpipe.Case:
+        problem = partitions.problem
+        key = f"{setting}: {problem.samples} samples, {len(problem.candidates)} sizes"
+        tables.setdefault(key, []).append(float(problem.forward.sum()))
+        return stand_in(network, setting)
+
+    def search_all(name: str, problem: UnequalProblem, *, generations: int) -> umpipe_searches.Instance:
+        asked.append(["searches", name, generations, problem.samples, problem.candidates, float(problem.forward.sum())])
+        return umpipe_searches.Instance(name, ())
+
+    monkeypatch.setattr(umpipe, "network_case", network_case)
+    monkeypatch.setattr(umpipe, "case", case)
+    monkeypatch.setattr(umpipe, "search_all", search_all)
+    monkeypatch.setattr(umpipe, "memory_fronts", lambda problem: ([], []))
+    unsaid = ("makespan_seconds", "stage_forward_samples", "stage_backward_samples", "evaluations", "proven_optimal")
+
+    def make_plan(name: str, problem: Problem, request: Request) -> SimpleNamespace:
+        machine = [problem.workload.name, problem.cluster.name, problem.batch, problem.recompute]
+        asked.append(["partition", name, *machine, request.stages, request.candidates])
+        plan = SimpleNamespace(stages=())
+        return SimpleNamespace(interrupted=False, planning_seconds=0.0, plan=plan, details=dict.fromkeys(unsaid))
+
+    monkeypatch.setattr(umpipe, "make_plan", make_plan)
+    report = umpipe.measure(quick)
+    recorded(asked=asked, tables=tables, nested=report.nested, shown=report.shown.setting if report.shown else None)
+
+
 def test_a_tuned_baseline_is_never_slower_than_one_with_a_fixed_number() -> None:
     """On one network, each reading has the partition that is fastest for it."""
     problem = Problem(load_workload("vgg16"), load_cluster("dapple-c"), 32, recompute=True)
@@ -164,9 +210,12 @@ def test_fronts_hold_what_equal_sizes_cannot_beat() -> None:
 
 
 def test_the_command_writes_tables_and_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:
-    """--quick --json --out: one document whose plans are all proven, three tables, four figures."""
+    """--quick --json --out: one document whose plans are all proven, three tables, four figures.
+
+    In the record, measured seconds are 0.5, CPU seconds 0.25, those of planning 0.125, accelerations 2.5 and 50.
+    """
     monkeypatch.setattr(umpipe, "STAGES", (8,))
     monkeypatch.setattr(umpipe, "COUNTS", (8, 16))
     monkeypatch.setattr(umpipe_searches, "GENETIC", {name: umpipe_searches.GENETIC[name] for name in SHORT})
@@ -181,6 +230,15 @@ def test_the_command_writes_tables_and_figures(
     names = {path.name for path in tmp_path.iterdir()}
     assert {f"umpipe_{name}.csv" for name in ("gains", "searches", "pareto")} <= names
     assert {f"umpipe_{name}.png" for name in ("gains", "convergence", "pareto", "gantt")} <= names
+    for one in document["searches"]:
+        one.update(tidgap_acceleration_over_dgap=2.5, compiled_acceleration_over_dgap=50.0)
+        for row in one["searches"]:
+            row.update(seconds=0.5, cpu_seconds=0.25)
+    for nested in document["nested"]:
+        for name in nested.keys() - {"setting"}:
+            nested[name]["planning_seconds"] = 0.125
+    umpipe_tables.show(document)
+    recorded(document=document, printed=lines(capsys.readouterr().out))
 
 
 SHORT = ("DGAP", "TiDGAP, unseeded", "TiDGAP, compiled")

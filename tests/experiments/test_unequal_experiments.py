@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments import unequal_cases, unequal_speed
-from planners.unequal import problem_from_callables, random_problem
+from planners.unequal import exact_sizes, problem_from_callables, random_problem
+from tests.records import Recorded, lines
 
 
-def test_cases_agree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cases_agree(capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
     """No evaluator disagrees, no exact answer differs from exhaustive search; exit code 0 and one JSON object."""
     assert unequal_cases.main(["--json", "--count", "48", "--small", "16", "--seed", "7"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["instances"], report["disagreements"], report["exact_mismatches"]) == (48, 0, 0)
+    assert unequal_cases.main(["--count", "2", "--small", "1"]) == 0
+    recorded(report=report, printed=lines(capsys.readouterr().out))
 
 
 def test_a_disagreement_is_an_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +33,33 @@ def test_a_disagreement_is_an_error(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setitem(unequal_cases.EVALUATORS, "off", off)
     assert unequal_cases.main(["--json", "--count", "5", "--small", "0"]) == 1
     assert json.loads(capsys.readouterr().out)["disagreements_by_evaluator"]["off"] == 5
+
+
+def test_small_instances_are_small_enough_to_try_all(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    """At most 4,096 vectors each, of up to seven sizes; an exact method that is wrong, unproven or of another bound counts."""
+    asked: list[Any] = []
+    exact = exact_sizes
+
+    def tried(problem: Any) -> Any:
+        vectors = len(problem.candidates) ** problem.genes
+        words = problem.candidates, problem.link_block, problem.recomputation
+        asked.append([problem.stages, problem.samples, *words, vectors])
+        return exact(problem)
+
+    monkeypatch.setattr(unequal_cases, "exact_sizes", tried)
+    rng = np.random.default_rng(3)
+    assert sum(unequal_cases.exact_mismatch(rng, number) for number in range(40)) == 0
+    assert max(vectors for *_, vectors in asked) <= 4096
+    recorded(instances=[str(one) for one in asked])
+    right = {"makespan_seconds": None, "proven_optimal": True, "lower_bound_seconds": None}
+    for wrong in ({"makespan_seconds": 2.0}, {"proven_optimal": False}, {"lower_bound_seconds": 0.5}):
+
+        def off(problem: Any, wrong: dict[str, Any] = wrong) -> Any:
+            best = exact(problem).makespan_seconds
+            return SimpleNamespace(**{name: value or best for name, value in right.items()} | wrong)
+
+        monkeypatch.setattr(unequal_cases, "exact_sizes", off)
+        assert unequal_cases.exact_mismatch(np.random.default_rng(3), 0) == 1
 
 
 def test_bad_arguments_exit_2() -> None:
@@ -53,8 +85,87 @@ def test_speed_reports_every_evaluator() -> None:
     assert row["exact_proven"]
 
 
-def test_generated_instances_repeat() -> None:
-    """The same seed gives the same instances."""
+def test_generated_instances_repeat(recorded: Recorded) -> None:
+    """The same seed gives the same instances; a hundred in turn go through every family, link rule and recomputation."""
+    rng = np.random.default_rng(5)
+    problems = [unequal_cases.generated_problem(rng, number) for number in range(100)]
+    recorded(
+        instances=[
+            f"{one.stages} stages, {one.samples} samples, {len(one.candidates)} sizes, link {one.link_block}, "
+            f"recomputed {one.recomputation}, forward {one.forward.sum():.9g} s, links {one.forward_link.sum():.9g} s"
+            for one in problems
+        ]
+    )
     first, second = (unequal_cases.generated_problem(np.random.default_rng(1), 3) for _ in range(2))
     assert first.forward.tobytes() == second.forward.tobytes()
     assert random_problem(np.random.default_rng(1), "affine", 2, 4, (1,)).samples == 4
+
+
+def test_speeds_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded
+) -> None:
+    """Rates of 100, 200, … evaluations in the order in which they are asked for, each with its population: document and text."""
+    asked: list[Any] = []
+
+    def rate(evaluate: object, forward: Any, backward: Any, seconds: float) -> dict[str, float]:
+        asked.append([*forward.shape, int(forward.sum()), int(backward.sum()), seconds])
+        return {"evaluations_per_cpu_second": 1e3 * len(asked), "evaluations_per_second": 500.0 + 1e3 * len(asked)}
+
+    monkeypatch.setattr(unequal_speed, "rate", rate)
+    monkeypatch.setattr(unequal_speed, "SHAPES", (unequal_speed.Shape(2, 8), unequal_speed.Shape(3, 6, True)))
+    core = {"chain_max_plus_per_second": 4e8, "stream_max_plus_per_second": 5e9}
+    monkeypatch.setattr(unequal_speed, "core_rates", lambda seconds: core | {"seconds": seconds})
+    ticks = iter(range(100))
+    monkeypatch.setattr(unequal_speed, "time", SimpleNamespace(process_time=lambda: 0.25 * next(ticks)))
+    assert unequal_speed.main(["--json", "--family", "affine", "--seed", "3"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert unequal_speed.main(["--seconds", "0.25"]) == 0
+    recorded(document=document, printed=lines(capsys.readouterr().out), asked=asked)
+
+
+def test_rates_are_those_of_the_best_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands but for the calls, 1/64 s for each individual: as many individuals as take an eighth of the time (of
+    1 s: 8), three groups or more, and evaluations over their seconds; CPU seconds are twice as many."""
+    now = [0.0]
+
+    def evaluate(forward: Any, backward: Any) -> Any:
+        now[0] += len(forward) / 64
+        return np.zeros(len(forward))
+
+    clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 2.0 * now[0])
+    monkeypatch.setattr(unequal_speed, "time", clock)
+    for many, count, calls in ((200, 8, 8), (4, 4, 16)):
+        population = np.ones((many, 3), dtype=np.int64)
+        assert unequal_speed.rate(evaluate, population, population, 1.0) == {
+            "evaluations_per_cpu_second": 32.0,
+            "evaluations_per_second": 64.0,
+            "median_evaluations_per_second": 64.0,
+            "individuals": count,
+            "calls": calls,
+        }
+
+
+def test_a_core_is_rated_by_the_best_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep of 512 numbers in 1/1024 s, or once in half of that: 1,000 show how many fill the time, these run three times."""
+    now, done = [0.0], []
+
+    def sweep(values: Any, result: Any, repeats: int) -> None:
+        done.append(repeats)
+        now[0] += repeats / (2048 if len(done) % 5 == 4 else 1024)
+
+    monkeypatch.setattr(unequal_speed, "time", SimpleNamespace(process_time=lambda: now[0]))
+    monkeypatch.setattr(unequal_speed, "_chain", sweep)
+    monkeypatch.setattr(unequal_speed, "_stream", sweep)
+    rates = unequal_speed.core_rates(2.0)
+    assert done == [1, 1000, 2048, 2048, 2048] * 2
+    assert rates == {f"{name}_max_plus_per_second": 512 * 2048.0 for name in ("chain", "stream")}
+
+
+def test_the_sweeps_of_a_core() -> None:
+    """The larger of the end and the number, plus a half: in the chain of all numbers, in the stream of each number alone."""
+    values, result = np.array([0.0, 3.0, 1.0]), np.zeros(3)
+    unequal_speed._chain.py_func(values, result, 2)  # type: ignore[attr-defined]
+    assert result.tolist() == [4.5, 5.0, 5.5]
+    result = np.zeros(3)
+    unequal_speed._stream.py_func(values, result, 2)  # type: ignore[attr-defined]
+    assert result.tolist() == [1.0, 4.0, 2.0]

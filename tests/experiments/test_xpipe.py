@@ -34,23 +34,28 @@ from planners.candidates import microbatch_counts
 from simulator import InfeasiblePlanError, Plan, Problem, simulate
 from simulator.training import DATA_SETS, DataSet, TrainingRun
 from simulator.workloads.synthetic import uniform_chain
+from tests.drawings import drawing
 from tests.layout import assert_readable
+from tests.records import Recorded, lines
 
 SMALL = Setting(stages=4, batch=8, epochs=2)
 
 
 @pytest.fixture(autouse=True)
-def readable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure that is written here can be read; in place of pictures, its texts are written."""
+def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Every figure that is written here can be read; in place of pictures, its texts are written. The drawings by name."""
+    found: dict[str, Any] = {}
 
     def checked(figure: Figure, stem: Path) -> None:
         assert_readable(figure)
+        found[stem.name] = drawing(figure)
         for kind in ("png", "svg"):
             words = "\n".join(text.get_text() for text in figure.findobj(Text))  # type: ignore[attr-defined]
             stem.with_name(f"{stem.name}.{kind}").write_text(words, encoding="utf-8")
 
     for module in (xpipe, time_to_accuracy):
         monkeypatch.setattr(module, "save", checked)
+    return found
 
 
 @pytest.fixture
@@ -289,6 +294,26 @@ def test_the_headline_alone_is_a_part_of_the_whole() -> None:
     assert {setting.stages for _, setting in whole["published"]} == {4}
 
 
+@pytest.mark.parametrize(
+    ("quick", "headline"), [(False, False), (True, False), (False, True)], ids=["full", "quick", "headline"]
+)
+def test_parts_of_the_grid(quick: bool, headline: bool, recorded: Recorded) -> None:
+    """What is trained for each section: methods by setting, in order."""
+    parts = xpipe.grid_parts(quick, headline, 7)
+    found: dict[str, dict[str, list[str]]] = {name: {} for name in parts}
+    for name, pairs in parts.items():
+        for case, setting in pairs:
+            found[name].setdefault(str(setting), []).append(
+                f"{case.label}: {case.method}, T={case.per_minibatch}, {case.rule}"
+            )
+    recorded(**found)
+
+
+def test_throughput_on_the_cluster(recorded: Recorded, cluster_rows: list[dict[str, Any]]) -> None:
+    """Rates, memory and copies of every method on 16 equal layers and 4 devices."""
+    recorded(rows=cluster_rows)
+
+
 def test_prediction_errors_are_those_of_methods_that_predict(clusters: DataSet) -> None:
     """Means over seeds of the runs' ratios; methods without prediction have no row, and T=1 of two stages is exact."""
     cases = (Case("naive T=2", "naive", 2), Case("XPipe T=2", "xpipe", 2))
@@ -462,28 +487,30 @@ def made_result(case: Case, number: int, seeds: int = 20) -> CaseResult:
     return CaseResult(case, xpipe.HEADLINE, (3,) * 8, runs)
 
 
-def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]]) -> None:
+def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]], recorded: Recorded) -> None:
     """Twenty methods near and beyond the capacity, fifteen methods of twenty seeds, six settings, three clusters."""
     rows = [
         {**row, "fits": n % 3 > 0, "capacity_bytes": 1.05 * row["peak_memory_bytes"]}
         for n, row in enumerate(cluster_rows)
     ]
     balanced = method_throughput.balanced_rows((2, 4, 8), (1, 4, 16))
-    assert_readable(throughput_figure(balanced, rows, "bert-large, 8 devices of dapple-b, mini-batch 32"))
+    figures = [throughput_figure(balanced, rows, "bert-large, 8 devices of dapple-b, mini-batch 32")]
     results = [made_result(case, n) for n, case in enumerate((*xpipe.CASES, *xpipe.MORE_CASES))]
     records = [result.record() for result in results]
-    assert_readable(accuracy_figure(records, "8 stages, adam 0.002, 10 epochs, INTERRUPTED"))
+    figures.append(accuracy_figure(records, "8 stages, adam 0.002, 10 epochs, INTERRUPTED"))
     differences = [
         {**record, "learning_rate": rate, "test_accuracy_difference": 0.004 - 0.015 * n}
         | {"test_accuracy_difference_low": -0.005 - 0.02 * n, "test_accuracy_difference_high": 0.03}
         for rate in (0.0005, 0.001, 0.002, 0.004, 0.1, 0.3)
         for n, record in enumerate(records[1:9])
     ]
-    assert_readable(difference_figure(differences))
-    assert_readable(difference_figure(differences[:8]))
+    figures += [difference_figure(differences), difference_figure(differences[:8])]
+    for figure in figures:
+        assert_readable(figure)
+    recorded(figures=[drawing(figure) for figure in figures])
 
 
-def test_time_figures_are_small_multiples_that_can_be_read() -> None:
+def test_time_figures_are_small_multiples_that_can_be_read(recorded: Recorded) -> None:
     """Fifteen methods in four groups, each with at most six curves; the medians of three clusters, some never there."""
     curves = [(made_result(case, n), np.arange(1.0, 441.0) * (1 + n)) for n, case in enumerate(time_to_accuracy.CASES)]
     figure = time_figure(curves, 0.95, "bert-large on 8 devices of dapple-b, mini-batch 32, INTERRUPTED")
@@ -495,8 +522,10 @@ def test_time_figures_are_small_multiples_that_can_be_read() -> None:
         | {"seconds_to_target": 10.0**n if n % 11 and n < 4 else 1e4 if n % 11 else None}
         for n, case in enumerate(time_to_accuracy.CASES)
     ]
-    assert_readable(target_figure({"dapple-b": rows, "dapple-c": rows, "dgx-a100:1": rows}, 0.95))
+    targets = target_figure({"dapple-b": rows, "dapple-c": rows, "dgx-a100:1": rows}, 0.95)
+    assert_readable(targets)
     assert_readable(target_figure({"dapple-b": rows}, 0.95))
+    recorded(curves=drawing(figure), targets=drawing(targets))
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------
@@ -508,6 +537,8 @@ def test_xpipe_quick_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
+    drawn: dict[str, Any],
+    recorded: Recorded,
 ) -> None:
     """One JSON document with the numbers behind each claim, three figures in two formats; a table without --json."""
     monkeypatch.setattr(xpipe, "cluster_problem", chain_problem)
@@ -529,6 +560,7 @@ def test_xpipe_quick_run(
     printed = capsys.readouterr().out
     assert "QUICK RUN" in printed
     assert "chosen after results had been seen" in printed
+    recorded(document=document, printed=lines(printed), drawn=drawn)
 
 
 @pytest.mark.parametrize("experiment", [xpipe, time_to_accuracy])
@@ -574,7 +606,12 @@ def test_an_interrupted_run_writes_what_it_has_and_says_so(
 
 
 def test_time_to_accuracy_quick_run(
-    clusters: DataSet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    clusters: DataSet,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    drawn: dict[str, Any],
+    recorded: Recorded,
 ) -> None:
     """Every case on every cluster, dated; the two pictures; tables."""
     monkeypatch.setattr(time_to_accuracy, "cluster_problem", chain_problem)
@@ -591,7 +628,9 @@ def test_time_to_accuracy_quick_run(
         "time_to_accuracy.png", "time_to_accuracy.svg", "time_to_target.png", "time_to_target.svg", "time_to_accuracy.json"
     }  # fmt: skip
     time_to_accuracy.print_document(document, "dapple-b")
-    assert "one learning rate for all" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "one learning rate for all" in printed
+    recorded(document=document, printed=lines(printed), drawn=drawn)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from simulator import (
     schedule_families,
 )
 from simulator import engine as simpy_engine
+from tests.records import assert_text
 
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = {"simpy": simpy_engine.replay, "recurrence": recurrence.replay}
@@ -108,7 +109,7 @@ STAIRCASES: list[tuple[str, int, int, dict[str, Any]]] = [
 def test_golden_staircase(name: str, stages: int, microbatches: int, options: dict[str, Any]) -> None:
     """The order, drawn with F = B = 1 s and free transfers, is the staircase of the golden file."""
     drawn = staircase(build_schedule(name, stages, microbatches, **options))
-    assert drawn == (GOLDEN / golden_name(name, stages, microbatches, options)).read_text(encoding="utf-8")
+    assert_text(GOLDEN / golden_name(name, stages, microbatches, options), drawn)
 
 
 def test_every_golden_file_has_its_test_and_every_family_its_staircase() -> None:
