@@ -14,6 +14,7 @@ from hardware_profiles.files import EfficiencyTables
 from hardware_profiles.gpu import (
     DEFAULT_EFFICIENCIES,
     ZERO_COST_KINDS,
+    Demand,
     KindEfficiency,
     demand,
     window_overlap,
@@ -117,6 +118,41 @@ def test_embedding_reads_its_rows_and_not_its_table() -> None:
     assert demand(work, 1, "input_gradient", 4).traffic == 0.0
 
 
+@pytest.mark.parametrize(
+    ("kind", "parameters", "forward", "input_gradient", "weight_gradient"),
+    [
+        ("linear", 7, (300, 97), (300, 97), (300, 97)),
+        ("activation", 0, (300, 90), (300, 120), (0, 0)),  # the gradient reads the stashed input
+        ("elementwise", 0, (300, 90), (300, 90), (0, 0)),  # a sum needs none
+        ("attention", 0, (300, 90), (600, 120), (0, 0)),  # a product of two activations
+        ("attention", 7, (300, 97), (300, 97), (300, 97)),
+        (
+            "embedding",
+            7,
+            (300, 150),
+            (0, 0),
+            (300, 97),
+        ),  # rows are read and written, the gradient is as wide as the table
+        ("reshape", 0, (0, 0), (0, 0), (0, 0)),
+    ],
+)
+def test_what_each_pass_asks_for(
+    kind: str,
+    parameters: int,
+    forward: tuple[float, float],
+    input_gradient: tuple[float, float],
+    weight_gradient: tuple[float, float],
+) -> None:
+    """FLOP, and elements moved, of 3 samples of 100 FLOP that read 10 elements and write 20: 30 + 60, and parameters once."""
+    work = Work(kind, flop=100, input_elements=10, output_elements=20, parameters=parameters)
+    for phase, (flop, elements) in (
+        ("forward", forward),
+        ("input_gradient", input_gradient),
+        ("weight_gradient", weight_gradient),
+    ):
+        assert demand(work, 3, phase, 4) == Demand(flop, 4 * elements)  # type: ignore[arg-type]
+
+
 def test_overheads_count_a_call_and_a_step() -> None:
     """A recurrent layer of 7 steps pays the call once and the step 7 times."""
     work = Work("recurrent", 7e9, 1e3, 1e3, 1e3, sequential_steps=7)
@@ -155,6 +191,18 @@ def test_fast_convolution_is_taken_only_where_it_is_quicker() -> None:
     few = Work("convolution", 2.0 * weights * 1e4, 4e4, 4e4, weights)
     assert gpu.seconds(few, 100, "forward", "fp32") == device().seconds(few, 100, "forward", "fp32")
     assert gpu.seconds(many, 100, "forward", "fp16") == device().seconds(many, 100, "forward", "fp16")
+
+
+def test_a_fast_convolution_moves_no_more_unless_told() -> None:
+    """Without transform_traffic it moves the bytes of a direct one, at half of 100 GB/s; without an exponent there is none."""
+    weights = 9 * 1000 * 1000
+    work = Work("convolution", 2.0 * weights * 100, 1e5, 1e5, weights)
+    shares = {"forward": 0.5, "backward": 0.5, "matrix": 0.5, "memory": 0.5}
+    fast = {"convolution": KindEfficiency(**shares, window_exponent=8.0)}
+    seconds = device(efficiencies=fast, peak_flops={"fp32": 1e15}).seconds(work, 1, "forward", "fp32")
+    assert seconds == pytest.approx(4 * (2e5 + weights) / 50e9)
+    direct = {"convolution": KindEfficiency(**shares)}
+    assert device(efficiencies=direct).seconds(work, 1, "forward", "fp32") == pytest.approx(work.flop / 0.5e12)
 
 
 @settings(deadline=None, max_examples=80)
