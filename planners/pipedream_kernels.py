@@ -29,6 +29,9 @@ BARRIER = 3
 # Bounds are compared with this slack, so that a rounding error in a bound never hides a candidate.
 _SLACK = 1.0 - 1e-12
 
+# Seconds: the least number whose inverse is one, too.
+_LEAST = 1e-300
+
 
 @kernel(error_model="numpy")
 def held_copies(copy_bytes: Floats, start: int, last: int) -> float:
@@ -271,7 +274,7 @@ def solve_row(
             )
             limit[total] = min(limit[total], np.nextafter(candidate, np.inf))
 
-        inverse = 1.0 / limit
+        inverse = 1.0 / np.maximum(limit, _LEAST)  # of a limit next to 0 it is finite: no bound of 0 becomes 0 / 0
         longest = 0.0  # last stage that is worth a look for some count of workers
         for total in range(2, workers + 1):
             longest = max(longest, limit[total] * (total - 1))
@@ -341,7 +344,7 @@ def solve_row(
                         if candidate < value:
                             value = candidate
                             limit[total] = value
-                            inverse[total] = 1.0 / value
+                            inverse[total] = 1.0 / max(value, _LEAST)
                             best[state, total] = value
                             split[state, total] = cut
                             last[state, total] = replicas

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
+from planners import pipedream
 from planners.pipedream import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -219,7 +220,7 @@ def test_no_plan_is_better(table: StateTable, workers: tuple[int, ...], variant:
 
 
 @settings(deadline=None, max_examples=40)
-@given(tables(most=5), st.sampled_from([(3,), (2, 2), (3, 2)]), st.integers(5, 120))
+@given(tables(most=5), st.sampled_from([(3,), (2, 2), (3, 2), (1, 2, 3)]), st.integers(5, 120))
 def test_memory_is_exact_over_all_levels(table: StateTable, workers: tuple[int, ...], memory: int) -> None:
     """Against enumeration of every plan that fits, stage by stage, with PipeDream's count of versions."""
     assert_memory_is_exact(table, workers, memory)
@@ -234,6 +235,8 @@ def test_memory_is_exact_over_all_levels(table: StateTable, workers: tuple[int, 
         ((1, 3), [5, 1, 4, 7], [5, 3, 6, 8], [2, 8, 5, 1], 46),
         ((2, 3), [7, 3, 1, 9], [1, 8, 3, 7], [1, 0, 1, 9], 25),
         ((2, 3), [8, 5, 4, 0], [5, 6, 9, 8], [4, 2, 6, 4], 38),
+        ((1, 2, 3), [3, 6, 3, 2], [3, 7, 4, 6], [5, 2, 3, 5], 33),
+        ((1, 3, 3), [7, 9, 2, 5], [2, 8, 8, 2], [3, 1, 0, 0], 32),
     ],
 )
 def test_an_upper_level_knows_the_memory_of_the_lower_one(
@@ -244,7 +247,7 @@ def test_an_upper_level_knows_the_memory_of_the_lower_one(
 
 
 def assert_memory_is_exact(table: StateTable, workers: tuple[int, ...], memory: int) -> None:
-    bandwidths = (2.0, 1.0)[: len(workers)]
+    bandwidths = (2.0, 1.0, 0.5)[: len(workers)]
     costs = [
         plan_seconds(table, levels, workers, bandwidths)
         for levels in plans(table, workers, 0, len(table))
@@ -314,6 +317,15 @@ def test_transfers_move_the_cut_or_are_ignored() -> None:
     free = partition(table, (2,), (10.0,), straight=True, activation_transfers=False)
     assert [stage.layers for stage in free.stages] == [(0,), (1, 2)]
     assert free.slowest_stage_seconds == 3
+
+
+@pytest.mark.parametrize("parameters", [[1, 0], [1, 1], [0, 1, 0]])
+def test_layers_that_take_no_time_divide_nothing_by_it(parameters: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage of 0 s is as fast as can be. Python refuses to divide by it, where compiled code would count 0 / 0 replicas."""
+    nothing = [0.0] * len(parameters)
+    compiled = partition(chain(nothing, parameters, nothing), (4,), (1.0,))
+    monkeypatch.setattr(pipedream, "solve_row", getattr(pipedream.solve_row, "py_func", pipedream.solve_row))
+    assert partition(chain(nothing, parameters, nothing), (4,), (1.0,)).stages == compiled.stages
 
 
 def test_collectives_have_their_own_bandwidth() -> None:
