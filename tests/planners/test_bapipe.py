@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
+from fractions import Fraction
+from itertools import accumulate, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -45,7 +46,7 @@ from simulator import (
     workload_names,
 )
 from simulator.simulation import simulate
-from simulator.workloads.synthetic import uniform_chain
+from simulator.workloads.synthetic import random_chain, uniform_chain
 from tests.simulator.strategies import chain_cluster
 
 # ---- balanced partition ----------------------------------------------------------------------------------------------
@@ -128,11 +129,44 @@ def test_unequal_devices_take_unequal_parts() -> None:
     assert (cut.layer, round(cut.fraction, 6)) == (0, 0.333333)
 
 
-def test_layers_that_cannot_be_split_go_where_more_of_them_lies() -> None:
-    """A pooling layer in the middle stays whole."""
-    (cut,) = fractional_cuts(np.array([[2.0, 2.0, 2.0]] * 2), [True, False, True])
-    assert cut.fraction == 1.0
-    assert cut.layer in (0, 1)
+@settings(max_examples=60, deadline=None)
+@given(
+    times=st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=6),
+    speeds=st.lists(st.sampled_from([1, 2, 3]), min_size=2, max_size=4),
+)
+def test_layers_that_cannot_be_split_go_where_more_of_them_lies(
+    times: list[tuple[int, bool]], speeds: list[int]
+) -> None:
+    """Stage s is given work in proportion to its speed; a cut inside a layer that stays whole moves to its nearer end."""
+    work = [time for time, _ in times]
+    wanted = []
+    for share in accumulate(speeds[:-1]):
+        place = Fraction(sum(work) * share, sum(speeds))
+        layer = next(number for number in range(len(work)) if sum(work[: number + 1]) >= place)
+        fraction = (place - sum(work[:layer])) / work[layer]
+        assume(times[layer][1] or fraction != Fraction(1, 2))
+        wanted.append(layer + (fraction if times[layer][1] else round(fraction)))
+    assume(len({0, *wanted, len(work)}) == len(speeds) + 1)  # every stage has something
+    found = fractional_cuts(np.array([work]) / np.array([speeds]).T, [may for _, may in times])
+    assert [cut.layer + cut.fraction for cut in found] == pytest.approx([float(place) for place in wanted])
+    assert all(0.0 < cut.fraction <= 1.0 for cut in found)
+    assert all(cut.fraction == 1.0 or times[cut.layer][1] for cut in found)
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [([9, 1, 1], [1, 2]), ([1, 1, 9], [1, 2]), ([1, 9, 1], [1, 2]), ([9, 1, 1, 1, 1], [1, 2]), ([1, 1, 1, 9], [2, 3])],
+)
+def test_every_stage_keeps_a_layer_where_none_can_be_split(times: list[int], wanted: list[int]) -> None:
+    """One heavy layer is a stage of its own, and the cuts that fell into it stand before and behind it, or beside those."""
+    found = fractional_cuts(np.array([times] * 3, dtype=float), [False] * len(times))
+    assert [cut.layer + cut.fraction for cut in found] == wanted
+
+
+def test_more_stages_than_whole_layers_are_refused() -> None:
+    """Two layers that stay whole are no three stages."""
+    with pytest.raises(ValueError, match="3 stages need as many layers or parts of layers, got 2 layers"):
+        fractional_cuts(np.ones((3, 2)), [False, False])
 
 
 def test_a_cut_inside_a_layer_carries_its_input_and_the_first_part() -> None:
@@ -317,6 +351,20 @@ def test_stages_and_transfers_are_weighed_together() -> None:
     assert search.cuts((0, 1), 1, "stages and transfers") == [1]
     best = explore(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=8)).best
     assert [stage.layers[0] for stage in best.plan.stages] in ([0, 1], [0])
+
+
+def test_the_first_four_and_the_other_methods_are_replayed() -> None:
+    """Of all that fit the four with the least seconds, and uniform layers, PipeDream's plan and data parallelism besides."""
+    network = random_chain(5, np.random.default_rng(0), flop=2e9)
+    problem = Problem(network, load_cluster("pipedream-b").take(3), 8)
+    found = explore(problem, Evaluator(problem), np.random.default_rng(0)).candidates
+    ranked = sorted(found, key=lambda one: one.score.iteration_seconds)
+    others = ("uniform layers", "PipeDream's synchronous plan", "data parallelism")
+    assert ranked[3].score.iteration_seconds < ranked[4].score.iteration_seconds
+    assert [one.confirmed_seconds is not None for one in ranked] == [
+        place < 4 or one.origin in others for place, one in enumerate(ranked)
+    ]
+    assert any(one.confirmed_seconds is None for one in ranked)
 
 
 def test_layers_move_where_memory_is_short() -> None:

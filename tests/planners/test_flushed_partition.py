@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
-from planners.flushed_partition import PRECISION, FlushedPipeline, FlushedStage, flushed_partition
+from planners.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
 from planners.pipedream_planner import in_flight
 from simulator import Problem, simulate, workload_from_spec
 from simulator.workloads.synthetic import chain as compute_chain
@@ -45,7 +45,7 @@ def slowest(
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_partition_is_faster(data: st.DataObject) -> None:
-    """Over every cut and every number of replicas, with and without recomputation, within memory or not at all."""
+    """Over every cut and every number of replicas, with and without recomputation, within memory or not at all; to 0.1 %."""
     count = data.draw(st.integers(1, 4))
     figures = [data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)) for _ in range(3)]
     of = dict(zip(("seconds", "weights", "outputs"), ([float(one) for one in row] for row in figures), strict=True))
@@ -81,7 +81,7 @@ def test_no_partition_is_faster(data: st.DataObject) -> None:
     assert (found is None) == (best == float("inf"))
     if found is not None:
         assert sum(stage.replicas for stage in found) <= devices
-        assert slowest(of, pipeline, found, tied) <= best * (1 + 2 * PRECISION)
+        assert slowest(of, pipeline, found, tied) <= best * 1.001
 
 
 def test_a_device_that_does_not_help_stays_idle() -> None:

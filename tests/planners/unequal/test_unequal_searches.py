@@ -19,6 +19,7 @@ from planners.unequal import (
     UnequalProblem,
     best_equal,
     dgap,
+    exact,
     exact_sizes,
     greedy_dp,
     local_greedy,
@@ -159,6 +160,16 @@ def test_truncated_exact_says_so() -> None:
         unproven += not narrow.proven_optimal
         assert exact_chain(problem.forward_chain).profiles < 5000
     assert unproven
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_room_for_few_profiles_loses_none(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer with room for two profiles' extensions, cleared and doubled again and again, holds the same in the end."""
+    chain = random_problem(np.random.default_rng(seed), "roofline", 8, 24, tuple(range(1, 25)), "own").forward_chain
+    roomy = exact_chain(chain)
+    assert roomy.profiles > 48
+    monkeypatch.setattr(exact, "ROWS", 1)
+    assert exact_chain(chain) == roomy
 
 
 @pytest.mark.parametrize("recomputation", RECOMPUTATION)
