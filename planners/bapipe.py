@@ -433,4 +433,4 @@ def formula_seconds(
 
 
 def _powers(most: int) -> list[int]:
-    return [2**power for power in range(max(0, most).bit_length()) if 2**power <= most]
+    return [2**power for power in range(most.bit_length())]

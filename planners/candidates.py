@@ -137,7 +137,7 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
             )
         check_size(devices, request.microbatches, most=MOST_OPS)
         return (request.microbatches,)
-    powers = [2**power for power in range(batch.bit_length()) if 2**power <= batch]
+    powers = [2**power for power in range(batch.bit_length())]
     counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
     most = MOST_OPS // (2 * devices)
     return tuple(sorted(count for count in counts if least <= count <= max(most, least)))

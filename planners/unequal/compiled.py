@@ -235,18 +235,6 @@ def _makespans(
         _population(backward, samples, stages, rule, True, backward_sizes, differs, result[1], first, stop)
 
 
-def forward_seconds(problem: UnequalProblem, forward_sizes: Sequence[int]) -> float:
-    """Seconds of the forward pass of one individual; sizes in stage order."""
-    return float(forward_population(problem, [forward_sizes])[0])
-
-
-def backward_seconds(
-    problem: UnequalProblem, backward_sizes: Sequence[int], forward_sizes: Sequence[int] | None = None
-) -> float:
-    """Seconds of the backward pass of one individual; `forward_sizes` as in `recurrence.backward_seconds`."""
-    return float(backward_population(problem, [backward_sizes], None if forward_sizes is None else [forward_sizes])[0])
-
-
 def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
     """Seconds of one mini-batch with a flush, of one individual."""
     return float(makespan_population(problem, [forward_sizes], [backward_sizes])[0])

@@ -183,21 +183,3 @@ def matrix(problem: UnequalProblem) -> Matrix:
         chain_matrix(problem.forward_chain, problem.candidates),
         chain_matrix(problem.backward_chain, problem.candidates),
     )
-
-
-def forward_seconds(problem: UnequalProblem, forward_sizes: Sequence[int]) -> float:
-    """Seconds of the forward pass of one individual; sizes in stage order."""
-    return float(matrix(problem).forward_population([forward_sizes])[0])
-
-
-def backward_seconds(
-    problem: UnequalProblem, backward_sizes: Sequence[int], forward_sizes: Sequence[int] | None = None
-) -> float:
-    """Seconds of the backward pass of one individual; `forward_sizes` as in `recurrence.backward_seconds`."""
-    others = None if forward_sizes is None else [forward_sizes]
-    return float(matrix(problem).backward_population([backward_sizes], others)[0])
-
-
-def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
-    """Seconds of one mini-batch with a flush, of one individual."""
-    return float(matrix(problem)([forward_sizes], [backward_sizes])[0])

@@ -297,6 +297,15 @@ def test_forms_differ_by_their_synchronisation() -> None:
     assert seconds == pytest.approx({"paper": 2, "barrier": 10 / 3, "script": 14 / 3, "literal": 4})
 
 
+def test_the_script_divides_the_first_stages_all_reduce_by_the_devices_below() -> None:
+    """6 s and 12 bytes on 2 servers of 3: (6 + 4*2*12/(4*3)) / 3 on a server, (that + 4*1*12/(2*2) / 3) / 2 on both."""
+    found = partition(chain([6], [12], [0]), (3, 2), (4.0, 2.0), variant="script")
+    assert found.slowest_stage_seconds == pytest.approx(13 / 3)
+    assert plan_seconds(chain([6], [12], [0]), found.levels, (3, 2), (4.0, 2.0), variant="script") == pytest.approx(
+        13 / 3
+    )
+
+
 def test_heavy_last_layer_stands_alone() -> None:
     """3 s of compute, then 1 s with huge weights, on 4 workers: 3-1, every stage 1 s."""
     found = partition(chain([1, 1, 1, 1], [0, 0, 0, 1000], [1, 1, 1, 1]), (4,), (10.0,))

@@ -115,12 +115,12 @@ def test_small_weights_give_plain_data_parallelism() -> None:
     assert replace(plan, planner="") == replace(plain, planner="")
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_requested_microbatches_of_a_single_stage_are_kept(count: int) -> None:
+@pytest.mark.parametrize(("count", "schedule"), [(1, "gpipe"), (2, "1f1b"), (4, "1f1b")])
+def test_requested_microbatches_of_a_single_stage_are_kept(count: int, schedule: str) -> None:
     """Where the partition is one stage the plan is synchronous, with the micro-batches that were asked for."""
     problem = Problem(chain([1e12] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a").take(4), 16)
     plan = make_plan("pipedream", problem, Request(microbatches=count)).plan
-    assert (plan.notation, len(plan.microbatches)) == ("4", count)
+    assert (plan.notation, len(plan.microbatches), plan.schedule) == ("4", count, schedule)
 
 
 def test_a_barrier_changes_what_is_chosen() -> None:
