@@ -197,8 +197,9 @@ def _peak_panel(
     capacity = np.array([row["capacity_bytes"] for row in rows]) * factor
     if line:
         ax.vlines(capacity, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
-    most = max(float(left.max()), float(capacity.max()) if line else 0.0, 1e-12)
-    decimals = max(0, 2 - math.floor(math.log10(max(float(left.max()), 1e-12))))
+    longest = float(left.max())
+    most = max(longest, float(capacity.max()) if line else 0.0, 1e-12)
+    decimals = max(0, 2 - math.floor(math.log10(longest))) if longest > 0.0 else 0
     if len(rows) <= 24:
         for place, row in zip(places.tolist(), rows, strict=True):
             over = row["share"] > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -36,6 +37,7 @@ def drawing(figure: Figure) -> dict[str, Any]:
 def _panel(axes: Axes) -> dict[str, Any]:
     found: dict[str, Any] = {
         "titles": _texts(axes._left_title if side == "left" else axes.title for side in ("left", "center")),  # type: ignore[attr-defined]
+        "title points above": _title_points(axes),
         "place": _place(axes),
         "x": _axis(axes.xaxis),
         "y": _axis(axes.yaxis),
@@ -58,10 +60,17 @@ def _panel(axes: Axes) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, [], {})}
 
 
+def _title_points(axes: Axes) -> float | None:
+    """Points between panel and title, where they are not the usual ones."""
+    pixels = float(axes.titleOffsetTrans.get_matrix()[1, 2])
+    points = float(f"{pixels * 72.0 / axes.figure.dpi:.6g}")
+    return None if points == mpl.rcParams["axes.titlepad"] else points
+
+
 def _place(axes: Axes) -> Any:
-    """Row, column and shares of a panel of a grid; the place on the page of one that its code put there."""
+    """Row, column and shares of a panel of a grid that is laid out; the place on the page of one that its code put there."""
     cell = axes.get_subplotspec()
-    if cell is None:
+    if cell is None or axes.get_figure(root=True).get_layout_engine() is None:  # type: ignore[union-attr]
         return _rounded(axes.get_position().bounds)
     grid = cell.get_gridspec()
     return [*cell.get_geometry(), grid.get_width_ratios(), grid.get_height_ratios()]
@@ -141,7 +150,9 @@ def _patch_look(patch: Patch) -> str:
 def _collection_look(one: Collection) -> str:
     colours = [to_hex(colour, keep_alpha=True) for colour in (*one.get_facecolor(), *one.get_edgecolor())]
     width = f"width {_rounded(one.get_linewidth())}"
-    return _look(type(one).__name__, *dict.fromkeys(colours), width, f"z {one.get_zorder():g}")
+    image = "image" if one.get_rasterized() else None
+    snapped = None if one.get_snap() is None else f"snap {one.get_snap()}"
+    return _look(type(one).__name__, *dict.fromkeys(colours), width, f"z {one.get_zorder():g}", image, snapped)
 
 
 def _points(line: Line2D) -> Any:
@@ -171,6 +182,8 @@ def _text_look(text: Text) -> str:
         text.get_verticalalignment(),
         None if text.get_fontweight() == "normal" else text.get_fontweight(),
         f"turned {text.get_rotation():g}" if text.get_rotation() else None,
+        None if text.get_linespacing() == Text().get_linespacing() else f"lines {text.get_linespacing()}",  # type: ignore[attr-defined]
+        None if text.get_zorder() == 3 else f"z {text.get_zorder():g}",
     )
 
 
@@ -198,6 +211,11 @@ def _legend(legend: Legend) -> dict[str, Any]:
         "columns": legend._ncols,  # type: ignore[attr-defined]
         "frame": legend.get_frame_on(),
         "handle": [legend.handlelength, legend.columnspacing],
+        **{
+            name: getattr(legend, name)
+            for name in ("handleheight", "handletextpad", "borderpad", "borderaxespad")
+            if getattr(legend, name) != mpl.rcParams[f"legend.{name}"]
+        },
         "place": [legend._loc, None if anchor is None else _rounded(anchor._bbox.bounds)],  # type: ignore[attr-defined]
     }
 

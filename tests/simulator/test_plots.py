@@ -39,7 +39,9 @@ from simulator.ops import OpKind
 from simulator.schedule_text import from_text
 from simulator.schedules import build_schedule, schedule_families
 from simulator.timeline import Timeline
+from tests.drawings import drawing
 from tests.layout import LEAST_LIGHTNESS, assert_readable, lightness
+from tests.records import Recorded
 
 
 def replayed(name: str, stages: int, microbatches: int, *, transfer: float = 0.0, **options: Any) -> Timeline:
@@ -414,14 +416,16 @@ HOSTILE = r"x[/red] $\bad{$ \x1b[31m ^_ \u202e"
 
 
 @pytest.mark.parametrize("name", ["fbp-as", "1f1b-sno", "interleaved-1f1b", "xpipe"])
-def test_gantt_charts_of_families_can_be_read(name: str) -> None:
+def test_gantt_charts_of_families_can_be_read(name: str, recorded: Recorded) -> None:
     """Four stages, eight micro-batches, transfers, updates and predictions: nothing clipped, crossed or alike."""
     family = schedule_families()[name]
     schedule = build_schedule(name, 4, 8)
     communication = family.communications[0] if family.communications else "overlapped"
     costs = given_costs(4, 1.0, 2.0, transfer=0.2, update=0.4, predict=0.3, devices=schedule)
     program = lower(schedule, costs, communication=communication, updates=True)
-    assert_readable(gantt(engine.replay(program), title=name).figure)  # type: ignore[arg-type]
+    figure = gantt(engine.replay(program), title=name).figure
+    assert_readable(figure)  # type: ignore[arg-type]
+    recorded(figure=drawing(figure))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -431,14 +435,34 @@ def test_gantt_charts_of_families_can_be_read(name: str) -> None:
         pytest.param(lambda: replicated(2), id="replicas"),
         pytest.param(lambda: seven_kinds(), id="a long legend"),
         pytest.param(lambda: replicated(60), id="rows shared"),
-        pytest.param(lambda: replayed("gpipe", 30, 40, transfer=0.1), id="many rows and boxes"),
-        pytest.param(lambda: replayed("interleaved-1f1b", 32, 16, chunks=8), id="eight stages a device"),
         pytest.param(lambda: replayed("gpipe", 1, 1), id="one box"),
     ],
 )
-def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:
+def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline], recorded: Recorded) -> None:
     """Few and many rows, with a title far too long."""
-    assert_readable(gantt(timeline(), title=LONG, device_word="board").figure)  # type: ignore[arg-type]
+    figure = gantt(timeline(), title=LONG, device_word="board").figure
+    assert_readable(figure)  # type: ignore[arg-type]
+    recorded(figure=drawing(figure))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        pytest.param(lambda: replayed("gpipe", 30, 40, transfer=0.1), id="many rows and boxes"),
+        pytest.param(lambda: replayed("interleaved-1f1b", 32, 16, chunks=8), id="eight stages a device"),
+    ],
+)
+def test_crowded_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:
+    """More boxes than have room for numbers, more rows than have room for names of the usual size."""
+    assert_readable(gantt(timeline(), title=LONG).figure)  # type: ignore[arg-type]
+
+
+def test_a_cut_can_be_read(recorded: Recorded) -> None:
+    """The middle of a stream of 100 micro-batches: its words say that it is a cut, boxes and transfers end at its ends."""
+    timeline = replayed("pipedream", 3, 100, transfer=0.4)
+    figure = gantt(timeline, window=readable_window(timeline, boxes=12)).figure
+    assert_readable(figure)  # type: ignore[arg-type]
+    recorded(figure=drawing(figure))  # type: ignore[arg-type]
 
 
 def test_colours_of_kinds_and_categories_differ_in_grey() -> None:
@@ -457,11 +481,14 @@ def test_colours_of_kinds_and_categories_differ_in_grey() -> None:
         pytest.param([memory(d, 1e6 * (d + 1), 2e6 * (d + 1)) for d in range(100)], id="100 devices, own capacities"),
         pytest.param([memory(d, 10.0 ** (3 * d), 1e12) for d in range(4)], id="own scales"),
         pytest.param([memory(0, 0.5, 100.0)], id="less than a byte"),
+        pytest.param([DeviceMemory(0, 9.0, np.zeros(1), np.zeros((1, len(CATEGORIES))))], id="nothing for no time"),
     ],
 )
-def test_memory_figures_can_be_read(memories: list[DeviceMemory]) -> None:
+def test_memory_figures_can_be_read(memories: list[DeviceMemory], recorded: Recorded) -> None:
     """Values stand beside the panel, where no line can run through them; every axis is named."""
-    assert_readable(memory_figure(memories, title=LONG))
+    figure = memory_figure(memories, title=LONG)
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
 
 
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
