@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from hardware_profiles import legible
 from simulator import save
-from simulator.figures import ALARM, FAINT, INK, legible
+from simulator.figures import ALARM, FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

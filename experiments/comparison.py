@@ -4,104 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from planners import (
-    InapplicablePlannerError,
-    PlannedOutcome,
-    Request,
-    iteration_lower_bound,
-    make_plan,
-    planner_entries,
-    planner_entry,
-)
-from simulator import InfeasiblePlanError, LayerCosts, Outcome, Problem, schedule_families, simulate
+from hardware_profiles import brief
+from planners import InapplicablePlannerError, Request, Result, make_plan, planner_entries, planner_entry
+from simulator import InfeasiblePlanError, Problem, Shown, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 REFERENCE = "data-parallel"
 """Speedups are over this planner's plan."""
 
+STALE = "*"
+"""Behind the schedule of a plan that trains on stale weights; a line under the table says so."""
+
 Status = Literal["fits", "does-not-fit", "no-plan-fits", "not-applicable", "failed", "interrupted"]
 """How a planner ended: with a plan that fits, with one that does not in the reference replay, without one because none fits,
 because it does not apply, or by an error; `interrupted`: stopped before it had a plan, or not asked any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedPlan:
-    """One planner's answer: how it was found and what its replay gave; both None where it has no plan.
-
-    reason: why there is no plan, or why it does not fit, or what to know of one that does, one line
-    error: what was raised, if anything was
-    """
-
-    planner: str
-    status: Status
-    planned: PlannedOutcome | None = None
-    outcome: Outcome | None = None
-    reason: str = ""
-    error: ValueError | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether an interrupt cut the search short: its plan, if it has one, is the best so far."""
-        return self.status == "interrupted" or (self.planned is not None and self.planned.interrupted)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Every planner's answer, data parallelism's iteration for reference, and the bounds."""
-
-    problem: Problem
-    plans: tuple[ComparedPlan, ...]
-    reference_seconds: float | None
-    flushed_bound_seconds: float
-    steady_bound_seconds: float
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether an interrupt cut a search short; the planners behind it were not asked."""
-        return any(one.interrupted for one in self.plans)
-
-    def records(self) -> list[dict[str, Any]]:
-        """One flat record a planner: the table's columns, in base units."""
-        return [self._record(one) for one in self.plans]
-
-    def _record(self, one: ComparedPlan) -> dict[str, Any]:
-        record: dict[str, Any] = dict.fromkeys(FIELDS)
-        record.update(
-            planner=one.planner, status=one.status, feasible=False, interrupted=one.interrupted, reason=one.reason
-        )
-        if one.outcome is None or one.planned is None:
-            return record
-        outcome, plan = one.outcome, one.outcome.plan
-        bubble, fullest = outcome.timeline.bubble(), outcome.fullest
-        flushed = schedule_families()[plan.schedule].flush
-        bound = self.flushed_bound_seconds if flushed else self.steady_bound_seconds
-        seconds = outcome.iteration_seconds
-        record.update(
-            schedule=plan.schedule,
-            asynchronous=not flushed,
-            notation=plan.notation,
-            stages=len(plan.stages),
-            devices=len(plan.devices),
-            microbatches=len(plan.microbatches),
-            iteration_seconds=seconds,
-            samples_per_second=outcome.samples_per_second,
-            speedup_over_data_parallel=None if self.reference_seconds is None else self.reference_seconds / seconds,
-            bubble_idle_over_makespan=bubble.idle_over_makespan,
-            bubble_over_ideal=bubble.over_ideal,
-            bubble_longest_stage=bubble.longest_stage,
-            peak_memory_bytes=fullest.peak_bytes,
-            capacity_bytes=fullest.capacity_bytes,
-            fullest_device=fullest.device,
-            bytes_per_sample=outcome.bytes_per_sample,
-            planning_seconds=one.planned.planning_seconds,
-            evaluations=one.planned.evaluations,
-            lower_bound_seconds=bound,
-            gap=seconds / bound - 1.0,
-            optimal_among=one.planned.optimal_among,
-            feasible=outcome.fits,
-        )
-        return record
 
 
 FIELDS = (
@@ -136,6 +57,175 @@ FIELDS = (
 this one is, and `gap` is the part by which the plan is above it; `optimal_among` are the plans among which it is proven the
 fastest."""
 
+SPEED = (
+    "planner",
+    "schedule",
+    "plan",
+    "micro-\nbatches",
+    "iteration,\nseconds",
+    "samples/s",
+    "speedup\nover DP",
+    "lower\nbound, s",
+    "gap",
+    "planning,\nCPU s",
+)
+USE = (
+    "planner",
+    "idle /\nmakespan",
+    "idle over\nideal",
+    "idle, longest\nstage",
+    "peak memory,\nGiB",
+    "fullest\ndevice",
+    "MB moved\na sample",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One planner's answer: what it found, or None and why.
+
+    reason: why there is no plan, or why it does not fit, or what to know of one that does, one line
+    error: what was raised, if anything was
+    """
+
+    planner: str
+    status: Status
+    result: Result | None = None
+    reason: str = ""
+    error: ValueError | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt cut the search short: its plan, if it has one, is the best so far."""
+        return self.status == "interrupted" or (self.result is not None and self.result.interrupted)
+
+    def record(self, reference_seconds: float | None) -> dict[str, Any]:
+        """FIELDS of this planner; None where there is no plan.
+
+        reference_seconds: of data parallelism's iteration, if it is known
+        """
+        record: dict[str, Any] = dict.fromkeys(FIELDS)
+        record.update(planner=self.planner, status=self.status, feasible=False, reason=self.reason)
+        if self.result is not None:
+            outcome, plan = self.result.outcome, self.result.plan
+            bubble = outcome.timeline.bubble()
+            record.update(
+                self.result.record(),
+                schedule=plan.schedule,
+                notation=plan.notation,
+                stages=len(plan.stages),
+                devices=len(plan.devices),
+                microbatches=len(plan.microbatches),
+                speedup_over_data_parallel=reference_seconds and reference_seconds / outcome.iteration_seconds,
+                bubble_idle_over_makespan=bubble.idle_over_makespan,
+                bubble_over_ideal=bubble.over_ideal,
+                bubble_longest_stage=bubble.longest_stage,
+                fullest_device=outcome.fullest.device,
+                bytes_per_sample=outcome.bytes_per_sample,
+            )
+        return record | {"interrupted": self.interrupted}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison(Shown):
+    """Every planner's answer, and data parallelism's seconds for reference."""
+
+    problem: Problem
+    plans: tuple[Answer, ...]
+    reference_seconds: float | None
+
+    def __repr__(self) -> str:
+        ended = ", ".join(f"{one.planner} {one.status.replace('-', ' ')}" for one in self.plans)
+        return brief(self, f"{self.problem.title}: {ended}")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt cut a search short; the planners behind it were not asked."""
+        return any(one.interrupted for one in self.plans)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat record a planner: the table's columns, in base units."""
+        return [one.record(self.reference_seconds) for one in self.plans]
+
+    def planned(self) -> list[dict[str, Any]]:
+        """The records of planners that have a plan, in the order of the planners."""
+        return [record for record in self.records() if record["schedule"] is not None]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The records as a pandas DataFrame, one row a planner."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records())
+
+    def tables(self) -> tuple[Table, ...]:
+        """Speed; idle time, memory and traffic; plans that fit first, fast before slow."""
+        problem = self.problem
+        measured = problem.workload.bytes_per_element is not None
+        source = "measured profile" if measured else f"analytic, {problem.precision}"
+        planned = sorted(self.planned(), key=lambda record: (not record["feasible"], record["iteration_seconds"]))
+        return (
+            Table(
+                f"{problem.workload.name} ({source}) on {problem.cluster.name}, {len(problem.cluster.devices)} devices, "
+                f"{problem.batch} {problem.workload.sample}s an iteration",
+                SPEED,
+                tuple(map(_speed, planned)),
+            ),
+            Table("Idle time (the bubble, by its three names), memory and traffic", USE, tuple(map(_use, planned))),
+        )
+
+    def remarks(self) -> tuple[str, ...]:
+        """Marks, proofs, interrupts, and why planners have no plan."""
+        lines, records = [], self.records()
+        if any(record["asynchronous"] for record in records):
+            lines.append(
+                f"{STALE} asynchronous: gradients of stale weights, seconds of the steady state without fill and drain"
+            )
+        for one in self.plans:
+            if one.result is not None and one.result.proof:
+                lines.append(f"{one.planner}: {one.result.proof}; its gap is to the lower bound on any plan")
+            if one.result is not None and one.interrupted:
+                lines.append(f"{one.planner}: interrupted: this is the best plan so far")
+            if one.reason:
+                lines.append(f"{one.planner}: {one.status.replace('-', ' ')}: {one.reason}")
+        return (*lines, *["interrupted: the comparison is not complete"] * self.interrupted)
+
+    def plot(self) -> Figure:
+        """Draw the plans as bars: samples per second, and peak memory against capacity."""
+        from experiments.plots import comparison_figure
+
+        early = " (interrupted: not every planner was asked to the end)" if self.interrupted else ""
+        return comparison_figure(self.planned(), title=f"{self.problem.title}{early}")
+
+
+def _speed(record: dict[str, Any]) -> tuple[str, ...]:
+    speedup, rate = record["speedup_over_data_parallel"], record["samples_per_second"]
+    return (
+        record["planner"] + (" (interrupted)" if record["interrupted"] else ""),
+        record["schedule"] + (STALE if record["asynchronous"] else ""),
+        record["notation"],
+        str(record["microbatches"]),
+        f"{record['iteration_seconds']:.4g}",
+        f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,.4g}",
+        "" if speedup is None else f"{speedup:.2f}",
+        f"{record['lower_bound_seconds']:.4g}",
+        f"{100 * record['gap']:.1f} %",
+        f"{record['planning_seconds']:.2f}",
+    )
+
+
+def _use(record: dict[str, Any]) -> tuple[str, ...]:
+    peak, capacity = record["peak_memory_bytes"] / 2**30, record["capacity_bytes"] / 2**30
+    return (
+        record["planner"],
+        f"{record['bubble_idle_over_makespan']:.3f}",
+        f"{record['bubble_over_ideal']:.3f}",
+        f"{record['bubble_longest_stage']:.3f}",
+        f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)"),
+        str(record["fullest_device"]),
+        f"{record['bytes_per_sample'] / 1e6:.3g}",
+    )
+
 
 def compare(
     problem: Problem,
@@ -155,60 +245,48 @@ def compare(
     for name in names:
         planner_entry(name)
     asked = list(dict.fromkeys(names)) or [name for name, entry in planner_entries().items() if not entry.unequal]
-    costs = LayerCosts(problem)
-    plans: list[ComparedPlan] = []
+    plans: list[Answer] = []
     for number, name in enumerate(asked):
         if plans and plans[-1].interrupted:
-            plans.append(ComparedPlan(name, "interrupted", reason="not asked: an interrupt ended the comparison"))
+            plans.append(Answer(name, "interrupted", reason="not asked: an interrupt ended the comparison"))
             continue
         report(number, name)
-        plans.append(_ask(problem, request, name, seed, costs))
+        plans.append(_ask(problem, request, name, seed))
     stopped = any(one.interrupted for one in plans)
-    if stopped and all(one.outcome is None for one in plans):
+    if stopped and all(one.result is None for one in plans):
         raise KeyboardInterrupt
     return Comparison(
         problem=problem,
         plans=tuple(plans),
-        reference_seconds=_reference(problem, request, plans, seed, costs, search=not stopped),
-        flushed_bound_seconds=iteration_lower_bound(problem, layer_costs=costs),
-        steady_bound_seconds=iteration_lower_bound(problem, asynchronous=True, layer_costs=costs),
+        reference_seconds=_reference(problem, request, plans, seed, search=not stopped),
     )
 
 
-def _ask(problem: Problem, request: Request, name: str, seed: int, costs: LayerCosts) -> ComparedPlan:
+def _ask(problem: Problem, request: Request, name: str, seed: int) -> Answer:
     try:
-        planned = make_plan(name, problem, request, seed=seed)
-        outcome = simulate(problem, planned.plan, layer_costs=costs)
+        result = make_plan(name, problem, request, seed=seed)
     except KeyboardInterrupt:
-        return ComparedPlan(name, "interrupted", reason="interrupted before it had a plan that fits")
+        return Answer(name, "interrupted", reason="interrupted before it had a plan that fits")
     except InapplicablePlannerError as error:
-        return ComparedPlan(name, "not-applicable", reason=error.reason, error=error)
+        return Answer(name, "not-applicable", reason=error.reason, error=error)
     except InfeasiblePlanError as error:
-        return ComparedPlan(name, "no-plan-fits", reason=str(error), error=error)
+        return Answer(name, "no-plan-fits", reason=str(error), error=error)
     except ValueError as error:
-        return ComparedPlan(name, "failed", reason=str(error), error=error)
-    if outcome.fits:
-        notes = (outcome.warning, planned.details.get("cuts_left_out"))
-        return ComparedPlan(name, "fits", planned, outcome, "; ".join(str(note) for note in notes if note))
-    fullest = outcome.fullest
+        return Answer(name, "failed", reason=str(error), error=error)
+    if result.outcome.fits:
+        notes = (result.outcome.warning, result.details.get("cuts_left_out"))
+        return Answer(name, "fits", result, "; ".join(str(note) for note in notes if note))
+    fullest = result.outcome.fullest
     reason = (
         f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "
         f"which holds {fullest.capacity_bytes / 2**30:.4g} GiB"
     )
-    return ComparedPlan(name, "does-not-fit", planned, outcome, reason)
+    return Answer(name, "does-not-fit", result, reason)
 
 
-def _reference(
-    problem: Problem,
-    request: Request,
-    plans: Sequence[ComparedPlan],
-    seed: int,
-    costs: LayerCosts,
-    *,
-    search: bool,
-) -> float | None:
+def _reference(problem: Problem, request: Request, plans: Sequence[Answer], seed: int, *, search: bool) -> float | None:
     """Iteration seconds of data parallelism, with its own schedule; None where it does not fit or may not be sought."""
     known = next((one for one in plans if one.planner == REFERENCE), None)
-    if search and (known is None or (known.outcome is None and request.schedule is not None)):
-        known = _ask(problem, Request(engine=request.engine), REFERENCE, seed, costs)
-    return None if known is None or known.outcome is None else known.outcome.iteration_seconds
+    if search and (known is None or (known.result is None and request.schedule is not None)):
+        known = _ask(problem, Request(engine=request.engine), REFERENCE, seed)
+    return None if known is None or known.result is None else known.result.outcome.iteration_seconds

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from simulator.figures import legible
+from hardware_profiles import legible
 
 if TYPE_CHECKING:
     from experiments.cost_model import Comparison

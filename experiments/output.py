@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hardware_profiles import printable
+from simulator import in_a_line, is_numeric
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from simulator import Shown
 
 
 class UsageError(ValueError):
@@ -89,8 +92,16 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         return
     console.print(table)
     if shown < len(columns):
-        lost = "; ".join(map(_in_a_line, columns[shown:]))
+        lost = "; ".join(map(in_a_line, columns[shown:]))
         console.print(f"not shown in {width} columns, which a wider terminal has room for: {lost}")
+
+
+def print_shown(shown: Shown) -> None:
+    """Print what explains itself: its tables, as wide as the terminal, and its remarks."""
+    for table in shown.tables():
+        print_table(table.title, table.columns, table.rows)
+    for line in shown.remarks():
+        say(line)
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -109,7 +120,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     )
     for number, column in enumerate(columns):
         cells = [row[number] for row in rows]
-        numeric = bool(number) and all(_is_figure(cell) for cell in cells if cell)
+        numeric = is_numeric(number, cells)
         whole = numeric or number == 0
         parts = [part for cell in cells for part in ([cell] if whole else cell.split())] + column.split("\n")
         table.add_column(
@@ -129,25 +140,7 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for row in rows:
         print()
         for column, cell in zip(columns, row, strict=True):
-            print(f"{_in_a_line(column)}: {cell}")
-
-
-def _in_a_line(column: str) -> str:
-    """A column's heading without its line ends."""
-    return column.replace("-\n", "-").replace("\n", " ")
-
-
-def _is_figure(text: str) -> bool:
-    """Whether a cell is a number, perhaps with a unit or `of` another one."""
-    return (
-        text.replace(",", "")
-        .removeprefix("-")
-        .split(" ")[0]
-        .replace(".", "")
-        .replace("e", "")
-        .replace("+", "")
-        .isdigit()
-    )
+            print(f"{in_a_line(column)}: {cell}")
 
 
 def output_folder(path: str) -> Path:

@@ -210,7 +210,7 @@ def run_row(row: PublishedRow, workload: Workload, *, search: bool = True) -> di
             planned=planned.plan.notation,
             planned_speedup=parallel.iteration_seconds / own.iteration_seconds,
             planned_communication_saved=_saved(own, parallel),
-            planning_seconds=planned.planning_seconds,
+            planning_seconds=planned.seconds,
         )
     return record
 

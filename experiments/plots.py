@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simulator.figures import legible, logarithmic
+from hardware_profiles import legible
+from simulator.figures import Picture, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ _GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedPlan:
+class Bar:
     """One bar: what it is called, and its numbers; None for what is not known.
 
     samples_per_second, limit_samples_per_second: of the plan, and of the lower bound on its iteration
@@ -52,11 +53,11 @@ class ComparedPlan:
         return " · ".join(parts)
 
 
-def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...]:
+def comparison_bars(rows: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
     """Bars from top to bottom: plans that fit before those that do not, fast before slow; equal ones stay in their order.
 
     rows: planner, schedule, notation, samples_per_second, speedup_over_data_parallel (or None), peak_memory_bytes,
-        capacity_bytes, lower_bound_seconds (or None), iteration_seconds, bubble (idle over makespan, or None), feasible,
+        capacity_bytes, lower_bound_seconds (or None), iteration_seconds, bubble_idle_over_makespan (or None), feasible,
         asynchronous (stale weights), interrupted (the best plan so far)
     Raises ValueError for a row without one of these.
     """
@@ -70,7 +71,7 @@ def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...
         "capacity_bytes",
         "lower_bound_seconds",
         "iteration_seconds",
-        "bubble",
+        "bubble_idle_over_makespan",
         "feasible",
         "asynchronous",
         "interrupted",
@@ -82,12 +83,12 @@ def compared_plans(rows: Sequence[Mapping[str, Any]]) -> tuple[ComparedPlan, ...
             raise ValueError(f"row {number} of a comparison lacks {', '.join(missing)}; it needs {', '.join(keys)}")
         rate, bound = float(row["samples_per_second"]), _known(row["lower_bound_seconds"])
         plans.append(
-            ComparedPlan(
+            Bar(
                 label=_label(row),
                 samples_per_second=rate,
                 limit_samples_per_second=rate * float(row["iteration_seconds"]) / bound if bound else None,
                 speedup=_known(row["speedup_over_data_parallel"]),
-                idle=_known(row["bubble"]),
+                idle=_known(row["bubble_idle_over_makespan"]),
                 peak_gib=float(row["peak_memory_bytes"]) / _GIB,
                 capacity_gib=float(row["capacity_bytes"]) / _GIB,
                 feasible=bool(row["feasible"]),
@@ -121,15 +122,15 @@ def comparison_figure(
 ) -> Figure:
     """Draw the plans of one problem as bars: samples per second with the upper limit, and peak memory against capacity beside.
 
-    rows: as for `compared_plans`. Plans that do not fit are hatched. The limit is one line where it is the same for every plan
+    rows: as for `comparison_bars`. Plans that do not fit are hatched. The limit is one line where it is the same for every plan
     and a mark on each bar elsewhere; a limit or capacity so far away that it would flatten the bars is written out instead.
     Raises ValueError where there is no row.
     """
-    plans = compared_plans(rows)
+    plans = comparison_bars(rows)
     if not plans:
         raise ValueError("a comparison figure needs at least one row, got none")
     if figure is None:
-        figure = Figure(figsize=(12.0, max(2.9, 1.75 + 0.5 * len(plans))), dpi=100, facecolor="white")
+        figure = Picture(figsize=(12.0, max(2.9, 1.75 + 0.5 * len(plans))), dpi=100, facecolor="white")
     tall = float(figure.get_figheight())
     characters = max(max(map(len, plan.label.split("\n"))) for plan in plans)
     left = min(0.4, 0.02 + 0.0064 * characters)
@@ -150,13 +151,13 @@ def comparison_figure(
     return figure
 
 
-def limit_in_view(plans: Sequence[ComparedPlan]) -> bool:
+def limit_in_view(plans: Sequence[Bar]) -> bool:
     """Whether the upper limits leave the fastest bar at least a third of the axis."""
     limits = [plan.limit_samples_per_second for plan in plans if plan.limit_samples_per_second is not None]
     return bool(limits) and max(limits) <= 3.0 * max(plan.samples_per_second for plan in plans)
 
 
-def common_limit(plans: Sequence[ComparedPlan]) -> float | None:
+def common_limit(plans: Sequence[Bar]) -> float | None:
     """The upper limit that all plans share (to one part in a million), or None."""
     limits = [plan.limit_samples_per_second for plan in plans]
     first = limits[0]
@@ -165,7 +166,7 @@ def common_limit(plans: Sequence[ComparedPlan]) -> float | None:
     return first
 
 
-def _speed_panel(ax: Axes, plans: Sequence[ComparedPlan]) -> None:
+def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     places = np.arange(len(plans), dtype=np.float64)
     rates = np.array([plan.samples_per_second for plan in plans])
     bars = ax.barh(places, rates, 0.62, color=[BEST, *[OTHER] * (len(plans) - 1)], zorder=2)
@@ -201,7 +202,7 @@ def _speed_panel(ax: Axes, plans: Sequence[ComparedPlan]) -> None:
     _plain(ax)
 
 
-def _memory_panel(ax: Axes, plans: Sequence[ComparedPlan]) -> None:
+def _memory_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     places = np.arange(len(plans), dtype=np.float64)
     peaks = np.array([plan.peak_gib for plan in plans])
     capacities = np.array([plan.capacity_gib for plan in plans])
@@ -250,7 +251,7 @@ def _plain(ax: Axes) -> None:
     ax.set_axisbelow(True)
 
 
-def _legend(figure: Figure, plans: Sequence[ComparedPlan], tall: float) -> None:
+def _legend(figure: Figure, plans: Sequence[Bar], tall: float) -> None:
     handles: list[Patch | Line2D] = [Patch(facecolor=BEST, label="fastest that fits")] if plans[0].feasible else []
     if any(plan.feasible for plan in plans[1:]):
         handles.append(Patch(facecolor=OTHER, label="others"))

@@ -13,7 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from simulator.figures import ALARM, FAINT, INK, legible, logarithmic, time_unit
+from hardware_profiles import legible
+from simulator.figures import ALARM, FAINT, INK, logarithmic, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

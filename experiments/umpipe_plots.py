@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from hardware_profiles import legible
 from planners.unequal import UnequalPlan, UnequalProblem, program_of
 from simulator import engine, gantt
-from simulator.figures import legible, logarithmic
+from simulator.figures import logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

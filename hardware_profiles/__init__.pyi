@@ -23,7 +23,9 @@ from .load import (
 from .plugins import passed_over as passed_over, plugged_in as plugged_in, summary_of as summary_of
 from .reading import (
     MOST_BYTES as MOST_BYTES,
+    brief as brief,
     explained as explained,
+    legible as legible,
     one_line as one_line,
     printable as printable,
     read_bytes as read_bytes,

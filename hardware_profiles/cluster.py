@@ -9,6 +9,7 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Literal, get_args
 
 from hardware_profiles.accelerator import Accelerator
+from hardware_profiles.reading import brief
 
 if TYPE_CHECKING:
     import networkx
@@ -122,6 +123,10 @@ class Cluster:
         init=False, repr=False, compare=False, default_factory=dict
     )
     _graphs: list[networkx.DiGraph[str]] = field(init=False, repr=False, compare=False, default_factory=list)
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(dict.fromkeys(device.name for device in self.devices))
+        return brief(self, f"{self.name}: {len(self.servers)} servers, {len(self.devices)} devices: {kinds}")
 
     def __post_init__(self) -> None:
         self._check_nodes()

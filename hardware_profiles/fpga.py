@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work, check_request
 from hardware_profiles.fpga_division import stage_seconds
 from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, ZERO_COST_KINDS, demand
+from hardware_profiles.reading import brief
 
 FPGA_KINDS = (*sorted(ZERO_COST_KINDS), *DEFAULT_EFFICIENCIES)
 """Kinds of layer that an FPGA can time: the same as a GPU's."""
@@ -46,6 +47,9 @@ class FieldProgrammableGateArray:
     ddr_bandwidth: float
     transceiver_bandwidth: float
     share: float = 1.0
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.name}: {self.dsps} DSPs at {self.clock / 1e6:.4g} MHz, share {self.share:.4g}")
 
     def __post_init__(self) -> None:
         for name in ("dsps", "clock", "on_chip_bytes", "ddr_bytes", "ddr_bandwidth", "transceiver_bandwidth"):

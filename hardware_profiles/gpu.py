@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work, check_request
+from hardware_profiles.reading import brief
 
 VECTOR_PRECISION = "fp32"
 """The precision of the plain vector units; all others run on matrix engines, whose ceilings are lower and
@@ -184,6 +185,9 @@ class GraphicsProcessor:
     step_overhead: float = DEFAULT_STEP_OVERHEAD
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
     reserve_bytes: float = 0.0
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.name}: {self.memory_bytes / 2**30:.4g} GiB")
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "memory_bandwidth"):

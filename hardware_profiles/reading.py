@@ -35,6 +35,17 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
+def legible(name: str, most: int = 60) -> str:
+    """A name as a figure or a line shows it: on one line, control characters written out, the middle left out of a long one."""
+    text = printable(one_line(name))
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+
+
+def brief(value: object, facts: str) -> str:
+    """A `repr` in one short line: the value's type, and the facts that tell it from others."""
+    return f"{type(value).__name__}({legible(facts, 160)})"
+
+
 def shown(value: object, most: int = 60) -> str:
     """A value as a message shows it: cut where it is long."""
     text = repr(value)

@@ -59,17 +59,16 @@ from .registry import (
     planner_entries as planner_entries,
     planner_entry as planner_entry,
 )
+from .result import Proof as Proof, Result as Result, run_planner as run_planner
 from .search import (
     BudgetSpent as BudgetSpent,
     Evaluator as Evaluator,
     InapplicablePlannerError as InapplicablePlannerError,
-    PlannedOutcome as PlannedOutcome,
     Planner as Planner,
     PlannerFailedError as PlannerFailedError,
     Progress as Progress,
     Request as Request,
     Score as Score,
-    run_planner as run_planner,
 )
 from .unequal_planners import (
     UnequalNested as UnequalNested,

@@ -17,15 +17,14 @@ from planners.grid import PipelineDataGrid
 from planners.grid import inapplicable as not_in_grid
 from planners.pipedream_planner import PipeDream, PipeDreamFlush
 from planners.pipedream_planner import inapplicable as no_tree
+from planners.result import Result, run_planner
 from planners.search import (
     Evaluator,
     InapplicablePlannerError,
-    PlannedOutcome,
     Planner,
     PlannerFailedError,
     Progress,
     Request,
-    run_planner,
 )
 from planners.unequal_planners import SEARCHES, UnequalNested, UnequalSizes
 from planners.unequal_planners import inapplicable as not_for_unequal
@@ -211,7 +210,7 @@ def make_plan(
     seed: int = 0,
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> PlannedOutcome:
+) -> Result:
     """Plan a problem.
 
     budget: evaluations after which the best plan so far is the answer; None for no limit

@@ -1,10 +1,10 @@
-"""Search: what a planner is, the evaluator that scores its plans, and what a search hands back."""
+"""Search: what a planner is, and the evaluator that scores its plans."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -202,54 +202,6 @@ class Planner(Protocol):
         rng: the only source of chance
         Raises InfeasiblePlanError, with the numbers in one line, if the planner finds none.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedOutcome:
-    """What a search found.
-
-    plan: the answer; planning_seconds: CPU seconds of this process, compilation included
-    evaluations: plans replayed; history: the improvements on the way
-    interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
-    optimal_among: the plans among which this one is proven the fastest; empty if nothing is proven
-    details: what the planner says about its search, plain values by name
-    """
-
-    plan: Plan
-    planning_seconds: float
-    evaluations: int
-    interrupted: bool
-    history: tuple[Progress, ...] = ()
-    optimal_among: str = ""
-    details: Mapping[str, object] = field(default_factory=dict)
-
-
-def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> PlannedOutcome:
-    """Run a search to its end, its budget, or an interrupt.
-
-    Raises what the planner raises; KeyboardInterrupt or InfeasiblePlanError if it stops before any plan that fits.
-    """
-    began = time.process_time()
-    interrupted = False
-    try:
-        plan = planner(problem, evaluate, rng)
-    except (KeyboardInterrupt, BudgetSpent) as stop:
-        if evaluate.best is None:
-            if isinstance(stop, KeyboardInterrupt):
-                raise
-            raise InfeasiblePlanError(
-                f"the budget of {evaluate.evaluations} evaluations ended before a plan that fits was found"
-            ) from None
-        plan, interrupted = evaluate.best, True
-    return PlannedOutcome(
-        plan=plan,
-        planning_seconds=time.process_time() - began,
-        evaluations=evaluate.evaluations,
-        interrupted=interrupted,
-        history=tuple(evaluate.history),
-        optimal_among="" if interrupted else evaluate.optimal_among,
-        details=dict(evaluate.details),
-    )
 
 
 def best_plan(name: str, plans: Iterable[Plan], evaluate: Evaluator) -> Plan:

@@ -29,6 +29,7 @@ from .plan import (
     Stage as Stage,
     check_plan as check_plan,
     equal_microbatches as equal_microbatches,
+    ranges as ranges,
     stages_from_cuts as stages_from_cuts,
 )
 from .plan_costs import BUCKET_BYTES as BUCKET_BYTES, MOST_BUCKETS as MOST_BUCKETS, PlanCosts as PlanCosts
@@ -36,6 +37,12 @@ from .prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as 
 from .program import DeadlockError as DeadlockError, LaneKind as LaneKind, Program as Program
 from .schedule import Schedule as Schedule, ScheduleError as ScheduleError, check_size as check_size
 from .schedule_checks import check_schedule as check_schedule
+from .schedule_replay import (
+    OpSeconds as OpSeconds,
+    ScheduleReplay as ScheduleReplay,
+    named_schedule as named_schedule,
+    replay_schedule as replay_schedule,
+)
 from .schedule_text import (
     from_text as from_text,
     from_torch_csv as from_torch_csv,
@@ -73,6 +80,7 @@ from .simulation import (
     simulate as simulate,
 )
 from .timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
+from .tables import Shown as Shown, Table as Table, in_a_line as in_a_line, is_numeric as is_numeric
 from .traces import chrome_trace as chrome_trace, write_chrome_trace as write_chrome_trace
 from .versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
 from .workloads.errors import WorkloadFileError as WorkloadFileError

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel
+from hardware_profiles import Channel, brief
 from simulator.ops import COMPUTE_KINDS, OpKind
 from simulator.program import Route
 from simulator.schedule import Schedule
@@ -105,6 +105,9 @@ class GivenCosts:
     in_turn: bool = False
 
     channels: tuple[Channel, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self, f"{len(self.forward)} stages, {'a sample' if self.per_sample else 'an op'}")
 
     def device(self, stage: int, replica: int) -> int:
         """Replica r of stage s runs on device `devices[s][r]`."""

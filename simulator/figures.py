@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hardware_profiles import printable
 from simulator.files import write_atomically
 
 if TYPE_CHECKING:
@@ -20,6 +19,15 @@ if TYPE_CHECKING:
 
 INK, FAINT, IDLE, ALARM = "#1f2328", "#59636e", "#eceef1", "#b3261e"
 DPI = 100
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as the value of a cell, with pyplot loaded or not."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -54,12 +62,6 @@ def logarithmic(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
     axis.set_minor_formatter(NullFormatter())
-
-
-def legible(name: str, most: int = 60) -> str:
-    """A name as a figure shows it: on one line, control characters written out, the middle left out of a long one."""
-    text = printable(" ".join(name.split()))
-    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
 
 
 def without_markup(figure: Figure) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from simulator.figures import DPI, FAINT, IDLE, INK, figures, legible, time_unit
+from hardware_profiles import legible
+from simulator.figures import DPI, FAINT, IDLE, INK, Picture, figures, time_unit
 from simulator.ops import OpKind
-from simulator.timeline import LaneKind, Timeline
+from simulator.program import LaneKind
+from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -260,7 +261,7 @@ def _gantt_figure(
     label = max((len(row.label) for row in rows), default=1)
     width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6
     above = (0.78 if titled else 0.5) + (0.22 if len(handles) > _LEGEND_BESIDE else 0.0)
-    figure = Figure(figsize=(width, body + above + below), dpi=DPI, facecolor="white")
+    figure = Picture(figsize=(width, body + above + below), dpi=DPI, facecolor="white")
     return figure.add_axes(
         (left / width, below / (body + above + below), (width - left - right) / width, body / (body + above + below))
     )

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from hardware_profiles import brief
+
 if TYPE_CHECKING:
     import networkx
 
@@ -71,6 +73,10 @@ class Layer:
     tied_to: str = ""
     tied_parameters: int = 0
 
+    def __repr__(self) -> str:
+        measured = f", measured at {len(self.measured)} sizes" if self.measured else ""
+        return brief(self, f"{self.name}: {self.kind}, {self.flop:.4g} FLOP, {self.weights:,} weights{measured}")
+
     @property
     def weights(self) -> int:
         """Weight elements that a pass reads: the layer's own and the tied one's."""
@@ -119,6 +125,9 @@ class Workload:
     minibatch: int = 1
     bytes_per_element: int | None = None
     measured_on: str = ""
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.name}: {len(self)} layers, {self.parameters():,} parameters")
 
     def __post_init__(self) -> None:
         _check_workload(self)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import brief
 from simulator.layer_costs import LayerCosts
 from simulator.ops import OpKind
 from simulator.plan import Plan
@@ -38,6 +39,11 @@ class DeviceMemory:
     capacity_bytes: float
     times: NDArray[np.float64]
     bytes: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"device {self.device}: peak {self.peak_bytes / 2**30:.4g} of {self.capacity_bytes / 2**30:.4g} GiB"
+        )
 
     @property
     def peak_bytes(self) -> float:

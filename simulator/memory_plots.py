@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from simulator.figures import ALARM, DPI, INK, byte_unit, figures, legible, time_unit
+from hardware_profiles import legible
+from simulator.figures import ALARM, DPI, INK, Picture, byte_unit, figures, time_unit
 from simulator.memory import CATEGORIES, DeviceMemory
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def memory_figure(
     rows, shown, device_word = peak_rows(memories), shown_devices(memories), legible(device_word, 20)
     tall = max(3.6, 1.9 * len(shown) + 0.9, min(9.0, 0.24 * len(rows) + 1.5))
     if figure is None:
-        figure = Figure(figsize=(12.0, tall), dpi=DPI, facecolor="white")
+        figure = Picture(figsize=(12.0, tall), dpi=DPI, facecolor="white")
     tall = float(figure.get_figheight())
     top, low = 1.0 - 0.95 / tall, 0.6 / tall
     used = [name for name in CATEGORIES if any(row[name] > 0 for row in rows)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from hardware_profiles import PRECISION_BYTES, Cluster, Precision
+from hardware_profiles import PRECISION_BYTES, Cluster, FieldProgrammableGateArray, Precision, brief
 from simulator.layers import Workload
 from simulator.lowering import COMMUNICATIONS, Communication
 from simulator.schedules.asynchronous import REPLICA_UPDATES
@@ -68,6 +68,26 @@ class Problem:
             if value not in choices:
                 raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(choices)}")
 
+    def __repr__(self) -> str:
+        options = [
+            self.precision,
+            self.optimizer,
+            *["recompute"] * self.recompute,
+            *["no contention"] * (not self.contention),
+        ]
+        return brief(self, f"{self.title}, {self.batch} {self.workload.sample}s, {', '.join(options)}")
+
+    @property
+    def title(self) -> str:
+        """Workload and machine, as a heading names them."""
+        return f"{self.workload.name} on {self.cluster.name}, {len(self.cluster.devices)} devices"
+
+    @property
+    def device_word(self) -> str:
+        """What the figures call a device."""
+        boards = {isinstance(device, FieldProgrammableGateArray) for device in self.cluster.devices}
+        return "device" if len(boards) > 1 else "FPGA" if boards.pop() else "GPU"
+
     @property
     def element_bytes(self) -> int:
         """Bytes of one element of weights, activations and gradients."""
@@ -108,6 +128,9 @@ class Stage:
     layers: tuple[int, ...]
     devices: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return brief(self, f"layers {ranges(self.layers)} on devices {ranges(self.devices)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -128,6 +151,21 @@ class Plan:
     replication: Replication = "split"
     forward_sizes: tuple[tuple[int, ...], ...] = field(default=())
     backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{self.planner}: {self.schedule}, {self.notation}, {len(self.stages)} stages on {len(self.devices)} devices, "
+            f"{self.microbatch_words}",
+        )
+
+    @property
+    def microbatch_words(self) -> str:
+        """How many micro-batches there are, and of what sizes."""
+        if self.forward_sizes:
+            return "micro-batch sizes differ by stage"
+        sizes = sorted(set(self.microbatches))
+        return f"{len(self.microbatches)} micro-batches of {' or '.join(map(str, sizes))} samples"
 
     @property
     def chunks(self) -> int:
@@ -217,6 +255,17 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             )
     if plan.backward_sizes and not plan.forward_sizes:
         raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-14, 16` for fifteen numbers in a row and one more."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
 def equal_microbatches(batch: int, count: int) -> tuple[int, ...]:

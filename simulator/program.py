@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel
+from hardware_profiles import Channel, brief
 from simulator.ops import LETTERS, OpKind
 
 Route = tuple[int, ...]
@@ -111,6 +111,9 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.seconds)
+
+    def __repr__(self) -> str:
+        return brief(self, f"{len(self)} tasks on {self.lanes} lanes, {len(self.dependency)} dependencies")
 
     @property
     def lanes(self) -> int:

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import brief
 from simulator.ops import Op, OpKind
 
 Lanes = Literal["shared", "split"]
@@ -82,6 +83,9 @@ class Schedule:
     device: NDArray[np.int32] | None = None
     lanes: Lanes | None = None
     credit: NDArray[np.int32] | None = None
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.name}: {self.stages} stages, {self.microbatches} micro-batches, {len(self)} ops")
 
     @property
     def ranks(self) -> int:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import numpy as np
 
+from hardware_profiles import brief
 from simulator.layer_costs import LayerCosts
 from simulator.lowering import lower
 from simulator.memory import DeviceMemory, memory_over_time
 from simulator.ops import OpKind
-from simulator.plan import InfeasiblePlanError, Plan, Problem, check_plan
+from simulator.plan import InfeasiblePlanError, Plan, Problem, check_plan, ranges
 from simulator.plan_costs import PlanCosts
 from simulator.program import Program
 from simulator.schedule import Schedule
 from simulator.schedules import build_schedule, schedule_families
 from simulator.schedules.unequal import unequal_schedule
 from simulator.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
+from simulator.tables import Shown, Table
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Engine = Literal["simpy", "compiled", "recurrence"]
 """`simpy`: the reference. `compiled`: the same to the last bit, by the recurrence where no channel is contended and no lanes
@@ -35,7 +41,7 @@ MOST_STREAM = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class Outcome(Shown):
     """A plan replayed on its problem.
 
     iteration_seconds: for `problem.batch` samples: the makespan of a flushed mini-batch, or the steady-state time of an
@@ -97,6 +103,81 @@ class Outcome:
     def bytes_per_sample(self) -> float:
         """Bytes that cross links a sample: boundary tensors, and gradients in ring all-reduces (2(R-1)·size a round)."""
         return moved_bytes_per_sample(self.problem, self.plan)
+
+    def __repr__(self) -> str:
+        fits = "fits" if self.fits else "does not fit"
+        return brief(self, f"{self.title}: {self.iteration_seconds:.6g} s an iteration, {fits}")
+
+    @property
+    def title(self) -> str:
+        """Problem and plan, as a heading names them."""
+        plan, problem = self.plan, self.problem
+        return f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
+
+    @property
+    def speed(self) -> str:
+        """Micro-batches, seconds and throughput, as a sentence says them."""
+        return (
+            f"{self.plan.microbatch_words}; {self.iteration_seconds:.4g} s an iteration, "
+            f"{self.samples_per_second:,.4g} samples/s"
+        )
+
+    def tables(self) -> tuple[Table, ...]:
+        """What each stage holds."""
+        peaks = {memory.device: memory for memory in self.memory}
+        weights = PlanCosts(self.problem, self.plan).weight_elements
+        rows = []
+        for number, stage in enumerate(self.plan.stages):
+            first, last = (self.problem.workload.layers[layer].name for layer in (stage.layers[0], stage.layers[-1]))
+            fullest = max((peaks[device] for device in stage.devices), key=lambda memory: memory.peak_bytes)
+            rows.append(
+                (
+                    str(number),
+                    f"{len(stage.layers)}: {first} … {last}",
+                    ranges(stage.devices),
+                    f"{weights[number] / 1e6:,.2f}",
+                    f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
+                )
+            )
+        columns = ("stage", "layers", "devices", "M parameters", "peak memory, GiB")
+        return (Table(self.title, columns, tuple(rows)),)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Seconds; fill and drain of a stream; what is wrong."""
+        return (self.speed, *self.doubts())
+
+    def doubts(self) -> tuple[str, ...]:
+        """What else to know of the seconds and the memory, a line each."""
+        found = []
+        if not self.schedule.flush:
+            found.append(
+                f"asynchronous, on stale weights: steady state, apart from {self.fill_seconds:.4g} s of fill "
+                f"and {self.drain_seconds:.4g} s of drain"
+            )
+        return (*found, *filter(None, [self.warning]), *["the plan does not fit"] * (not self.fits))
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The timeline as a pandas DataFrame, one row a task."""
+        return self.timeline.frame
+
+    def plot_gantt(self, ax: Axes | None = None) -> Figure:
+        """Draw the timeline; of a stream without a flush a cut from the middle that can be read.
+
+        ax: where to draw; by default a figure of its own
+        """
+        from simulator.gantt_plots import gantt, readable_window
+
+        window = None if self.schedule.flush else readable_window(self.timeline)
+        word = self.problem.device_word
+        axes = gantt(self.timeline, ax, title=self.title, window=window, device_word=word)
+        return cast("Figure", axes.get_figure())
+
+    def plot_memory(self) -> Figure:
+        """Draw the memory of the devices over time, and their peaks."""
+        from simulator.memory_plots import memory_figure
+
+        return memory_figure(self.memory, title=self.title, device_word=self.problem.device_word)
 
 
 def simulate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import brief
 from simulator.ops import OpKind
 from simulator.program import LaneKind, Program
 
@@ -57,6 +58,9 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def __repr__(self) -> str:
+        return brief(self, f"{len(self)} tasks on {len(self.lane_kind)} lanes, makespan {self.makespan_seconds:.6g} s")
 
     @property
     def makespan_seconds(self) -> float:
@@ -139,6 +143,7 @@ class Timeline:
             peaks.append(int(np.cumsum(steps).max()))
         return np.array(peaks, dtype=np.int64)
 
+    @property
     def frame(self) -> pd.DataFrame:
         """The columns as a pandas DataFrame, one row a task."""
         import pandas as pd
@@ -183,6 +188,9 @@ class Transfers:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def __repr__(self) -> str:
+        return brief(self, f"{len(self)}, {self.size_bytes.sum() / 1e6:.4g} MB")
 
 
 def timeline_of(
@@ -261,6 +269,3 @@ def _blocking_transfers(
         end[sending],
         program.transfer_bytes[classes],
     )
-
-
-__all__ = ["Bubble", "LaneKind", "Timeline", "Transfers", "timeline_of"]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from simulator.files import write_atomically
 from simulator.memory import CATEGORIES, DeviceMemory
 from simulator.ops import LETTERS, OpKind
-from simulator.timeline import LaneKind, Timeline
+from simulator.program import LaneKind
+from simulator.timeline import Timeline
 
 Event = dict[str, Any]
 

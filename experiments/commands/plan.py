@@ -17,9 +17,7 @@ from experiments.problem_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from planners import HierarchicalPartition, PlannedOutcome
+    from planners import HierarchicalPartition
     from simulator import Outcome, Workload
 
 VARIANTS = ("paper", "script")
@@ -57,55 +55,45 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_partition(arguments)
     _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     from experiments.cli import INFEASIBLE, INTERRUPTED, OK
-    from experiments.output import output_file, print_json, progress
+    from experiments.output import output_file, print_json, print_shown, progress
     from experiments.plan_files import plan_document, write_plan
-    from planners import iteration_lower_bound, make_plan
-    from simulator import schedule_families, simulate
+    from planners import make_plan
 
     problem, request = read_problem(arguments), read_request(arguments)
     path = None if arguments.out is None else output_file(arguments.out)
     with progress(f"planning with {arguments.planner}") as report:
-        planned = make_plan(
+        result = make_plan(
             arguments.planner,
             problem,
             request,
             seed=arguments.seed,
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
         )
-    outcome = simulate(problem, planned.plan)
-    if outcome.warning:
+    outcome = result.outcome
+    if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
-    flushed = schedule_families()[planned.plan.schedule].flush
-    bound = iteration_lower_bound(problem, asynchronous=not flushed)
+    flushed = _flushed(outcome)
     if path is not None:
-        write_plan(path, planned.plan, problem_options(arguments, problem))
+        write_plan(path, result.plan, problem_options(arguments, problem))
     if arguments.json:
         print_json(
             {
-                **plan_document(planned.plan),
-                "asynchronous": not flushed,
-                "iteration_seconds": outcome.iteration_seconds,
-                "samples_per_second": outcome.samples_per_second,
-                "lower_bound_seconds": bound,
-                "gap": outcome.iteration_seconds / bound - 1.0,
-                "feasible": outcome.fits,
-                "peak_memory_bytes": outcome.fullest.peak_bytes,
-                "capacity_bytes": outcome.fullest.capacity_bytes,
-                "planning_seconds": planned.planning_seconds,
-                "evaluations": planned.evaluations,
+                **plan_document(result.plan),
+                **result.record(),
                 "fill_seconds": outcome.fill_seconds,
                 "drain_seconds": outcome.drain_seconds,
                 # PipeDream's optimal number of minibatches in flight of each replica of the input stage
-                "noam": None if flushed else -(-len(outcome.plan.devices) // outcome.plan.replicas[0]),
-                "same_plan_flushed": [] if flushed else _flushed(outcome),
-                "interrupted": planned.interrupted,
-                "optimal_among": planned.optimal_among,
-                "details": planned.details,
+                "noam": None if outcome.schedule.flush else -(-len(outcome.plan.devices) // outcome.plan.replicas[0]),
+                "same_plan_flushed": flushed,
+                "details": result.details,
             }
         )
     else:
-        _print(outcome, planned, bound)
-    if planned.interrupted:
+        print_shown(result)
+        if flushed:
+            others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in flushed)
+            print(f"the same stages with a flush: {others}")
+    if result.interrupted:
         return INTERRUPTED
     return OK if outcome.fits else INFEASIBLE
 
@@ -117,7 +105,7 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
     from simulator import simulate
 
     records = []
-    for schedule in ("gpipe", "1f1b"):
+    for schedule in () if outcome.schedule.flush else ("gpipe", "1f1b"):
         plan = replace(outcome.plan, schedule=schedule, replication="split")
         replayed = simulate(outcome.problem, plan)
         records.append(
@@ -130,90 +118,6 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
             }
         )
     return records
-
-
-def _print(outcome: Outcome, planned: PlannedOutcome, bound: float) -> None:
-    from experiments.output import print_table
-    from simulator import PlanCosts
-
-    problem, plan = outcome.problem, outcome.plan
-    rows = []
-    peaks = {memory.device: memory for memory in outcome.memory}
-    weights = PlanCosts(problem, plan).weight_elements
-    for number, stage in enumerate(plan.stages):
-        names = [problem.workload.layers[layer].name for layer in (stage.layers[0], stage.layers[-1])]
-        fullest = max((peaks[device] for device in stage.devices), key=lambda memory: memory.peak_bytes)
-        rows.append(
-            (
-                str(number),
-                f"{len(stage.layers)}: {names[0]} … {names[1]}",
-                device_ranges(stage.devices),
-                f"{weights[number] / 1e6:,.2f}",
-                f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
-            )
-        )
-    print_table(
-        f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}",
-        ("stage", "layers", "devices", "M parameters", "peak memory, GiB"),
-        rows,
-    )
-    sizes = sorted(set(plan.microbatches))
-    microbatches = f"{len(plan.microbatches)} micro-batches of {' or '.join(map(str, sizes))} samples"
-    if plan.forward_sizes:
-        microbatches = "micro-batch sizes differ by stage"
-    print(
-        f"{microbatches}; "
-        f"{outcome.iteration_seconds:.4g} s an iteration, {outcome.samples_per_second:,.4g} samples/s; "
-        f"lower bound {bound:.4g} s, gap {100 * (outcome.iteration_seconds / bound - 1):.1f} %"
-    )
-    if not outcome.schedule.flush:
-        others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in _flushed(outcome))
-        print(
-            f"asynchronous, on stale weights: steady state, apart from {outcome.fill_seconds:.4g} s of fill "
-            f"and {outcome.drain_seconds:.4g} s of drain; "
-            f"the same stages with a flush: {others}"
-        )
-    proof = (
-        f"; proven the fastest of {planned.optimal_among} (the gap above is to the lower bound on any plan)"
-        if planned.optimal_among
-        else ""
-    )
-    early = "; interrupted, this is the best so far" if planned.interrupted else ""
-    print(f"planned in {planned.planning_seconds:.2f} CPU s with {planned.evaluations} evaluations{proof}{early}")
-    if "cuts_left_out" in planned.details:
-        print(f"partition: {planned.details['cuts_left_out']}")
-    if "makespan_seconds" in planned.details:
-        print(_sizes_line(planned.details))
-    if not outcome.fits:
-        print("the plan does not fit")
-
-
-def _sizes_line(found: Mapping[str, Any]) -> str:
-    """The sizes of unequal micro-batches, and how good they are known to be."""
-    if found["proven_optimal"]:
-        known = "no choice of sizes is faster"
-    elif found["sizes_lower_bound_seconds"]:
-        known = (
-            f"no choice of sizes takes less than {found['sizes_lower_bound_seconds']:.4g} s: at most "
-            f"{100 * found['sizes_gap']:.2g} % are left"
-        )
-    else:
-        known = "nothing is proven of the sizes"
-    return (
-        f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}\n"
-        f"{found['makespan_seconds']:.4g} s where links share no channel and the first stage's update ends last; {known}"
-    )
-
-
-def device_ranges(devices: tuple[int, ...]) -> str:
-    """`0-14` for fifteen devices in a row."""
-    parts: list[list[int]] = []
-    for device in sorted(devices):
-        if parts and device == parts[-1][-1] + 1:
-            parts[-1].append(device)
-        else:
-            parts.append([device])
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
 # --------------------------------------------------------------------------------------------------- partition alone

@@ -102,7 +102,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, (*SIMULATE, "--communication", "carrier-pigeon"), "send-blocking"),
         (2, (*SIMULATE, "--chunks", "2"), "does not take chunks"),
         (2, ("simulate", "--schedule", "2f2b", *SIMULATE[3:]), "choices"),
-        (2, ("simulate", "--schedule", "1f1b-rr", *SIMULATE[3:]), "--replicas"),
+        (2, ("simulate", "--schedule", "1f1b-rr", *SIMULATE[3:]), "needs replicas"),
         (4, ("simulate", "--schedule-csv", "/no/such/file", "--forward", "1", "--backward", "2"), "No such file"),
         (4, ("simulate", "--schedule-csv", "/", "--forward", "1", "--backward", "2"), "directory"),
         (2, ("compare", "--workload", "vgg61"), "vgg16"),

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.commands.compare import _use
-from experiments.comparison import FIELDS
-from experiments.plots import compared_plans
+from experiments.comparison import FIELDS, _use
+from experiments.plots import comparison_bars
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
 from planners.baselines import UniformLayers
@@ -203,10 +202,10 @@ def test_bars_of_stale_and_of_interrupted_plans_say_so() -> None:
         "capacity_bytes": 2.0,
         "lower_bound_seconds": 1.0,
         "iteration_seconds": 2.0,
-        "bubble": None,
+        "bubble_idle_over_makespan": None,
         "feasible": True,
         "asynchronous": True,
         "interrupted": True,
     }
-    assert compared_plans([row])[0].label == "a (interrupted)\n2-1 · 1f1b-rr · stale weights"
-    assert compared_plans([{**row, "asynchronous": False, "interrupted": False}])[0].label == "a\n2-1 · 1f1b-rr"
+    assert comparison_bars([row])[0].label == "a (interrupted)\n2-1 · 1f1b-rr · stale weights"
+    assert comparison_bars([{**row, "asynchronous": False, "interrupted": False}])[0].label == "a\n2-1 · 1f1b-rr"

@@ -40,7 +40,7 @@ def compared(planner: str, rate: float, **more: Any) -> dict[str, Any]:
         "capacity_bytes": 16.0 * GIB,
         "lower_bound_seconds": 0.9,
         "iteration_seconds": 100.0 / rate,
-        "bubble": 0.25,
+        "bubble_idle_over_makespan": 0.25,
         "asynchronous": True,
         "interrupted": True,
         "feasible": True,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.commands.plan import device_ranges
+from simulator import ranges
 
 LAYER = (
     "node{number} -- Linear(in_features=8, out_features=8, bias=True) -- forward_compute_time=1.0, "
@@ -169,7 +169,7 @@ def test_replica_updates_are_an_option_of_the_problem(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(("devices", "text"), [((3,), "3"), ((1, 0), "0-1"), ((0, 2, 3, 4, 7), "0, 2-4, 7")])
 def test_devices_in_a_row_are_a_range(devices: tuple[int, ...], text: str) -> None:
     """As the table prints them."""
-    assert device_ranges(devices) == text
+    assert ranges(devices) == text
 
 
 def test_a_wide_graph_is_planned_and_what_was_not_tried_is_said(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.plots import common_limit, compared_plans, comparison_figure, limit_in_view
+from experiments.plots import common_limit, comparison_bars, comparison_figure, limit_in_view
 
 GIB = 2**30
 
@@ -22,7 +22,7 @@ def row(planner: str, rate: float, *, batch: int = 100, bound: float | None = 1.
         "capacity_bytes": 16.0 * GIB,
         "lower_bound_seconds": bound,
         "iteration_seconds": batch / rate,
-        "bubble": 0.25,
+        "bubble_idle_over_makespan": 0.25,
         "asynchronous": False,
         "interrupted": False,
         "feasible": True,
@@ -32,13 +32,13 @@ def row(planner: str, rate: float, *, batch: int = 100, bound: float | None = 1.
 
 def test_plans_that_fit_come_first_and_fast_ones_before_slow() -> None:
     """A plan that does not fit stands below all that do, however fast it is."""
-    plans = compared_plans([row("a", 50.0), row("b", 90.0, feasible=False), row("c", 80.0)])
+    plans = comparison_bars([row("a", 50.0), row("b", 90.0, feasible=False), row("c", 80.0)])
     assert [plan.label.split("\n")[0] for plan in plans] == ["c", "a", "b"]
 
 
 def test_numbers_of_a_bar() -> None:
     """A bar says plan, throughput, speedup and idle share; the upper limit is the batch over the lower bound."""
-    (plan,) = compared_plans([row("pipedream", 80.0)])
+    (plan,) = comparison_bars([row("pipedream", 80.0)])
     assert plan.label == "pipedream\n3-1 · 1f1b"
     assert plan.note == "80.0/s · 1.60× · idle 25%"
     assert plan.limit_samples_per_second == pytest.approx(100.0)
@@ -47,7 +47,9 @@ def test_numbers_of_a_bar() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """No bound, no speedup and no bubble: the bar has none of them."""
-    (plan,) = compared_plans([row("a", 80.0, bound=None, speedup_over_data_parallel=None, bubble=float("nan"))])
+    (plan,) = comparison_bars(
+        [row("a", 80.0, bound=None, speedup_over_data_parallel=None, bubble_idle_over_makespan=float("nan"))]
+    )
     assert plan.note == "80.0/s"
     assert plan.limit_samples_per_second is None
     assert not limit_in_view([plan])
@@ -56,11 +58,11 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_limit_is_drawn_only_where_it_does_not_flatten() -> None:
     """A limit of at most three times the fastest plan is in view; one line stands for all if all share it."""
-    near, far = compared_plans([row("a", 50.0)]), compared_plans([row("a", 20.0)])
+    near, far = comparison_bars([row("a", 50.0)]), comparison_bars([row("a", 20.0)])
     assert limit_in_view(near)
     assert not limit_in_view(far)
-    assert common_limit(compared_plans([row("a", 50.0), row("b", 80.0)])) == pytest.approx(100.0)
-    assert common_limit(compared_plans([row("a", 50.0), row("b", 80.0, bound=2.0)])) is None
+    assert common_limit(comparison_bars([row("a", 50.0), row("b", 80.0)])) == pytest.approx(100.0)
+    assert common_limit(comparison_bars([row("a", 50.0), row("b", 80.0, bound=2.0)])) is None
 
 
 def test_infeasible_bars_are_hatched() -> None:
@@ -76,6 +78,6 @@ def test_bad_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         comparison_figure([])
     lacking = row("a", 50.0)
-    del lacking["bubble"]
-    with pytest.raises(ValueError, match="row 0 of a comparison lacks bubble"):
-        compared_plans([lacking])
+    del lacking["bubble_idle_over_makespan"]
+    with pytest.raises(ValueError, match="row 0 of a comparison lacks bubble_idle_over_makespan"):
+        comparison_bars([lacking])

@@ -54,16 +54,16 @@ def test_a_stream_has_its_micro_batches_and_updates(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("gpipe --minibatches 3", "needs --microbatches-per-minibatch with --minibatches"),
-        ("gpipe --minibatches 3 --microbatches 6", "in place of --microbatches"),
+        ("gpipe --minibatches 3", "needs micro-batches a mini-batch (T) with mini-batches"),
+        ("gpipe --minibatches 3 --microbatches 6", "in place of micro-batches"),
         ("gpipe --microbatches 6 --microbatches-per-minibatch 4", "6 micro-batches are no multiple of T=4"),
         ("gpipe --microbatches 6 --microbatches-per-minibatch 12", "6 micro-batches are no multiple of T=12"),
         ("pipedream --microbatches 6 --microbatches-per-minibatch 2", "T is 1, got 2"),
         ("2bw --minibatches 3 --microbatches-per-minibatch 1", "at least as many micro-batches a mini-batch as stages"),
-        ("1f1b-rr --microbatches 6", "needs --replicas"),
+        ("1f1b-rr --microbatches 6", "needs replicas, one count a stage"),
         (
             "1f1b-sno --microbatches 6 --communication overlapped",
-            "contradicts --schedule 1f1b-sno; choices: send-blocking",
+            "contradicts schedule '1f1b-sno'; choices: send-blocking",
         ),
         ("gpipe", "--schedule needs --stages and --microbatches"),
         ("fbp-as --microbatches 4 --engine recurrence", "the recurrence cannot replay lanes that share a device"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
-from planners import PlannedOutcome, applicable_planners, make_plan
+from planners import Result, applicable_planners, make_plan
 from simulator import Problem
 from simulator.workloads.synthetic import measured_chain, random_chain, uniform_chain
 
@@ -68,17 +68,17 @@ def problem(request: pytest.FixtureRequest) -> Problem:
 
 
 @functools.cache
-def searched(name: str, problem_name: str) -> PlannedOutcome | str:
+def searched(name: str, problem_name: str) -> Result | str:
     """The first search of a planner on a problem, or why it does not apply; tests share it."""
     reason = applicable_planners(PROBLEMS[problem_name])[name]
     return make_plan(name, PROBLEMS[problem_name]) if reason is None else reason
 
 
 @pytest.fixture
-def plan_of() -> Callable[[str, Problem], PlannedOutcome]:
+def plan_of() -> Callable[[str, Problem], Result]:
     """(planner, problem) -> what it found; skips where the planner does not apply."""
 
-    def find(name: str, problem: Problem) -> PlannedOutcome:
+    def find(name: str, problem: Problem) -> Result:
         found = searched(name, next(key for key, value in PROBLEMS.items() if value is problem))
         if isinstance(found, str):
             pytest.skip(found)

@@ -39,8 +39,8 @@ def test_nothing_in_the_space_beats_the_proven_plan_on_the_reference(seed: int, 
     found = make_plan("brute-force", problem, request)
     best = min(outcome.iteration_seconds for outcome in reference(problem, planner) if outcome.fits)
     assert simulate(problem, found.plan).iteration_seconds == best
-    assert found.optimal_among.startswith("straight pipelines")
-    assert found.optimal_among.endswith("replayed with contention")
+    assert found.proof.space.startswith("straight pipelines")
+    assert found.proof.space.endswith("replayed with contention")
 
 
 def test_contention_decides_between_plans_that_idle_links_rank_otherwise() -> None:
@@ -52,7 +52,7 @@ def test_contention_decides_between_plans_that_idle_links_rank_otherwise() -> No
     assert (contended.plan.schedule, idle.plan.schedule) == ("eager-1f1b", "looped-bfs")
     seconds = [simulate(problem, one.plan).iteration_seconds for one in (contended, idle)]
     assert seconds[0] < seconds[1]
-    assert idle.optimal_among.endswith("replayed with unlimited links")
+    assert idle.proof.space.endswith("replayed with unlimited links")
 
 
 def test_memory_is_that_of_the_reference() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hardware_profiles import GraphicsProcessor
 from planners import (
     PLANNERS,
-    PlannedOutcome,
     Progress,
     Request,
+    Result,
     applicable_planners,
     iteration_lower_bound,
     make_plan,
@@ -23,7 +23,7 @@ from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.planners.conftest import line
 
-Find = Callable[[str, Problem], PlannedOutcome]
+Find = Callable[[str, Problem], Result]
 
 
 def _with_memory(problem: Problem, memory_bytes: float) -> Problem:
@@ -108,8 +108,8 @@ def test_brute_force_says_what_is_proven_and_refuses_large_problems(
 ) -> None:
     """The claim names the schedules; a problem with too many plans is refused with their number."""
     found = plan_of("brute-force", small_problems["two-devices"])
-    assert "straight pipelines" in found.optimal_among
-    assert "gpipe, 1f1b" in found.optimal_among
+    assert "straight pipelines" in found.proof.space
+    assert "gpipe, 1f1b" in found.proof.space
     large = replace(small_problems["two-devices"], workload=uniform_chain(2_000))
     reason = planner_entry("brute-force").applicable(large, Request())
     assert reason is not None
@@ -144,7 +144,7 @@ def test_budgets_bind_and_neither_erase_nor_invent_a_proof(name: str, problem_na
     if applicable_planners(problem)[name] is not None:
         pytest.skip("does not apply")
     free = make_plan(name, problem)
-    whole = free.plan, free.optimal_among, free.evaluations
+    whole = free.plan, free.proof.space, free.evaluations
     for budget in sorted({1, free.evaluations // 2, free.evaluations - 1, free.evaluations} - {0}):
         try:
             cut = make_plan(name, problem, budget=budget)
@@ -155,10 +155,10 @@ def test_budgets_bind_and_neither_erase_nor_invent_a_proof(name: str, problem_na
         assert simulate(problem, cut.plan).fits
         if cut.interrupted:
             assert budget < free.evaluations
-            assert not cut.optimal_among
+            assert not cut.proof.space
         else:
-            assert (cut.plan, cut.optimal_among) == whole[:2]
-    assert whole == (cut.plan, cut.optimal_among, cut.evaluations)
+            assert (cut.plan, cut.proof.space) == whole[:2]
+    assert whole == (cut.plan, cut.proof.space, cut.evaluations)
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -180,7 +180,7 @@ def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
         assert planner_entry(name).unequal
         return
     assert found.interrupted
-    assert not found.optimal_among
+    assert not found.proof.space
     assert simulate(problem, found.plan).fits
 
 

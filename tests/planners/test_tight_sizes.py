@@ -106,7 +106,7 @@ def test_sizes_that_differ_are_found_where_they_are_too_many_to_try(
     seconds = [simulate(tight, plan).iteration_seconds for plan in (found.plan, known)]
     assert simulate(tight, found.plan).fits
     assert seconds[0] < seconds[1]
-    assert not found.optimal_among
+    assert not found.proof.space
 
 
 def test_with_little_memory_no_unequal_plan_is_slower_than_the_equal_one() -> None:

@@ -12,8 +12,8 @@ import pytest
 from experiments.cli import main
 from hardware_profiles import load_cluster
 from planners import (
-    PlannedOutcome,
     Request,
+    Result,
     UnequalSizes,
     applicable_planners,
     balanced_problem,
@@ -58,7 +58,7 @@ def vgg() -> dict[bool, Problem]:
 
 
 @pytest.fixture(scope="module")
-def found(vgg: dict[bool, Problem]) -> dict[tuple[bool, str], PlannedOutcome]:
+def found(vgg: dict[bool, Problem]) -> dict[tuple[bool, str], Result]:
     """Every planner's answer for 4 stages."""
     return {
         (again, name): make_plan(name, problem, Request(stages=4)) for again, problem in vgg.items() for name in NAMES
@@ -66,7 +66,7 @@ def found(vgg: dict[bool, Problem]) -> dict[tuple[bool, str], PlannedOutcome]:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_the_order_of_the_searches(found: dict[tuple[bool, str], PlannedOutcome], again: bool) -> None:
+def test_the_order_of_the_searches(found: dict[tuple[bool, str], Result], again: bool) -> None:
     """exact <= TiDGAP (seeded) <= greedy DP; exact and TiDGAP never slower than the best equal size; exact proves it."""
     seconds = {name: found[again, name].details["makespan_seconds"] for name in NAMES}
     assert seconds["exact-unequal"] <= seconds["tidgap"] <= seconds["greedy-dp"]  # type: ignore[operator]
@@ -75,13 +75,13 @@ def test_the_order_of_the_searches(found: dict[tuple[bool, str], PlannedOutcome]
     proof = found[again, "exact-unequal"]
     assert proof.details["proven_optimal"]
     assert proof.details["sizes_lower_bound_seconds"] == proof.details["makespan_seconds"]
-    assert "unequal micro-batch sizes" in proof.optimal_among
+    assert "unequal micro-batch sizes" in proof.proof.space
 
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plan_is_that_of_the_sizes(
-    found: dict[tuple[bool, str], PlannedOutcome], vgg: dict[bool, Problem], again: bool, name: str
+    found: dict[tuple[bool, str], Result], vgg: dict[bool, Problem], again: bool, name: str
 ) -> None:
     """Stage k's micro-batches are f_k and g_k samples; the replay takes the model's makespan and the last update, no less."""
     problem, planned = vgg[again], found[again, name]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
-from planners import PlannedOutcome, Request, make_plan, tables_of, unequal_problem
+from planners import Request, Result, make_plan, tables_of, unequal_problem
 from planners.balanced_partition import equal_partition
 from planners.search import Evaluator
 from planners.unequal import EVALUATORS
@@ -77,13 +77,13 @@ def test_no_sizes_beat_a_proven_plan_or_a_bound_of_many(seed: int) -> None:
     )
 
 
-def _check(problem: Problem, found: PlannedOutcome) -> None:
+def _check(problem: Problem, found: Result) -> None:
     replayed = simulate(problem, found.plan).iteration_seconds
     best = min(every_plan(problem, found.plan))
     bound = float(found.details["sizes_lower_bound_seconds"])  # type: ignore[arg-type]
     assert bound * CLOSE <= best
-    assert bool(found.optimal_among) == found.details["proven_optimal"] == (replayed * CLOSE <= bound)
-    assert not found.optimal_among or replayed * CLOSE <= best
+    assert bool(found.proof.space) == found.details["proven_optimal"] == (replayed * CLOSE <= bound)
+    assert not found.proof.space or replayed * CLOSE <= best
     assert found.details["sizes_gap"] == pytest.approx(max(0.0, replayed / bound - 1.0))
 
 
@@ -115,14 +115,14 @@ def test_boards_stream_in_the_model_too() -> None:
 def test_the_words_of_the_proof() -> None:
     """Partition, order, sizes and engine; the whole space of partitions where that was searched."""
     problem = Problem(random_chain(4, np.random.default_rng(0), flop=2e9), line(), 4)
-    assert make_plan("exact-unequal", problem).optimal_among == (
+    assert make_plan("exact-unequal", problem).proof.space == (
         "unequal micro-batch sizes of this partition on these devices: gpipe, a size for each stage and pass out of all from 1 "
         "to 4 samples (the last micro-batch takes what is left), replayed with contention"
     )
     again = replace(problem, recompute=True)
     nested = make_plan("unequal-nested", again, Request(candidates="powers-of-two"))
-    assert "sizes of all partitions into 2 stages on these devices" in nested.optimal_among
-    assert "out of 1, 2, 4 samples" in nested.optimal_among
+    assert "sizes of all partitions into 2 stages on these devices" in nested.proof.space
+    assert "out of 1, 2, 4 samples" in nested.proof.space
 
 
 @pytest.mark.parametrize("sharing", [False, True])
@@ -167,11 +167,11 @@ def test_budgets_bind(name: str, budget: int) -> None:
     found = make_plan(name, problem, Request(stages=2), budget=budget)
     assert found.evaluations <= budget
     if budget >= free.evaluations:
-        assert (found.interrupted, found.plan, found.optimal_among) == (False, free.plan, free.optimal_among)
+        assert (found.interrupted, found.plan, found.proof.space) == (False, free.plan, free.proof.space)
     elif not found.interrupted:
-        assert found.optimal_among
-    if found.optimal_among:
-        assert free.optimal_among == found.optimal_among
+        assert found.proof.space
+    if found.proof.space:
+        assert free.proof.space == found.proof.space
 
 
 def test_a_budget_as_large_as_the_search_erases_no_proof() -> None:
@@ -179,8 +179,8 @@ def test_a_budget_as_large_as_the_search_erases_no_proof() -> None:
     problem = generated(4)
     free = make_plan("exact-unequal", problem, Request(stages=2))
     found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations)
-    assert free.optimal_among
-    assert (found.optimal_among, found.plan, found.interrupted) == (free.optimal_among, free.plan, False)
+    assert free.proof.space
+    assert (found.proof.space, found.plan, found.interrupted) == (free.proof.space, free.plan, False)
     assert Evaluator(problem, budget=3).remaining == 3
 
 
@@ -194,7 +194,7 @@ def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) ->
     found = make_plan(name, problem, Request(stages=2, candidates="all"))
     best = min(every_plan(problem, found.plan))
     assert float(found.details["sizes_lower_bound_seconds"]) * CLOSE <= best  # type: ignore[arg-type]
-    assert "all partitions" not in found.optimal_among
+    assert "all partitions" not in found.proof.space
 
 
 def test_a_search_leaves_enough_of_its_budget_to_replay_its_plan() -> None:

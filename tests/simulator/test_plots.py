@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from hardware_profiles import legible
 from simulator import engine, gantt_plots, recurrence
 from simulator.costs import Bucket, GivenCosts, given_costs
-from simulator.figures import byte_unit, figures, legible, save, time_unit
+from simulator.figures import byte_unit, figures, save, time_unit
 from simulator.gantt_plots import (
     KIND_COLORS,
     MOST_NUMBERED,

@@ -152,7 +152,7 @@ def test_blocking_transfers_are_recorded_too(communication: Any) -> None:
 def test_frame_has_one_row_a_task() -> None:
     """The columns as a table, for whoever wants pandas."""
     outcome = timeline("1f1b", 2, 2)
-    frame = outcome.frame()
+    frame = outcome.frame
     assert len(frame) == len(outcome) == 8
     assert frame.loc[frame.kind == OpKind.FORWARD, "end"].max() == outcome.end[outcome.kind == OpKind.FORWARD].max()
     assert np.array_equal(frame["start"].to_numpy(), outcome.start)

@@ -1,0 +1,257 @@
+"""Schedule replay: a schedule by its name or from a file, replayed on numbers in place of a workload and a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from hardware_profiles import brief
+from simulator.costs import Numbers, given_costs
+from simulator.lowering import Communication, lower
+from simulator.ops import OpKind
+from simulator.program import Program
+from simulator.schedule import Schedule, check_size
+from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
+from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
+from simulator.simulation import ENGINES, Engine, replay_compiled
+from simulator.tables import Shown, Table
+from simulator.timeline import Timeline
+from simulator.versions import COPY_RULES, version_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSeconds:
+    """Seconds of each kind of op: one number, or one a stage.
+
+    backward: of the full backward; of the input gradient where `weight`, the weight gradient's, is not 0
+    transfer: one way between neighbouring stages
+    """
+
+    forward: Numbers
+    backward: Numbers
+    weight: Numbers = 0.0
+    update: Numbers = 0.0
+    predict: Numbers = 0.0
+    transfer: float = 0.0
+
+    @property
+    def updates(self) -> bool:
+        """Whether an update takes time."""
+        return bool(np.any(self.update))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduleReplay(Shown):
+    """A schedule and what happened when it was replayed on `engine`."""
+
+    schedule: Schedule
+    timeline: Timeline
+    engine: Engine
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.title}: makespan {self.timeline.makespan_seconds:.6g} s")
+
+    @property
+    def title(self) -> str:
+        """The schedule and the engine, as a heading names them."""
+        schedule = self.schedule
+        return f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} micro-batches ({self.engine})"
+
+    def weight_versions(self) -> dict[str, list[int]]:
+        """Updates missing at forward and at backward, and weight copies held, per stage, counted from the timeline.
+
+        Copies follow the schedule's method; asynchronous schedules of no method (PipeDream, files) stash the weights of a
+        forward.
+        """
+        schedule, timeline = self.schedule, self.timeline
+        updates = bool((timeline.kind == OpKind.UPDATE).any())
+        table = version_table(timeline, microbatches_per_minibatch(schedule))
+        stashing = "pipedream" if updates and not schedule.flush else "synchronous"
+        rule = COPY_RULES.get(schedule.name, COPY_RULES[stashing])
+        return {
+            "forward_difference": table.forward_difference().tolist(),
+            "backward_difference": table.backward_difference().tolist(),
+            "copies": rule(table).tolist(),
+        }
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
+        return {
+            "schedule": self.schedule.name,
+            "stages": self.schedule.stages,
+            "devices": len(self.timeline.devices()),
+            "microbatches": self.schedule.microbatches,
+            "makespan_seconds": self.timeline.makespan_seconds,
+            "bubble": asdict(self.timeline.bubble()),
+            "peak_in_flight": self.timeline.peak_in_flight().tolist(),
+            "ops": self.timeline.ops,
+            "versions": self.weight_versions(),
+            "engine": self.engine,
+        }
+
+    def tables(self) -> tuple[Table, ...]:
+        """The figures, one a row."""
+        found = self.record()
+        bubble, versions = found["bubble"], found["versions"]
+        rows = (
+            ("makespan, s", f"{found['makespan_seconds']:.6g}"),
+            ("bubble: idle / makespan", f"{bubble['idle_over_makespan']:.4f}"),
+            ("bubble: over ideal", f"{bubble['over_ideal']:.4f}"),
+            ("bubble: longest stage", f"{bubble['longest_stage']:.4f}"),
+            ("micro-batches in flight, by device", " ".join(map(str, found["peak_in_flight"]))),
+            ("ops", str(found["ops"])),
+            ("updates missing at forward, by stage", " ".join(map(str, versions["forward_difference"]))),
+            ("updates missing at backward, by stage", " ".join(map(str, versions["backward_difference"]))),
+            ("weight copies, by stage", " ".join(map(str, versions["copies"]))),
+        )
+        return (Table(self.title, ("measure", "value"), rows),)
+
+    def remarks(self) -> tuple[str, ...]:
+        """None: the figures say it."""
+        return ()
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The timeline as a pandas DataFrame, one row a task."""
+        return self.timeline.frame
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the timeline.
+
+        ax: where to draw; by default a figure of its own
+        """
+        from simulator.gantt_plots import gantt
+
+        axes = gantt(self.timeline, ax, title=self.schedule.name, device_word="device")
+        return cast("Figure", axes.get_figure())
+
+
+def named_schedule(
+    name: str,
+    stages: int,
+    microbatches: int | None = None,
+    *,
+    minibatches: int | None = None,
+    engine: Engine = "simpy",
+    **options: Any,
+) -> Schedule:
+    """A schedule of a family, as long as micro-batches or mini-batches say.
+
+    minibatches: in place of `microbatches`; a family that flushes is repeated, one flush after the other
+    engine: what is to replay it: SimPy takes fewer ops
+    options: of the family; `microbatches_per_minibatch` of every one
+    Raises ValueError for an unknown name, options that the family does not take, and counts that do not go together.
+    """
+    family = schedule_families().get(name)
+    if microbatches is None and minibatches is None:
+        raise ValueError(f"schedule {name!r} needs its micro-batches, or mini-batches in their place")
+    if microbatches and minibatches:
+        raise ValueError("mini-batches stand in place of micro-batches, got both")
+    count, repeats = microbatches or 1, 1
+    if family is not None:
+        if "replicas" in family.options and not options.get("replicas"):
+            raise ValueError(f"schedule {name!r} needs replicas, one count a stage")
+        asked = options.get("microbatches_per_minibatch")
+        count, repeats = _stream(name, family, stages, microbatches, minibatches, asked)
+        if "microbatches_per_minibatch" not in family.options:
+            options.pop("microbatches_per_minibatch", None)
+    if engine == "simpy":
+        from simulator.engine import MOST_TASKS
+
+        check_size(stages, count * repeats, most=MOST_TASKS)
+    schedule = build_schedule(name, stages, count, **options)
+    return schedule if repeats == 1 else repeated_minibatches(schedule, repeats)
+
+
+def _stream(
+    name: str, family: ScheduleFamily, stages: int, total: int | None, minibatches: int | None, asked: int | None
+) -> tuple[int, int]:
+    """Micro-batches to build the schedule for, and how often to repeat it (flushed ones).
+
+    total: micro-batches, or None; asked: micro-batches a mini-batch (T), or None
+    """
+    if "microbatches_per_minibatch" in family.options:
+        covers = name in VERSION_METHODS and VERSION_METHODS[name].covers_stages
+        if covers and asked is not None and asked < stages:
+            raise ValueError(
+                f"schedule {name!r} needs at least as many micro-batches a mini-batch as stages, got T={asked}, N={stages}"
+            )
+        return total or (minibatches or 1) * (asked or (stages if covers else 1)), 1
+    if not family.flush:
+        if asked not in (None, 1):
+            raise ValueError(f"schedule {name!r} updates after every micro-batch: T is 1, got {asked}")
+        return total or (minibatches or 1), 1
+    if asked is None and minibatches:
+        raise ValueError(f"schedule {name!r} needs micro-batches a mini-batch (T) with mini-batches")
+    per_minibatch = asked or total or 1
+    repeats, rest = divmod(total, per_minibatch) if total else (minibatches or 1, 0)
+    if rest or repeats < 1:
+        raise ValueError(
+            f"schedule {name!r} flushes whole mini-batches: {total} micro-batches are no multiple of T={asked}"
+        )
+    return per_minibatch, repeats
+
+
+def replay_schedule(
+    schedule: Schedule,
+    seconds: OpSeconds,
+    *,
+    sizes: Sequence[int] | None = None,
+    communication: Communication | None = None,
+    engine: Engine = "simpy",
+    noise: float = 0.0,
+    seed: int = 0,
+) -> ScheduleReplay:
+    """Replay a schedule, every stage on a device of its own and every transfer on a link of its own.
+
+    sizes: samples of each micro-batch; all seconds are then a sample's
+    communication: default the family's own, else `overlapped`
+    noise: standard deviation of the logarithm of a factor on every duration, drawn with `seed`
+    Raises ValueError for an unknown engine, a mode that the family is not defined for, a negative seed, and what `given_costs`
+    and `lower` refuse.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
+    program = lower(
+        schedule,
+        given_costs(schedule.stages, **asdict(seconds), per_sample=bool(sizes), devices=schedule),
+        forward_sizes=sizes,
+        communication=_communication(schedule, communication),
+        updates=seconds.updates,
+    )
+    if noise:
+        program = program.with_noise(noise, np.random.default_rng(seed))
+    return ScheduleReplay(schedule, _replay(program, engine), engine)
+
+
+def _replay(program: Program, engine: Engine) -> Timeline:
+    if engine == "simpy":
+        from simulator.engine import replay
+
+        return replay(program)
+    if engine == "compiled":
+        return replay_compiled(program)
+    from simulator import recurrence
+
+    return recurrence.replay(program)
+
+
+def _communication(schedule: Schedule, asked: Communication | None) -> Communication:
+    """The mode asked for, or the family's own; ValueError where they contradict."""
+    family = schedule_families().get(schedule.name)
+    own = () if family is None else family.communications
+    if asked is None:
+        return own[0] if own else "overlapped"
+    if own and asked not in own:
+        raise ValueError(f"communication {asked!r} contradicts schedule {schedule.name!r}; choices: {', '.join(own)}")
+    return asked
