@@ -10,8 +10,9 @@ import pytest
 from experiments import pipedream_growth, pipedream_optimizer
 from experiments.pipedream_growth import growth_exponent, inception_like, measure, random_chain
 from experiments.pipedream_growth_plots import draw
-from experiments.pipedream_optimizer import main, read_runs
-from simulator import antichain_states, save
+from experiments.pipedream_optimizer import RecordedRun, RecordedStage, main, read_runs
+from planners import HierarchicalPartition, LevelStage, measured_table, plan_seconds
+from simulator import Layer, Workload, antichain_states, save
 from tests.records import Recorded, lines, without_measured
 
 # Two layers of 4 and 2 s and no weights; the tensor between them is 5 bytes.
@@ -74,6 +75,71 @@ def test_a_wrong_row_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], c
     assert run(tmp_path, [ROW, ROW | change], "--json") == 1
     result = json.loads(capsys.readouterr().out)
     assert (result["matched"], result["failed"]) == (1, 1)
+
+
+DIAMOND = Workload(
+    "diamond",
+    tuple(
+        Layer(name, "linear", 0.0, 0, size, size, 1, ((1, seconds / 4, seconds * 3 / 4),))
+        for name, seconds, size in (("a", 1.0, 1.0), ("b", 2.0, 2.0), ("c", 4.0, 3.0), ("d", 8.0, 1.0))
+    ),
+    ((0, 1), (0, 2), (1, 3), (2, 3)),
+    minibatch=1,
+    bytes_per_element=4,
+)
+"""Five states: a, ab, ac, abc, abcd; a program may as well number ac before ab."""
+
+STATES = measured_table(DIAMOND)
+CUTS: dict[str, tuple[tuple[int, ...], list[list[tuple[int, int, int]]]]] = {
+    "three stages": ((3,), [[(0, 2, 1), (2, 4, 1), (4, 5, 1)]]),
+    "replicas": ((3,), [[(0, 2, 2), (2, 5, 1)]]),
+    "two levels": ((2, 2), [[(0, 1, 1), (1, 2, 1), (2, 4, 1), (4, 5, 1)], [(0, 2, 1), (2, 5, 1)]]),
+    "replicas of a pipeline": ((2, 2), [[(0, 2, 1), (2, 5, 1)], [(0, 5, 2)]]),
+}
+"""Workers a level, lowest first, and stages [start, stop) with their workers, cut behind ab."""
+
+
+@pytest.mark.parametrize("transfers", [False, True], ids=["hidden", "visible"])
+@pytest.mark.parametrize("name", CUTS)
+def test_a_plan_is_known_under_any_numbering(name: str, transfers: bool) -> None:
+    """The plan itself; as good a plan; the same plan where ab and ac change their numbers; and none of these if it is slower by
+    more than a millionth, or its seconds are off by more than their rounding."""
+    workers, levels = CUTS[name]
+    bandwidths = (16.0, 4.0)[: len(workers)]
+    own = [[LevelStage(*stage) for stage in level] for level in levels]
+    cost = plan_seconds(STATES, own, workers, bandwidths, variant="script", activation_transfers=transfers)
+
+    def verdict(exchanged: bool, goal: float, off: float = 0.0, alike: bool = False) -> str:
+        number = {-1: 0, 0: 1, 1: 3 if exchanged else 2, 2: 2 if exchanged else 3, 3: 4, 4: 5}
+        recorded = tuple(
+            tuple(
+                RecordedStage(
+                    number[start - 1],
+                    number[stop - 1],
+                    pipedream_optimizer._seconds(STATES, start - 1, stop - 1) + off,
+                    count,
+                )
+                for start, stop, count in level
+            )
+            for level in levels
+        )
+        known = RecordedRun(
+            "diamond", 5, workers, bandwidths, 1.0 if transfers else None, False, None, cost, 1.0, recorded, 1.0
+        )
+        found = HierarchicalPartition.__new__(HierarchicalPartition)
+        object.__setattr__(found, "levels", tuple(map(tuple, own)) if alike else ())
+        object.__setattr__(found, "slowest_stage_seconds", goal)
+        return pipedream_optimizer._compare(known, STATES, found)
+
+    assert verdict(False, cost, alike=True) == "equal"
+    assert verdict(False, cost) == "equally good"
+    assert verdict(True, cost) == "renumbered"
+    assert verdict(True, cost * (1 - 5e-7)) == "renumbered"
+    for exchanged in (False, True):
+        assert verdict(exchanged, cost * (1 - 2e-6)) == "worse"
+        assert verdict(exchanged, cost, off=4.9e-5) in ("equally good", "renumbered")
+        assert verdict(exchanged, cost, off=5.1e-5) == "worse"
+        assert verdict(exchanged, cost, off=-5.1e-5) == "worse"
 
 
 def test_tolerance_is_a_millionth(tmp_path: Path) -> None:

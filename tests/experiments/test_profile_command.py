@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from experiments.cli import main
-from simulator import read_measured_profile
+from experiments.commands import profile as command
+from simulator import load_measured_profile, read_measured_profile
+from tests.records import Recorded, lines
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed (extra pipeplan[torch])")
@@ -150,3 +155,147 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(profile, "find_spec", lambda name: None)
     assert main(["profile", "mlp"]) == 2
     assert "install pipeplan[torch]" in capsys.readouterr().err
+
+
+# ---- without PyTorch -------------------------------------------------------------------------------------------------
+
+
+TOKENS = "tokens --input 7 --vocabulary 50 --sizes 4,2,4 --warm-up 0 --repeats 1 --seed 0"
+
+
+def document_of(spread: float) -> dict[str, Any]:
+    """A profile of four layers at two sizes whose spread is as given."""
+    timings = [
+        [{"samples": n, "forward_seconds": 1e-3 * n * k, "backward_seconds": 2e-3 * n * k} for n in (2, 4)]
+        for k in (1, 2, 3, 4)
+    ]
+    for k, rows in enumerate(timings, 1):
+        for row in rows:
+            row.update(forward_spread=0.3 / k**2, backward_spread=0.4 / k**2)
+    layers = [
+        {"name": f"layer{k}", "kind": "linear", "parameters": 1000 * k, "flop": 2e6 * k, "output_elements": 8}
+        | {"stashed_elements": 4, "timings": rows}
+        for k, rows in enumerate(timings, 1)
+    ]
+    measurement = {
+        "model": "four",
+        "device": "cpu",
+        "device_name": "a machine",
+        "torch": "2.4",
+        "input_shape": [3, 8, 8],
+    }
+    measurement |= {"warm_up": 1, "repeats": 5, "spread": spread, "steady": spread <= 0.2}
+    measurement["whole"] = [{"samples": n, "forward_seconds": 9e-3 * n, "backward_seconds": 0.019 * n} for n in (2, 4)]
+    head = {"format": "pipeplan-profile-1", "name": "four", "sample": "image", "minibatch": 4, "bytes_per_element": 4}
+    return {**head, "measurement": measurement, "layers": layers, "edges": [[0, 1], [1, 2], [2, 3]]}
+
+
+def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded
+) -> None:
+    """A stand-in for the profiler: the settings that reach it, from options and by default; the table, the document, and the
+    doubt about a spread above a fifth."""
+    asked: list[Any] = []
+    spread = 0.1
+
+    def profile_model(module: str, name: str, label: str, settings: SimpleNamespace, progress: Any) -> Any:
+        asked.append({"module": module, "name": name, "label": label, **vars(settings)})
+        (tmp_path / "made.json").write_text(json.dumps(document_of(spread)), encoding="utf-8")
+        return load_measured_profile(str(tmp_path / "made.json"))
+
+    profiler = SimpleNamespace(
+        ProfileSettings=SimpleNamespace, check_device=lambda device: asked.append(device), profile_model=profile_model
+    )
+    shape = (3, 8, 8)
+
+    def find_model(spec: str, seed: int) -> SimpleNamespace:
+        return SimpleNamespace(module=f"{spec} {seed}", name="four", input_shape=shape)
+
+    models = SimpleNamespace(find_model=find_model)
+    monkeypatch.setattr(command, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "experiments.layer_profiler", profiler)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "experiments.profiled_models", models)  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    said = {}
+    for words in (
+        "mlp",
+        "mlp --out here.json --json",
+        TOKENS,
+    ):
+        assert main(["profile", *words.split()]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        said[words] = json.loads(out) if "--json" in words else lines(out)
+    assert json.loads((tmp_path / "here.json").read_text()) == said["mlp --out here.json --json"]
+    assert (tmp_path / "out" / "profiles" / "four.json").exists()
+    spread = 0.25
+    assert main(["profile", "mlp"]) == 0
+    said["doubt"] = lines(capsys.readouterr().err)
+    recorded(asked=asked, said=said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sizes", "0,1"], "--sizes must be whole numbers of at least 1"),
+        (["--sizes", ""], "--sizes must be whole numbers"),
+        (["--warm-up", "-1"], "--warm-up must be at least 0, got -1"),
+        (["--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["--device", "tpu"], "--device 'tpu' is unknown; choices: cpu, cuda"),
+    ],
+)
+def test_wrong_numbers_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, whether PyTorch is there or not."""
+    assert main(["profile", "mlp", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_models_are_built_as_described(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    """The layers of the bundled models, written down by a stand-in for `torch.nn`; names, seeds and shapes of what is found."""
+
+    class Module:
+        """What was asked for, in words."""
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            self.given = [*given, *(f"{name}={value}" for name, value in named.items())]
+
+        def words(self) -> str:
+            parts = [one.words() if isinstance(one, Module) else str(one) for one in self.given]
+            return f"{type(self).__name__}({', '.join(parts)})"
+
+    seeds: list[int] = []
+    kinds = ("Sequential", "Linear", "ReLU", "Conv2d", "MaxPool2d", "Flatten")
+    nn = ModuleType("torch.nn")
+    vars(nn).update({"Module": Module} | {kind: type(kind, (Module,), {}) for kind in kinds})
+    torch = ModuleType("torch")
+    vars(torch).update(nn=nn, random=SimpleNamespace(fork_rng=nullcontext), manual_seed=seeds.append)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.nn", nn)
+    monkeypatch.delitem(sys.modules, "experiments.profiled_models", raising=False)
+    import experiments.profiled_models as models
+
+    try:
+        found = {}
+        for spec, seed in (("mlp", 3), ("cnn", 5)):
+            model = models.find_model(spec, seed)
+            found[spec] = {"name": model.name, "layers": model.module.words(), "shape": model.input_shape}  # type: ignore[operator]
+        nets = ModuleType("nets_for_a_test")
+        vars(nets).update(
+            Net=lambda: nn.Linear(1, 2), made=nn.ReLU(), number=7, word=lambda: "no model", needs=lambda a: a
+        )
+        monkeypatch.setitem(sys.modules, "nets_for_a_test", nets)
+        for name in ("Net", "made"):
+            model = models.find_model(f"nets_for_a_test:{name}", 1)
+            found[name] = {"name": model.name, "layers": model.module.words(), "shape": model.input_shape}  # type: ignore[operator]
+        refused = {}
+        for spec in ("nets_for_a_test:number", "nets_for_a_test:word", "nets_for_a_test:absent", "no_such_module:Net"):
+            with pytest.raises(models.UsageError) as error:
+                models.find_model(spec, 1)
+            refused[spec] = str(error.value)
+        with pytest.raises(models.UsageError, match="must be callable without arguments"):
+            models.find_model("nets_for_a_test:needs", 1)
+    finally:
+        sys.modules.pop("experiments.profiled_models")
+    recorded(found=found, refused=refused, seeds=seeds)

@@ -169,3 +169,9 @@ def test_the_sweeps_of_a_core() -> None:
     result = np.zeros(3)
     unequal_speed._stream.py_func(values, result, 2)  # type: ignore[attr-defined]
     assert result.tolist() == [1.0, 4.0, 2.0]
+
+
+def test_a_call_takes_at_least_what_the_clock_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU and wall seconds of a call that no clock sees: a tenth of a microsecond each."""
+    monkeypatch.setattr(unequal_speed, "time", SimpleNamespace(process_time=lambda: 1.0, perf_counter=lambda: 2.0))
+    assert unequal_speed._timed(lambda forward, backward: forward, np.ones(1), np.ones(1)) == (1e-7, 1e-7)  # type: ignore[arg-type]

@@ -595,7 +595,7 @@ def test_an_interrupted_run_writes_what_it_has_and_says_so(
     monkeypatch.setattr(experiment, "train_grid", interrupted)
     assert experiment.main(["--json", "--seeds", "3:6", "--out", str(tmp_path), "--jobs", "1"]) == 130
     document = json.loads(capsys.readouterr().out)
-    assert (document["interrupted"], document["seeds"]) == (True, [3, 4])
+    assert (document["interrupted"], document["seeds"], document["epochs"]) == (True, [3, 4], 10)
     name = experiment.__name__.rpartition(".")[2]
     assert json.loads((tmp_path / f"{name}.json").read_text()) == document
     assert (
