@@ -139,8 +139,8 @@ def partition(
     straight: no stage has a second replica
     memory_bytes: a device's capacity. Paper: as many weight versions and stashed mini-batches as PipeDream's
         runtime keeps (1 + workers downstream / replicas, rounded up), and `unversioned_copies` of the weights for
-        gradients and optimizer, `replicated_copies` more on a stage with replicas. Script: its own test, a level at a
-        time, ceil(workers downstream / replicas) x (outputs + weights).
+        gradients and optimizer, `replicated_copies` more on a stage with replicas on the lowest level. Script: its own
+        test, a level at a time, ceil(workers downstream / replicas) x (outputs + weights).
     recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
     activation_transfers: whether activations and their gradients take time between stages
     collective_bandwidths: bytes a second that an all-reduce reaches on each level; `bandwidths` unless given
