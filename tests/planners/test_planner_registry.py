@@ -1,0 +1,163 @@
+"""The registry of planners: who refuses what, in which words, and what becomes of objects that are no planners."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import (
+    Evaluator,
+    InapplicablePlannerError,
+    Planner,
+    PlannerFailedError,
+    Request,
+    applicable_planners,
+    make_plan,
+    planner_entry,
+    registry,
+)
+from planners.registry import PLANNERS, PlannerEntry, as_entry
+from simulator import Plan, Problem
+from simulator.workloads.synthetic import uniform_chain
+
+UNEQUAL = {"exact-unequal", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal", "unequal-nested"}
+EQUAL = set(PLANNERS) - UNEQUAL
+
+
+@pytest.fixture
+def problem() -> Problem:
+    """Four layers, two devices, eight samples: every planner takes it."""
+    return Problem(uniform_chain(4), load_cluster("pipedream-a").take(2), 8)
+
+
+def refusals(problem: Problem, **asked: Any) -> dict[str, str]:
+    """The planners that refuse, and why."""
+    found = applicable_planners(problem, Request(**asked))
+    return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def test_a_small_problem_is_for_every_planner(problem: Problem) -> None:
+    """Nothing asked for, nothing refused; as many micro-batches as samples are possible, one more is not."""
+    assert refusals(problem) == {}
+    assert set(refusals(problem, microbatches=8)) == UNEQUAL
+    too_many = refusals(problem, microbatches=9)
+    assert set(too_many) == EQUAL | UNEQUAL
+    assert {too_many[name] for name in EQUAL} == {"9 micro-batches are more than the batch of 8 samples"}
+
+
+@pytest.mark.parametrize(
+    ("option", "words", "takes"),
+    [
+        (
+            {"stages": 2},
+            "a number of stages",
+            {"uniform", "greedy", "pipeline-data", "bapipe", "brute-force", *UNEQUAL},
+        ),
+        ({"chunks": 1}, "stages a device", {"uniform", "greedy", "pipeline-data", "brute-force"}),
+        ({"candidates": "all"}, "sizes of unequal micro-batches", UNEQUAL),
+    ],
+)
+def test_options_are_refused_by_who_does_not_take_them(
+    problem: Problem, option: dict[str, Any], words: str, takes: set[str]
+) -> None:
+    """In words of the option; who takes it has no objection."""
+    found = refusals(problem, **option)
+    assert set(found) == set(PLANNERS) - takes
+    assert set(found.values()) == {f"{words} cannot be requested of this planner"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "takes"),
+    [
+        ("gpipe", EQUAL - {"pipedream"} | UNEQUAL),
+        ("1f1b", EQUAL - {"pipedream"}),
+        ("1f1b-rr", {"pipedream", "uniform", "greedy", "brute-force"}),
+        ("interleaved-1f1b", {"data-parallel", "uniform", "greedy", "pipeline-data", "brute-force"}),
+        ("1f1b-as", EQUAL - {"pipedream", "bapipe"}),
+    ],
+)
+def test_schedules_are_refused_by_who_cannot_run_them(problem: Problem, schedule: str, takes: set[str]) -> None:
+    """PipeDream streams, its flushed kin and BaPipe flush one stage a device, data parallelism and the grid flush."""
+    found = refusals(problem, schedule=schedule)
+    assert set(PLANNERS) - set(found) == takes
+    assert all(repr(schedule) in reason for reason in found.values())
+
+
+def test_pipedream_needs_servers_that_are_alike(problem: Problem) -> None:
+    """On one of two servers with fewer devices there are no levels: PipeDream says so, the others plan."""
+    uneven = replace(problem, cluster=load_cluster("pipedream-a").take(6))
+    assert set(refusals(uneven)) == {"pipedream", "pipedream-flush"}
+    assert set(refusals(uneven, microbatches=2)) == {"pipedream", "pipedream-flush", *UNEQUAL}
+
+
+def test_brute_force_refuses_what_is_too_large(problem: Problem) -> None:
+    """Sixty layers on sixteen devices have too many partitions for it alone."""
+    assert set(refusals(Problem(uniform_chain(60), load_cluster("pipedream-a"), 64))) == {"brute-force"}
+    assert "60 stages are more than" in str(
+        planner_entry("brute-force").reason(
+            Problem(uniform_chain(59), load_cluster("pipedream-a"), 64), Request(stages=60)
+        )
+    )
+
+
+def whole(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+    """All layers on every device."""
+    return make_plan("data-parallel", problem).plan
+
+
+class Whole:
+    """A class of planners, made of a request."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    __call__ = staticmethod(whole)
+
+
+def test_what_may_be_a_planner(problem: Problem) -> None:
+    """An entry stays; a function is every request's planner, a class is made of it; what cannot be called is refused."""
+    entry = PLANNERS["uniform"]
+    assert as_entry(entry) is entry
+    request = Request(microbatches=9)
+    function, kind = as_entry(whole), as_entry(Whole)
+    assert function.build(request) is whole
+    made: Any = kind.build(request)
+    assert isinstance(made, Whole)
+    assert made.request is request
+    assert function.summary == "All layers on every device."
+    for one in (function, kind):
+        assert "9 micro-batches are more" in str(one.reason(problem, request))
+        assert one.reason(problem, Request(microbatches=8)) is None
+        assert "a number of stages" in str(one.reason(problem, Request(stages=2)))
+        assert (one.unequal, one.takes) == (False, ())
+    with pytest.raises(TypeError, match="not int"):
+        as_entry(3)
+
+
+def test_errors_of_a_planner_are_one_line_that_names_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of its program is PlannerFailedError; what it says of the input, or that it does not apply, stays as it is."""
+
+    def raising(error: Exception) -> Planner:
+        def planner(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+            raise error
+
+        return planner
+
+    def made(error: Exception) -> None:
+        entry = PlannerEntry(lambda request: raising(error), "", lambda problem, request: None)
+        monkeypatch.setitem(registry.PLANNERS, "broken", entry)
+        make_plan("broken", problem)
+
+    with pytest.raises(PlannerFailedError, match=r"^planner 'broken' failed: RuntimeError: a b$"):
+        made(RuntimeError("a\n b"))
+    with pytest.raises(ValueError, match=r"^layers must be at least 1$") as raised:
+        made(ValueError("layers must be at least 1"))
+    assert type(raised.value) is ValueError
+    with pytest.raises(InapplicablePlannerError, match="planner 'pipedream' does not apply: a number of stages"):
+        make_plan("pipedream", problem, Request(stages=2))
+    with pytest.raises(ValueError, match="planner 'fastest' is unknown; choices: bapipe, best-equal, "):
+        make_plan("fastest", problem)
