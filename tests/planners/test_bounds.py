@@ -131,7 +131,7 @@ class _Odd:
 
 @pytest.mark.parametrize(("quick", "seconds"), [(1, 14.0), (3, 14.0), (7, 14.0), (8, 28.0)])
 def test_other_accelerators_are_asked_for_every_size(quick: int, seconds: float) -> None:
-    """One size costs 1 s a sample each way, all others 2 s: 7 samples cost at least 14 s, and 28 where they are too few for it."""
+    """One size costs 1 s a sample each way, all others 2 s: 7 samples cost at least 14 s, and 28 if they are too few for it."""
     problem = Problem(uniform_chain(1, parameters=0), _switched((_Odd(quick),)), 7)
     assert lower_bound_seconds(problem) == pytest.approx(seconds)
 
