@@ -280,7 +280,7 @@ def test_models_are_built_as_described(monkeypatch: pytest.MonkeyPatch, recorded
         found = {}
         for spec, seed in (("mlp", 3), ("cnn", 5)):
             model = models.find_model(spec, seed)
-            found[spec] = {"name": model.name, "layers": model.module.words(), "shape": model.input_shape}  # type: ignore[operator]
+            found[spec] = {"name": model.name, "layers": model.module.words(), "shape": model.input_shape}
         nets = ModuleType("nets_for_a_test")
         vars(nets).update(
             Net=lambda: nn.Linear(1, 2), made=nn.ReLU(), number=7, word=lambda: "no model", needs=lambda a: a
@@ -288,7 +288,7 @@ def test_models_are_built_as_described(monkeypatch: pytest.MonkeyPatch, recorded
         monkeypatch.setitem(sys.modules, "nets_for_a_test", nets)
         for name in ("Net", "made"):
             model = models.find_model(f"nets_for_a_test:{name}", 1)
-            found[name] = {"name": model.name, "layers": model.module.words(), "shape": model.input_shape}  # type: ignore[operator]
+            found[name] = {"name": model.name, "layers": model.module.words(), "shape": model.input_shape}
         refused = {}
         for spec in ("nets_for_a_test:number", "nets_for_a_test:word", "nets_for_a_test:absent", "no_such_module:Net"):
             with pytest.raises(models.UsageError) as error:
