@@ -50,7 +50,7 @@ def compared(planner: str, rate: float, **more: Any) -> dict[str, Any]:
 
 COMPARISONS = {
     "one plan, at the capacity": [compared("bapipe", 90.0)],
-    "fourteen plans": [compared(f"planner-{n}", 100.0 - 3.0 * n, bubble=None) for n in range(14)],
+    "fourteen plans": [compared(f"planner-{n}", 100.0 - 3.0 * n, bubble_idle_over_makespan=None) for n in range(14)],
     "plans that do not fit": [
         compared("exact-unequal", 90.0, feasible=False, peak_memory_bytes=44.0 * GIB),
         compared("local-greedy", 1e6, speedup_over_data_parallel=None),
