@@ -199,7 +199,7 @@ def test_a_fast_convolution_moves_no_more_unless_told() -> None:
     work = Work("convolution", 2.0 * weights * 100, 1e5, 1e5, weights)
     shares = {"forward": 0.5, "backward": 0.5, "matrix": 0.5, "memory": 0.5}
     fast = {"convolution": KindEfficiency(**shares, window_exponent=8.0)}
-    seconds = device(efficiencies=fast, peak_flops={"fp32": 1e15}).seconds(work, 1, "forward", "fp32")
+    seconds = device(efficiencies=fast).seconds(work, 1, "forward", "fp32")
     assert seconds == pytest.approx(4 * (2e5 + weights) / 50e9)
     direct = {"convolution": KindEfficiency(**shares)}
     assert device(efficiencies=direct).seconds(work, 1, "forward", "fp32") == pytest.approx(work.flop / 0.5e12)

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from hardware_profiles import legible
 from simulator import engine, gantt_plots, recurrence
 from simulator.costs import Bucket, GivenCosts, given_costs
-from simulator.figures import byte_unit, figures, save, time_unit
+from simulator.figures import byte_unit, figures, save, time_unit, without_markup
 from simulator.gantt_plots import (
     KIND_COLORS,
     MOST_NUMBERED,
@@ -115,7 +116,9 @@ def opposite(**given: Any) -> Timeline:
 def seven_kinds() -> Timeline:
     """Two stages a device, whole and halved backwards, updates: seven entries of a legend."""
     schedule = from_text("0F0 2F0 2I0 0B0 2W0\n1F0 3F0 3B0 1B0")
-    return recurrence.replay(lower(schedule, given_costs(4, 1.0, 2.0, update=0.5, devices=schedule), updates=True))
+    return recurrence.replay(
+        lower(schedule, given_costs(4, 1.0, 2.0, weight=0.5, update=0.5, devices=schedule), updates=True)
+    )
 
 
 def test_pipelines_in_opposite_directions_stand_by_device() -> None:
@@ -412,7 +415,7 @@ def test_nothing_is_left_where_the_folder_cannot_be(tmp_path: Path) -> None:
 # ---- layout ----------------------------------------------------------------------------------------------------------
 
 LONG = "a-network-with-a-name-that-nobody-would-give-it-" * 6
-HOSTILE = r"x[/red] $\bad{$ \x1b[31m ^_ \u202e"
+HOSTILE = "x[/red] $\\bad{$ \x1b[31m ^_ \u202e"
 """Markup of terminals and of formulas, control characters, a mark that turns a line around."""
 
 
@@ -454,8 +457,21 @@ def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline], recorded: Re
     ],
 )
 def test_crowded_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:
-    """More boxes than have room for numbers, more rows than have room for names of the usual size."""
+    """More boxes than have room for numbers."""
     assert_readable(gantt(timeline(), title=LONG).figure)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("points", "name", "number", "every"), [(20.0, 9.0, 8.0, 1), (9.6, 7.2, 5.76, 1), (8.0, 6.5, None, 2)]
+)
+def test_low_rows_have_small_names_and_numbers(points: float, name: float, number: float | None, every: int) -> None:
+    """Rows of such points: names of 3/4 of it from 6.5 to 9, numbers of 0.6 from 5.5 to 8; too low, every second has a name."""
+    ax = Figure(figsize=(10.0, 10.0)).add_axes((0.2, 0.2, 0.7, 4 * points / 720))
+    gantt(replayed("gpipe", 4, 1), ax)
+    assert [text.get_text() for text in ax.get_yticklabels()] == [f"stage {n} (GPU {n})" for n in range(0, 4, every)]
+    assert [text.get_fontsize() for text in ax.get_yticklabels()] == [pytest.approx(name)] * (4 // every)
+    sizes = [text.get_fontsize() for text in ax.texts if text.get_text().isdigit()]
+    assert sizes == ([] if number is None else [pytest.approx(number)] * 8)
 
 
 def test_a_cut_can_be_read(recorded: Recorded) -> None:
@@ -497,6 +513,12 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
     assert legible("a\x1b[31mb\u202e c\n d") == r"a\x1b[31mb\u202e c d"
     assert legible("x" * 80, 20) == "x" * 10 + "…" + "x" * 9
     for title in (r"$\bad{$", r"$\frac$", "[/red]", "\x1b[31m", "\x00\x07", "a--b"):
-        save(gantt(replayed("1f1b", 2, 2), title=title, device_word=title).figure, tmp_path / "gantt")  # type: ignore[arg-type]
-        save(memory_figure([memory(0, 40.0, 100.0)], title=title, device_word=title), tmp_path / "memory")
-        assert "\x1b" not in (tmp_path / "gantt.svg").read_text(encoding="utf-8")
+        for figure in (
+            gantt(replayed("1f1b", 2, 2), title=title, device_word=title).figure,
+            memory_figure([memory(0, 40.0, 100.0)], title=title, device_word=title),
+        ):
+            without_markup(figure)  # type: ignore[arg-type]
+            figure.draw_without_rendering()  # type: ignore[union-attr]
+            assert all(text.get_text().isprintable() for text in figure.findobj(Text))
+    save(gantt(replayed("1f1b", 1, 1), title=HOSTILE, device_word=HOSTILE).figure, tmp_path / "gantt")  # type: ignore[arg-type]
+    assert "\x1b" not in (tmp_path / "gantt.svg").read_text(encoding="utf-8")
