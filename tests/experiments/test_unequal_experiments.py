@@ -123,26 +123,33 @@ def test_speeds_are_printed(
     recorded(document=document, printed=lines(capsys.readouterr().out), asked=asked)
 
 
-def test_rates_are_those_of_the_best_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that stands but for the calls, 1/64 s for each individual: as many individuals as take an eighth of the time (of
-    1 s: 8), three groups or more, and evaluations over their seconds; CPU seconds are twice as many."""
-    now = [0.0]
+@pytest.mark.parametrize(
+    ("each", "many", "count", "calls"),
+    [(1 / 64, 200, 8, 7), (1 / 64, 4, 4, 15), (1 / 512, 1, 1, 511), (4.0, 3, 1, 3)],
+)
+def test_rates_are_those_of_the_best_call(
+    each: float, many: int, count: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that stands but for the calls, `each` seconds an individual: as many individuals as fill an eighth of 1 s; groups
+    of calls of an eighth, up to 1 s and three at least. The first of these calls takes twice as long, and does not count."""
+    now, made = [0.0], [0]
+    trials = 1 + count.bit_length() if many > count or count == 1 else count.bit_length()
 
     def evaluate(forward: Any, backward: Any) -> Any:
-        now[0] += len(forward) / 64
+        made[0] += 1
+        now[0] += len(forward) * each * (2 if made[0] == trials + 1 else 1)
         return np.zeros(len(forward))
 
     clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 2.0 * now[0])
     monkeypatch.setattr(unequal_speed, "time", clock)
-    for many, count, calls in ((200, 8, 8), (4, 4, 16)):
-        population = np.ones((many, 3), dtype=np.int64)
-        assert unequal_speed.rate(evaluate, population, population, 1.0) == {
-            "evaluations_per_cpu_second": 32.0,
-            "evaluations_per_second": 64.0,
-            "median_evaluations_per_second": 64.0,
-            "individuals": count,
-            "calls": calls,
-        }
+    population = np.ones((many, 3), dtype=np.int64)
+    assert unequal_speed.rate(evaluate, population, population, 1.0) == {
+        "evaluations_per_cpu_second": pytest.approx(0.5 / each),
+        "evaluations_per_second": pytest.approx(1 / each),
+        "median_evaluations_per_second": pytest.approx(1 / each),
+        "individuals": count,
+        "calls": calls,
+    }
 
 
 def test_a_core_is_rated_by_the_best_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
