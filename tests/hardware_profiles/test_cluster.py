@@ -167,6 +167,24 @@ def test_a_card_a_device_halves_the_time_between_servers() -> None:
     assert cluster.allreduce_seconds(range(4), 1e9) == pytest.approx(0.1 + 0.5 + 2 * 2e-3)
 
 
+@pytest.mark.parametrize(("attach", "inside"), [("server", 1 / 11), ("device", 1 / 6)])
+def test_a_hierarchical_all_reduce_keeps_each_channel_busy_for_its_part(attach: str, inside: float) -> None:
+    """0.1 s inside the servers, 1 s (or 0.5 s) between them: switches are busy for the former, cards for the latter."""
+    cluster = two_servers(attach)
+    shares = zip(cluster.allreduce_route(range(4)), cluster.allreduce_occupancy(range(4)), strict=True)
+    busy = {cluster.channels[index].name: share for index, share in shares}
+    assert len(busy) == 8 + (4 if attach == "server" else 8)
+    for name, share in busy.items():
+        assert share == pytest.approx(inside if "switch" in name else 1.0 - inside)
+
+
+def test_a_flat_ring_is_busy_by_its_uses() -> None:
+    """There and back over two half-duplex links: the narrow one all the time, that of twice the bandwidth half of it."""
+    links = [Link("d0", "hub", GIGA, duplex="half"), Link("d1", "hub", 2 * GIGA, duplex="half")]
+    assert star(2, *links).allreduce_occupancy([0, 1]) == (1.0, 0.5)
+    assert star(2, *links).allreduce_occupancy([0]) == ()
+
+
 def test_unequal_parts_of_servers_take_the_flat_ring() -> None:
     """Two devices of one server and one of the other: 2*2/3 s over the cards, with each card used once a direction."""
     cluster = two_servers("server")

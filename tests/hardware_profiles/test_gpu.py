@@ -59,6 +59,13 @@ def test_is_an_accelerator() -> None:
     assert isinstance(device(), Accelerator)
 
 
+def test_what_a_gpu_is_by_default() -> None:
+    """Its name, memory, bandwidth and rates alone: the documented overheads, no reserve, efficiencies of every kind."""
+    gpu = GraphicsProcessor("gpu", 1e9, 900e9, {"fp32": 15e12})
+    assert (gpu.call_overhead, gpu.step_overhead, gpu.reserve_bytes) == (20e-6, 5e-6, 0.0)
+    assert gpu.efficiencies == DEFAULT_EFFICIENCIES
+
+
 def test_knows_every_kind_of_layer() -> None:
     """Kinds with an efficiency and kinds without a cost are the simulator's kinds, and a file may name the former."""
     assert set(DEFAULT_EFFICIENCIES) | ZERO_COST_KINDS == set(LAYER_KINDS)
