@@ -75,10 +75,7 @@ def divide_dsps(work: Sequence[float], dsps: int) -> tuple[int, ...]:
     if len(busy) > dsps:
         raise ValueError(f"{len(busy)} layers with multiply-adds need as many DSPs, got {dsps}")
     total = math.fsum(busy)
-    # Seconds at one multiply-add a second and DSP. Above total / (DSPs - layers) rounding up costs less than what is left.
-    low, high = total / dsps, max(busy)
-    if dsps > len(busy):
-        high = min(high, total / (dsps - len(busy)))
+    low, high = total / dsps, max(busy)  # seconds at one multiply-add a second and DSP
     while high - low > CLOSE_ENOUGH * high:
         middle = (low + high) / 2.0
         if sum(math.ceil(one / middle) for one in busy) <= dsps:
