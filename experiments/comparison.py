@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import planners
 from hardware_profiles import brief
-from planners import InapplicablePlannerError, Request, Result, make_plan, planner_entries, planner_entry
+from planners import InapplicablePlannerError, Request, Result
 from simulator import InfeasiblePlanError, Problem, Shown, Table
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def _use(record: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def compare(
+def compare_planners(
     problem: Problem,
     request: Request,
     *,
@@ -243,8 +244,10 @@ def compare(
     Raises ValueError for an unknown planner; KeyboardInterrupt if there is no plan yet.
     """
     for name in names:
-        planner_entry(name)
-    asked = list(dict.fromkeys(names)) or [name for name, entry in planner_entries().items() if not entry.unequal]
+        planners.planner_entry(name)
+    asked = list(dict.fromkeys(names)) or [
+        name for name, entry in planners.planner_entries().items() if not entry.unequal
+    ]
     plans: list[Answer] = []
     for number, name in enumerate(asked):
         if plans and plans[-1].interrupted:
@@ -264,7 +267,7 @@ def compare(
 
 def _ask(problem: Problem, request: Request, name: str, seed: int) -> Answer:
     try:
-        result = make_plan(name, problem, request, seed=seed)
+        result = planners.make_plan(name, problem, request, seed=seed)
     except KeyboardInterrupt:
         return Answer(name, "interrupted", reason="interrupted before it had a plan that fits")
     except InapplicablePlannerError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from typing import TYPE_CHECKING
 
 from experiments.commands.simulate import count
@@ -93,35 +92,25 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 def read_problem(arguments: argparse.Namespace) -> Problem:
     """The problem that the arguments describe; raises what its parts raise, one line each."""
     from experiments.output import UsageError
-    from hardware_profiles import load_cluster
-    from simulator import Problem, workload_from_spec
+    from experiments.questions import make_problem
 
+    workload: Workload | str = _given(arguments.workload, DEFAULT_WORKLOAD)
     if arguments.profile is not None:
         if arguments.sequence is not None:
             raise UsageError("--sequence cannot change a measured profile")
         workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
     elif arguments.profiled_minibatch is not None:
         raise UsageError("--profiled-minibatch goes with --profile")
-    else:
-        workload = workload_from_spec(_given(arguments.workload, DEFAULT_WORKLOAD), arguments.sequence)
-    cluster = load_cluster(_given(arguments.cluster, DEFAULT_CLUSTER))
-    if arguments.devices is not None:
-        if arguments.devices > len(cluster.devices):
-            raise UsageError(
-                f"--devices {arguments.devices}: cluster {cluster.name} has {len(cluster.devices)} devices"
-            )
-        cluster = cluster.take(arguments.devices)
-    problem = Problem(
-        workload=workload,
-        cluster=cluster,
-        batch=arguments.batch or workload.minibatch * len(cluster.devices),
+    return make_problem(
+        workload,
+        _given(arguments.cluster, DEFAULT_CLUSTER),
+        arguments.batch,
+        devices=arguments.devices,
+        sequence=arguments.sequence,
         recompute=arguments.recompute,
         contention=not arguments.no_contention,
         **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
     )
-    for line in problem.doubts():
-        warnings.warn(line, stacklevel=2)
-    return problem
 
 
 def _given(text: str | None, default: str) -> str:

@@ -87,11 +87,10 @@ class Result(Shown):
 
     def remarks(self) -> tuple[str, ...]:
         """Seconds beside the bound, what is proven, what the search took."""
-        proof = f"; {self.proof} (the gap above is to the lower bound on any plan)" if self.proof else ""
-        early = "; interrupted, this is the best so far" if self.interrupted else ""
+        gap = " (the gap above is to the lower bound on any plan)" if self.proof else ""
         return (
             f"{self.outcome.speed}; lower bound {self.bound:.4g} s, gap {100 * self.gap:.1f} %",
-            f"planned in {self.seconds:.2f} CPU s with {self.evaluations} evaluations{proof}{early}",
+            f"planned in {self.seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
             *([f"partition: {self.details['cuts_left_out']}"] if "cuts_left_out" in self.details else []),
             *(_sizes_remarks(self.details) if "makespan_seconds" in self.details else []),
             *self.outcome.doubts(),
@@ -181,7 +180,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
 def _proof(evaluate: Evaluator, *, interrupted: bool) -> Proof:
     """What the planner has declared, if its search came to its end."""
     if interrupted:
-        return Proof(reason="the search stopped early, and the plan is the best so far")
+        return Proof(reason="interrupted, this is the best so far")
     if not evaluate.optimal_among:
         return Proof(reason="the planner has not ruled out the plans that it did not try")
     return Proof(evaluate.optimal_among)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import pipeplan
 from experiments.cli import COMMANDS, main
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
@@ -35,6 +36,16 @@ def test_the_recipe_for_a_new_accelerator_runs(
     out = capsys.readouterr().out
     assert "my-gpu" in out
     assert "my-cluster, 8 devices" in out
+
+
+def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example in the face's docstring, and the README's blocks in their order, run as they stand, in one session each."""
+    monkeypatch.chdir(tmp_path)
+    example = re.findall(r"^    (.*)$", pipeplan.__doc__ or "", re.MULTILINE)
+    for code in ("\n".join(example), "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))):
+        session: dict[str, object] = {}
+        exec(compile(code, "<example>", "exec"), session)
+    assert example[0] == "import pipeplan as pp"
 
 
 def test_every_command_line_of_the_readme_parses(capsys: pytest.CaptureFixture[str]) -> None:

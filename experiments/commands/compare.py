@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
     from experiments.cli import INFEASIBLE, INTERRUPTED, OK
-    from experiments.comparison import compare
+    from experiments.comparison import compare_planners
     from experiments.output import output_folder, print_json, print_shown, progress, say
 
     problem, request = read_problem(arguments), read_request(arguments)
     names = tuple(arguments.planner)
     folder = output_folder(arguments.out)
     with progress("planning") as report:
-        comparison = compare(problem, request, names=names, seed=arguments.seed, report=report)
+        comparison = compare_planners(problem, request, names=names, seed=arguments.seed, report=report)
     _raise_if_nobody_can_plan(comparison)
     document = _document(comparison)
     written = _write(folder, comparison, document, figures=not arguments.no_figures)

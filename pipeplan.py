@@ -1,0 +1,35 @@
+"""pipeplan: simulate and plan pipeline-parallel DNN training.
+
+    import pipeplan as pp
+
+    pp.simulate("1f1b", stages=4, microbatches=8, forward=1, backward=2).plot()
+    problem = pp.Problem("vgg16", "pipedream-b", batch=1024)
+    result = pp.plan(problem, "pipedream", budget=500)
+    print(result.summary())
+    result.plot_gantt()
+    pp.compare(problem, ["greedy", "pipedream"]).frame  # pandas
+
+`pp.names("planners")`, of "workloads", "clusters", "schedules", …, lists what can be named. The four packages `simulator`,
+`planners`, `hardware_profiles` and `experiments` hold everything else.
+"""
+
+from experiments import (
+    Comparison as Comparison,
+    compare as compare,
+    make_problem as Problem,
+    names as names,
+    plan as plan,
+    read_any_profile as read_profile,
+    simulate as simulate,
+)
+from hardware_profiles import load_cluster as load_cluster
+from planners import Result as Result
+from simulator import (
+    InfeasiblePlanError as InfeasiblePlanError,
+    Outcome as Outcome,
+    Plan as Plan,
+    Schedule as Schedule,
+    ScheduleReplay as ScheduleReplay,
+    Stage as Stage,
+    workload_from_spec as load_workload,
+)

@@ -1,0 +1,171 @@
+"""The face `pipeplan`: what it offers, what it costs to import, and that its objects explain themselves in one line."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipeplan as pp
+from experiments.cli import main
+from simulator import Layer, LayerCosts, PlanCosts, Problem, Stage, Table, build_program, given_costs
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def small_problem() -> Problem:
+    """Four layers on two devices, eight samples."""
+    return pp.Problem("chain:4", "pipedream-a", 8, devices=2)
+
+
+def test_the_face_has_no_logic() -> None:
+    """A docstring and imports of public names from the floors' faces, about fifteen of them, each once."""
+    docstring, *imports = ast.parse((ROOT / "pipeplan.py").read_text(encoding="utf-8")).body
+    assert isinstance(docstring, ast.Expr)
+    aliases = []
+    for node in imports:
+        assert isinstance(node, ast.ImportFrom)
+        assert node.module in ("experiments", "hardware_profiles", "planners", "simulator")
+        aliases += [alias.asname for alias in node.names]
+    assert len(aliases) == len(set(aliases)) <= 18
+    assert set(aliases) == {name for name in dir(pp) if not name.startswith("_")}
+
+
+def test_the_face_goes_where_the_packages_go() -> None:
+    """The wheel and the source archive hold the file beside the four packages."""
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    floors = {"experiments", "hardware_profiles", "planners", "simulator"}
+    assert set(targets["wheel"]["only-include"]) == {"pipeplan.py", *floors}
+    assert {"/pipeplan.py", *(f"/{floor}" for floor in floors)} <= set(targets["sdist"]["include"])
+
+
+def test_the_face_loads_nothing_heavy() -> None:
+    """What makes start-up slow is loaded when it is used."""
+    heavy = ("numba", "pandas", "matplotlib", "networkx", "simpy", "scipy", "torch", "sklearn", "rich")
+    code = f"import sys, pipeplan; print([name for name in {heavy!r} if name in sys.modules])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert printed.strip() == "[]"
+
+
+def test_every_value_has_a_short_repr() -> None:
+    """One line of less than 200 characters, however much a value holds and however it is named."""
+    problem = small_problem()
+    result = pp.plan(problem, "uniform", microbatches=4)
+    costs, schedule, program = build_program(problem, result.plan)
+    replayed = pp.simulate("1f1b", stages=64, microbatches=64, forward=1, backward=2)
+    wide = Stage(tuple(range(0, 4000, 2)), tuple(range(1, 4000, 2)))
+    values = [
+        *(problem, problem.workload, problem.cluster, problem.cluster.devices[0], problem.workload.layers[0]),
+        *(result, result.plan, result.outcome, result.outcome.memory[0], result.outcome.timeline, result.proof),
+        *(schedule, program, costs, costs.layers, result.outcome.timeline.transfers, replayed, wide),
+        *(given_costs(4000, 1.0, 2.0), replace(result.plan, stages=(wide,) * 500, microbatches=tuple(range(1, 3000)))),
+        replace(problem.workload, name="a\nname " * 100),
+        Layer("measured", "linear", 1.0, 1, 1.0, 1.0, measured=tuple((float(n), 1.0, 2.0) for n in range(1, 500))),
+        pp.compare(problem, ["uniform", "greedy"]),
+    ]
+    assert any(isinstance(value, LayerCosts) for value in values)
+    assert any(isinstance(value, PlanCosts) for value in values)
+    for value in values:
+        text = repr(value)
+        assert text.startswith((type(value).__name__ + "(", "<"))
+        assert len(text) < 200
+        assert text.isprintable()
+    assert repr(result.plan) == "Plan(uniform: gpipe, straight, 2 stages on 2 devices, 4 micro-batches of 2 samples)"
+    assert repr(result.plan.stages[0]) == "Stage(layers 0-1 on devices 0)"
+
+
+def test_a_problem_by_names_is_the_problem_of_its_parts() -> None:
+    """Names are looked up, objects taken as they are; the batch is the workload's on every device where none is given."""
+    workload, cluster = pp.load_workload("vgg16"), pp.load_cluster("pipedream-b")
+    named = pp.Problem("vgg16", "pipedream-b", optimizer="adam")
+    assert named == Problem(workload, cluster, workload.minibatch * 16, optimizer="adam")
+    assert pp.Problem(workload, cluster, 1024, devices=4) == Problem(workload, cluster.take(4), 1024)
+    with pytest.raises(ValueError, match="cluster pipedream-b has 16 devices"):
+        pp.Problem("vgg16", "pipedream-b", devices=17)
+    with pytest.raises(ValueError, match="sequence 7 is for a workload given by name"):
+        pp.Problem(workload, cluster, sequence=7)
+    with pytest.raises(ValueError, match="vgg16"):
+        pp.Problem("vgg61", "pipedream-b")
+
+
+def test_what_has_names_lists_them() -> None:
+    """Every topic has names, and what is no topic is refused with the choices."""
+    for topic, member in (
+        ("workloads", "vgg16"),
+        ("clusters", "pipedream-b"),
+        ("schedules", "1f1b"),
+        ("planners", "bapipe"),
+    ):
+        assert member in pp.names(topic)
+    assert pp.names("accelerators") == tuple(sorted(pp.names("accelerators")))
+    with pytest.raises(ValueError, match="choices: workloads, accelerators"):
+        pp.names("elephants")
+
+
+def test_a_schedule_is_replayed_as_the_command_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """1F1B with 4 stages and 8 micro-batches of 1 and 2 s takes (8 + 3) * 3 s; table and figures are the command's."""
+    replayed = pp.simulate("1f1b", stages=4, microbatches=8, forward=1, backward=2)
+    assert replayed.timeline.makespan_seconds == 33.0
+    assert replayed.record()["peak_in_flight"] == [4, 3, 2, 1]
+    words = "simulate --schedule 1f1b --stages 4 --microbatches 8 --forward 1 --backward 2"
+    assert main(words.split()) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip(" ─")]
+    assert printed == [line.split() for line in replayed.summary().splitlines()]
+    again = pp.simulate(replayed.schedule, forward=1, backward=2, engine="compiled")
+    assert np.array_equal(again.timeline.start, replayed.timeline.start)
+    assert len(replayed.frame) == 64
+    with pytest.raises(ValueError, match="says its own stages"):
+        pp.simulate(replayed.schedule, stages=4, forward=1, backward=2)
+
+
+def test_a_plan_of_a_problem_is_replayed_with_its_options() -> None:
+    """The finalist of a result is the replay of its plan on the reference engine; noise is drawn with the seed."""
+    problem = small_problem()
+    result = pp.plan(problem, "uniform")
+    assert pp.simulate(problem, result.plan).iteration_seconds == result.outcome.iteration_seconds
+    noisy = [pp.simulate(problem, result.plan, noise=0.1, seed=seed).iteration_seconds for seed in (1, 1, 2)]
+    assert noisy[0] == noisy[1] != noisy[2]
+    with pytest.raises(ValueError, match="a plan of it"):
+        pp.simulate(problem)  # type: ignore[call-overload]
+
+
+def test_a_result_says_what_is_proven_or_why_not() -> None:
+    """Brute force names its space; a heuristic and a search cut short say why there is no proof; the gap is to the bound."""
+    problem = small_problem()
+    proven, open_ended = pp.plan(problem, "brute-force", schedule="gpipe"), pp.plan(problem, "greedy")
+    cut = pp.plan(problem, "brute-force", schedule="gpipe", budget=3)
+    assert proven.proof
+    assert str(proven.proof) == f"proven the fastest of {proven.proof.space}"
+    assert proven.proof.engine == "simpy"
+    assert not open_ended.proof
+    assert "has not ruled out" in str(open_ended.proof)
+    assert cut.interrupted
+    assert "not proven: interrupted" in cut.summary()
+    assert proven.gap == proven.outcome.iteration_seconds / proven.bound - 1.0 >= 0.0
+    assert cut.bound == proven.bound
+    assert proven.evaluations > cut.evaluations == 3
+
+
+def test_objects_show_themselves() -> None:
+    """In a notebook tables are Markdown and figures PNG; whatever a name holds stays inside its cell."""
+    problem = small_problem()
+    comparison = pp.compare(problem, "uniform")
+    frame = comparison.frame
+    assert list(frame.planner) == ["uniform"]
+    assert frame.iteration_seconds[0] == comparison.plans[0].result.outcome.iteration_seconds  # type: ignore[union-attr]
+    assert comparison._repr_markdown_().count("\n| uniform |") == 2
+    result = comparison.plans[0].result
+    assert result is not None
+    for figure in (comparison.plot(), result.plot_gantt(), result.plot_memory()):
+        assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    table = Table("a <b>", ("name", "long-\nname"), (("x|y\n", "-1.5 s"), ("zz", "20")))
+    assert (
+        table.markdown() == "**a &lt;b&gt;**\n\n| name | long-name |\n| --- | --- |\n| x\\|y\\n | -1.5 s |\n| zz | 20 |"
+    )
+    assert str(table) == "a <b>\nname   long-name\nx|y\\n     -1.5 s\nzz            20"
