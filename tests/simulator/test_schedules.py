@@ -29,7 +29,7 @@ from simulator import (
 from simulator import engine as simpy_engine
 from tests.records import assert_text
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "golden" / "schedules"
 ENGINES = {"simpy": simpy_engine.replay, "recurrence": recurrence.replay}
 
 
