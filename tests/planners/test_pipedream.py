@@ -29,8 +29,6 @@ from planners.pipedream import (
 from planners.pipedream_table import StateTable, measured_seconds, measured_table, state_table
 from simulator import Layer, LayerCosts, Problem, Workload, read_profile
 
-VARIANTS = ("paper", "barrier", "script", "literal")
-
 
 def network(seconds: list[float], parameters: list[int], outputs: list[float]) -> Workload:
     """A chain of measured layers, one sample a mini-batch."""
@@ -182,41 +180,40 @@ def recurrence(
     return best
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     tables(),
     st.sampled_from([(1,), (2,), (3,), (5,), (2, 2), (3, 2), (1, 3), (2, 1, 2)]),
-    st.sampled_from(VARIANTS),
-    st.booleans(),
-    st.booleans(),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([True, True, False]),
 )
-def test_search_is_the_recurrence(
-    table: StateTable, workers: tuple[int, ...], variant: str, straight: bool, transfers: bool
-) -> None:
+def test_search_is_the_recurrence(table: StateTable, workers: tuple[int, ...], straight: bool, transfers: bool) -> None:
     """The pruned search finds the value of the recurrence written out in plain Python, and a plan that costs it.
 
     So it does for every slice of the network on every level: A(i..j, m) of the whole hides most of those that it is made of.
     """
     bandwidths = tuple(3.0 / (1 + k) for k in range(len(workers)))
-    best = recurrence(table, workers, bandwidths, variant, straight, transfers)
-    form = pipedream.VARIANTS[variant]
-    search = pipedream._Search(
-        table, workers, bandwidths, bandwidths, form, straight, transfers, inf, 1.0, 0.0, recompute=False
-    )
-    for level, count in enumerate(workers):
-        slices = search._all_slices(level, Fraction(0))
-        for i, j in combinations_with_replacement(range(len(table)), 2):
-            assert slices[i, j] == pytest.approx(best(level, i, j, count), rel=1e-12, abs=1e-12)
-    expected = best(len(workers) - 1, 0, len(table) - 1, workers[-1])
-    options = {"variant": variant, "activation_transfers": transfers}
-    if expected == inf:
-        with pytest.raises(InfeasiblePartition):
-            partition(table, workers, bandwidths, straight=straight, **options)
-        return
-    found = partition(table, workers, bandwidths, straight=straight, **options)
-    assert found.slowest_stage_seconds == pytest.approx(expected, rel=1e-12, abs=1e-12)
-    if expected > 0 and all(stage.layers for stage in found.stages):
-        assert plan_seconds(table, found.levels, workers, bandwidths, **options) == pytest.approx(expected, rel=1e-12)
+    for variant, form in pipedream.VARIANTS.items():
+        best = recurrence(table, workers, bandwidths, variant, straight, transfers)
+        search = pipedream._Search(
+            table, workers, bandwidths, bandwidths, form, straight, transfers, inf, 1.0, 0.0, recompute=False
+        )
+        for level, count in enumerate(workers):
+            slices = search._all_slices(level, Fraction(0))
+            for i, j in combinations_with_replacement(range(len(table)), 2):
+                assert slices[i, j] == pytest.approx(best(level, i, j, count), rel=1e-12, abs=1e-12)
+        expected = best(len(workers) - 1, 0, len(table) - 1, workers[-1])
+        options: dict[str, Any] = {"variant": variant, "activation_transfers": transfers}
+        if expected == inf:
+            with pytest.raises(InfeasiblePartition):
+                partition(table, workers, bandwidths, straight=straight, **options)
+            continue
+        found = partition(table, workers, bandwidths, straight=straight, **options)
+        assert found.slowest_stage_seconds == pytest.approx(expected, rel=1e-12, abs=1e-12)
+        if expected > 0 and all(stage.layers for stage in found.stages):
+            assert plan_seconds(table, found.levels, workers, bandwidths, **options) == pytest.approx(
+                expected, rel=1e-12
+            )
 
 
 @settings(deadline=None, max_examples=40)
@@ -334,7 +331,7 @@ def test_balanced_chain_splits_in_the_middle() -> None:
 def test_forms_differ_by_their_synchronisation() -> None:
     """One layer of 6 s, 12 bytes, 3 workers, 4 bytes/s: max(6, 2*2/3*3)/3, (6 + 2*2/3*3)/3, (6 + 4*2/3*3)/3, max(6, 2*2*3)/3."""
     table = chain([6], [12], [0])
-    seconds = {v: partition(table, (3,), (4.0,), variant=v).slowest_stage_seconds for v in VARIANTS}
+    seconds = {v: partition(table, (3,), (4.0,), variant=v).slowest_stage_seconds for v in pipedream.VARIANTS}
     assert seconds == pytest.approx({"paper": 2, "barrier": 10 / 3, "script": 14 / 3, "literal": 4})
 
 
