@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from hardware_profiles import load_cluster
-from planners import Request, make_plan, planner_entry
-from planners.pipedream import partition
+from planners import Request, make_plan, pipedream_planner, planner_entry
+from planners.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
+from planners.pipedream import HierarchicalPartition, partition
 from planners.pipedream_planner import cluster_views, pipedream_plans, problem_table
-from planners.pipedream_table import state_table
+from planners.pipedream_table import StateTable, state_table
 from planners.search import Evaluator
 from simulator import InfeasiblePlanError, Plan, Problem, read_profile
 from simulator.simulation import simulate
@@ -215,3 +217,33 @@ def test_a_barrier_spares_the_gradients_of_the_last_round() -> None:
     assert not simulate(overlapped, found).fits
     with pytest.raises(InfeasiblePlanError, match="finds no partition of 2 states over 3 devices"):
         make_plan("pipedream", overlapped)
+
+
+def test_the_smallest_device_limits_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage may come to any device: partitions are sought within the memory that each of them has."""
+    cluster = load_cluster("pipedream-a").take(2)
+
+    def with_memory(*sizes: float) -> Problem:
+        pairs = zip(cluster.devices, sizes, strict=True)
+        devices = tuple(replace(one, memory_bytes=size) for one, size in pairs)  # type: ignore[type-var]
+        return Problem(uniform_chain(4), replace(cluster, devices=devices), 8)
+
+    problem = with_memory(8e9, 4e9)
+    limits: dict[str, set[float]] = {"partition": set(), "flushed_partition": set()}
+
+    def streamed(*arguments: Any, **options: Any) -> HierarchicalPartition:
+        limits["partition"].add(options["memory_bytes"])
+        return partition(*arguments, **options)
+
+    def flushed(table: StateTable, pipeline: FlushedPipeline) -> tuple[FlushedStage, ...] | None:
+        limits["flushed_partition"].add(pipeline.memory_bytes)
+        return flushed_partition(table, pipeline)
+
+    monkeypatch.setattr(pipedream_planner, "partition", streamed)
+    monkeypatch.setattr(pipedream_planner, "flushed_partition", flushed)
+    make_plan("pipedream", problem)
+    assert limits == {"partition": {4e9}, "flushed_partition": set()}
+    make_plan("pipedream-flush", problem)
+    assert limits == {"partition": {4e9}, "flushed_partition": {4e9}}
+    with pytest.raises(InfeasiblePlanError, match=r"over 2 devices within 0\.0009313 GiB a device"):
+        make_plan("pipedream", with_memory(2e6, 1e6))
