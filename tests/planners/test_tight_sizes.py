@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from planners import Evaluator, make_plan, tables_of, tight_sizes
+from planners import Evaluator, UnequalTables, make_plan, tables_of, tight_sizes, unequal_planners
 from planners.unequal_tables import unequal_plan
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from simulator.workloads.synthetic import chain
@@ -130,3 +131,24 @@ def test_of_all_plans_the_fastest_that_fits_is_taken(equal: bool) -> None:
     plan = unequal_plan("test", tables_of(tight, (0, 1)), found.cuts, found.forward, found.backward)
     assert len({*fitting}) > 1
     assert simulate(tight, plan).iteration_seconds == pytest.approx(min(fitting), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay that needs a byte in a thousand more than there is: the fullest device gets so much less, and 1 % of it."""
+    free = generated(seed, 2, 4)
+    replayed = simulate(free, make_plan("exact-unequal", free).plan)
+    capacity = 0.999 * replayed.fullest.peak_bytes
+    seen: list[tuple[float, ...]] = []
+    search = unequal_planners.start_partition
+
+    def recorded(tables: UnequalTables, candidates: Any, limits: list[float], *more: Any, **options: Any) -> Any:
+        seen.append(tuple(limits))
+        return search(tables, candidates, limits, *more, **options)
+
+    monkeypatch.setattr(unequal_planners, "start_partition", recorded)
+    make_plan("exact-unequal", with_memory(free, capacity))
+    fuller = [device.peak_bytes for device in replayed.memory]
+    missing = [1.01 * (peak - capacity) if peak == max(fuller) else 0.0 for peak in fuller]
+    assert seen[0] == (capacity, capacity)
+    assert seen[1] == pytest.approx(tuple(capacity - one for one in missing), rel=1e-12)
