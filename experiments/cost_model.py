@@ -16,7 +16,6 @@ the errors at the recorded lengths are printed beside it.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -290,6 +289,7 @@ def default_profiles() -> Path | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
     from experiments.cli import Parser
+    from experiments.output import print_json
     from experiments.problem_options import add_profiled_minibatches
 
     parser = Parser(prog="python -m experiments.cost_model", description=__doc__.splitlines()[0])
@@ -318,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         save(draw(comparisons, ACCELERATOR), options.out / "cost_model")
     if options.json:
-        print(json.dumps(as_json(comparisons), indent=2))
+        print_json(as_json(comparisons))
     else:
         print_table(comparisons)
     return EXIT_OK if all(abs(row.error) <= TARGET for row in comparisons) else EXIT_FAILURE

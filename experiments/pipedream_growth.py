@@ -7,7 +7,6 @@ Inception-v3's shape; every search is run once to warm up the caches and then ti
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.output import print_json
 from planners import HierarchicalPartition, StateTable, notation, partition, state_table
 from simulator import Layer, Workload
 
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for variant in ("paper", "script")
     }
     if options.json:
-        print(json.dumps({"growth_exponents": exponents, "rows": rows}, indent=1))
+        print_json({"growth_exponents": exponents, "rows": rows})
     else:
         _print_table(rows)
         for name, exponent in exponents.items():

@@ -28,6 +28,7 @@ from statistics import median
 
 import numpy as np
 
+from experiments.output import print_json
 from planners import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -351,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(str(error), file=sys.stderr)
         return 4
     if options.json:
-        print(json.dumps(result, indent=1))
+        print_json(result)
     else:
         _print_table(result)
     return 1 if result["failed"] else 0

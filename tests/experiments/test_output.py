@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
-from experiments.output import print_table
+from experiments.output import print_table, to_json
 
 COLUMNS = ("planner", "schedule", "micro-\nbatches", "iteration,\nseconds", "what it is", "peak memory,\nGiB")
 ROWS = (
@@ -235,3 +235,8 @@ def test_figures_stand_to_the_right_and_words_to_the_left(capsys: pytest.Capture
     print_table("Title", ("1st", "number", "mixed"), [("1", "7 of 16", "7"), ("22", "1,024.5", "seven")])
     rows = [line.rstrip() for line in capsys.readouterr().out.splitlines() if "7" in line or "seven" in line]
     assert rows == [" 1    7 of 16  7", " 22   1,024.5  seven"]
+
+
+def test_documents_are_indented_by_two() -> None:
+    """Lists and objects stand on lines of their own; what is not finite is null."""
+    assert to_json({"a": [1.5, float("nan")], "b": {}}) == '{\n  "a": [\n    1.5,\n    null\n  ],\n  "b": {}\n}'

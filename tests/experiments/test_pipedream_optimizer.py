@@ -174,25 +174,29 @@ def test_document_and_table(
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "line"),
     [
-        "",
-        "not json\n",
-        "[1]\n",
-        "{}\n",
-        json.dumps(ROW | {"straight": "no"}) + "\n",
-        json.dumps(ROW | {"levels_top_first": []}),
+        ("", ""),
+        ("not json\n", ":1"),
+        ("[1]\n", ":1"),
+        ("\n\n{}\n", ":3"),
+        (json.dumps(ROW | {"straight": "no"}) + "\n", ":1"),
+        (json.dumps(ROW) + "\n" + json.dumps(ROW | {"levels_top_first": []}), ":2"),
+        (json.dumps(ROW | {"slowest_stage_seconds": 0.0}), ":1"),
+        (json.dumps(ROW | {"dp_speedup_over_one": 0}), ":1"),
     ],
 )
-def test_bad_files_are_one_line_and_exit_4(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
-    """Empty, no JSON, other JSON, missing keys, wrong types."""
+def test_bad_files_are_one_line_and_exit_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, line: str
+) -> None:
+    """Empty, no JSON, other JSON, missing keys, wrong types, no seconds; the line is named."""
     path = tmp_path / "runs.jsonl"
     path.write_text(text)
     assert main(["--runs", str(path), "--profiles", str(tmp_path)]) == 4
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert str(path) in captured.err
+    assert captured.err.startswith(f"{path}{line}: ")
 
 
 def test_missing_files_and_folders_are_exit_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,7 +271,14 @@ def test_growth_is_measured_and_drawn(
     monkeypatch.setenv("COLUMNS", "120")
     assert pipedream_growth.main([]) == 0
     printed = lines(capsys.readouterr().out)
-    recorded(rows=without_measured(rows, *GROWTH_MEASURED), asked=asked, printed=printed)
+    assert pipedream_growth.main(["--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    recorded(
+        rows=without_measured(rows, *GROWTH_MEASURED),
+        asked=asked,
+        printed=printed,
+        exponents=document["growth_exponents"],
+    )
     assert (tmp_path / "growth.png").stat().st_size > 10_000
     assert (tmp_path / "growth.svg").stat().st_size > 10_000
 
