@@ -256,7 +256,7 @@ def _gantt_figure(
     rows: Sequence[GanttRow], heights: NDArray[np.float64], handles: Sequence[Patch], *, titled: bool
 ) -> Axes:
     total = float(heights.sum())
-    inches = min(0.34, max(0.2, 8.0 / max(total, 1.0))) if total <= MOST_ROWS else max(9.0 / total, 0.04)
+    inches = max(min(0.34, 8.0 / max(total, 1.0)), 0.04)
     body = max(0.5, inches * total)
     label = max((len(row.label) for row in rows), default=1)
     width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -459,6 +460,23 @@ def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline], recorded: Re
 def test_crowded_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:
     """More boxes than have room for numbers."""
     assert_readable(gantt(timeline(), title=LONG).figure)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rows", "inches"), [(1, 0.5), (10, 3.4), (30, 8.0)])
+def test_charts_grow_with_their_rows(rows: int, inches: float) -> None:
+    """0.34 inches a row, at least half an inch and at most 8 inches together."""
+    ax = gantt(replayed("gpipe", rows, 1))
+    assert ax.get_position().height * ax.figure.get_figheight() == pytest.approx(inches)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("microbatches", "edge"), [(84, "none"), (83, "white")])
+def test_boxes_wider_than_three_points_have_an_edge(microbatches: int, edge: str) -> None:
+    """Boxes of a second on 504 points: 168 of them have three points each, 166 have more."""
+    ax = Figure(figsize=(10.0, 2.0)).add_axes((0.2, 0.2, 0.7, 0.5))
+    gantt(recurrence.replay(lower(build_schedule("gpipe", 1, microbatches), given_costs(1, 1.0, 1.0))), ax)
+    _, *boxes = ax.collections
+    assert [one.get_edgecolor().tolist() for one in boxes] == [to_rgba_array(edge).tolist()] * 2
+    assert [one.get_snap() for one in boxes] == [edge == "white"] * 2
 
 
 @pytest.mark.parametrize(
