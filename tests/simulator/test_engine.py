@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -590,3 +591,21 @@ def test_replays_repeat_to_the_bit() -> None:
     program = two_stages({(0, 1): (0,), (1, 0): (0,)}, 0.3, 1, "1f1b", 7)
     for contention in (False, True):
         assert bits(replay(program, contention=contention).end, replay(program, contention=contention).end)
+
+
+def test_simpy_replays_programs_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8,388,608 tasks are taken, one more is refused before anything is built."""
+
+    class Long:
+        def __init__(self, tasks: int) -> None:
+            self.tasks = tasks
+
+        def __len__(self) -> int:
+            return self.tasks
+
+    monkeypatch.setattr(
+        "simulator.engine._Run", lambda program, contention: SimpleNamespace(timeline=lambda: len(program))
+    )
+    assert replay(Long(8_388_608)) == 8_388_608  # type: ignore[arg-type, comparison-overlap]
+    with pytest.raises(ValueError, match="at most 8,388,608 tasks, got 8,388,609"):
+        replay(Long(8_388_609))  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from simulator import (
     schedule_families,
 )
 from simulator import engine as simpy_engine
+from simulator.schedule import check_size
 from tests.records import assert_text
 
 GOLDEN = Path(__file__).parent / "golden" / "schedules"
@@ -369,3 +371,17 @@ def test_reference_cases(shared_data: Path, engine: str) -> None:
             peaks = timeline.peak_in_flight(unit="samples").tolist()
             assert peaks == case["expected_peak_inflight_samples"], case["name"]
     assert known >= 64
+
+
+def test_sizes_of_schedules_are_checked_before_any_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """67,108,864 ops are the most, a forward and a backward of each stage and micro-batch, and 150 bytes of memory an op."""
+    memory = math.inf
+    monkeypatch.setattr("simulator.schedule._memory_bytes", lambda: memory)
+    check_size(4096, 8192)
+    with pytest.raises(ValueError, match=r"at most 67,108,864 ops: .* of 4096 stages and 8193 micro-batches are more"):
+        check_size(4096, 8193)
+    memory = 600.0
+    check_size(1, 2)
+    memory = 599.0
+    with pytest.raises(ValueError, match=r"of 1 stages and 2 micro-batches need about 5\.59e-07 GiB of memory, this"):
+        check_size(1, 2)

@@ -33,6 +33,28 @@ def test_a_uniform_chain_has_equal_layers() -> None:
     assert len({x.name for x in workload.layers}) == 5
 
 
+def test_figures_that_are_not_given() -> None:
+    """1 GFLOP, a million weights, 100,000 outputs, kept as they are; a spread of 1 changes nothing; one sample a mini-batch."""
+    (layer,) = uniform_chain(1).layers
+    figures = 1e9, 1_000_000, 1e5, 1e5
+    assert (layer.flop, layer.parameters, layer.output_elements, layer.stashed_elements) == figures
+    (layer,) = random_chain(1, np.random.default_rng(0), spread=1.0).layers
+    assert (layer.flop, layer.parameters, layer.output_elements, layer.stashed_elements) == figures
+    (layer,) = chain([2.0]).layers
+    assert (layer.parameters, layer.output_elements, layer.stashed_elements) == (0, 0.0, 0.0)
+    (layer,) = measured_chain([1.0], [2.0]).layers
+    assert (layer.parameters, layer.output_elements, layer.measured) == (0, 0.0, ((1.0, 1.0, 2.0),))
+    generator = np.random.default_rng(0)
+    made = uniform_chain(1), random_chain(1, generator), chain([2.0]), measured_chain([1.0], [2.0])
+    assert [workload.minibatch for workload in made] == [1, 1, 1, 1]
+    log_spread = np.log(np.array([x.flop for x in random_chain(400, generator, spread=3.0).layers]) / 1e9) / np.log(3.0)
+    assert -1.0 <= log_spread.min() < -0.95
+    assert 0.95 < log_spread.max() <= 1.0
+    wide = np.log([x.flop / 1e9 for x in random_chain(400, generator).layers]) / np.log(4.0)
+    assert -1.0 <= wide.min() < -0.95
+    assert 0.95 < wide.max() <= 1.0
+
+
 def test_a_random_chain_repeats_with_its_seed_and_stays_in_its_spread() -> None:
     """Same generator seed, same bits; factors between 1/4 and 4."""
     one, same, other = (random_chain(50, np.random.default_rng(seed)) for seed in (7, 7, 8))
