@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import Accelerator, GraphicsProcessor, Work
+from hardware_profiles.accelerator import PRECISION_BYTES
 from hardware_profiles.files import EfficiencyTables
 from hardware_profiles.gpu import (
     DEFAULT_EFFICIENCIES,
@@ -53,6 +55,12 @@ works = st.builds(
 )
 phases = st.sampled_from(["forward", "backward", "input_gradient", "weight_gradient"])
 precisions = st.sampled_from(["fp32", "fp16"])
+
+
+def test_bytes_of_an_element() -> None:
+    """As numpy stores them; bf16 is half of a single, tf32 is stored as one, fp8 is a byte."""
+    stored = {name: np.dtype(kind).itemsize for name, kind in (("fp32", "f4"), ("fp16", "f2"), ("int8", "i1"))}
+    assert stored | {"tf32": stored["fp32"], "bf16": stored["fp32"] // 2, "fp8": stored["int8"]} == PRECISION_BYTES
 
 
 def test_is_an_accelerator() -> None:
