@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,12 @@ def lines(text: str, *measured: str) -> list[str]:
     for pattern in measured:
         text = re.sub(pattern, marked, text)
     return [line.rstrip() for line in text.splitlines()]
+
+
+def ticking(step: float = 1.0) -> Callable[[], float]:
+    """A clock whose readings are 1, 2, 3, … steps apart, from 100 steps on: every span is its own, and the same in each run."""
+    readings = (100.0 * step + step * number * (number + 1) / 2 for number in count())
+    return lambda: next(readings)
 
 
 Recorded = Callable[..., None]

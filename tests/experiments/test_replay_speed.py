@@ -17,7 +17,7 @@ import simulator
 from experiments import replay_speed
 from experiments.replay_speed import build, on_channels, plain_lists, plain_replay
 from simulator import engine
-from tests.records import Recorded, lines
+from tests.records import Recorded, lines, ticking
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,31 @@ def test_document_and_tables(
 def test_one_size_is_measured_in_its_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """2 devices, 3 micro-batches: 12 ops, (3 + 1) 3 s and four transfers of 0.1 s; SimPy up to its limit only."""
-    for limit, simpy in ((12, True), (11, False)):
+    """2 devices, 3 micro-batches: 12 ops, (3 + 1) 3 s and four transfers of 0.1 s; SimPy up to its limit only.
+
+    Spans of the clock are 1, 2, 3, … s in turn: building, ordering, the least of three replays (of 4, 6 and 8), SimPy. Memory
+    is 1,000 KiB first and 3,400 at the end: 200 KiB an op.
+    """
+    for limit, simpy in ((12, 10.0), (11, None)):
+        sizes = iter((1000, 3400))
+        memory = SimpleNamespace(
+            RUSAGE_SELF=0, getrusage=lambda who, sizes=sizes: SimpleNamespace(ru_maxrss=next(sizes))
+        )
+        monkeypatch.setitem(sys.modules, "resource", memory)  # type: ignore[arg-type]
         monkeypatch.setattr(replay_speed, "SIMPY_OPS", limit)
         monkeypatch.setattr(replay_speed, "gc", SimpleNamespace(collect=lambda: None))
+        monkeypatch.setattr(replay_speed, "time", SimpleNamespace(process_time=ticking()))
         monkeypatch.setattr(sys, "argv", ["x", "--one", "2", "3"])
         assert replay_speed.main() == 0
-        row = json.loads(capsys.readouterr().out)
-        assert (row["devices"], row["microbatches"], row["ops"]) == (2, 3, 12)
-        assert row["makespan_seconds"] == pytest.approx(12.4)
-        assert (row["simpy_seconds"] is not None) is simpy
-        assert row["peak_bytes"] > 2**20
-        assert 0 <= row["bytes_per_op"] * row["ops"] < row["peak_bytes"]
-        assert min(row["build_seconds"], row["prepare_seconds"], row["replay_seconds"]) >= 0
+        assert json.loads(capsys.readouterr().out) == {
+            "devices": 2,
+            "microbatches": 3,
+            "ops": 12,
+            "build_seconds": 1.0,
+            "prepare_seconds": 2.0,
+            "replay_seconds": 4.0,
+            "simpy_seconds": simpy,
+            "peak_bytes": 3400 * 1024,
+            "bytes_per_op": 200.0 * 1024,
+            "makespan_seconds": pytest.approx(12.4),
+        }

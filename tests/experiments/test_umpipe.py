@@ -24,7 +24,7 @@ from planners.unequal import (
     random_problem,
 )
 from simulator import Problem, load_workload
-from tests.records import Recorded, lines
+from tests.records import Recorded, lines, ticking
 
 
 def plain(samples: int = 4, stages: int = 2, backward: float = 2.0) -> UnequalProblem:
@@ -47,6 +47,12 @@ def test_steady_state_counts_recomputation_and_links() -> None:
     assert umpipe_baselines.steady_seconds(slow, 2) == 20.0
     quick = problem_from_callables(4, [float] * 2, [float] * 2, [float], [float], recomputation="always")
     assert umpipe_baselines.steady_seconds(quick, 2) == 12.0
+
+
+def test_one_stage_has_a_size_too() -> None:
+    """GPipe on a single stage: whole seconds a sample and no overhead make every size as fast; the first is taken."""
+    problem = plain(stages=1)
+    assert umpipe_baselines.Partitions(problem).gpipe((2, 4)) == (problem, 2)
 
 
 def test_readings_are_gains_over_the_given_seconds() -> None:
@@ -183,6 +189,23 @@ def test_every_search_on_one_instance() -> None:
     evaluations, clock, above = umpipe_plots.convergence(instance.plan("DGAP"), instance.optimum)
     assert len(evaluations) == len(clock) == len(above) == 6
     assert sorted(above, reverse=True) == above
+
+
+def test_searches_are_timed_by_the_processors_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From before a search to behind it, at least a microsecond; an interrupted plan has none; accelerations are ratios."""
+    plan = UnequalPlan((1,), (1,), 2.0, 1.0, False, 1, 0.0)
+    clock = ticking(0.5)
+    monkeypatch.setattr(umpipe_searches, "time", SimpleNamespace(process_time=clock))
+    assert [umpipe_searches._timed(lambda: plan)[1] for _ in range(2)] == [0.5, 1.5]
+    monkeypatch.setattr(umpipe_searches, "time", SimpleNamespace(process_time=lambda: 7.0))
+    assert umpipe_searches._timed(lambda: plan) == (plan, 1e-6)
+    with pytest.raises(KeyboardInterrupt):
+        umpipe_searches._timed(lambda: replace(plan, interrupted=True))
+    seconds = {"DGAP": 6.0, "TiDGAP, unseeded": 1.5, "TiDGAP, compiled": 0.25}
+    instance = umpipe_searches.Instance(
+        "three", tuple(umpipe_searches.Found(name, plan, 0.0, cpu) for name, cpu in seconds.items())
+    )
+    assert (instance.acceleration, instance.compiled_acceleration, instance.optimum) == (4.0, 24.0, 2.0)
 
 
 def test_pymoo_makes_as_many_evaluations() -> None:
