@@ -218,13 +218,13 @@ def test_a_trace_notes_every_call(profiler: Any) -> None:
     def linear(one: Tensor, bias: Tensor | None = None) -> Tensor:
         result = Tensor(2, 8, grad_fn=node(one.grad_fn))
         for saved in (weight, one, one, Tensor(10)):
-            torch.saving[-1](saved)  # type: ignore[attr-defined]
+            torch.saving[-1](saved)
         return result
 
     layer, act = Linear({"w": weight}, linear), ReLU(run=lambda one: (Tensor(3, grad_fn=node(one.grad_fn)), "word"))
 
     def run(given: Tensor) -> Tensor:
-        torch.saving[-1](Tensor(1000))  # type: ignore[attr-defined]
+        torch.saving[-1](Tensor(1000))
         middle = layer(given)
         small, _ = act(middle)
         again = layer(small, bias=middle)

@@ -115,7 +115,7 @@ def test_one_size_is_measured_in_its_process(
         memory = SimpleNamespace(
             RUSAGE_SELF=0, getrusage=lambda who, sizes=sizes: SimpleNamespace(ru_maxrss=next(sizes))
         )
-        monkeypatch.setitem(sys.modules, "resource", memory)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "resource", memory)
         monkeypatch.setattr(replay_speed, "SIMPY_OPS", limit)
         monkeypatch.setattr(replay_speed, "gc", SimpleNamespace(collect=lambda: None))
         monkeypatch.setattr(replay_speed, "time", SimpleNamespace(process_time=ticking()))
