@@ -2,11 +2,12 @@
 
 In order: ops are copied to the replicas that share a micro-batch, each with its samples (`coverage`); an op waits for every op
 that delivers a sample that it covers (`waits`); blocking transfers become tasks of the compute lanes, the gradients of replicated
-stages are all-reduced bucket by bucket on a lane of their own, and a flushed mini-batch ends in one update a stage (`tasks`).
+stages are all-reduced bucket by bucket on a lane of their own, and a flushed mini-batch ends in one update a stage
+(`structure`). Seconds, bytes and devices come last (`fill`): plans of one structure are lowered once.
 """
 
 from __future__ import annotations
 
-from simulator.lowering.lower import COMMUNICATIONS, Communication, lower
+from simulator.lowering.lower import COMMUNICATIONS, Communication, lower, structure
 
-__all__ = ["COMMUNICATIONS", "Communication", "lower"]
+__all__ = ["COMMUNICATIONS", "Communication", "lower", "structure"]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs import Costs
 from simulator.ops import LETTERS, OpKind
 from simulator.schedule import Schedule, ScheduleError
 
@@ -171,35 +170,34 @@ def check_covered(ops: LaneOps, forward: Bounds) -> None:
             )
 
 
-def durations(ops: LaneOps, costs: Costs) -> NDArray[np.float64]:
-    """Seconds of each row, float64 [rows]; an op of no samples takes none."""
-    seconds = np.zeros(len(ops.stage), dtype=np.float64)
+Duration = tuple[OpKind, int, int]
+"""What durations are asked for together: kind, stage, replica."""
+
+
+def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDArray[np.int64]]]]:
+    """The distinct durations: the number of each row's, int32 [rows], and what is asked for, with its numbers of samples."""
+    number = np.zeros(len(ops.stage), dtype=np.int32)
+    asked: dict[Duration, list[int]] = {}
+    rows_of: dict[tuple[Duration, int], list[Rows]] = {}
     for stage, lanes in enumerate(ops.rows_of_stage):
         for lane, rows in lanes:
             kinds = ops.kind[rows]
-            for kind in np.unique(kinds):
+            for kind in np.unique(kinds).tolist():
                 chosen = rows[kinds == kind]
+                what = (OpKind(kind), stage, int(ops.lane_replica[lane]))
                 samples = ops.samples[chosen]
-                value = costs.seconds(OpKind(int(kind)), stage, int(ops.lane_replica[lane]), samples)
-                timeless = (samples == 0) & (kind <= OpKind.WEIGHT_GRADIENT)
-                seconds[chosen] = np.where(timeless, 0.0, value)
-    return seconds
-
-
-def split_durations(ops: LaneOps, seconds: NDArray[np.float64], costs: Costs) -> NDArray[np.float64]:
-    """Seconds of each row where a device is divided in fixed shares: forwards and backwards both take their sum.
-
-    seconds: float64 [rows], alone on the device. The forward lane has the share F / (F + B) of it: F / (F / (F + B)) = F + B.
-    """
-    longer = seconds.copy()
-    other = {OpKind.FORWARD: OpKind.BACKWARD, OpKind.BACKWARD: OpKind.FORWARD}
-    for stage, lanes in enumerate(ops.rows_of_stage):
-        for lane, rows in lanes:
-            for kind, beside in other.items():
-                chosen = rows[(ops.kind[rows] == kind) & (ops.samples[rows] > 0)]
-                if len(chosen):
-                    longer[chosen] += costs.seconds(beside, stage, int(ops.lane_replica[lane]), ops.samples[chosen])
-    return longer
+                sizes = asked.setdefault(what, [])
+                for size in samples[:1].tolist() if (samples == samples[0]).all() else np.unique(samples).tolist():
+                    if size not in sizes:
+                        sizes.append(size)
+                    rows_of.setdefault((what, size), []).append(chosen[samples == size])
+    count = 0
+    for what, sizes in asked.items():
+        for size in sizes:
+            for rows in rows_of[what, size]:
+                number[rows] = count
+            count += 1
+    return number, [(what, np.array(sizes, dtype=np.int64)) for what, sizes in asked.items()]
 
 
 def op_name(ops: LaneOps, row: int) -> str:

@@ -8,16 +8,10 @@ from typing import Literal, get_args
 import numpy as np
 
 from simulator.costs import Costs
-from simulator.lowering.coverage import (
-    check_covered,
-    check_same_samples,
-    copy_to_replicas,
-    durations,
-    sample_bounds,
-    split_durations,
-)
-from simulator.lowering.tasks import assemble
-from simulator.lowering.waits import add_credit, data_waits, sending_seconds, without_transfers
+from simulator.lowering.coverage import check_covered, check_same_samples, copy_to_replicas, sample_bounds
+from simulator.lowering.fill import fill
+from simulator.lowering.structure import Structure, assemble
+from simulator.lowering.waits import add_credit, data_waits
 from simulator.program import Program
 from simulator.schedule import Schedule
 
@@ -48,6 +42,35 @@ def lower(
     updates: a flushed schedule ends in an update op per stage (asynchronous schedules bring their own)
     Raises ValueError for sizes that do not fit the schedule, ScheduleError for an order that contradicts its data.
     """
+    layout = structure(
+        schedule,
+        buckets=[len(costs.buckets(stage)) for stage in range(schedule.stages)],
+        ties=[one.stages for one in costs.tied_reductions],
+        forward_sizes=forward_sizes,
+        backward_sizes=backward_sizes,
+        split_replicas=split_replicas,
+        communication=communication,
+        updates=updates,
+    )
+    return fill(layout, costs)
+
+
+def structure(
+    schedule: Schedule,
+    *,
+    buckets: Sequence[int],
+    ties: Sequence[tuple[int, ...]],
+    forward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    backward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    split_replicas: Sequence[int] | None = None,
+    communication: Communication = "overlapped",
+    updates: bool = False,
+) -> Structure:
+    """Lower a schedule to all that seconds, bytes and devices do not change, which `fill` does not do again.
+
+    buckets: of each stage, the gradient buckets that its replicas all-reduce; ties: stages of each tied reduction
+    The others, and what is raised, as of `lower`.
+    """
     if communication not in COMMUNICATIONS:
         raise ValueError(f"communication {communication!r} is unknown; choices: {', '.join(COMMUNICATIONS)}")
     forward = sample_bounds("forward sizes", forward_sizes, schedule)
@@ -56,17 +79,7 @@ def lower(
     replicas = np.ones(schedule.stages, dtype=np.int64) if split_replicas is None else np.asarray(split_replicas)
     ops = copy_to_replicas(schedule, replicas, forward, backward)
     check_covered(ops, forward)
-    waits = data_waits(ops, schedule.stages, costs)
-    seconds, least = durations(ops, costs), None
-    if schedule.lanes == "split":
-        seconds = split_durations(ops, seconds, costs)
-    if communication == "streaming":
-        least = np.maximum(seconds, sending_seconds(waits, len(seconds)))
-        if schedule.lanes != "shared":
-            seconds, least = least, None
-    if communication in ("streaming", "free"):
-        waits = without_transfers(waits)
+    waits = data_waits(ops, schedule.stages)
     if schedule.credit is not None:
         waits = add_credit(waits, ops, schedule.credit)
-    blocking = {"send-blocking": "send", "both-blocking": "both"}.get(communication)
-    return assemble(schedule, ops, waits, seconds, costs, least=least, blocking=blocking, updates=updates)
+    return assemble(schedule, ops, waits, buckets=buckets, ties=ties, communication=communication, updates=updates)

@@ -7,36 +7,37 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs import Costs, Transfer
 from simulator.lowering.coverage import LaneOps, Rows, op_name
 from simulator.ops import OpKind
 from simulator.schedule import ScheduleError
 
+Move = tuple[tuple[int, int], tuple[int, int], int]
+"""A transfer as costs are asked for it: from (stage, replica), to (stage, replica), samples."""
+
 
 @dataclass(slots=True)
 class Waits:
-    """Data dependencies between base rows; `transfer` indexes `transfers`, 0 for none."""
+    """Data dependencies between base rows; `transfer` numbers the `moves` from 1, 0 for none."""
 
     consumer: Rows
     producer: Rows
     transfer: NDArray[np.int32]
-    transfers: list[Transfer]
+    moves: tuple[Move, ...]
+
+    @property
+    def classes(self) -> int:
+        """Transfer classes, none among them."""
+        return len(self.moves) + 1
 
 
 class _TransferClasses:
-    """Numbers each distinct transfer once."""
+    """Numbers each distinct transfer once, from 1."""
 
-    def __init__(self, costs: Costs) -> None:
-        self._costs = costs
-        self._numbers: dict[tuple[tuple[int, int], tuple[int, int], int], int] = {}
-        self.transfers = [Transfer(0.0, 0.0)]
+    def __init__(self) -> None:
+        self.moves: dict[Move, int] = {}
 
     def number(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> int:
-        key = (source, target, samples)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.transfers)
-            self.transfers.append(self._costs.transfer(source, target, samples))
-        return self._numbers[key]
+        return self.moves.setdefault((source, target, samples), len(self.moves) + 1)
 
 
 @dataclass(slots=True)
@@ -71,9 +72,9 @@ def _covering(ops: LaneOps, stage: int, kinds: tuple[OpKind, ...]) -> _Covering:
 _GRADIENT_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
 
 
-def data_waits(ops: LaneOps, stages: int, costs: Costs) -> Waits:
+def data_waits(ops: LaneOps, stages: int) -> Waits:
     """Waits of every op for what it covers: activations from above, gradients from below, and what it stashed itself."""
-    classes = _TransferClasses(costs)
+    classes = _TransferClasses()
     consumers: list[Rows] = []
     producers: list[Rows] = []
     numbers: list[NDArray[np.int32]] = []
@@ -100,21 +101,14 @@ def data_waits(ops: LaneOps, stages: int, costs: Costs) -> Waits:
             if len(before[1].rows):
                 join(before[1], gradient, stage, stage - 1, "backward")
         before = (forward, gradient)
-    return Waits(np.concatenate(consumers), np.concatenate(producers), np.concatenate(numbers), classes.transfers)
+    return Waits(np.concatenate(consumers), np.concatenate(producers), np.concatenate(numbers), tuple(classes.moves))
 
 
-def sending_seconds(waits: Waits, rows: int) -> NDArray[np.float64]:
-    """Seconds that each row's result takes on its way, one transfer after the other, float64 [rows]."""
+def sendings(waits: Waits) -> tuple[Rows, Rows]:
+    """Rows that send, rising, and the transfer class of each thing that they send, rising for each row."""
     moving = np.flatnonzero(waits.transfer)
-    key = waits.producer[moving] * np.int64(len(waits.transfers)) + waits.transfer[moving]
-    _, first = np.unique(key, return_index=True)
-    seconds = np.array([one.seconds for one in waits.transfers])[waits.transfer[moving][first]]
-    return np.bincount(waits.producer[moving][first], weights=seconds, minlength=rows).astype(np.float64)
-
-
-def without_transfers(waits: Waits) -> Waits:
-    """The same waits with transfers that take no time and queue nowhere; their bytes are still counted."""
-    return replace(waits, transfers=[Transfer(0.0, one.size_bytes) for one in waits.transfers])
+    key = np.unique(waits.producer[moving] * np.int64(waits.classes) + waits.transfer[moving])
+    return key // waits.classes, key % waits.classes
 
 
 def add_credit(waits: Waits, ops: LaneOps, credit: NDArray[np.int32]) -> Waits:

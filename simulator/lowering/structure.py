@@ -1,19 +1,22 @@
-"""Tasks: the layout of a program: receives, parts of an op, sends; all-reduce lanes; updates at the end of lanes."""
+"""Structure: a schedule lowered to tasks and waits, without seconds, bytes and devices.
+
+The layout of a program: receives, parts of an op, sends; all-reduce lanes; updates at the end of lanes. What a task takes is the
+number of a value; `simulator.lowering.fill` asks the costs of a plan for the values.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs import Bucket, Costs, TiedReduction
-from simulator.lowering.coverage import LaneOps, Rows
-from simulator.lowering.waits import Waits
+from simulator.lowering.coverage import Duration, LaneOps, Rows, durations
+from simulator.lowering.waits import Move, Waits, sendings
 from simulator.ops import OpKind
-from simulator.program import LaneKind, Program
-from simulator.schedule import Schedule
+from simulator.schedule import Lanes, Schedule
 
 Columns = dict[str, NDArray[Any]]
 """Columns of the program, by name."""
@@ -22,81 +25,203 @@ Dependencies = tuple[Rows, Rows, NDArray[np.int32]]
 """Consuming task, producing task, transfer class."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """All of a program that seconds, bytes and devices do not change.
+
+    Columns as in `simulator.program.Program`, but for these:
+
+    value: int32 [tasks]; number of what the task takes. Values stand in this order: durations of ops, seconds of transfer
+        classes, buckets stage by stage, ties, parts of ops
+    asked: what durations the costs are asked for: (kind, stage, replica), numbers of samples
+    duration_of, sends_offsets, sends_class: of each duration of ops, the number of the asked one; and where an op takes at
+        least as long as its sending, the transfer classes that it sends: rows sends_offsets[d]:sends_offsets[d+1]; else empty
+    moves: transfer classes from 1: from (stage, replica), to (stage, replica), samples
+    free: transfers take no time and queue nowhere, though their bytes are counted
+    buckets: of each stage, how many its gradients are reduced in (0: not at all); ties: stages of each tied reduction
+    part_duration, part_bucket: int32 [parts]; the duration that is cut, and the bucket (over all stages) whose share is taken
+    lane_first: (stage, replica) of the head of each compute lane; lanes: how lanes of one device divide it, as in `Schedule`
+    reducing: the stage that each collective lane counts to
+    """
+
+    lane_offsets: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    stage: NDArray[np.int32]
+    microbatch: NDArray[np.int32]
+    replica: NDArray[np.int32]
+    first_sample: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    value: NDArray[np.int32]
+    dependency_offsets: NDArray[np.int64]
+    dependency: NDArray[np.int32]
+    transfer: NDArray[np.int32]
+    sends: NDArray[np.int32] | None
+    asked: tuple[tuple[Duration, NDArray[np.int64]], ...]
+    duration_of: NDArray[np.int64]
+    sends_offsets: NDArray[np.int64]
+    sends_class: NDArray[np.int64]
+    moves: tuple[Move, ...]
+    free: bool
+    buckets: tuple[int, ...]
+    ties: tuple[tuple[int, ...], ...]
+    part_duration: NDArray[np.int64]
+    part_bucket: NDArray[np.int64]
+    lane_first: tuple[tuple[int, int], ...]
+    reducing: tuple[int, ...]
+    lanes: Lanes | None
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
 def assemble(
     schedule: Schedule,
     ops: LaneOps,
     waits: Waits,
-    seconds: NDArray[np.float64],
-    costs: Costs,
     *,
-    least: NDArray[np.float64] | None,
-    blocking: str | None,
+    buckets: Sequence[int],
+    ties: Sequence[tuple[int, ...]],
+    communication: str,
     updates: bool,
-) -> Program:
-    """Lay the tasks out and write the program.
+) -> Structure:
+    """Lay the tasks out.
 
-    seconds: float64 [rows of `ops`]; least: as `Program.least_seconds`, by row of `ops`
-    blocking: None, "send" or "both" for transfers that occupy compute lanes
+    buckets: of each stage, used where it has replicas; ties: stages of each tied reduction
+    communication: as in `simulator.lowering.lower`
     """
-    reductions = _reductions(schedule, ops, costs)
-    ties = [_tied_rounds(schedule, ops, one) for one in costs.tied_reductions]
+    reductions = _reductions(schedule, ops, buckets)
+    of_stage = {one.stage: one.buckets for one in reductions}
+    buckets = [of_stage.get(stage, 0) for stage in range(schedule.stages)]
+    tied = [_tied_rounds(schedule, ops, stages) for stages in ties]
     parts = np.ones(len(ops.stage), dtype=np.int64)
     for reduction in reductions:
         for _, rows in reduction.rounds:
-            parts[rows] = len(reduction.buckets)
-    moves = _Moves(waits, blocking) if blocking and len(waits.transfers) > 1 else None
+            parts[rows] = reduction.buckets
+    blocking = {"send-blocking": "send", "both-blocking": "both"}.get(communication)
+    moves = _Moves(waits, blocking) if blocking and waits.moves else None
     trailing = _trailing_updates(ops) if updates and schedule.flush else []
-    reduce_lengths = [*(len(one.rounds) * len(one.buckets) for one in reductions), *(len(one.rounds) for one in ties)]
+    reduce_lengths = [*(len(one.rounds) * one.buckets for one in reductions), *(len(one.rounds) for one in tied)]
     layout = _lay_out(ops, parts, moves, trailing, reduce_lengths)
-    columns = _columns(ops, layout, seconds, least, parts, reductions)
+    values = _Values(ops, waits, trailing, buckets, ties=len(ties), streaming=communication == "streaming")
+    columns = _columns(ops, layout, values, reductions)
 
     depend: list[Dependencies] = []
     if moves is None:
         depend.append((layout.main[waits.consumer], layout.last[waits.producer], waits.transfer))
     else:
         columns["sends"] = np.zeros(layout.tasks, dtype=np.int32)
-        depend.append(_blocking_tasks(waits, moves, layout, columns))
+        depend.append(_blocking_tasks(waits, moves, layout, columns, values))
         still = waits.transfer == 0
         depend.append((layout.main[waits.consumer[still]], layout.last[waits.producer[still]], waits.transfer[still]))
     final_reduce: dict[tuple[int, int], int] = {}
     for number, reduction in enumerate(reductions):
         first = int(layout.lane_offsets[ops.lanes + number])
-        depend.extend(_reduce_tasks(reduction, first, layout, columns, final_reduce))
-    _write_updates(ops, trailing, layout, columns, costs)
+        depend.extend(_reduce_tasks(reduction, first, layout, columns, values, final_reduce))
+    _write_updates(ops, trailing, layout, columns, values)
     depend.extend(_update_waits(schedule, ops, trailing, layout, reductions, final_reduce))
-    for number, tie in enumerate(ties, start=ops.lanes + len(reductions)):
-        depend.extend(_tied_tasks(schedule, ops, tie, int(layout.lane_offsets[number]), layout, columns, trailing))
+    for number, tie in enumerate(tied):
+        first = int(layout.lane_offsets[ops.lanes + len(reductions) + number])
+        columns["value"][first : first + len(tie.rounds)] = values.first_tie + number
+        depend.extend(_tied_tasks(schedule, ops, tie, first, layout, columns, trailing))
     offsets, dependency, transfer = _by_consumer(layout.tasks, depend)
-    lane_device = _lane_devices(ops, costs, [*(one.stage for one in reductions), *(one.cost.stages[0] for one in ties)])
-    lane_sharing = np.full(ops.lanes + len(reductions) + len(ties), -1, dtype=np.int32)
-    if schedule.lanes == "shared":
-        lane_sharing[: ops.lanes] = lane_device[: ops.lanes]
-    return Program(
+    heads = np.minimum(ops.lane_offsets[:-1], len(ops.stage) - 1)
+    return Structure(
         lane_offsets=layout.lane_offsets,
-        lane_device=lane_device,
-        lane_kind=np.repeat(
-            np.array([LaneKind.COMPUTE, LaneKind.COLLECTIVE], dtype=np.int8), [ops.lanes, len(reductions) + len(ties)]
-        ),
-        lane_sharing=lane_sharing,
-        **columns,
+        kind=columns["kind"],
+        stage=columns["stage"],
+        microbatch=columns["microbatch"],
+        replica=columns["replica"],
+        first_sample=columns["first_sample"],
+        samples=columns["samples"],
+        value=columns["value"],
         dependency_offsets=offsets,
         dependency=dependency,
         transfer=transfer,
-        transfer_seconds=np.array([one.seconds for one in waits.transfers], dtype=np.float64),
-        transfer_bytes=np.array([one.size_bytes for one in waits.transfers], dtype=np.float64),
-        transfer_route=tuple(one.route for one in waits.transfers),
-        lane_route=(
-            *((),) * ops.lanes,
-            *(reduction.buckets[0].route for reduction in reductions),
-            *(tie.cost.route for tie in ties),
-        ),
-        channels=tuple(costs.channels),
-        lane_occupancy=(
-            *((),) * ops.lanes,
-            *(reduction.buckets[0].occupancy for reduction in reductions),
-            *(tie.cost.occupancy for tie in ties),
-        ),
+        sends=columns.get("sends"),
+        asked=values.asked,
+        duration_of=values.duration_of,
+        sends_offsets=values.sends_offsets,
+        sends_class=values.sends_class,
+        moves=waits.moves,
+        free=communication in ("streaming", "free"),
+        buckets=tuple(buckets),
+        ties=tuple(ties),
+        part_duration=np.array([one for one, _ in values.parts], dtype=np.int64),
+        part_bucket=np.array([one for _, one in values.parts], dtype=np.int64),
+        lane_first=tuple(zip(ops.stage[heads].tolist(), ops.lane_replica.tolist(), strict=True)),
+        reducing=(*(one.stage for one in reductions), *(one.stages[0] for one in tied)),
+        lanes=schedule.lanes,
     )
+
+
+class _Values:
+    """Numbers of the values of a structure.
+
+    of_row: int32 [rows of ops]; the others as in `Structure`; first_*: where each sort of value begins
+    """
+
+    def __init__(
+        self,
+        ops: LaneOps,
+        waits: Waits,
+        trailing: list[tuple[int, int]],
+        buckets: Sequence[int],
+        *,
+        ties: int,
+        streaming: bool,
+    ) -> None:
+        self.of_row, asked = durations(ops)
+        count = sum(len(samples) for _, samples in asked)
+        self.duration_of = np.arange(count)
+        self.sends_offsets, self.sends_class = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        if streaming:
+            self._tell_by_sending(*sendings(waits), waits.classes)
+        self._update: dict[tuple[int, int], int] = {}
+        one = np.ones(1, dtype=np.int64)
+        for lane, stage in trailing:
+            replica = int(ops.lane_replica[lane])
+            if (stage, replica) not in self._update:
+                self._update[stage, replica] = len(self.duration_of) + len(self._update)
+                asked.append(((OpKind.UPDATE, stage, replica), one))
+        own = np.arange(count, count + len(self._update))
+        self.duration_of = np.concatenate([self.duration_of, own])
+        if streaming:
+            last = np.full(len(self._update), self.sends_offsets[-1])
+            self.sends_offsets = np.concatenate([self.sends_offsets, last])
+        self.asked = tuple(asked)
+        self.first_transfer = len(self.duration_of)
+        self.first_bucket = self.first_transfer + waits.classes
+        self.bucket_of_stage = np.concatenate([[0], np.cumsum(buckets, dtype=np.int64)])
+        self.first_tie = self.first_bucket + int(self.bucket_of_stage[-1])
+        self._first_part = self.first_tie + ties
+        self.parts: dict[tuple[int, int], int] = {}
+
+    def _tell_by_sending(self, rows: Rows, classes: Rows, count: int) -> None:
+        """Tell durations apart by what their ops send, so that a duration and its sending are one value."""
+        sent = np.bincount(rows, minlength=len(self.of_row))
+        signature = np.zeros(len(self.of_row), dtype=np.int64)
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(sent) - sent, sent)
+        for position in range(int(sent.max(initial=0))):
+            here = place == position
+            following = np.zeros(len(self.of_row), dtype=np.int64)
+            following[rows[here]] = classes[here]
+            _, signature = np.unique(signature * count + following, return_inverse=True)
+        key = self.of_row.astype(np.int64) * (int(signature.max(initial=0)) + 1) + signature
+        _, first, number = np.unique(key, return_index=True, return_inverse=True)
+        begins = np.cumsum(sent) - sent
+        self.duration_of = self.of_row[first].astype(np.int64)
+        self.sends_offsets = np.concatenate([[0], np.cumsum(sent[first])]).astype(np.int64)
+        held = [classes[begins[row] : begins[row] + sent[row]] for row in first.tolist()]
+        self.sends_class = np.concatenate(held) if held else classes[:0]
+        self.of_row = number.astype(np.int32)
+
+    def update(self, stage: int, replica: int) -> int:
+        """Value of the update that ends a lane."""
+        return self._update[stage, replica]
+
+    def part(self, duration: int, bucket: int) -> int:
+        """Value of the part of a duration that ends with a bucket."""
+        return self._first_part + self.parts.setdefault((duration, bucket), len(self.parts))
 
 
 # ---- blocking transfers ---------------------------------------------------------------------------------------------
@@ -112,7 +237,7 @@ class _Moves:
     def __init__(self, waits: Waits, blocking: str) -> None:
         self.moving = np.flatnonzero(waits.transfer)
         producer, consumer = waits.producer[self.moving], waits.consumer[self.moving]
-        key = producer * np.int64(len(waits.transfers)) + waits.transfer[self.moving]
+        key = producer * np.int64(waits.classes) + waits.transfer[self.moving]
         _, first, self.send_of_wait = np.unique(key, return_index=True, return_inverse=True)
         self.send_row, self.send_class = producer[first], waits.transfer[self.moving][first]
         order = np.lexsort((consumer, self.send_of_wait))
@@ -123,17 +248,16 @@ class _Moves:
         self.send_of_receive = self.send_of_wait[chosen]
 
 
-def _blocking_tasks(waits: Waits, moves: _Moves, layout: _Layout, columns: Columns) -> Dependencies:
+def _blocking_tasks(waits: Waits, moves: _Moves, layout: _Layout, columns: Columns, values: _Values) -> Dependencies:
     """Write send and receive tasks; returns who waits for the sends."""
-    duration = np.array([one.seconds for one in waits.transfers])
     send = layout.last[moves.send_row] + 1 + _rank_within(moves.send_row)
     columns["kind"][send] = OpKind.SEND
-    columns["seconds"][send] = duration[moves.send_class]
+    columns["value"][send] = values.first_transfer + moves.send_class
     columns["sends"][send] = moves.send_class
     if len(moves.receive_row):
         receive = layout.first[moves.receive_row] + _rank_within(moves.receive_row)
         columns["kind"][receive] = OpKind.RECEIVE
-        columns["seconds"][receive] = duration[moves.receive_class]
+        columns["value"][receive] = values.first_transfer + moves.receive_class
         return receive, send[moves.send_of_receive], np.zeros(len(receive), dtype=np.int32)
     consumer = layout.main[waits.consumer[moves.moving]]
     return consumer, send[moves.send_of_wait], np.zeros(len(consumer), dtype=np.int32)
@@ -147,17 +271,16 @@ class _Reduction:
     """All-reduce of one replicated stage: its buckets, and rounds of (number, rows whose gradients complete the round)."""
 
     stage: int
-    buckets: tuple[Bucket, ...]
+    buckets: int
     rounds: list[tuple[int, Rows]]
 
 
-def _reductions(schedule: Schedule, ops: LaneOps, costs: Costs) -> list[_Reduction]:
-    found = []
-    for stage, lanes in enumerate(ops.rows_of_stage):
-        buckets = costs.buckets(stage) if len({int(ops.lane_replica[lane]) for lane, _ in lanes}) > 1 else ()
-        if buckets:
-            found.append(_Reduction(stage, buckets, _rounds(schedule, ops, stage)))
-    return found
+def _reductions(schedule: Schedule, ops: LaneOps, buckets: Sequence[int]) -> list[_Reduction]:
+    return [
+        _Reduction(stage, count, _rounds(schedule, ops, stage))
+        for stage, count in enumerate(buckets)
+        if count and len({int(ops.lane_replica[lane]) for lane, _ in ops.rows_of_stage[stage]}) > 1
+    ]
 
 
 def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Rows]]:
@@ -204,20 +327,22 @@ def _reduce_tasks(
     first: int,
     layout: _Layout,
     columns: Columns,
+    values: _Values,
     final: dict[tuple[int, int], int],
 ) -> list[Dependencies]:
     """Write a lane of all-reduces, bucket by bucket, round by round; a bucket waits for its part of every replica's backward."""
     buckets, rounds = reduction.buckets, reduction.rounds
-    tasks = slice(first, first + len(rounds) * len(buckets))
+    tasks = slice(first, first + len(rounds) * buckets)
     columns["kind"][tasks] = OpKind.REDUCE
     columns["stage"][tasks] = reduction.stage
-    columns["microbatch"][tasks] = np.repeat([number for number, _ in rounds], len(buckets))
-    columns["seconds"][tasks] = np.tile([bucket.seconds for bucket in buckets], len(rounds))
+    columns["microbatch"][tasks] = np.repeat([number for number, _ in rounds], buckets)
+    begin = values.first_bucket + int(values.bucket_of_stage[reduction.stage])
+    columns["value"][tasks] = np.tile(np.arange(begin, begin + buckets), len(rounds))
     depend: list[Dependencies] = []
     for position, (number, rows) in enumerate(rounds):
-        task = first + position * len(buckets)
-        final[reduction.stage, number] = task + len(buckets) - 1
-        for bucket in range(len(buckets)):
+        task = first + position * buckets
+        final[reduction.stage, number] = task + buckets - 1
+        for bucket in range(buckets):
             zero = np.zeros(len(rows), dtype=np.int32)
             depend.append((np.full(len(rows), task + bucket), layout.main[rows] + bucket, zero))
     return depend
@@ -231,15 +356,15 @@ class _TiedRounds:
     sum; the others take it with their next update after that.
     """
 
-    cost: TiedReduction
+    stages: tuple[int, ...]
     rounds: list[tuple[Rows, int]]
 
 
-def _tied_rounds(schedule: Schedule, ops: LaneOps, cost: TiedReduction) -> _TiedRounds:
+def _tied_rounds(schedule: Schedule, ops: LaneOps, stages: tuple[int, ...]) -> _TiedRounds:
     """Flushed: one round, the last gradient of each lane. Asynchronous: as often as the stage with the fewest rounds has one."""
-    own = [_rounds(schedule, ops, stage) for stage in cost.stages]
+    own = [_rounds(schedule, ops, stage) for stage in stages]
     if schedule.flush:
-        return _TiedRounds(cost, [(np.concatenate([rows for _, rows in (one[0] for one in own)]), 0)])
+        return _TiedRounds(stages, [(np.concatenate([rows for _, rows in (one[0] for one in own)]), 0)])
     ends = [np.array([ops.microbatch[rows].max() for _, rows in rounds]) for rounds in own]
     found = []
     for end in min(ends, key=len):
@@ -251,7 +376,7 @@ def _tied_rounds(schedule: Schedule, ops: LaneOps, cost: TiedReduction) -> _Tied
         waiting = int((ends[0] < end).sum())
         if waiting < len(own[0]):
             found.append((np.concatenate(rows), own[0][waiting][0]))
-    return _TiedRounds(cost, found)
+    return _TiedRounds(stages, found)
 
 
 def _tied_tasks(
@@ -266,20 +391,19 @@ def _tied_tasks(
     """Write a lane of all-reduces, one a round; each waits for the stages' gradients, and updates wait for it."""
     tasks = slice(first, first + len(tie.rounds))
     columns["kind"][tasks] = OpKind.REDUCE
-    columns["stage"][tasks] = tie.cost.stages[0]
+    columns["stage"][tasks] = tie.stages[0]
     columns["microbatch"][tasks] = [number for _, number in tie.rounds]
-    columns["seconds"][tasks] = tie.cost.seconds
     depend: list[Dependencies] = []
     for task, (rows, number) in enumerate(tie.rounds, start=first):
         if schedule.flush:
             updates = [
-                place for (_, stage), place in zip(trailing, layout.trailing, strict=True) if stage in tie.cost.stages
+                place for (_, stage), place in zip(trailing, layout.trailing, strict=True) if stage in tie.stages
             ]
         else:
             updates = []
-            for _, held in ops.rows_of_stage[tie.cost.stages[0]]:
+            for _, held in ops.rows_of_stage[tie.stages[0]]:
                 updating = held[ops.kind[held] == OpKind.UPDATE]
-                chosen = updating[_round_of_update(schedule, ops, tie.cost.stages[0], updating) == number]
+                chosen = updating[_round_of_update(schedule, ops, tie.stages[0], updating) == number]
                 updates.extend(layout.main[chosen].tolist())
         depend.append((np.full(len(rows), task), layout.last[rows], np.zeros(len(rows), dtype=np.int32)))
         depend.append(
@@ -299,15 +423,14 @@ def _trailing_updates(ops: LaneOps) -> list[tuple[int, int]]:
 
 
 def _write_updates(
-    ops: LaneOps, trailing: list[tuple[int, int]], layout: _Layout, columns: Columns, costs: Costs
+    ops: LaneOps, trailing: list[tuple[int, int]], layout: _Layout, columns: Columns, values: _Values
 ) -> None:
-    one = np.ones(1, dtype=np.int64)
     for (lane, stage), task in zip(trailing, layout.trailing, strict=True):
         replica = int(ops.lane_replica[lane])
         columns["kind"][task] = OpKind.UPDATE
         columns["stage"][task] = stage
         columns["replica"][task] = replica
-        columns["seconds"][task] = costs.seconds(OpKind.UPDATE, stage, replica, one)[0]
+        columns["value"][task] = values.update(stage, replica)
 
 
 def _update_waits(
@@ -387,12 +510,10 @@ def _lay_out(
 def _columns(
     ops: LaneOps,
     layout: _Layout,
-    seconds: NDArray[np.float64],
-    least: NDArray[np.float64] | None,
-    parts: Rows,
+    values: _Values,
     reductions: list[_Reduction],
 ) -> Columns:
-    """Columns of the program with every row's op in all of its tasks; parts of a backward take their share of its seconds."""
+    """Columns of the program with every row's op in all of its tasks; parts of a backward take their share of it."""
     lane_of_row = np.repeat(np.arange(ops.lanes, dtype=np.int32), np.diff(ops.lane_offsets))
     source: Columns = {
         "kind": ops.kind,
@@ -401,35 +522,25 @@ def _columns(
         "replica": ops.lane_replica[lane_of_row],
         "first_sample": ops.first,
         "samples": ops.samples,
-        "seconds": seconds,
+        "value": values.of_row,
     }
-    if least is not None:
-        source["least_seconds"] = least
     if layout.tasks == len(ops.stage):
         return source
     within = np.arange(int(layout.width.sum())) - np.repeat(np.cumsum(layout.width) - layout.width, layout.width)
     target = np.repeat(layout.first, layout.width) + within
     columns: Columns = {}
-    for name, values in source.items():
-        columns[name] = np.zeros(layout.tasks, dtype=values.dtype)
-        columns[name][target] = np.repeat(values, layout.width)
+    for name, held in source.items():
+        columns[name] = np.zeros(layout.tasks, dtype=held.dtype)
+        columns[name][target] = np.repeat(held, layout.width)
     for reduction in reductions:
-        shares = np.array([bucket.share for bucket in reduction.buckets])
+        first = int(values.bucket_of_stage[reduction.stage])
         for _, rows in reduction.rounds:
-            tasks = layout.main[rows][:, None] + np.arange(len(shares))
-            columns["seconds"][tasks] = seconds[rows][:, None] * shares
-            if least is not None:
-                columns["least_seconds"][tasks] = least[rows][:, None] * shares
+            tasks = layout.main[rows][:, None] + np.arange(reduction.buckets)
+            columns["value"][tasks] = [
+                [values.part(duration, first + bucket) for bucket in range(reduction.buckets)]
+                for duration in values.of_row[rows].tolist()
+            ]
     return columns
-
-
-def _lane_devices(ops: LaneOps, costs: Costs, reducing: list[int]) -> NDArray[np.int32]:
-    """Device of each lane: that of its ops; an all-reduce lane counts to its (first) stage's first replica."""
-    devices = [
-        costs.device(int(ops.stage[head]), int(replica))
-        for head, replica in zip(np.minimum(ops.lane_offsets[:-1], len(ops.stage) - 1), ops.lane_replica, strict=True)
-    ]
-    return np.array([*devices, *(costs.device(stage, 0) for stage in reducing)], dtype=np.int32)
 
 
 def _rank_within(values: Rows) -> Rows:

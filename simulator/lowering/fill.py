@@ -1,0 +1,101 @@
+"""Fill: seconds, bytes and devices of a plan into its structure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs import Costs, Transfer
+from simulator.lowering.structure import Structure
+from simulator.ops import OpKind
+from simulator.program import LaneKind, Program
+
+Values = NDArray[np.float64]
+
+_BESIDE = {OpKind.FORWARD: OpKind.BACKWARD, OpKind.BACKWARD: OpKind.FORWARD}
+"""What runs on the other lane of a device that is divided in fixed shares."""
+
+
+def fill(structure: Structure, costs: Costs) -> Program:
+    """The program of a structure with these costs."""
+    transfers = [Transfer(0.0, 0.0), *(costs.transfer(*move) for move in structure.moves)]
+    seconds = np.array([one.seconds for one in transfers])
+    reductions = [costs.buckets(stage)[0] for stage, count in enumerate(structure.buckets) if count]
+    collectives = [*reductions, *costs.tied_reductions]
+    values, least = values_of(structure, costs, seconds)
+    compute = len(structure.lane_first)
+    device = [
+        *(costs.device(*one) for one in structure.lane_first),
+        *(costs.device(one, 0) for one in structure.reducing),
+    ]
+    lane_device = np.array(device, dtype=np.int32)
+    lane_sharing = np.full(len(lane_device), -1, dtype=np.int32)
+    if structure.lanes == "shared":
+        lane_sharing[:compute] = lane_device[:compute]
+    kinds = np.array([LaneKind.COMPUTE, LaneKind.COLLECTIVE], dtype=np.int8)
+    return Program(
+        lane_offsets=structure.lane_offsets,
+        lane_device=lane_device,
+        lane_kind=np.repeat(kinds, [compute, len(structure.reducing)]),
+        lane_sharing=lane_sharing,
+        kind=structure.kind,
+        stage=structure.stage,
+        microbatch=structure.microbatch,
+        replica=structure.replica,
+        first_sample=structure.first_sample,
+        samples=structure.samples,
+        seconds=values[structure.value],
+        dependency_offsets=structure.dependency_offsets,
+        dependency=structure.dependency,
+        transfer=structure.transfer,
+        transfer_seconds=np.zeros_like(seconds) if structure.free else seconds,
+        transfer_bytes=np.array([one.size_bytes for one in transfers]),
+        transfer_route=tuple(() if structure.free else one.route for one in transfers),
+        lane_route=(*((),) * compute, *(one.route for one in collectives)),
+        channels=tuple(costs.channels),
+        lane_occupancy=(*((),) * compute, *(one.occupancy for one in collectives)),
+        least_seconds=None if least is None else least[structure.value],
+        sends=structure.sends,
+    )
+
+
+def values_of(structure: Structure, costs: Costs, transfer_seconds: Values) -> tuple[Values, Values | None]:
+    """The values of a structure, and the least that tasks take on lanes that share a device (None: no more than that).
+
+    transfer_seconds: float64 [transfer classes]
+    """
+    asked = np.concatenate([_durations(structure, costs, *one) for one in structure.asked])
+    durations = asked[structure.duration_of]
+    least = None
+    if len(structure.sends_offsets):
+        sender = np.repeat(np.arange(len(durations)), np.diff(structure.sends_offsets))
+        sent = np.bincount(sender, weights=transfer_seconds[structure.sends_class], minlength=len(durations))
+        least = np.maximum(durations, sent)
+        if structure.lanes != "shared":
+            durations, least = least, None
+    buckets = [one for stage, count in enumerate(structure.buckets) if count for one in costs.buckets(stage)]
+    shares = np.array([one.share for one in buckets])[structure.part_bucket] if buckets else np.zeros(0)
+    beside = [
+        transfer_seconds,
+        np.array([one.seconds for one in buckets]),
+        np.array([one.seconds for one in costs.tied_reductions]),
+    ]
+    values = np.concatenate([durations, *beside, durations[structure.part_duration] * shares])
+    if least is not None:
+        least = np.concatenate([least, *beside, least[structure.part_duration] * shares])
+    return values, least
+
+
+def _durations(structure: Structure, costs: Costs, what: tuple[OpKind, int, int], samples: NDArray[np.int64]) -> Values:
+    """Durations of one kind, stage and replica for numbers of samples; an op of no samples takes none.
+
+    Where a device is divided in fixed shares, forwards and backwards both take their sum: the forward lane has the share
+    F / (F + B) of the device, and F / (F / (F + B)) = F + B.
+    """
+    kind, stage, replica = what
+    seconds = costs.seconds(kind, stage, replica, samples)
+    if structure.lanes == "split" and kind in _BESIDE:
+        seconds = seconds + costs.seconds(_BESIDE[kind], stage, replica, samples)
+    if kind <= OpKind.WEIGHT_GRADIENT:
+        seconds = np.where(samples == 0, 0.0, seconds)
+    return seconds
