@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
-from simulator.layer_costs import LayerCosts
 from simulator.ops import OpKind
 from simulator.plan import Plan
 from simulator.plan_costs import PlanCosts
@@ -72,15 +71,15 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
     sender, and from its departure to the start of the consumer on the receiver (which then stashes what it needs): the
     boundary tensor.
+    Everything is counted in whole bytes, rounded up, so that a sum is the same in whatever order it is taken.
     At one moment ops and transfers that end free memory before those that begin take it; what takes no time at all comes in
     between, in the order of the tasks.
     """
-    problem, plan, layers = costs.problem, costs.plan, costs.layers
+    problem, plan = costs.problem, costs.plan
     events: dict[int, list[_Changes]] = {device: [] for device in plan.devices}
     static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
     ruled = _ruled_copies(timeline, plan, problem.weight_versions)
     for number, stage in enumerate(plan.stages):
-        held = np.array(stage.layers, dtype=np.int64)
         elements = costs.weight_elements[number]
         copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
         for replica, device in enumerate(stage.devices):
@@ -88,7 +87,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
             static[device] += _always_there(
                 elements, problem.element_bytes, problem.optimizer_bytes, copies[replica], gradients
             )
-            _activation_events(events[device], costs, layers, timeline, number, replica, held)
+            _activation_events(events[device], costs, timeline, number, replica)
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     return tuple(
@@ -100,11 +99,9 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
 def _always_there(
     elements: float, element_bytes: int, optimizer_bytes: float, copies: int, gradients: int
 ) -> NDArray[np.float64]:
+    weights = np.ceil(elements * element_bytes)
     row = np.zeros(len(CATEGORIES))
-    row[0] = elements * element_bytes
-    row[1] = elements * element_bytes * (copies - 1)
-    row[2] = elements * element_bytes * gradients
-    row[3] = elements * optimizer_bytes
+    row[:4] = weights, weights * (copies - 1), weights * gradients, np.ceil(elements * optimizer_bytes)
     return row
 
 
@@ -181,43 +178,63 @@ def _at_ends(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np
 def _activation_events(
     events: list[_Changes],
     costs: PlanCosts,
-    layers: LayerCosts,
     timeline: Timeline,
     stage: int,
     replica: int,
-    held: NDArray[np.int64],
 ) -> None:
     rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute())
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
-    stash = float(layers.stashed_bytes[held].sum())
-    recompute = costs.recomputes(stage)
-    kept = costs.boundary_bytes[stage - 1] if recompute and stage else (0.0 if recompute else stash)
+    kept, again = stage_bytes(costs, stage)
     activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
     forward = kind == OpKind.FORWARD
     events.append((*_at_starts(timeline, rows[forward]), activations, samples[forward] * kept))
     done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
-    freed = samples * _share_of_parts(timeline.microbatch[rows], done)
-    events.append((*_at_ends(timeline, rows[done]), activations, -freed[done] * kept))
-    if recompute:
+    part, parts = parts_of(timeline.microbatch[rows], done)
+    ends = _at_ends(timeline, rows[done])
+    events.append((*ends, activations, -whole_part(samples[done] * kept, part[done], parts[done])))
+    if again:
         begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
         begun = begun[first]  # the first part of a backward runs forward again, for all parts
-        events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * stash))
-        events.append((*_at_ends(timeline, rows[done]), workspace, -freed[done] * stash))
+        events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * again))
+        events.append((*ends, workspace, -whole_part(samples[done] * again, part[done], parts[done])))
 
 
-def _share_of_parts(microbatch: NDArray[np.int32], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """1 / (chosen rows of the micro-batch), float64 [rows]: the parts of a backward that all-reduce splits make one together."""
-    if not chosen.any():
-        return np.zeros(len(microbatch))
-    counts = np.bincount(microbatch[chosen], minlength=int(microbatch.max()) + 1)
-    return 1.0 / np.maximum(counts[microbatch], 1)
+def stage_bytes(costs: PlanCosts, stage: int) -> tuple[float, float]:
+    """Whole bytes a sample that a stage keeps from forward to backward, and that its backward makes again (0: none).
+
+    What its layers stash; or where the stage recomputes its input alone (the network's input is kept by nobody), and the stash
+    comes back during backward.
+    """
+    stash = float(np.ceil(costs.layers.stashed_bytes[list(costs.plan.stages[stage].layers)].sum()))
+    if not costs.recomputes(stage):
+        return stash, 0.0
+    return (float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0), stash
+
+
+def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each chosen row, how many of its group stand before it, and how many there are; int64 [rows], 0 and 1 for the others.
+
+    All-reduce splits a backward into parts that make one together.
+    """
+    part, parts = np.zeros(len(group), dtype=np.int64), np.ones(len(group), dtype=np.int64)
+    rows = np.flatnonzero(chosen)
+    order = rows[np.argsort(group[rows], kind="stable")]
+    _, first, count = np.unique(group[order], return_index=True, return_counts=True)
+    part[order] = np.arange(len(order)) - np.repeat(first, count)
+    parts[order] = np.repeat(count, count)
+    return part, parts
+
+
+def whole_part(amount: NDArray[np.float64], part: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes of each part of an amount of whole bytes: whole bytes, too, which sum to the amount."""
+    return np.floor(amount * (part + 1) / parts) - np.floor(amount * part / parts)
 
 
 def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> None:
     buffers = CATEGORIES.index("buffers")
     transfers = timeline.transfers
-    size = transfers.size_bytes
+    size = np.ceil(transfers.size_bytes)
     source, target = timeline.device[transfers.producer], timeline.device[transfers.consumer]
     made, places = _at_ends(timeline, transfers.producer)
     used, places_used = _at_starts(timeline, transfers.consumer)
@@ -244,6 +261,4 @@ def _device_memory(
     steps[0] = static
     steps[np.arange(1, len(times) + 1), category] = change
     levels = np.cumsum(steps, axis=0)
-    # Sums of many additions leave residues of a few bytes where nothing is held.
-    levels[np.abs(levels) < 1e-6 * max(1.0, float(np.abs(change).max(initial=0.0)))] = 0.0
     return DeviceMemory(device, capacity, np.concatenate([[0.0], times, [horizon]]), np.vstack([levels, levels[-1:]]))

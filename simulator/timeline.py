@@ -234,25 +234,37 @@ def _transfers(
     end: NDArray[np.float64],
     arrival: NDArray[np.float64] | None,
 ) -> Transfers:
-    consumers = np.repeat(np.arange(len(program), dtype=np.int32), np.diff(program.dependency_offsets))
+    moves = moves_of(program)
+    size = program.transfer_bytes[moves.transfer]
     if program.sends is not None:
-        return _blocking_transfers(program, consumers, start, end)
-    moving = np.flatnonzero(program.transfer)
-    consumer = consumers[moving]
-    producer = program.dependency[moving]
-    key = producer.astype(np.int64) * program.lanes + lane[consumer]
-    _, first = np.unique(key, return_index=True)
-    rows, consumer, producer = moving[first], consumer[first], producer[first]
-    classes = program.transfer[rows]
-    reached = end[producer] + program.transfer_seconds[classes] if arrival is None else arrival[rows]
-    return Transfers(producer, consumer, end[producer], reached, program.transfer_bytes[classes])
+        return Transfers(moves.producer, moves.consumer, start[moves.row], end[moves.row], size)
+    made = end[moves.producer]
+    reached = made + program.transfer_seconds[moves.transfer] if arrival is None else arrival[moves.row]
+    return Transfers(moves.producer, moves.consumer, made, reached, size)
 
 
-def _blocking_transfers(
-    program: Program, consumers: NDArray[np.int32], start: NDArray[np.float64], end: NDArray[np.float64]
-) -> Transfers:
-    """Transfers that are tasks: from the start to the end of the send, for the first op behind its receive."""
-    assert program.sends is not None
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """The transfers of a program, one row each, as in `Transfers`; transfer: int32, their classes.
+
+    row: int64; the dependency that each serves, or where transfers occupy lanes (`Program.sends`) the task that sends
+    """
+
+    producer: NDArray[np.int32]
+    consumer: NDArray[np.int32]
+    transfer: NDArray[np.int32]
+    row: NDArray[np.int64]
+
+
+def moves_of(program: Program) -> Moves:
+    """One for each producer and receiving lane; or, where transfers are tasks, for the first op behind each send's receive."""
+    consumers = program.consumers()
+    if program.sends is None:
+        moving = np.flatnonzero(program.transfer)
+        key = program.dependency[moving].astype(np.int64) * program.lanes + program.lane_of_task()[consumers[moving]]
+        _, first = np.unique(key, return_index=True)
+        rows = moving[first]
+        return Moves(program.dependency[rows], consumers[rows], program.transfer[rows], rows)
     sending = np.flatnonzero(program.sends)
     producer = sending.copy()
     while (again := program.kind[producer] == OpKind.SEND).any():
@@ -261,11 +273,4 @@ def _blocking_transfers(
     consumer = consumers[order[np.searchsorted(program.dependency[order], sending)]].astype(np.int64)
     while (again := program.kind[consumer] == OpKind.RECEIVE).any():
         consumer[again] += 1
-    classes = program.sends[sending]
-    return Transfers(
-        producer.astype(np.int32),
-        consumer.astype(np.int32),
-        start[sending],
-        end[sending],
-        program.transfer_bytes[classes],
-    )
+    return Moves(producer.astype(np.int32), consumer.astype(np.int32), program.sends[sending], sending)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs import Costs, Transfer
+from simulator.costs import Bucket, Costs, TiedReduction, Transfer
 from simulator.lowering.structure import Structure
 from simulator.ops import OpKind
 from simulator.program import LaneKind, Program
@@ -21,7 +21,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
     transfers = [Transfer(0.0, 0.0), *(costs.transfer(*move) for move in structure.moves)]
     seconds = np.array([one.seconds for one in transfers])
     reductions = [costs.buckets(stage)[0] for stage, count in enumerate(structure.buckets) if count]
-    collectives = [*reductions, *costs.tied_reductions]
+    collectives: list[Bucket | TiedReduction] = [*reductions, *costs.tied_reductions]
     values, least = values_of(structure, costs, seconds)
     compute = len(structure.lane_first)
     device = [
