@@ -41,6 +41,7 @@ class Prepared(NamedTuple):
     turn_offsets, turn_channel, turn_share: channels on which the all-reduces of a lane take turns, and the share of their seconds
     member_offsets, members: lanes of each shared device, rising
     channels: int64 [1]; number of channels
+    hop_class, hop_bandwidth: class of each hop, and bytes a second of its channel
     """
 
     lane_offsets: Integers
@@ -66,6 +67,19 @@ class Prepared(NamedTuple):
     member_offsets: Integers
     members: Integers
     channels: Integers
+    hop_class: Integers
+    hop_bandwidth: Floats
+
+    def with_seconds(
+        self, seconds: Floats, least: Floats | None, class_seconds: Floats, class_bytes: Floats
+    ) -> Prepared:
+        """The same program with other durations, float64 [tasks], and transfers, float64 [classes]."""
+        return self._replace(
+            seconds=seconds,
+            least=seconds if least is None else least,
+            class_seconds=class_seconds,
+            hop_passing=class_bytes[self.hop_class] / self.hop_bandwidth,
+        )
 
 
 class _Heap(NamedTuple):
@@ -147,7 +161,15 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
         member_offsets=np.searchsorted(lane_group[members], np.arange(lane_group.max(initial=-1) + 2)),
         members=members,
         channels=np.array([len(program.channels)]),
+        hop_class=of_class,
+        hop_bandwidth=bandwidth,
     )
+
+
+def run(prepared: Prepared) -> tuple[Floats, Floats, Floats]:
+    """Replay: start and end of every task, and arrival of what every dependency needs; of a program that cannot deadlock."""
+    state = _run(prepared)
+    return state.start, state.end, state.arrival
 
 
 def _shares(program: Program, lane: int) -> tuple[float, ...]:
@@ -237,6 +259,8 @@ def _loop(program: Prepared, state: _State) -> None:
         turn_share,
         member_offsets,
         members,
+        _,
+        _,
         _,
     ) = program
     start, end, arrival, position, idle, missing, channel_free, heap, move_hop, move_tail, shares = state

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import brief
 from simulator.ops import OpKind
-from simulator.plan import Plan
+from simulator.plan import Plan, Problem
 from simulator.plan_costs import PlanCosts
 from simulator.schedules.weight_versions import VERSION_METHODS
 from simulator.timeline import Timeline
@@ -84,9 +84,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
         for replica, device in enumerate(stage.devices):
             gradients = _gradient_copies(timeline, number, replica, plan)
-            static[device] += _always_there(
-                elements, problem.element_bytes, problem.optimizer_bytes, copies[replica], gradients
-            )
+            static[device] += always_there(problem, elements, copies[replica], gradients)
             _activation_events(events[device], costs, timeline, number, replica)
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
@@ -96,12 +94,14 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     )
 
 
-def _always_there(
-    elements: float, element_bytes: int, optimizer_bytes: float, copies: int, gradients: int
-) -> NDArray[np.float64]:
-    weights = np.ceil(elements * element_bytes)
+def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
+    """Whole bytes that weights and what goes with them take on a device all the time, float64 [len(CATEGORIES)].
+
+    elements: weight elements; copies: of the weights; gradients: of how many rounds
+    """
+    weights = np.ceil(elements * problem.element_bytes)
     row = np.zeros(len(CATEGORIES))
-    row[:4] = weights, weights * (copies - 1), weights * gradients, np.ceil(elements * optimizer_bytes)
+    row[:4] = weights, weights * (copies - 1), weights * gradients, np.ceil(elements * problem.optimizer_bytes)
     return row
 
 

@@ -33,7 +33,8 @@ class MemoryEvents(NamedTuple):
     """Changes of memory, device by device, stream by stream, moment by moment; a program has n tasks.
 
     device_streams: int64 [devices + 1]; stream_moments: int64 [streams + 1]
-    time: int64 [moments]; place in the times of a replay: start of every task, end of every task, arrival of every transfer
+    position: int64 [tasks]; where each task's times stand
+    time: int64 [moments]; place in the times of a replay: n starts, n ends, the 0 before everything, arrival of every transfer
     sort: int8 [moments]; task: int64 [moments]; the task that begins, ends, or has sent
     change: int64 [moments]; number of the sum of changes that happens
     rows: int64 [sums + 1]; rows of the next columns, each a change
@@ -47,6 +48,7 @@ class MemoryEvents(NamedTuple):
 
     device_streams: Integers
     stream_moments: Integers
+    position: Integers
     time: Integers
     sort: NDArray[np.int8]
     task: Integers
@@ -84,8 +86,13 @@ class _Changes:
         self.parts = np.ones(count) if parts is None else parts.astype(np.float64)
 
 
-def memory_events(program: Program, recomputes: NDArray[np.bool_]) -> MemoryEvents:
-    """The changes of a program's memory, devices rising; recomputes: bool [stages]."""
+def memory_events(
+    program: Program, recomputes: NDArray[np.bool_], position: NDArray[np.integer] | None = None
+) -> MemoryEvents:
+    """The changes of a program's memory, devices rising.
+
+    recomputes: bool [stages]; position: where the times of each task will stand, int [tasks]; default: where the task stands
+    """
     tasks, stages = len(program), len(recomputes)
     lane = program.lane_of_task().astype(np.int64)
     rows = np.flatnonzero(program.kind <= OpKind.WEIGHT_GRADIENT)
@@ -117,7 +124,8 @@ def memory_events(program: Program, recomputes: NDArray[np.bool_]) -> MemoryEven
     ]
     moves = moves_of(program)
     limits = _limits(program, moves, held, 2 * stages)
-    return _streams(program, [*held, *_buffers(program, moves, lane, 2 * stages)], limits)
+    place = np.arange(tasks) if position is None else position.astype(np.int64)
+    return _streams(program, place, [*held, *_buffers(program, moves, lane, 2 * stages)], limits)
 
 
 def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) -> list[_Changes]:
@@ -127,7 +135,7 @@ def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) ->
     link = program.lanes + (source * program.lanes + target) * 2  # streams behind those of the lanes
     made, used, size = tasks + moves.producer, moves.consumer, first_size + moves.transfer
     if program.sends is None:
-        leaves, arrives = made, 2 * tasks + np.arange(len(one))
+        leaves, arrives = made, 2 * tasks + 1 + np.arange(len(one))
     else:
         leaves, arrives = moves.row, tasks + moves.row
     return [
@@ -139,13 +147,18 @@ def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) ->
 
 
 def _streams(
-    program: Program, found: list[_Changes], limits: tuple[Integers, Integers, Floats, NDArray[np.bool_]]
+    program: Program,
+    position: Integers,
+    found: list[_Changes],
+    limits: tuple[Integers, Integers, Floats, NDArray[np.bool_]],
 ) -> MemoryEvents:
     """Bring changes into streams, and the streams of a device together."""
     on, stream, sort, task, time, size, factor, part, parts = (
         np.concatenate([getattr(one, name) for one in found])
         for name in ("on", "stream", "sort", "task", "time", "size", "factor", "part", "parts")
     )
+    tasks = len(program)
+    time = np.where(time < 2 * tasks, position[time % tasks] + time // tasks * tasks, time)
     device = program.lane_device[on]
     order = np.lexsort((size, sort, task, stream, device))
     device, stream, sort, task, time = (
@@ -166,7 +179,8 @@ def _streams(
     return MemoryEvents(
         device_streams=np.append(used, len(begins)),
         stream_moments=np.append(begins, len(moment)),
-        time=time[moment].astype(np.int64),
+        position=position,
+        time=time[moment],
         sort=sort[moment],
         task=task[moment],
         change=change,
@@ -288,31 +302,31 @@ def byte_sizes(costs: PlanCosts, transfer_bytes: Floats) -> Floats:
 
 
 @kernel()
-def peaks(events: MemoryEvents, times: Floats, sizes: Floats, static: Floats, tasks: int) -> Floats:
-    """Peak bytes of each device, float64 [devices]; static: what is always there."""
-    amounts, turn = _amounts(events, sizes), _turns(events, times, tasks)
+def peaks(events: MemoryEvents, times: Floats, sizes: Floats, static: Floats) -> Floats:
+    """Peak bytes of each device, float64 [devices].
+
+    times: seconds, as `MemoryEvents.time` numbers them; sizes: bytes, as `byte_sizes`; static: what is always there
+    """
+    amounts = _amounts(events, sizes)
     result = static.copy()
     for device in range(len(static)):
-        result[device] = _peak(events, times, amounts, turn, static[device], tasks, device)
+        result[device] = _peak(events, times, amounts, static[device], device)
     return result
 
 
 @kernel()
-def fullest(
-    events: MemoryEvents, times: Floats, sizes: Floats, static: Floats, capacity: Floats, tasks: int
-) -> tuple[int, float]:
-    """The (first) device whose peak is the largest part of its capacity, and its peak; every task must take time."""
-    amounts, turn = _amounts(events, sizes), _turns(events, times, tasks)
+def fullest(events: MemoryEvents, times: Floats, sizes: Floats, static: Floats, capacity: Floats) -> tuple[int, float]:
+    """The (first) device whose peak is the largest part of its capacity, and its peak; every op must take time."""
+    amounts = _amounts(events, sizes)
     least, most = _bounds(events, sizes, static)
-    chosen, part = int(np.argmax(least / capacity)), -1.0
-    peak = _peak(events, times, amounts, turn, static[chosen], tasks, chosen)
+    first = chosen = int(np.argmax(least / capacity))
+    peak = _peak(events, times, amounts, static[chosen], chosen)
     part = peak / capacity[chosen]
-    first = chosen
     for device in range(len(static)):
         limit = most[device] / capacity[device]
         if device == first or limit < part or (limit == part and device > chosen):
             continue
-        found = _peak(events, times, amounts, turn, static[device], tasks, device)
+        found = _peak(events, times, amounts, static[device], device)
         if found / capacity[device] > part or (found / capacity[device] == part and device < chosen):
             chosen, peak, part = device, found, found / capacity[device]
     return chosen, peak
@@ -349,67 +363,58 @@ def _amounts(events: MemoryEvents, sizes: Floats) -> Floats:
 
 
 @kernel()
-def _peak(
-    events: MemoryEvents, times: Floats, amounts: Floats, turn: Integers, static: float, tasks: int, device: int
-) -> float:
+def _peak(events: MemoryEvents, times: Floats, amounts: Floats, static: float, device: int) -> float:
     """Peak of one device: its first stream, a lane, leads, and the other streams come in where their moments are earlier.
 
     One moment and place frees memory before it takes any: only the level behind all of it counts.
     """
     device_streams, stream_moments, time = events.device_streams, events.stream_moments, events.time
-    sort, task, change = events.sort, events.task, events.change
+    change = events.change
     first, end = device_streams[device], device_streams[device + 1]
-    turned = len(turn) > 0
-    head, stop, when = (
-        np.empty(end - first, dtype=np.int64),
-        np.empty(end - first, dtype=np.int64),
-        np.empty(end - first),
-    )
     left = end - first - 1
+    head, stop, when = np.empty(left, dtype=np.int64), np.empty(left, dtype=np.int64), np.empty(left)
+    base = stream_moments[first]
+    turn = np.empty(
+        0, dtype=np.int64
+    )  # moments from base on, in order, where transfers of a stream overtake each other
     for stream in range(left):
         head[stream], stop[stream] = stream_moments[first + 1 + stream], stream_moments[first + 2 + stream]
-        when[stream] = times[time[turn[head[stream]] if turned else head[stream]]]
-    own, own_stop = stream_moments[first], stream_moments[first + 1]
+        if events.sort[head[stream]] == _ARRIVAL:
+            turn = _in_order(events, times, head[stream], stop[stream], base, stream_moments[end], turn)
+    turned = len(turn) > 0
+    for stream in range(left):
+        when[stream] = times[time[turn[head[stream] - base] if turned else head[stream]]]
+    own, own_stop = base, stream_moments[first + 1]
     level = peak = static
     last = -1
     now = 0.0
     while own < own_stop or left > 0:
         other = np.inf
-        chosen = -1
+        chosen = coming = -1
         for stream in range(left):
             if when[stream] <= other:
-                here = turn[head[stream]] if turned else head[stream]
-                if when[stream] < other or _place(sort, task, times, here, other, tasks) < _place(
-                    sort, task, times, turn[head[chosen]] if turned else head[chosen], other, tasks
-                ):
-                    other, chosen = when[stream], stream
-        coming = (turn[head[chosen]] if turned else head[chosen]) if chosen >= 0 else -1
+                moment = turn[head[stream] - base] if turned else head[stream]
+                if when[stream] < other or _place(events, times, moment, other) < _place(events, times, coming, other):
+                    other, chosen, coming = when[stream], stream, moment
         while own < own_stop:
             begins = times[time[own]]
             if begins > other or (
-                begins == other
-                and _place(sort, task, times, own, begins, tasks) > _place(sort, task, times, coming, other, tasks)
+                begins == other and _place(events, times, own, other) > _place(events, times, coming, other)
             ):
                 break
-            if level > peak and (
-                begins > now
-                or _place(sort, task, times, own, now, tasks) != _place(sort, task, times, last, now, tasks)
-            ):
+            if level > peak and (begins > now or _place(events, times, own, now) != _place(events, times, last, now)):
                 peak = level
             level += amounts[change[own]]
             now, last = begins, own
             own += 1
         if chosen >= 0:
-            if level > peak and (
-                other > now
-                or _place(sort, task, times, coming, now, tasks) != _place(sort, task, times, last, now, tasks)
-            ):
+            if level > peak and (other > now or _place(events, times, coming, now) != _place(events, times, last, now)):
                 peak = level
             level += amounts[change[coming]]
             now, last = other, coming
             head[chosen] += 1
             if head[chosen] < stop[chosen]:
-                when[chosen] = times[time[turn[head[chosen]] if turned else head[chosen]]]
+                when[chosen] = times[time[turn[head[chosen] - base] if turned else head[chosen]]]
             else:
                 left -= 1
                 head[chosen], stop[chosen], when[chosen] = head[left], stop[left], when[left]
@@ -417,44 +422,41 @@ def _peak(
 
 
 @kernel()
-def _place(sort: NDArray[np.int8], task: Integers, times: Floats, moment: int, now: float, tasks: int) -> int:
+def _place(events: MemoryEvents, times: Floats, moment: int, now: float) -> int:
     """Place of a moment among those of its time, as `simulator.memory` orders them."""
-    one = task[moment]
-    if sort[moment] == _START:
-        return _LAST if times[tasks + one] > now else 1 + 3 * one
-    if sort[moment] == _END:
-        return 0 if now > times[one] else 2 + 3 * one
-    if sort[moment] == _ARRIVAL:
-        return 0 if now > times[tasks + one] else 3 + 3 * one
+    sort, task, position = events.sort[moment], events.task[moment], events.position
+    if sort == _START:
+        return _LAST if times[len(position) + position[task]] > now else 1 + 3 * task
+    if sort == _END:
+        return 0 if now > times[position[task]] else 2 + 3 * task
+    if sort == _ARRIVAL:
+        return 0 if now > times[len(position) + position[task]] else 3 + 3 * task
     return 0
 
 
 @kernel()
-def _turns(events: MemoryEvents, times: Floats, tasks: int) -> Integers:
-    """The order of all moments where transfers of a stream overtake each other, int64 [moments]; empty where none does."""
-    stream_moments, time, sort, task = events.stream_moments, events.time, events.sort, events.task
-    turn = np.empty(0, dtype=np.int64)
-    for stream in range(len(stream_moments) - 1):
-        begin, end = stream_moments[stream], stream_moments[stream + 1]
-        if sort[begin] != _ARRIVAL:
+def _in_order(
+    events: MemoryEvents, times: Floats, begin: int, end: int, base: int, last: int, turn: Integers
+) -> Integers:
+    """Put the moments begin..end - 1 of a stream of arrivals in order; `turn` as it is where they are, made where it is not."""
+    time = events.time
+    before_now = -1.0
+    for moment in range(begin, end):
+        now = times[time[moment]]
+        if now > before_now:
+            before_now = now
             continue
-        before_now = -1.0
-        for moment in range(begin, end):
-            now = times[time[moment]]
-            if now > before_now:
-                before_now = now
-                continue
-            place = _place(sort, task, times, moment, now, tasks)
-            position = moment
-            while position > begin:
-                before = turn[position - 1] if len(turn) else position - 1
-                other = times[time[before]]
-                if other < now or (other == now and _place(sort, task, times, before, other, tasks) <= place):
-                    break
-                if not len(turn):
-                    turn = np.arange(len(time))
-                turn[position] = before
-                position -= 1
-            if position < moment:
-                turn[position] = moment
+        place = _place(events, times, moment, now)
+        position = moment
+        while position > begin:
+            before = turn[position - 1 - base] if len(turn) else position - 1
+            other = times[time[before]]
+            if other < now or (other == now and _place(events, times, before, other) <= place):
+                break
+            if not len(turn):
+                turn = np.arange(base, last)
+            turn[position - base] = before
+            position -= 1
+        if position < moment:
+            turn[position - base] = moment
     return turn

@@ -268,6 +268,17 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
+def cuts_of(plan: Plan) -> tuple[int, ...] | None:
+    """Layers before each boundary, as `stages_from_cuts` takes them; None unless stages hold contiguous layers in their order."""
+    reached, cuts = 0, []
+    for stage in plan.stages:
+        cuts.append(reached)
+        reached += len(stage.layers)
+        if not stage.layers or stage.layers != tuple(range(cuts[-1], reached)):
+            return None
+    return tuple(cuts[1:])
+
+
 def equal_microbatches(batch: int, count: int) -> tuple[int, ...]:
     """`count` micro-batches of `batch` samples, as equal as whole samples permit (the first ones larger).
 

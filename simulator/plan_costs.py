@@ -13,7 +13,7 @@ from simulator.costs import Bucket, TiedReduction, Transfer
 from simulator.layer_costs import LayerCosts
 from simulator.layers import TiedWeight
 from simulator.ops import OpKind
-from simulator.plan import Plan, Problem
+from simulator.plan import Plan, Problem, cuts_of
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are all-reduced in buckets of at least this size, layer by layer from the back (PyTorch DDP's default)."""
@@ -35,9 +35,6 @@ class PlanCosts:
     def __init__(self, problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None) -> None:
         self.problem, self.plan = problem, plan
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
-        self._held = [np.array(stage.layers, dtype=np.int64) for stage in plan.stages]
-        self._boundary = self._boundaries()
-        self._shared = self._shared_weights()
         self._stage_seconds: dict[tuple[OpKind, int, int, int], float] = {}
 
     @property
@@ -45,10 +42,18 @@ class PlanCosts:
         """The cluster's channels."""
         return self.problem.cluster.channels
 
-    @property
+    @cached_property
     def boundary_bytes(self) -> tuple[float, ...]:
         """Bytes a sample that cross from stages 0..s to the rest, one entry a boundary (stages - 1)."""
-        return self._boundary
+        cuts = cuts_of(self.plan)
+        if cuts is not None:
+            return tuple(self.layers.cut_bytes[list(cuts)].tolist())
+        near: set[int] = set()
+        result = []
+        for stage in self.plan.stages[:-1]:
+            near.update(stage.layers)
+            result.append(self.layers.crossing_bytes(near))
+        return tuple(result)
 
     @cached_property
     def weight_elements(self) -> tuple[float, ...]:
@@ -68,17 +73,25 @@ class PlanCosts:
         """Gradient bytes that the replicas of a stage all-reduce among themselves: not those of `tied_reductions`."""
         return float(self._reduced_parameters(stage).sum()) * self.problem.element_bytes
 
-    @property
+    @cached_property
     def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
         """Tied weights that several stages use, and these stages."""
-        return self._shared
+        if not self.layers.tied_weights:
+            return ()
+        stage_of = {layer: number for number, stage in enumerate(self.plan.stages) for layer in stage.layers}
+        found = []
+        for weight in self.layers.tied_weights:
+            stages = tuple(sorted({stage_of[layer] for layer in weight.layers}))
+            if len(stages) > 1:
+                found.append((weight, stages))
+        return tuple(found)
 
     @cached_property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:
         """All-reduces of the gradients of `shared_weights` over all devices that hold them; none where that is one device."""
         cluster = self.problem.cluster
         found = []
-        for weight, stages in self._shared:
+        for weight, stages in self.shared_weights:
             devices = self.devices_of(stages)
             if len(devices) > 1:
                 seconds = cluster.allreduce_seconds(devices, weight.parameters * self.problem.element_bytes)
@@ -114,7 +127,7 @@ class PlanCosts:
         device = self.device(stage, replica)
         key = (kind, stage, self.layers.kind_of_device(device), samples)
         if key not in self._stage_seconds:
-            held = self._held[stage]
+            held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
             if kind is OpKind.UPDATE:
                 value = self.layers.update_seconds(device, self.weight_elements[stage])
             elif kind is OpKind.PREDICT:
@@ -131,15 +144,18 @@ class PlanCosts:
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Activations of the boundary downwards, as many bytes of gradients upwards."""
         devices = self.device(*source), self.device(*target)
-        size = self._boundary[min(source[0], target[0])] * samples
+        size = self.boundary_bytes[min(source[0], target[0])] * samples
         cluster = self.problem.cluster
         return Transfer(cluster.transfer_seconds(*devices, size), size, cluster.route(*devices))
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done."""
-        devices, held = self.plan.stages[stage].devices, self._held[stage]
+        devices = self.plan.stages[stage].devices
+        if len(devices) == 1:
+            return ()
+        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
         sizes = self._reduced_parameters(stage) * self.problem.element_bytes
-        if len(devices) == 1 or not sizes.any():
+        if not sizes.any():
             return ()  # without weights there is nothing to wait for
         samples = max(1, max(self.plan.microbatches) // (len(devices) if self.plan.replication == "split" else 1))
         backward = self.layers.seconds(devices[0], samples, "backward")[held]
@@ -161,25 +177,8 @@ class PlanCosts:
 
     def _reduced_parameters(self, stage: int) -> NDArray[np.float64]:
         """Weight elements of each layer of a stage whose gradients its buckets carry, float64 [layers of the stage]."""
-        held = self._held[stage]
+        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
         parameters = self.layers.parameters[held]
-        for weight, _ in self._shared:
+        for weight, _ in self.shared_weights:
             parameters[held == weight.layers[0]] -= weight.parameters
         return parameters
-
-    def _shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
-        stage_of = {layer: number for number, stage in enumerate(self.plan.stages) for layer in stage.layers}
-        found = []
-        for weight in self.layers.tied_weights:
-            stages = tuple(sorted({stage_of[layer] for layer in weight.layers}))
-            if len(stages) > 1:
-                found.append((weight, stages))
-        return tuple(found)
-
-    def _boundaries(self) -> tuple[float, ...]:
-        near: set[int] = set()
-        result = []
-        for stage in self.plan.stages[:-1]:
-            near.update(stage.layers)
-            result.append(self.layers.crossing_bytes(near))
-        return tuple(result)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
@@ -18,6 +19,22 @@ from numpy.typing import NDArray
 from simulator.kernels import kernel
 from simulator.program import DeadlockError, Program, describe_deadlock
 from simulator.timeline import Timeline, timeline_of
+
+
+class Order(NamedTuple):
+    """The order of a program's n tasks, without seconds; positions and columns as in `Prepared`.
+
+    place: int32 [n]; position of each task
+    offsets: int64 [n + 1]; empty where the columns below hold one dependency a task
+    dependency, transfer: int32; position of the dependency, class of the transfer in between, 0 for none
+    """
+
+    task: NDArray[np.int32]
+    place: NDArray[np.int32]
+    previous: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    dependency: NDArray[np.int32]
+    transfer: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,21 +63,9 @@ class Prepared:
 
 def prepare(program: Program) -> Prepared:
     """Order a program for replay; DeadlockError if no order exists, ValueError for lanes that share a device."""
-    if (program.lane_sharing >= 0).any():
-        raise ValueError("the recurrence cannot replay lanes that share a device; use the engine simpy or compiled")
     tasks = len(program)
     counts = np.diff(program.dependency_offsets)
-    order, position = _order(program.lane_offsets, program.dependency_offsets, program.dependency)
-    if len(order) != tasks:
-        done = np.zeros(tasks, dtype=np.bool_)
-        done[order] = True
-        raise DeadlockError(describe_deadlock(program, position, done))
-    place = np.empty(tasks, dtype=np.int32)
-    place[order] = np.arange(tasks, dtype=np.int32)
-    previous = np.empty(tasks, dtype=np.int32)
-    previous[1:] = place[:-1]
-    previous[program.lane_offsets[:-1][np.diff(program.lane_offsets) > 0]] = tasks
-    previous = previous[order]
+    order, place, previous = _places(program)
     if tasks == 0 or counts.max() <= 1:
         offsets = np.zeros(0, dtype=np.int64)
         dependency = np.full(tasks, tasks, dtype=np.int32)
@@ -71,13 +76,48 @@ def prepare(program: Program) -> Prepared:
         single = True
     else:
         single = False
-        ordered = counts[order]
-        offsets = np.zeros(tasks + 1, dtype=np.int64)
-        np.cumsum(ordered, out=offsets[1:])
-        rows = np.repeat(program.dependency_offsets[:-1][order] - offsets[:-1], ordered) + np.arange(offsets[-1])
+        offsets, rows = _rows(program, order)
         dependency = place[program.dependency[rows]]
         lag = program.transfer_seconds[program.transfer[rows]]
     return Prepared(order, previous, program.seconds[order], single, offsets, dependency, lag)
+
+
+def _places(program: Program) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Task at each position, position of each task, and position of the lane's task before that at each position."""
+    if (program.lane_sharing >= 0).any():
+        raise ValueError("the recurrence cannot replay lanes that share a device; use the engine simpy or compiled")
+    tasks = len(program)
+    order, position = _order(program.lane_offsets, program.dependency_offsets, program.dependency)
+    if len(order) != tasks:
+        done = np.zeros(tasks, dtype=np.bool_)
+        done[order] = True
+        raise DeadlockError(describe_deadlock(program, position, done))
+    place = np.empty(tasks, dtype=np.int32)
+    place[order] = np.arange(tasks, dtype=np.int32)
+    previous = np.empty(tasks, dtype=np.int32)
+    previous[1:] = place[:-1]
+    previous[program.lane_offsets[:-1][np.diff(program.lane_offsets) > 0]] = tasks
+    return order, place, previous[order]
+
+
+def _rows(program: Program, order: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the dependencies of each position begin, and the program's rows of them."""
+    counts = np.diff(program.dependency_offsets)[order]
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return offsets, np.repeat(program.dependency_offsets[:-1][order] - offsets[:-1], counts) + np.arange(offsets[-1])
+
+
+def order_of(program: Program) -> Order:
+    """The order in which a program, and every other of its structure, can be replayed; errors as of `prepare`."""
+    order, place, previous = _places(program)
+    offsets, rows = _rows(program, order)
+    dependency, transfer = place[program.dependency[rows]], program.transfer[rows]
+    has = np.diff(offsets)
+    if len(order) and has.max() <= 1:
+        single, classes = np.full(len(order), len(order), dtype=np.int32), np.zeros(len(order), dtype=np.int32)
+        single[has > 0], classes[has > 0] = dependency, transfer
+        return Order(order, place, previous, offsets[:0], single, classes)
+    return Order(order, place, previous, offsets, dependency, transfer)
 
 
 def ends(prepared: Prepared, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
@@ -254,6 +294,44 @@ def _replay_many(
             ready = end[dependency[row]] + lag[row]
             start = ready if ready > start else start
         end[task] = start + seconds[task]
+
+
+@kernel()
+def replay_values(
+    order: Order,
+    value: NDArray[np.int32],
+    values: NDArray[np.float64],
+    lags: NDArray[np.float64],
+    moves: NDArray[np.int64],
+    times: NDArray[np.float64],
+) -> float:
+    """Replay a structure: starts, ends, by position, and arrival of every transfer into `times`; the end of the last task.
+
+    value: int32 [n]; number of what the task at each position takes; values: float64, seconds; lags: float64, of classes
+    moves: int64 [2, transfers]; position of the producer and class of each transfer
+    times: float64 [2 · n + 1 + transfers]; entry 2 · n is the 0 before everything
+    """
+    _, _, previous, offsets, dependency, transfer = order
+    tasks = len(previous)
+    start, end, arrival = times[:tasks], times[tasks : 2 * tasks + 1], times[2 * tasks + 1 :]
+    end[tasks] = 0.0
+    last = 0.0
+    for position in range(tasks):
+        begins = end[previous[position]]
+        if len(offsets) == 0:
+            ready = end[dependency[position]] + lags[transfer[position]]
+            begins = ready if ready > begins else begins
+        else:
+            for row in range(offsets[position], offsets[position + 1]):
+                ready = end[dependency[row]] + lags[transfer[row]]
+                begins = ready if ready > begins else begins
+        start[position] = begins
+        now = begins + values[value[position]]
+        end[position] = now
+        last = now if now > last else last
+    for move in range(moves.shape[1]):
+        arrival[move] = end[moves[0, move]] + lags[moves[1, move]]
+    return last
 
 
 @kernel(parallel=True)

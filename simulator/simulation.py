@@ -10,7 +10,7 @@ import numpy as np
 
 from hardware_profiles import brief
 from simulator.layer_costs import LayerCosts
-from simulator.lowering import lower
+from simulator.lowering import Structure, fill, structure_of
 from simulator.memory import DeviceMemory, memory_over_time
 from simulator.ops import OpKind
 from simulator.plan import InfeasiblePlanError, Plan, Problem, check_plan, ranges
@@ -253,8 +253,15 @@ def build_program(
 
     stream: micro-batches of an asynchronous plan; by default `stream_length` of it
     """
-    check_plan(problem, plan)
     costs = PlanCosts(problem, plan, layer_costs)
+    schedule, structure = plan_structure(costs, stream)
+    return costs, schedule, fill(structure, costs)
+
+
+def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structure]:
+    """Schedule of a plan, and its structure; arguments and errors as of `build_program`."""
+    problem, plan = costs.problem, costs.plan
+    check_plan(problem, plan)
     family = schedule_families().get(plan.schedule)
     options: Mapping[str, object] = {}
     if family is not None and "chunks" in family.options:
@@ -280,16 +287,16 @@ def build_program(
     else:
         schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
     _check_placement(plan, schedule)
-    program = lower(
+    return schedule, structure_of(
         schedule,
-        costs,
+        buckets=[len(costs.buckets(stage)) for stage in range(len(plan.stages))],
+        ties=[one.stages for one in costs.tied_reductions],
         forward_sizes=plan.forward_sizes or _stream_sizes(plan, count),
         backward_sizes=plan.backward_sizes or None,
         split_replicas=plan.replicas if plan.replication == "split" else None,
         communication=problem.communication if family is None else family.communication(problem.communication),
         updates=True,
     )
-    return costs, schedule, program
 
 
 def _stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:

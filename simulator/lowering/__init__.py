@@ -8,6 +8,17 @@ stages are all-reduced bucket by bucket on a lane of their own, and a flushed mi
 
 from __future__ import annotations
 
-from simulator.lowering.lower import COMMUNICATIONS, Communication, lower, structure
+from simulator.lowering.fill import durations, fill, values_of
+from simulator.lowering.lower import COMMUNICATIONS, Communication, lower, structure_of
+from simulator.lowering.structure import Structure
 
-__all__ = ["COMMUNICATIONS", "Communication", "lower", "structure"]
+__all__ = [
+    "COMMUNICATIONS",
+    "Communication",
+    "Structure",
+    "durations",
+    "fill",
+    "lower",
+    "structure_of",
+    "values_of",
+]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs import Bucket, Costs, TiedReduction, Transfer
+from simulator.lowering.coverage import Duration
 from simulator.lowering.structure import Structure
 from simulator.ops import OpKind
 from simulator.program import LaneKind, Program
@@ -20,9 +23,11 @@ def fill(structure: Structure, costs: Costs) -> Program:
     """The program of a structure with these costs."""
     transfers = [Transfer(0.0, 0.0), *(costs.transfer(*move) for move in structure.moves)]
     seconds = np.array([one.seconds for one in transfers])
-    reductions = [costs.buckets(stage)[0] for stage, count in enumerate(structure.buckets) if count]
-    collectives: list[Bucket | TiedReduction] = [*reductions, *costs.tied_reductions]
-    values, least = values_of(structure, costs, seconds)
+    buckets = [costs.buckets(stage) for stage, count in enumerate(structure.buckets) if count]
+    ties = costs.tied_reductions
+    collectives: list[Bucket | TiedReduction] = [*(one[0] for one in buckets), *ties]
+    asked = np.concatenate([durations(structure, costs, *one) for one in structure.asked])
+    values, least = values_of(structure, asked, seconds, [one for several in buckets for one in several], ties)
     compute = len(structure.lane_first)
     device = [
         *(costs.device(*one) for one in structure.lane_first),
@@ -59,34 +64,38 @@ def fill(structure: Structure, costs: Costs) -> Program:
     )
 
 
-def values_of(structure: Structure, costs: Costs, transfer_seconds: Values) -> tuple[Values, Values | None]:
+def values_of(
+    structure: Structure,
+    asked: Values,
+    transfer_seconds: Values,
+    buckets: Sequence[Bucket] = (),
+    ties: Sequence[TiedReduction] = (),
+) -> tuple[Values, Values | None]:
     """The values of a structure, and the least that tasks take on lanes that share a device (None: no more than that).
 
-    transfer_seconds: float64 [transfer classes]
+    asked: the durations that the structure asks for, float64; transfer_seconds: float64 [transfer classes]
+    buckets: of all reduced stages, one after the other; ties: as costs give them
     """
-    asked = np.concatenate([_durations(structure, costs, *one) for one in structure.asked])
-    durations = asked[structure.duration_of]
+    own = asked[structure.duration_of]
     least = None
     if len(structure.sends_offsets):
-        sender = np.repeat(np.arange(len(durations)), np.diff(structure.sends_offsets))
-        sent = np.bincount(sender, weights=transfer_seconds[structure.sends_class], minlength=len(durations))
-        least = np.maximum(durations, sent)
+        sender = np.repeat(np.arange(len(own)), np.diff(structure.sends_offsets))
+        sent = np.bincount(sender, weights=transfer_seconds[structure.sends_class], minlength=len(own))
+        least = np.maximum(own, sent)
         if structure.lanes != "shared":
-            durations, least = least, None
-    buckets = [one for stage, count in enumerate(structure.buckets) if count for one in costs.buckets(stage)]
+            own, least = least, None
+    if not buckets and not ties:
+        beside = [transfer_seconds]
+        return np.concatenate([own, *beside]), None if least is None else np.concatenate([least, *beside])
     shares = np.array([one.share for one in buckets])[structure.part_bucket] if buckets else np.zeros(0)
-    beside = [
-        transfer_seconds,
-        np.array([one.seconds for one in buckets]),
-        np.array([one.seconds for one in costs.tied_reductions]),
-    ]
-    values = np.concatenate([durations, *beside, durations[structure.part_duration] * shares])
+    beside = [transfer_seconds, np.array([one.seconds for one in (*buckets, *ties)])]
+    values = np.concatenate([own, *beside, own[structure.part_duration] * shares])
     if least is not None:
         least = np.concatenate([least, *beside, least[structure.part_duration] * shares])
     return values, least
 
 
-def _durations(structure: Structure, costs: Costs, what: tuple[OpKind, int, int], samples: NDArray[np.int64]) -> Values:
+def durations(structure: Structure, costs: Costs, what: Duration, samples: NDArray[np.int64]) -> Values:
     """Durations of one kind, stage and replica for numbers of samples; an op of no samples takes none.
 
     Where a device is divided in fixed shares, forwards and backwards both take their sum: the forward lane has the share

@@ -42,7 +42,7 @@ def lower(
     updates: a flushed schedule ends in an update op per stage (asynchronous schedules bring their own)
     Raises ValueError for sizes that do not fit the schedule, ScheduleError for an order that contradicts its data.
     """
-    layout = structure(
+    structure = structure_of(
         schedule,
         buckets=[len(costs.buckets(stage)) for stage in range(schedule.stages)],
         ties=[one.stages for one in costs.tied_reductions],
@@ -52,10 +52,10 @@ def lower(
         communication=communication,
         updates=updates,
     )
-    return fill(layout, costs)
+    return fill(structure, costs)
 
 
-def structure(
+def structure_of(
     schedule: Schedule,
     *,
     buckets: Sequence[int],

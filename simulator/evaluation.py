@@ -1,0 +1,347 @@
+"""Evaluation: seconds and peak memory of many plans of one problem; what plans share is lowered once.
+
+Plans that differ in nothing but the layers of their stages have one structure. It is lowered, ordered, and its changes of memory
+are listed, for the first of them; every plan then fills seconds and bytes into it, and compiled passes replay it: the recurrence,
+or the event loop where channels are contended or lanes share a device. What comes out is that of
+`simulator.simulation.simulate`, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import event_loop
+from simulator.costs import Bucket
+from simulator.layer_costs import LayerCosts
+from simulator.lowering import Structure, durations, fill, values_of
+from simulator.memory import always_there
+from simulator.ops import OpKind
+from simulator.peak_memory import MemoryEvents, fullest, memory_events, peaks
+from simulator.plan import Plan, Problem
+from simulator.plan_costs import PlanCosts
+from simulator.program import MOST_SECONDS
+from simulator.recurrence import Order, order_of, replay_values
+from simulator.simulation import plan_structure
+from simulator.timeline import moves_of
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MOST_TASKS = 2**20
+"""Tasks of all structures that are kept, at about 300 bytes each; the ones that were used last stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Seconds of one mini-batch, and the (first) device whose peak is the largest part of its capacity."""
+
+    seconds: float
+    device: int
+    peak_bytes: float
+    capacity_bytes: float
+
+
+class Evaluations:
+    """Evaluates synchronous plans with contiguous stages; the tables of stages and structures fill as plans come.
+
+    A table of stages has a row for every range of layers that was a stage, and a column for every kind of op, device and number of
+    samples that its seconds were asked for.
+    """
+
+    def __init__(self, problem: Problem, layer_costs: LayerCosts | None = None, *, contention: bool = True) -> None:
+        """Prepare; contention: channels are contended where the problem says so, else never."""
+        self.problem = problem
+        self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
+        self.contention = contention and problem.contention
+        self._structures: OrderedDict[Hashable, _Prepared | _NotCovered] = OrderedDict()
+        self._stages: dict[tuple[int, ...], int] = {}
+        self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
+        self._bytes = np.zeros((64, 2))  # always there, stashed a sample
+        self._columns: dict[_Column, int] = {}
+        self._seconds = np.full((64, 16), np.nan)
+        self._buckets: dict[Hashable, tuple[Bucket, ...]] = {}
+
+    def __call__(self, plan: Plan) -> Evaluation | None:
+        """Evaluate a plan; None for one that this cannot: asynchronous, or stages that are not contiguous.
+
+        Raises as `simulator.simulation.simulate`.
+        """
+        found = self._replay(plan)
+        if found is None:
+            return None
+        capacity, events = found.prepared.capacity, found.prepared.events
+        if found.lasting:
+            device, peak = fullest(events, found.times, found.sizes, found.static, capacity)
+        else:
+            every = peaks(events, found.times, found.sizes, found.static)
+            device = int(np.argmax(every / capacity))
+            peak = every[device]
+        return Evaluation(found.seconds, plan.devices[device], float(peak), float(capacity[device]))
+
+    def peak_bytes(self, plan: Plan) -> dict[int, float] | None:
+        """The peak of every device of a plan, by device; None as of a call."""
+        found = self._replay(plan)
+        if found is None:
+            return None
+        every = peaks(found.prepared.events, found.times, found.sizes, found.static)
+        return dict(zip(plan.devices, every.tolist(), strict=True))
+
+    # ---- one plan ----
+
+    def _replay(self, plan: Plan) -> _Replay | None:
+        numbers = self._numbers(plan)
+        if numbers is None:
+            return None
+        costs = PlanCosts(self.problem, plan, self.layers)
+        buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1]
+        ties = costs.tied_reductions
+        key = (
+            plan.schedule,
+            plan.microbatches,
+            plan.forward_sizes,
+            plan.backward_sizes,
+            plan.replication,
+            tuple(stage.devices for stage in plan.stages),
+            tuple(map(len, buckets)),
+            tuple(tie.stages for tie in ties),
+        )
+        prepared = self._structures.get(key)
+        if prepared is None:
+            prepared = self._prepare(costs)
+            self._keep(key, prepared)
+        else:
+            self._structures.move_to_end(key)
+        if isinstance(prepared, _NotCovered):
+            return None
+        asked = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
+        if np.isnan(asked).any():
+            asked = self._ask(costs, numbers, prepared)
+        tied = prepared.together and bool(self.layers.tied_weights)
+        if tied:  # a stage's weights depend on what the other stages of its devices hold
+            for row in prepared.updates:
+                kind, stage, replica = prepared.what[row]
+                asked[row] = costs.seconds(kind, stage, replica, prepared.ask_samples[row : row + 1])[0]
+        cuts = self._ranges[numbers]
+        moved = self.layers.cut_bytes[cuts[:, 1]][prepared.move_boundary] * prepared.move_samples
+        lags = prepared.move_latency + moved / prepared.move_bandwidth
+        structure = prepared.structure
+        values, least = values_of(structure, asked, lags, [one for several in buckets for one in several], ties)
+        if structure.free:
+            lags = np.zeros_like(lags)
+        if not values.max() * len(structure) <= MOST_SECONDS:
+            return None
+        seconds = prepared.replay(values, least, lags, moved)
+        stash = self._bytes[numbers, 1]
+        kept, again = stash, np.zeros_like(stash)
+        if prepared.recomputes.any():
+            input_bytes = np.ceil(self.layers.cut_bytes[cuts[:, 0]])
+            kept, again = np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0)
+        static = self._bytes[numbers, 0]
+        if tied:
+            static = np.array([always_there(self.problem, one).sum() for one in costs.weight_elements])
+        return _Replay(
+            prepared,
+            seconds,
+            prepared.times,
+            np.concatenate([kept, again, np.ceil(moved)]),
+            np.bincount(prepared.slot_device, weights=static[prepared.slot_stage]),
+            bool(asked[prepared.computing].min() > 0.0),
+        )
+
+    def _numbers(self, plan: Plan) -> Integers | None:
+        """Rows of the plan's stages in the tables, int64 [stages]; None if they are not contiguous, or not the whole network."""
+        known = self._stages
+        try:
+            numbers = np.array([known[stage.layers] for stage in plan.stages])
+        except KeyError:
+            for stage in plan.stages:
+                if stage.layers not in known:
+                    self._add_stage(stage.layers)
+            numbers = np.array([known[stage.layers] for stage in plan.stages])
+        ranges = self._ranges[numbers]
+        if ranges[0, 0] or ranges[-1, 1] != len(self.problem.workload) or (ranges[1:, 0] != ranges[:-1, 1]).any():
+            return None
+        return numbers
+
+    def _add_stage(self, layers: tuple[int, ...]) -> None:
+        row = len(self._stages)
+        self._stages[layers] = row
+        if row == len(self._ranges):
+            self._ranges = np.concatenate([self._ranges, np.zeros_like(self._ranges)])
+            self._bytes = np.concatenate([self._bytes, np.zeros_like(self._bytes)])
+            self._seconds = np.concatenate([self._seconds, np.full_like(self._seconds, np.nan)])
+        if not layers or layers != tuple(range(layers[0], layers[0] + len(layers))) or layers[0] < 0:
+            self._ranges[row] = -1, -2  # joins nothing
+        elif layers[-1] < len(self.problem.workload):
+            self._ranges[row] = layers[0], layers[0] + len(layers)
+            stash = np.ceil(self.layers.stashed_bytes[list(layers)].sum())
+            self._bytes[row] = always_there(self.problem, self.layers.weight_elements(layers)).sum(), stash
+
+    def _ask(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
+        """The durations that a structure asks for, with those that no plan has had before."""
+        stages = numbers[prepared.ask_stage]
+        for row in np.flatnonzero(np.isnan(self._seconds[stages, prepared.ask_column])).tolist():
+            found = durations(prepared.structure, costs, prepared.what[row], prepared.ask_samples[row : row + 1])
+            self._seconds[stages[row], prepared.ask_column[row]] = found[0]
+        asked: Floats = self._seconds[stages, prepared.ask_column]
+        return asked
+
+    def _buckets_of(self, costs: PlanCosts, stage: int) -> tuple[Bucket, ...]:
+        plan, held = costs.plan, costs.plan.stages[stage]
+        if self.layers.tied_weights:
+            return costs.buckets(stage)
+        key = held, max(plan.microbatches), plan.replication
+        if key not in self._buckets:
+            self._buckets[key] = costs.buckets(stage)
+        return self._buckets[key]
+
+    # ---- one structure ----
+
+    def _prepare(self, costs: PlanCosts) -> _Prepared | _NotCovered:
+        plan, cluster = costs.plan, self.problem.cluster
+        schedule, structure = plan_structure(costs)
+        if not schedule.flush or (plan.replication == "round-robin" and max(plan.replicas) > 1):
+            return _NotCovered()
+        recomputes = np.array([costs.recomputes(stage) for stage in range(len(plan.stages))])
+        what, samples, columns = [], [], []
+        for one, sizes in structure.asked:
+            kind, stage, replica = one
+            device_kind = self.layers.kind_of_device(costs.device(stage, replica))
+            for size in sizes.tolist():
+                column = (kind, device_kind, size, bool(recomputes[stage]), structure.lanes == "split")
+                columns.append(self._columns.setdefault(column, len(self._columns)))
+                what.append(one)
+                samples.append(size)
+        while len(self._columns) > self._seconds.shape[1]:
+            self._seconds = np.hstack([self._seconds, np.full_like(self._seconds, np.nan)])
+        ends = [(costs.device(*source), costs.device(*target)) for source, target, _ in structure.moves]
+        links = [cluster.point_to_point(*pair) if pair[0] != pair[1] else (0.0, np.inf) for pair in ends]
+        slots = [(device, stage) for stage, held in enumerate(plan.stages) for device in held.devices]
+        program = fill(structure, costs)
+        moves = moves_of(program)
+        queues = self.contention and (any(program.transfer_route) or any(program.lane_route))
+        loop = queues or bool((program.lane_sharing >= 0).any())
+        if loop:
+            event_loop.replay(program, contention=self.contention)  # raises where it deadlocks
+        order = None if loop else order_of(program)
+        place = np.arange(len(program)) if order is None else order.place
+        arrivals = 0 if program.sends is not None else len(moves.row)
+        return _Prepared(
+            structure=structure,
+            what=tuple(what),
+            ask_stage=np.array([stage for _, stage, _ in what]),
+            ask_samples=np.array(samples),
+            ask_column=np.array(columns),
+            updates=tuple(row for row, (kind, _, _) in enumerate(what) if kind >= OpKind.UPDATE),
+            computing=np.array([kind <= OpKind.WEIGHT_GRADIENT for kind, _, _ in what]),
+            move_boundary=np.array([0, *(min(source[0], target[0]) for source, target, _ in structure.moves)]),
+            move_samples=np.array([0.0, *(float(size) for _, _, size in structure.moves)]),
+            move_latency=np.array([0.0, *(latency for latency, _ in links)]),
+            move_bandwidth=np.array([np.inf, *(bandwidth for _, bandwidth in links)]),
+            moves=np.array([place[moves.producer], moves.transfer], dtype=np.int64)[:, :arrivals],
+            arrival_rows=moves.row,
+            recomputes=recomputes,
+            slot_device=np.searchsorted(plan.devices, [device for device, _ in slots]),
+            slot_stage=np.array([stage for _, stage in slots]),
+            together=len(slots) > len(plan.devices),
+            capacity=np.array([cluster.devices[device].memory_bytes for device in plan.devices]),
+            events=memory_events(program, recomputes, place),
+            order=order,
+            ordered_value=None if order is None else structure.value[order.task],
+            loop=event_loop.prepare(program, contention=self.contention) if loop else None,
+            times=np.empty(2 * len(program) + 1 + arrivals),
+        )
+
+    def _keep(self, key: Hashable, prepared: _Prepared | _NotCovered) -> None:
+        self._structures[key] = prepared
+        kept = sum(map(len, self._structures.values()))
+        while kept > MOST_TASKS and len(self._structures) > 1:
+            kept -= len(self._structures.popitem(last=False)[1])
+
+
+_Column = tuple[OpKind, int, int, bool, bool]
+"""Kind of op, kind of device, samples, whether the stage recomputes, whether lanes divide the device in fixed shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NotCovered:
+    """A structure that only a simulation can judge: its plans are asynchronous."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """A structure on its devices, ready for seconds and bytes.
+
+    what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
+    updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
+    move_*: of each transfer class: the boundary that it crosses, samples, seconds of latency, bytes a second
+    moves: int64 [2, transfers]; position of the producer, class; none where transfers occupy lanes
+    arrival_rows: the dependency that each transfer serves
+    slot_device, slot_stage: each copy of a stage: place of its device among the plan's devices, stage
+    together: a device holds several stages
+    order, ordered_value or loop: what the recurrence, or the event loop, replays
+    times: of the last replay, as `replay_values` writes them; memory that is used again, because new memory takes longer than a replay
+    """
+
+    structure: Structure
+    what: tuple[tuple[OpKind, int, int], ...]
+    ask_stage: Integers
+    ask_samples: Integers
+    ask_column: Integers
+    updates: tuple[int, ...]
+    computing: NDArray[np.bool_]
+    move_boundary: Integers
+    move_samples: Floats
+    move_latency: Floats
+    move_bandwidth: Floats
+    moves: Integers
+    arrival_rows: Integers
+    recomputes: NDArray[np.bool_]
+    slot_device: Integers
+    slot_stage: Integers
+    together: bool
+    capacity: Floats
+    events: MemoryEvents
+    order: Order | None
+    ordered_value: NDArray[np.int32] | None
+    loop: event_loop.Prepared | None
+    times: Floats
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+    def replay(self, values: Floats, least: Floats | None, lags: Floats, moved: Floats) -> float:
+        """Write starts, ends and arrivals into `times`; the makespan in seconds.
+
+        values, least: of the structure; lags, moved: seconds and bytes of each transfer class
+        """
+        times = self.times
+        if self.loop is None:
+            return float(replay_values(self.order, self.ordered_value, values, lags, self.moves, times))
+        value, tasks = self.structure.value, len(self.structure)
+        filled = self.loop.with_seconds(values[value], None if least is None else least[value], lags, moved)
+        start, end, arrival = event_loop.run(filled)
+        times[:tasks], times[tasks : 2 * tasks] = start, end
+        if self.structure.sends is None:
+            times[2 * tasks + 1 :] = arrival[self.arrival_rows]
+        return float(end.max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replay:
+    """A plan replayed: seconds, times, bytes as `simulator.peak_memory` takes them; lasting: every op takes time."""
+
+    prepared: _Prepared
+    seconds: float
+    times: Floats
+    sizes: Floats
+    static: Floats
+    lasting: bool
