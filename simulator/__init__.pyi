@@ -10,6 +10,7 @@ from .costs import (
     Transfer as Transfer,
     given_costs as given_costs,
 )
+from .evaluation import Evaluation as Evaluation, Evaluations as Evaluations
 from .figures import save as save
 from .files import write_atomically as write_atomically
 from .gantt_plots import gantt as gantt, readable_window as readable_window

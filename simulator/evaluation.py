@@ -49,8 +49,8 @@ class Evaluation:
 class Evaluations:
     """Evaluates synchronous plans with contiguous stages; the tables of stages and structures fill as plans come.
 
-    A table of stages has a row for every range of layers that was a stage, and a column for every kind of op, device and number of
-    samples that its seconds were asked for.
+    A table of stages has a row for every range of layers that was a stage, and a column for every kind of op, device and
+    number of samples that its seconds were asked for.
     """
 
     def __init__(self, problem: Problem, layer_costs: LayerCosts | None = None, *, contention: bool = True) -> None:
@@ -95,7 +95,7 @@ class Evaluations:
 
     def _replay(self, plan: Plan) -> _Replay | None:
         numbers = self._numbers(plan)
-        if numbers is None:
+        if numbers is None or 2 * len(plan.stages) * len(plan.microbatches) > MOST_TASKS // 4:
             return None
         costs = PlanCosts(self.problem, plan, self.layers)
         buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1]
@@ -149,7 +149,7 @@ class Evaluations:
             seconds,
             prepared.times,
             np.concatenate([kept, again, np.ceil(moved)]),
-            np.bincount(prepared.slot_device, weights=static[prepared.slot_stage]),
+            np.bincount(prepared.slot_device, weights=static[prepared.slot_stage]).astype(np.float64),
             bool(asked[prepared.computing].min() > 0.0),
         )
 
@@ -207,13 +207,15 @@ class Evaluations:
         schedule, structure = plan_structure(costs)
         if not schedule.flush or (plan.replication == "round-robin" and max(plan.replicas) > 1):
             return _NotCovered()
+        slots = [(device, stage) for stage, held in enumerate(plan.stages) for device in held.devices]
+        together = len(slots) > len(plan.devices)
         recomputes = np.array([costs.recomputes(stage) for stage in range(len(plan.stages))])
         what, samples, columns = [], [], []
         for one, sizes in structure.asked:
             kind, stage, replica = one
             device_kind = self.layers.kind_of_device(costs.device(stage, replica))
             for size in sizes.tolist():
-                column = (kind, device_kind, size, bool(recomputes[stage]), structure.lanes == "split")
+                column = (kind, device_kind, size, bool(recomputes[stage]), structure.lanes == "split", together)
                 columns.append(self._columns.setdefault(column, len(self._columns)))
                 what.append(one)
                 samples.append(size)
@@ -221,7 +223,6 @@ class Evaluations:
             self._seconds = np.hstack([self._seconds, np.full_like(self._seconds, np.nan)])
         ends = [(costs.device(*source), costs.device(*target)) for source, target, _ in structure.moves]
         links = [cluster.point_to_point(*pair) if pair[0] != pair[1] else (0.0, np.inf) for pair in ends]
-        slots = [(device, stage) for stage, held in enumerate(plan.stages) for device in held.devices]
         program = fill(structure, costs)
         moves = moves_of(program)
         queues = self.contention and (any(program.transfer_route) or any(program.lane_route))
@@ -248,11 +249,10 @@ class Evaluations:
             recomputes=recomputes,
             slot_device=np.searchsorted(plan.devices, [device for device, _ in slots]),
             slot_stage=np.array([stage for _, stage in slots]),
-            together=len(slots) > len(plan.devices),
+            together=together,
             capacity=np.array([cluster.devices[device].memory_bytes for device in plan.devices]),
             events=memory_events(program, recomputes, place),
-            order=order,
-            ordered_value=None if order is None else structure.value[order.task],
+            order=None if order is None else (order, structure.value[order.task]),
             loop=event_loop.prepare(program, contention=self.contention) if loop else None,
             times=np.empty(2 * len(program) + 1 + arrivals),
         )
@@ -264,8 +264,9 @@ class Evaluations:
             kept -= len(self._structures.popitem(last=False)[1])
 
 
-_Column = tuple[OpKind, int, int, bool, bool]
-"""Kind of op, kind of device, samples, whether the stage recomputes, whether lanes divide the device in fixed shares."""
+_Column = tuple[OpKind, int, int, bool, bool, bool]
+"""Kind of op, kind of device, samples; whether the stage recomputes, lanes divide the device in fixed shares, and a device holds
+several stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +288,8 @@ class _Prepared:
     arrival_rows: the dependency that each transfer serves
     slot_device, slot_stage: each copy of a stage: place of its device among the plan's devices, stage
     together: a device holds several stages
-    order, ordered_value or loop: what the recurrence, or the event loop, replays
-    times: of the last replay, as `replay_values` writes them; memory that is used again, because new memory takes longer than a replay
+    order (with the value at each position) or loop: what the recurrence, or the event loop, replays
+    times: of the last replay, as `replay_values` writes them; used again, because new memory takes longer than a replay
     """
 
     structure: Structure
@@ -310,8 +311,7 @@ class _Prepared:
     together: bool
     capacity: Floats
     events: MemoryEvents
-    order: Order | None
-    ordered_value: NDArray[np.int32] | None
+    order: tuple[Order, NDArray[np.int32]] | None
     loop: event_loop.Prepared | None
     times: Floats
 
@@ -324,10 +324,12 @@ class _Prepared:
         values, least: of the structure; lags, moved: seconds and bytes of each transfer class
         """
         times = self.times
-        if self.loop is None:
-            return float(replay_values(self.order, self.ordered_value, values, lags, self.moves, times))
-        value, tasks = self.structure.value, len(self.structure)
-        filled = self.loop.with_seconds(values[value], None if least is None else least[value], lags, moved)
+        if self.order is not None:
+            order, value = self.order
+            return float(replay_values(order, value, values, lags, self.moves, times))
+        assert self.loop is not None
+        tasks, of_task = len(self.structure), self.structure.value
+        filled = self.loop.with_seconds(values[of_task], None if least is None else least[of_task], lags, moved)
         start, end, arrival = event_loop.run(filled)
         times[:tasks], times[tasks : 2 * tasks] = start, end
         if self.structure.sends is None:

@@ -1,8 +1,8 @@
 """Peak memory: the peaks of `simulator.memory`, to the last byte, in a compiled pass over the times of a replay.
 
-What changes a device's memory at which start, end or arrival is the structure of a program; a plan fills in the bytes. The changes
-stand in streams that are in the order of time already (of a lane, of what a lane sends another), which the pass merges. What the
-order of the ops alone permits bounds each device's peak, so that a search for the fullest device merges few of them.
+What changes a device's memory at which start, end or arrival is the structure of a program; a plan fills in the bytes. The
+changes stand in streams that are in the order of time already (of a lane, of what a lane sends another), which the pass merges.
+What the order of the ops alone permits bounds each device's peak, so that a search for the fullest device merges few of them.
 For synchronous plans: those keep one copy of their weights and gradients.
 """
 
@@ -133,10 +133,9 @@ def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) ->
     tasks, one = len(program), np.ones(len(moves.row))
     source, target = lane[moves.producer], lane[moves.consumer]
     link = program.lanes + (source * program.lanes + target) * 2  # streams behind those of the lanes
-    made, used, size = tasks + moves.producer, moves.consumer, first_size + moves.transfer
-    if program.sends is None:
-        leaves, arrives = made, 2 * tasks + 1 + np.arange(len(one))
-    else:
+    made, used, size = tasks + moves.producer.astype(np.int64), moves.consumer, first_size + moves.transfer
+    leaves, arrives = made, 2 * tasks + 1 + np.arange(len(one))
+    if program.sends is not None:
         leaves, arrives = moves.row, tasks + moves.row
     return [
         _Changes(source, source, _END, moves.producer, made, size, one),

@@ -88,7 +88,8 @@ def values_of(
         beside = [transfer_seconds]
         return np.concatenate([own, *beside]), None if least is None else np.concatenate([least, *beside])
     shares = np.array([one.share for one in buckets])[structure.part_bucket] if buckets else np.zeros(0)
-    beside = [transfer_seconds, np.array([one.seconds for one in (*buckets, *ties)])]
+    reduced = [*(one.seconds for one in buckets), *(one.seconds for one in ties)]
+    beside = [transfer_seconds, np.array(reduced)]
     values = np.concatenate([own, *beside, own[structure.part_duration] * shares])
     if least is not None:
         least = np.concatenate([least, *beside, least[structure.part_duration] * shares])

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, Cluster, Link
-from simulator import Bucket, Op, OpKind, Program, Schedule, Transfer, build_schedule, lower
+from hardware_profiles import Channel, Cluster, Link, load_accelerator
+from simulator import (
+    COMMUNICATIONS,
+    SCHEDULES,
+    UNEQUAL_SCHEDULES,
+    Bucket,
+    Op,
+    OpKind,
+    Plan,
+    Problem,
+    Program,
+    Schedule,
+    Transfer,
+    build_schedule,
+    equal_microbatches,
+    lower,
+    stages_from_cuts,
+)
 from simulator.costs import TiedReduction
 from simulator.schedule import from_lists
+from simulator.workloads.synthetic import random_chain
 
 F, B, I, W, U = (  # noqa: E741
     OpKind.FORWARD,
@@ -278,3 +295,67 @@ def _taken(draw: st.DrawFn, route: st.SearchStrategy[tuple[int, ...]]) -> tuple[
 def _device_of(schedule: Schedule, heads: Sequence[int], stage: int) -> int:
     rank = int(schedule.rank_of_row()[np.flatnonzero(schedule.stage == stage)[0]])
     return int(heads[rank])
+
+
+# ---- generated plans -------------------------------------------------------------------------------------------------
+
+SYNCHRONOUS = sorted(name for name, family in SCHEDULES.items() if family.flush)
+
+
+@st.composite
+def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
+    """A problem, and `count` synchronous plans of one structure for it.
+
+    Any family, replicas that split, stages that share devices, recomputation, any communication, micro-batches of odd sizes, of
+    each stage and pass its own; like or unlike devices, or boards on which layers stream; weights that layers share.
+    """
+    name = draw(st.sampled_from(SYNCHRONOUS))
+    family = SCHEDULES[name]
+    chunks = draw(st.integers(1, 2)) if "chunks" in family.options else 1
+    ranks = draw(st.integers(1, 3))
+    alone = bool(family.lanes) or (chunks > 1 and draw(st.booleans()))
+    shares = [1 if alone else draw(st.integers(1, 3)) for _ in range(ranks)]
+    if chunks > 1:
+        shares = shares[:1] * ranks
+    begins = np.concatenate([[0], np.cumsum(shares)]).tolist()
+    held = [tuple(range(begins[rank], begins[rank + 1])) for rank in range(ranks)] * chunks
+    stages = len(held)
+    layers = stages + draw(st.integers(0, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    many = draw(st.integers(1, 5))
+    batch = draw(st.integers(3 * many, 4 * many + 3))
+    workload = random_chain(layers, rng, flop=1.0, parameters=1000)
+    if layers > 1 and draw(st.booleans()):
+        first, *middle, last = workload.layers
+        last = replace(last, tied_to=first.name, tied_parameters=first.parameters)
+        workload = replace(workload, layers=(first, *middle, last))
+    problem = Problem(
+        workload,
+        draw(_plan_clusters(begins[-1])),
+        batch,
+        recompute=draw(st.booleans()),
+        communication=draw(st.sampled_from(family.communications or COMMUNICATIONS)),
+        contention=draw(st.booleans()),
+    )
+    sizes = tuple(_composition(draw, batch, many)) if draw(st.booleans()) else equal_microbatches(batch, many)
+    by_stage: dict[str, Any] = {}
+    if name in UNEQUAL_SCHEDULES and max(shares) == 1 and draw(st.booleans()):
+        by_stage["forward_sizes"] = tuple(tuple(_composition(draw, batch, many)) for _ in range(stages))
+        if draw(st.booleans()):
+            by_stage["backward_sizes"] = tuple(tuple(_composition(draw, batch, many)) for _ in range(stages))
+    cuts = [sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()) for _ in range(count)]
+    return problem, [Plan("hand", name, stages_from_cuts(one, layers, held), sizes, **by_stage) for one in cuts]
+
+
+@st.composite
+def _plan_clusters(draw: st.DrawFn, devices: int) -> Cluster:
+    """Like or unlike devices in a row or around a switch, or boards."""
+    kind = draw(st.sampled_from(("row", "star", "unlike", "boards")))
+    bandwidth = draw(st.sampled_from((1e3, 1e5, 1e9)))
+    cluster = (chain_cluster if kind == "row" else star_cluster)(devices, bandwidth=bandwidth)
+    if kind == "unlike":
+        rates = [draw(st.sampled_from((0.5, 1.0, 3.0))) for _ in range(devices)]
+        return replace(cluster, devices=tuple(UnitDevice(1e6 * rate, rate, f"unit-{rate}") for rate in rates))
+    if kind == "boards":
+        return replace(cluster, devices=(load_accelerator("vcu118"),) * devices)
+    return cluster

@@ -1,0 +1,104 @@
+"""Evaluations: many plans of one problem have the seconds and the peaks of their replays, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from simulator import (
+    Evaluations,
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    Stage,
+    equal_microbatches,
+    simulate,
+    stages_from_cuts,
+)
+from simulator import evaluation as module
+from simulator.workloads.synthetic import random_chain
+from tests.simulator.strategies import chain_cluster, plans
+
+
+def assert_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
+    """Seconds, the fullest device, and the peak of every device are those of SimPy's replay."""
+    problem, several = case
+    evaluate = Evaluations(problem)
+    for plan in (*several, several[0]):
+        outcome = simulate(problem, plan)
+        fullest, found = outcome.fullest, evaluate(plan)
+        assert found is not None
+        assert (found.seconds, found.device) == (outcome.iteration_seconds, fullest.device)
+        assert (found.peak_bytes, found.capacity_bytes) == (fullest.peak_bytes, fullest.capacity_bytes)
+        assert evaluate.peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
+
+
+@settings(max_examples=120)
+@given(plans(3))
+def test_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
+    """Of every synchronous family, on the reference engine."""
+    assert_as_replayed(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=25_000)
+@given(plans(4))
+def test_a_hundred_thousand_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
+    """As above."""
+    assert_as_replayed(case)
+
+
+CHAIN = random_chain(6, np.random.default_rng(0), flop=1.0, parameters=1000)
+PROBLEM = Problem(CHAIN, chain_cluster(2, bandwidth=1e5), 8)
+
+
+def plan(cut: int, count: int = 4, **changes: object) -> Plan:
+    """Two stages, cut before a layer."""
+    one = Plan("hand", "1f1b", stages_from_cuts([cut], 6, [(0,), (1,)]), equal_microbatches(8, count))
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def test_plans_of_one_structure_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other cuts have the same structure; another number of micro-batches, another device, another schedule have not."""
+    lowered = []
+    real = module.plan_structure
+    monkeypatch.setattr(module, "plan_structure", lambda costs: lowered.append(costs.plan) or real(costs))
+    evaluate = Evaluations(PROBLEM)
+    moved = tuple(replace(stage, devices=(1 - number,)) for number, stage in enumerate(plan(3).stages))
+    for one in (plan(1), plan(2), plan(5), plan(3, 2), plan(3, schedule="gpipe"), plan(3, stages=moved), plan(4)):
+        evaluate(one)
+    assert lowered == [plan(1), plan(3, 2), plan(3, schedule="gpipe"), plan(3, stages=moved)]
+
+
+def test_structures_that_were_used_longest_ago_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the tasks of all structures are more than MOST_TASKS: 18 tasks of four micro-batches, 34 of eight."""
+    monkeypatch.setattr(module, "MOST_TASKS", 140)
+    evaluate = Evaluations(PROBLEM)
+    for one in (plan(1), plan(1, schedule="gpipe"), plan(1, 8), plan(1), plan(1, 8, schedule="gpipe")):
+        assert evaluate(one) is not None
+    assert [len(one) for one in evaluate._structures.values()] == [18, 34, 18, 34]
+    monkeypatch.setattr(module, "MOST_TASKS", 80)
+    evaluate(plan(1, 2))
+    assert [len(one) for one in evaluate._structures.values()] == [18, 34, 10]
+
+
+def test_what_is_not_covered_is_left_to_a_simulation() -> None:
+    """Asynchronous plans, and stages that are not contiguous."""
+    evaluate = Evaluations(PROBLEM)
+    assert evaluate(plan(3, schedule="pipedream")) is None
+    assert evaluate(plan(3, schedule="pipedream")) is None
+    mixed = (Stage((0, 2, 3), (0,)), Stage((1, 4, 5), (1,)))
+    assert evaluate(plan(3, stages=mixed)) is None
+    assert evaluate.peak_bytes(plan(3, stages=mixed)) is None
+
+
+def test_a_plan_that_cannot_run_raises_as_a_simulation_does() -> None:
+    """A device that is not there; a micro-batch too few."""
+    evaluate = Evaluations(PROBLEM)
+    with pytest.raises(InfeasiblePlanError, match="uses devices"):
+        evaluate(plan(3, stages=(Stage((0, 1, 2), (0,)), Stage((3, 4, 5), (7,)))))
+    with pytest.raises(InfeasiblePlanError, match="sum to 8"):
+        evaluate(plan(3, microbatches=(2, 2)))
