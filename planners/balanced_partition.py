@@ -8,6 +8,7 @@ but no cut whose transfer takes too long. Intra-layer: see `planners.intra_layer
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -27,8 +28,8 @@ BISECTIONS = 40
 CLOSE_ENOUGH = 1e-3
 """Relative width of the interval at which `filled_cuts` stops."""
 
-FIRST_EXCESS = 0.005
-"""Share above a lower bound at which `fastest_cuts` looks for partitions first; doubled until there is one."""
+EXCESSES = (*(0.01 * 8.0**power for power in range(4)), math.inf)
+"""Shares above the fastest slowest stage that stages may have where `fastest_cuts` seeks a first partition."""
 
 MOST_PARTITIONS = 20_000
 """Partitions that `equal_partition` tries one by one."""
@@ -38,6 +39,12 @@ EQUAL_SLACK = 0.02
 
 MOST_PLACES = 64
 """Places at most where a network is cut whose ranges are divided on boards one by one (about a millisecond each)."""
+
+LABELS_AN_END = 4.0
+"""Partial partitions of a stage, on average for each layer that it ends before, above which `fastest_cuts` halves its bands."""
+
+TIGHTER = 0.01
+"""Share by which a cap on the stages must fall for what can follow to be found again."""
 
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
@@ -305,8 +312,8 @@ def fastest_cuts(
     A single micro-batch has nobody behind it, so that only the sum counts: one partition is handed back, whatever the slack, of
     equal sums (as where no cut costs anything) the one whose slowest stage is fastest.
     Method: the front of (sum, slowest of each pass) is carried from stage to stage for each last layer. A partial partition is
-    dropped if another is nowhere worse, or if even the best that can follow (least sum and least bottleneck, found backwards)
-    exceeds a limit. The limit starts just above what no partition can beat, and rises until one is found.
+    dropped if another is nowhere worse, or if even the best that can follow exceeds a limit: the seconds of a partition found
+    first, and the slack. The best that can follow is the least sum of stages no slower than the limit permits.
     """
     weight, tables = float(microbatches - 1), _tables(costs)
     rest, floor = _completions(*tables)
@@ -315,16 +322,31 @@ def fastest_cuts(
     if microbatches == 1:
         cuts = tuple(_quickest_once(*tables, rest).tolist())
         return [(costs.seconds(cuts, 1), cuts)]
-    least = float(rest[0, 0] + weight * floor[:, 0, 0].sum())
-    excess, found = FIRST_EXCESS, list[tuple[float, tuple[int, ...]]]()
-    while not found:
-        limit = least * (1.0 + excess) if 0.0 < excess * least < math.inf else math.inf
-        found = _sweep(tables, rest, floor, weight, limit)
-        excess *= 2.0
-    wanted = found[0][0] * (1.0 + max(slack, ROUNDING))
-    if wanted > limit:
-        found = _sweep(tables, rest, floor, weight, wanted)
-    return [one for one in found if one[0] <= wanted]
+    share = max(slack, ROUNDING)
+    good = _good_seconds(costs, microbatches, tables, float(rest[0, 0]), floor[:, 0, 0])
+    found = _sweep(tables, weight, good * (1.0 + share), share)
+    return [one for one in found if one[0] <= found[0][0] * (1.0 + share)]
+
+
+def _good_seconds(
+    costs: PartitionCosts, microbatches: int, tables: Tables, least_sum: float, floor: NDArray[np.float64]
+) -> float:
+    """The least makespan of a few partitions: those of least sum whose stages and links are within caps, rising from `floor`.
+
+    least_sum: of all stages and links; floor: seconds of the fastest slowest stage of each pass, float64 [passes]
+    """
+    best, caps = math.inf, floor
+    for excess in EXCESSES:
+        if (microbatches - 1) * caps.sum() >= best:
+            break
+        capped = _capped(tables, caps)
+        rest, _ = _completions(*capped)
+        if rest[0, 0] < math.inf:
+            best = min(best, costs.seconds(_quickest_once(*capped, rest).tolist(), microbatches))
+        if rest[0, 0] == least_sum:
+            break
+        caps = floor + (excess * floor.sum() if excess < math.inf else math.inf)
+    return best
 
 
 Tables = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
@@ -342,14 +364,104 @@ def _tables(costs: PartitionCosts) -> Tables:
     )
 
 
-def _sweep(
-    tables: Tables, rest: NDArray[np.float64], floor: NDArray[np.float64], weight: float, limit: float
-) -> list[tuple[float, tuple[int, ...]]]:
-    """All partitions within a limit in seconds that no other beats in everything, best first."""
-    state, place = np.zeros((1, 1 + len(tables[0]))), np.zeros((1, 2), dtype=np.int64)
+def _capped(tables: Tables, caps: NDArray[np.float64]) -> Tables:
+    """The tables without the stages and links that take longer than `caps` in a pass, float64 [passes].
+
+    Of stages: without the ends behind the last one within the caps; others remain where seconds fall as layers are added.
+    """
+    stage_seconds, kind, link_seconds, latency_seconds, furthest = tables
+    ends = _last_ends(stage_seconds, caps)
+    links = np.where(link_seconds <= caps[:, None, None], link_seconds, np.inf)
+    return stage_seconds, kind, links, latency_seconds, np.minimum(furthest, ends[kind])
+
+
+@kernel()
+def _last_ends(stage_seconds: NDArray[np.float64], caps: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The last end with which a stage is within the caps in every pass, by kind and first layer; that layer where none is."""
+    passes, kinds, places, _ = stage_seconds.shape
+    last = np.empty((kinds, places), dtype=np.int64)
+    for kind in range(kinds):
+        for begin in range(places):
+            end, within = places, False
+            while not within and end > begin + 1:
+                end, within = end - 1, True
+                for p in range(passes):
+                    within = within and stage_seconds[p, kind, begin, end] <= caps[p]
+            last[kind, begin] = end if within else begin
+    return last
+
+
+def _sweep(tables: Tables, weight: float, limit: float, slack: float) -> list[tuple[float, tuple[int, ...]]]:
+    """All partitions within a limit in seconds, and a share above the best, that no other beats in everything, best first.
+
+    Bands of seconds of the slowest stage are halved while one has more than LABELS_AN_END partial partitions. In the narrowest
+    ones, where all stages that are the slowest are alike, only the sum counts: an end has few.
+    """
+    passes = len(tables[0])
+    found, bands = list[tuple[float, tuple[int, ...]]](), [(np.full(passes, -np.inf), np.full(passes, np.inf))]
+    while bands:
+        above, upto = bands.pop()
+        band = _narrowed(tables, weight, limit, above, upto)
+        if band is None:
+            continue
+        width = band.upto - band.least
+        wide = bool((width > ROUNDING * band.upto).any())
+        labels = _labels(band, weight, limit, int(LABELS_AN_END * len(tables[0][0, 0])) if wide else sys.maxsize)
+        if labels is None:
+            middle, split = band.least + 0.5 * width, np.arange(passes) == width.argmax()
+            bands += [(np.where(split, middle, above), band.upto), (above, np.where(split, middle, band.upto))]
+            continue
+        found += [(once + weight * sum(slow), cuts) for once, slow, cuts in labels if all(np.array(slow) > above)]
+        limit = min(limit, min(found)[0] * (1.0 + slack)) if found else limit
+    return sorted(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Band:
+    """What partitions whose slowest stage of each pass takes from `least` to `upto` seconds may be made of.
+
+    rest, floor: as `_completions` finds them for these tables
+    """
+
+    tables: Tables
+    rest: NDArray[np.float64]
+    floor: NDArray[np.float64]
+    least: NDArray[np.float64]
+    upto: NDArray[np.float64]
+
+
+def _narrowed(
+    tables: Tables, weight: float, limit: float, above: NDArray[np.float64], upto: NDArray[np.float64]
+) -> _Band | None:
+    """The band `above` < slowest <= `upto` without what a limit in seconds rules out; None where nothing is left."""
+    capped = _capped(tables, upto)
+    while True:
+        rest, floor = _completions(*capped)
+        least = np.maximum(floor[:, 0, 0], above)
+        if not rest[0, 0] + weight * least.sum() <= limit:
+            return None
+        tighter = (limit - rest[0, 0]) / weight - (least.sum() - least)
+        if not (tighter < upto * (1.0 - TIGHTER)).any():
+            return _Band(capped, rest, floor, least, np.minimum(upto, tighter))
+        upto = np.minimum(upto, tighter)
+        capped = _capped(tables, upto)
+
+
+def _labels(
+    band: _Band, weight: float, limit: float, most: int
+) -> list[tuple[float, list[float], tuple[int, ...]]] | None:
+    """Sum, slowest of each pass and cuts of the partitions of a band that no other beats.
+
+    None where more than `most` partial partitions of a stage are not beaten.
+    """
+    state, place = np.array([[0.0, *band.least]]), np.zeros((1, 2), dtype=np.int64)
     places = []
-    for stage in range(len(tables[1])):
-        state, place = _extended(*tables, stage, state, place, rest[stage + 1], floor[:, stage + 1], weight, limit)
+    for stage in range(len(band.tables[1])):
+        state, place, complete = _extended(
+            *band.tables, stage, state, place, band.rest[stage + 1], band.floor[:, stage + 1], weight, limit, most
+        )
+        if not complete:
+            return None
         places.append(place)
     found = []
     for row, (once, *slowest) in enumerate(state.tolist()):
@@ -357,8 +469,8 @@ def _sweep(
         for one in reversed(places):
             cuts.append(int(one[at, 0]))
             at = int(one[at, 1])
-        found.append((once + weight * sum(slowest), tuple(cuts[:0:-1])))
-    return sorted(found)
+        found.append((once, slowest, tuple(cuts[:0:-1])))
+    return found
 
 
 @kernel()
@@ -443,8 +555,12 @@ def _extended(
     floor: NDArray[np.float64],
     weight: float,
     limit: float,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Every partial partition with one stage more that is not beaten: its sum and slowest of each pass; its end and parent."""
+    most: int,
+) -> tuple[NDArray[np.float64], NDArray[np.int64], bool]:
+    """Every partial partition with one stage more that is not beaten: its sum and slowest of each pass; its end and parent.
+
+    The third value is False where they are more than `most`.
+    """
     passes, _, places, _ = stage_seconds.shape
     count, filled = state.shape[0], 0
     new_state, new_place = np.empty((places, 1 + passes)), np.empty((places, 2), dtype=np.int64)
@@ -473,7 +589,7 @@ def _extended(
                 if least <= limit and least < np.inf:
                     fresh[found, 0] = state[row, 0] + step[0]
                     for p in range(passes):
-                        fresh[found, 1 + p] = max(state[row, 1 + p], step[1 + p])
+                        fresh[found, 1 + p] = max(state[row, 1 + p], step[1 + p], floor[p, end])
                     value[found], parent[found] = least, row
                     found += 1
         first = filled
@@ -486,13 +602,15 @@ def _extended(
                 if beaten:
                     break
             if not beaten:
+                if filled == most:
+                    return new_state, new_place, False
                 if filled == new_state.shape[0]:
                     new_state = np.concatenate((new_state, np.empty_like(new_state)))
                     new_place = np.concatenate((new_place, np.empty_like(new_place)))
                 new_state[filled] = fresh[one]
                 new_place[filled, 0], new_place[filled, 1] = end, parent[one]
                 filled += 1
-    return new_state[:filled], new_place[:filled]
+    return new_state[:filled], new_place[:filled], True
 
 
 @kernel()

@@ -1,8 +1,10 @@
 """The shared partition search: exact over all cuts, with transfers, memory, unlike devices and alternating passes."""
 
 import math
+from bisect import bisect_left
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
+from planners import PartitionCosts, balanced_partition, fastest_cuts, furthest_ends, straight_costs
 from planners.balanced_partition import MOST_PLACES, makespans
 from simulator import (
     LayerCosts,
@@ -101,6 +103,96 @@ def test_the_fastest_cuts_are_those_of_all(costs: PartitionCosts, microbatches: 
                 all(costs.seconds(other, count) <= costs.seconds(cuts, count) for count in (1, 10**6))
                 for _, other in found
             )
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_front_that_is_cut_in_bands_is_whole(monkeypatch: pytest.MonkeyPatch, passes: int) -> None:
+    """Stages of unlike speeds trade sum against slowest; with room for few partial partitions the answer is that of all cuts.
+
+    The partitions that are handed back are those that no other beats in the sum and in the slowest of each pass.
+    """
+    rng, layers = np.random.default_rng(passes), 10
+    seconds = rng.uniform(0.1, 1.0, (passes, layers))
+    before = np.concatenate([np.zeros((passes, 1)), seconds.cumsum(axis=1)], axis=1)
+    table = np.maximum(before[:, None, None, :] - before[:, None, :, None], 0.0) * np.array([1.0, 3.0])[:, None, None]
+    costs = PartitionCosts(table, (0, 1, 0), rng.uniform(0.0, 0.5, (passes, 2, 11)), rng.uniform(0.0, 0.1, (2, 11)))
+    monkeypatch.setattr(balanced_partition, "LABELS_AN_END", 0.4)
+    bands, narrowed = [], balanced_partition._narrowed
+
+    def counted(*given: Any) -> Any:
+        bands.append(given)
+        return narrowed(*given)
+
+    monkeypatch.setattr(balanced_partition, "_narrowed", counted)
+    found = fastest_cuts(costs, 3, slack=0.2)
+    assert len(bands) > 2
+    every = np.array(list(combinations(range(1, layers), 2)))
+    total = makespans(costs, every, 3)
+    once = makespans(costs, every, 1)
+    slowest = np.array(
+        [
+            [
+                max(
+                    *(table[p, costs.kind[s], b[s], b[s + 1]] for s in range(3)),
+                    *(costs.link_seconds[p, s, b[s + 1]] for s in range(2)),
+                )
+                for p in range(passes)
+            ]
+            for b in ([0, *cuts, layers] for cuts in every.tolist())
+        ]
+    )
+    objectives = np.column_stack([once, slowest])
+    nowhere_worse = (objectives[:, None] <= objectives[None]).all(axis=2) & (
+        objectives[:, None] < objectives[None]
+    ).any(2)
+    kept = ~nowhere_worse.any(axis=0) & (total <= total.min() * (1.0 + 0.2))
+    assert {cuts for _, cuts in found} == {tuple(cuts) for cuts in every[kept].tolist()}
+    assert [value for value, _ in found] == pytest.approx(sorted(total[kept]))
+
+
+def test_many_unlike_devices_have_a_front_that_can_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heavy last layer on a slow device bounds the rest loosely, and the sums of partitions differ by rounding.
+
+    Few partial partitions for each end remain all the same, and the makespan is the least of all: an independent programme finds
+    the least sum for every bound on the slowest stage.
+    """
+    layers, stages, count = 100, 16, 4
+    seconds = np.append(np.random.default_rng(1).uniform(0.5, 1.5, layers - 1), 10.0)
+    before = np.concatenate([[0.0], seconds.cumsum()])
+    table = np.maximum(before[None, :] - before[:, None], 0.0) * np.array([1.0, 5.0])[:, None, None]
+    link = np.ones((1, stages - 1, layers + 1))
+    costs = PartitionCosts(table[None], (0,) * 8 + (1,) * 8, link, np.zeros((stages - 1, layers + 1)))
+    most, extended = [0], balanced_partition._extended
+
+    def watched(*given: Any) -> Any:
+        labels = extended(*given)
+        most.append(len(labels[0]))
+        return labels
+
+    monkeypatch.setattr(balanced_partition, "_extended", watched)
+    [(found, _), *_] = fastest_cuts(costs, count)
+    assert max(most) <= 2 * (layers + 1)
+    assert found == pytest.approx(_least_over_bounds(costs, count, found * (1.0 + 1e-9)))
+
+
+def _least_over_bounds(costs: PartitionCosts, microbatches: int, most: float) -> float:
+    """The least makespan of one pass: the least sum for each bound on the slowest stage, and that bound."""
+
+    def least_sum(bound: float) -> float:
+        rest = np.where(np.arange(costs.layers + 1) == costs.layers, 0.0, math.inf)
+        for stage in reversed(range(len(costs.kind))):
+            held = costs.stage_seconds[0, costs.kind[stage]]
+            behind = np.triu(np.ones_like(held, dtype=bool), 1)
+            rest = np.where((held <= bound) & behind, held + rest[None, :], math.inf).min(axis=1)
+            if stage:
+                sent = costs.link_seconds[0, stage - 1]
+                rest = np.where(sent <= bound, rest + sent, math.inf)
+        return float(rest[0])
+
+    bounds = np.unique(np.concatenate([costs.stage_seconds.ravel(), costs.link_seconds.ravel()])).tolist()
+    first = bisect_left(bounds, True, key=lambda bound: least_sum(bound) < math.inf)
+    near = [bound for bound in bounds[first:] if (microbatches - 1) * bound + least_sum(math.inf) <= most]
+    return float(min(least_sum(bound) + (microbatches - 1) * bound for bound in near))
 
 
 def by_hand(durations: list[list[float]]) -> float:
