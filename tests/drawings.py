@@ -62,7 +62,7 @@ def _panel(axes: Axes) -> dict[str, Any]:
 
 def _title_points(axes: Axes) -> float | None:
     """Points between panel and title, where they are not the usual ones."""
-    pixels = float(axes.titleOffsetTrans.get_matrix()[1, 2])
+    pixels = float(axes.titleOffsetTrans.get_matrix()[1, 2])  # type: ignore[attr-defined]
     points = float(f"{pixels * 72.0 / axes.figure.dpi:.6g}")
     return None if points == mpl.rcParams["axes.titlepad"] else points
 
@@ -182,7 +182,7 @@ def _text_look(text: Text) -> str:
         text.get_verticalalignment(),
         None if text.get_fontweight() == "normal" else text.get_fontweight(),
         f"turned {text.get_rotation():g}" if text.get_rotation() else None,
-        None if text.get_linespacing() == Text().get_linespacing() else f"lines {text.get_linespacing()}",  # type: ignore[attr-defined]
+        None if text.get_linespacing() == Text().get_linespacing() else f"lines {text.get_linespacing()}",
         None if text.get_zorder() == 3 else f"z {text.get_zorder():g}",
     )
 
@@ -214,7 +214,7 @@ def _legend(legend: Legend) -> dict[str, Any]:
         **{
             name: getattr(legend, name)
             for name in ("handleheight", "handletextpad", "borderpad", "borderaxespad")
-            if getattr(legend, name) != mpl.rcParams[f"legend.{name}"]
+            if getattr(legend, name) != mpl.rcParams[f"legend.{name}"]  # type: ignore[index]
         },
         "place": [legend._loc, None if anchor is None else _rounded(anchor._bbox.bounds)],  # type: ignore[attr-defined]
     }

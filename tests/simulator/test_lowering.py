@@ -365,3 +365,33 @@ def test_predictions_cost_nothing_unless_given() -> None:
     """A schedule with weight predictions (P) lowers with given costs."""
     program = lower(from_text("0P0 0F0 0B0 0U0"), given_costs(1, 1.0, 2.0))
     assert replay(program).makespan_seconds == 3.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_dependencies_of_one_producer_class_and_receiver_are_one_delivery(seed: int) -> None:
+    """Random dependencies of 12 tasks on 3 lanes: grouped by producer, class of transfer, and receiving lane where they move."""
+    rng = np.random.default_rng(seed)
+    program = lower(
+        from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n2F0 2F1 2B0 2B1"), given_costs(3, 1.0, 1.0, transfer=1.0)
+    )
+    counts = rng.integers(0, 6, len(program))
+    program = replace(
+        program,
+        dependency_offsets=np.concatenate([[0], np.cumsum(counts)]),
+        dependency=rng.integers(0, len(program), counts.sum(), dtype=np.int32),
+        transfer=rng.integers(0, 3, counts.sum(), dtype=np.int32),
+        transfer_seconds=np.array([0.0, 1.0, 2.0]),
+        transfer_bytes=np.zeros(3),
+        transfer_route=((), (), ()),
+    )
+    receivers = np.repeat(np.arange(len(program)) // 4, counts).tolist()
+    moved = zip(program.dependency.tolist(), program.transfer.tolist(), receivers, strict=True)
+    wanted: dict[tuple[int, int, int], list[int]] = {}
+    for row, (producer, transfer, receiver) in enumerate(moved):
+        wanted.setdefault((producer, transfer, receiver if transfer else -1), []).append(row)
+    found = program.deliveries()
+    keys = sorted(wanted, key=lambda key: (key[0], wanted[key][0]))
+    rows = [found.rows[a:b].tolist() for a, b in pairwise(found.row_offsets.tolist())]
+    assert rows == [wanted[key] for key in keys]
+    assert found.transfer.tolist() == [transfer for _, transfer, _ in keys]
+    assert np.diff(found.offsets).tolist() == [sum(key[0] == task for key in keys) for task in range(len(program))]
