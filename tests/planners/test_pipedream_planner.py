@@ -219,31 +219,47 @@ def test_a_barrier_spares_the_gradients_of_the_last_round() -> None:
         make_plan("pipedream", overlapped)
 
 
-def test_the_smallest_device_limits_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage may come to any device: partitions are sought within the memory that each of them has."""
+@pytest.mark.parametrize(
+    ("updates", "optimizer", "copies", "replicated"),
+    [("overlapped", "sgd", 1.0, 1.0), ("barrier", "adam", 3.0, 0.0)],
+)
+def test_partitions_fit_into_the_smallest_device(
+    updates: str, optimizer: str, copies: float, replicated: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage may come to any device. Beside its versions of the weights it keeps gradients, and two states of Adam.
+
+    Flushed, it has one version more; overlapped, a stage with replicas the gradients of a round before.
+    """
     cluster = load_cluster("pipedream-a").take(2)
 
     def with_memory(*sizes: float) -> Problem:
         pairs = zip(cluster.devices, sizes, strict=True)
         devices = tuple(replace(one, memory_bytes=size) for one, size in pairs)  # type: ignore[type-var]
-        return Problem(uniform_chain(4), replace(cluster, devices=devices), 8)
+        return Problem(
+            uniform_chain(4),
+            replace(cluster, devices=devices),
+            8,
+            optimizer=optimizer,  # type: ignore[arg-type]
+            replica_updates=updates,  # type: ignore[arg-type]
+        )
 
-    problem = with_memory(8e9, 4e9)
-    limits: dict[str, set[float]] = {"partition": set(), "flushed_partition": set()}
+    asked: set[tuple[float, ...]] = set()
 
     def streamed(*arguments: Any, **options: Any) -> HierarchicalPartition:
-        limits["partition"].add(options["memory_bytes"])
+        asked.add(tuple(options[name] for name in ("memory_bytes", "unversioned_copies", "replicated_copies")))
         return partition(*arguments, **options)
 
     def flushed(table: StateTable, pipeline: FlushedPipeline) -> tuple[FlushedStage, ...] | None:
-        limits["flushed_partition"].add(pipeline.memory_bytes)
+        asked.add((pipeline.memory_bytes, pipeline.weight_copies))
         return flushed_partition(table, pipeline)
 
     monkeypatch.setattr(pipedream_planner, "partition", streamed)
     monkeypatch.setattr(pipedream_planner, "flushed_partition", flushed)
-    make_plan("pipedream", problem)
-    assert limits == {"partition": {4e9}, "flushed_partition": set()}
-    make_plan("pipedream-flush", problem)
-    assert limits == {"partition": {4e9}, "flushed_partition": {4e9}}
+    make_plan("pipedream", with_memory(8e9, 4e9))
+    assert asked == {(4e9, copies, replicated)}
+    asked.clear()
+    make_plan("pipedream-flush", with_memory(8e9, 4e9))
+    assert (4e9, copies + 1.0) in asked
+    assert asked <= {(4e9, copies + 1.0), (4e9, copies, replicated)}
     with pytest.raises(InfeasiblePlanError, match=r"over 2 devices within 0\.0009313 GiB a device"):
         make_plan("pipedream", with_memory(2e6, 1e6))

@@ -217,6 +217,21 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == plan.makespan_seconds
 
 
+def test_the_exact_method_tells_the_seconds_of_both_passes() -> None:
+    """What is announced is the best known of both passes together; it never rises, and ends with what both searches found."""
+    problem = random_problem(np.random.default_rng(1), "affine", 8, 64, tuple(range(1, 65)))
+    told: list[tuple[int, float]] = []
+    plan = exact_sizes(problem, progress=lambda evaluations, seconds: told.append((evaluations, seconds)))
+    (_, first), *searched = told
+    assert first == np.inf  # before anything is known
+    counts, seconds = [count for count, _ in searched], [value for _, value in searched]
+    assert counts == sorted(counts)
+    assert counts[-1] == plan.evaluations
+    assert seconds == sorted(seconds, reverse=True)
+    assert {*seconds} <= {value for _, value in plan.history}
+    assert seconds[0] == plan.history[0][1] > plan.makespan_seconds
+
+
 def test_the_exact_method_is_interrupted_cleanly() -> None:
     """Ctrl-C after the second stage: a plan no worse than the greedy one, not called optimal, with a true bound."""
     problem = random_problem(np.random.default_rng(1), "affine", 8, 64, tuple(range(1, 65)))
