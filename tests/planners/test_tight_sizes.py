@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planners import Evaluator, UnequalTables, make_plan, tables_of, tight_sizes, unequal_planners
-from planners.unequal_tables import unequal_plan
+from planners.unequal_tables import unequal_plan, unequal_problem
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from simulator.workloads.synthetic import chain
 from tests.planners.conftest import line
@@ -152,3 +152,22 @@ def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monke
     missing = [1.01 * (peak - capacity) if peak == max(fuller) else 0.0 for peak in fuller]
     assert seen[0] == (capacity, capacity)
     assert seen[1] == pytest.approx(tuple(capacity - one for one in missing), rel=1e-12)
+
+
+@pytest.mark.parametrize(("fullest", "stages"), [(0, {0, 1}), (1, {0, 1, 2}), (2, {1, 2})])
+def test_neighbours_change_the_fullest_stage_or_one_beside_it(fullest: int, stages: set[int]) -> None:
+    """Of sizes 1, 2, 3, 4, 6, 8 a step from 4 is 3 or 6, twice is 8, half is 2; only pairs that the stage may have."""
+    sizes = [1, 2, 3, 4, 6, 8]
+    every = tuple(itertools.product(sizes, sizes))
+    allowed = (every, tuple(pair for pair in every if sum(pair) < 10), every)
+    problem = unequal_problem(tables_of(generated(0, 3, 8), range(3)), (1, 2), tuple(sizes))
+    space = tight_sizes._Space((1, 2), problem, allowed, 0.0)
+    found = tight_sizes._neighbours(space, sizes, ((4, 4),) * 3, fullest)
+    expected = {
+        (*((4, 4),) * stage, pair, *((4, 4),) * (2 - stage))
+        for stage in stages
+        for pair in itertools.product((2, 3, 4, 6, 8), repeat=2)
+        if pair in allowed[stage]
+    }
+    assert set(found) == expected
+    assert [tight_sizes._near(sizes, size) for size in (1, 8, 2)] == [[1, 2], [4, 6, 8], [1, 2, 3, 4]]
