@@ -69,8 +69,7 @@ class Chain:
         """Row of `durations` of every process; `differs` (stage order) marks the stages that run forward again."""
         rows = list(range(self.processes))
         if self.coupled and differs is not None:
-            flags = differs[::-1] if self.reverse else differs
-            for stage, flag in enumerate(flags):
+            for stage, flag in enumerate(differs[::-1]):  # only a backward chain is coupled
                 rows[2 * stage] += self.processes if flag else 0
         return rows
 

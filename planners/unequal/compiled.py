@@ -181,7 +181,7 @@ def _chain_end(
         other = process + 1 if paired else -1
         if differs.shape[1]:
             compute = (process + is_link) >> 1
-            again = differs[individual, stages - 1 - compute if reverse else compute]
+            again = differs[individual, stages - 1 - compute]  # only a backward chain is coupled
             if is_link == 0:
                 row += processes * again
             elif paired:

@@ -72,7 +72,7 @@ class ChainMatrix:
                 ]
             row = block + process * count
             if chain.coupled and differs is not None and process % 2 == 0:
-                stage = chain.stages - 1 - process // 2 if chain.reverse else process // 2
+                stage = chain.stages - 1 - process // 2  # only a backward chain is coupled
                 row = row + differs[:, stage] * (chain.processes * count)
             for shape, rows, ends in groups:
                 table_rows = row if len(rows) == len(sizes) else row[rows]

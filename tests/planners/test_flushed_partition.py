@@ -42,6 +42,19 @@ def slowest(
     return worst
 
 
+def fastest(table_of: dict[str, list[float]], pipeline: FlushedPipeline, tied: bool) -> float:
+    """The least such seconds of every cut and every number of replicas."""
+    best, count = float("inf"), len(table_of["seconds"])
+    for stages in range(1, min(pipeline.devices, count) + 1):
+        for cuts in combinations(range(1, count), stages - 1):
+            bounds = [0, *cuts, count]
+            for replicas in product(range(1, pipeline.devices + 1), repeat=stages):
+                if sum(replicas) <= pipeline.devices:
+                    plan = tuple(map(FlushedStage, bounds[:-1], bounds[1:], replicas))
+                    best = min(best, slowest(table_of, pipeline, plan, tied))
+    return best
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_partition_is_faster(data: st.DataObject) -> None:
@@ -69,19 +82,33 @@ def test_no_partition_is_faster(data: st.DataObject) -> None:
         head = replace(workload.layers[-1], tied_to=workload.layers[0].name, tied_parameters=figures[1][0])
         workload = replace(workload, layers=(*workload.layers[:-1], head))
     table = tabled(workload)
-    best = float("inf")
-    for stages in range(1, min(devices, count) + 1):
-        for cuts in combinations(range(1, count), stages - 1):
-            bounds = [0, *cuts, count]
-            for replicas in product(range(1, devices + 1), repeat=stages):
-                if sum(replicas) <= devices:
-                    plan = tuple(map(FlushedStage, bounds[:-1], bounds[1:], replicas))
-                    best = min(best, slowest(of, pipeline, plan, tied))
+    best = fastest(of, pipeline, tied)
     found = flushed_partition(table, pipeline)
     assert (found is None) == (best == float("inf"))
     if found is not None:
         assert sum(stage.replicas for stage in found) <= devices
         assert slowest(of, pipeline, found, tied) <= best * 1.001
+
+
+@pytest.mark.parametrize(
+    ("seconds", "weights", "outputs", "devices", "bandwidth"),
+    [
+        ([9, 2, 3], [5, 4, 4], [6, 3, 6], 2, 1.0),
+        ([18, 4, 6], [5, 4, 4], [6, 3, 6], 2, 0.5),
+        ([5, 3, 5], [1, 1, 7], [9, 2, 2], 4, 2.0),
+        ([6, 3, 4, 1, 2, 7], [7, 5, 4, 9, 4, 1], [7, 8, 7, 5, 5, 1], 4, 1.0),
+    ],
+)
+def test_a_transfer_may_be_slower_than_every_stage(
+    seconds: list[float], weights: list[int], outputs: list[float], devices: int, bandwidth: float
+) -> None:
+    """The first partition found is slow by its transfers: between these and its stages there is a better one."""
+    flights = tuple(min(k, 4) for k in range(1, min(devices, len(seconds)) + 1))
+    pipeline = FlushedPipeline(devices, 1, 4, flights, 1e9, 2.0, False, bandwidth, 1.0)
+    of = {"seconds": seconds, "weights": [float(one) for one in weights], "outputs": outputs}
+    found = flushed_partition(tabled(network(seconds, weights, outputs)), pipeline)
+    assert found is not None
+    assert slowest(of, pipeline, found, False) <= fastest(of, pipeline, False) * 1.001
 
 
 def test_a_device_that_does_not_help_stays_idle() -> None:
