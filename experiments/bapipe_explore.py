@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cli import INTERRUPTED, OK, Parser, guarded
+from experiments.cli import INTERRUPTED, OK
 from experiments.output import output_folder, print_json, print_table, to_json
+from experiments.studies import add_shared, run_study
 from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
 from planners import (
     Evaluator,
@@ -432,7 +433,7 @@ def _say(text: str) -> None:
 SECTIONS = ("schedules", "plans", "disagreements", "splits", "claims", "boards", "depth")
 
 
-def run(quick: bool) -> dict[str, Any]:
+def measure(quick: bool) -> dict[str, Any]:
     """Every study's rows by section; `interrupted`, whether an interrupt left out what was to come.
 
     KeyboardInterrupt where nothing was found before it.
@@ -457,19 +458,15 @@ def _rows(quick: bool) -> Iterator[tuple[str, Row]]:
     yield from (("depth", row) for row in depth_rows(quick))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    add_shared(parser, out="figures and explore.json", quick="VGG-16 on two devices only")
+
+
+def run(options: argparse.Namespace) -> int:
     """Run the studies, print them, and draw them if a folder is given."""
-    parser = Parser(prog="python -m experiments.bapipe_explore", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", metavar="FOLDER", help="write figures (PNG and SVG) and explore.json there")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="VGG-16 on two devices only")
-    options = parser.parse_args(arguments)
-    return guarded(parser.prog, lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
     folder = output_folder(options.out) if options.out else None
-    document = run(options.quick)
+    document = measure(options.quick)
     if folder is not None:
         from experiments.bapipe_explore_plots import draw_all
 
@@ -567,6 +564,11 @@ def _print(result: dict[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.bapipe_explore`; returns the exit code."""
+    return run_study("bapipe-explore", arguments)
 
 
 if __name__ == "__main__":

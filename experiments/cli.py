@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "profile": "measure a PyTorch model layer by layer and write a profile that planners read",
     "export": "write a plan for other tools: Chrome trace, torch CSV, text",
     "list": "list workloads, accelerators, clusters, schedules and planners",
+    "study": "list the experiments, or run one",
     "check": "check a profile file, or print the JSON Schema of one",
 }
 """Subcommands and their one-line help; each lives in `experiments.commands.<name>`."""

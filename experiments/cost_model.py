@@ -16,13 +16,17 @@ the errors at the recorded lengths are printed beside it.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hardware_profiles import Accelerator, Precision, ProfileError, Work, load_accelerator
+from experiments.output import InputError, output_folder, print_json
+from experiments.problem_options import add_profiled_minibatches
+from experiments.studies import add_shared, run_study
+from hardware_profiles import Accelerator, Precision, Work, load_accelerator
 from simulator import Workload, gnmt, load_workload, read_profile
 
 ACCELERATOR = "v100-sxm2"
@@ -38,7 +42,7 @@ MEAN_TOKENS = 30
 PIPE_WIDTH = 150
 """Columns of the table where standard output is no terminal."""
 
-EXIT_OK, EXIT_FAILURE, EXIT_BAD_FILE = 0, 1, 4
+EXIT_OK, EXIT_FAILURE = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,42 +290,39 @@ def default_profiles() -> Path | None:
     return None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
-    from experiments.cli import Parser
-    from experiments.output import print_json
-    from experiments.problem_options import add_profiled_minibatches
-
-    parser = Parser(prog="python -m experiments.cost_model", description=__doc__.splitlines()[0])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
     parser.add_argument(
         "--profiles", type=Path, help="folder of graph.txt files (default: shared/data/pipedream_profiles)"
     )
     add_profiled_minibatches(parser, [case.profile for case in CASES])
-    parser.add_argument("--out", type=Path, help="write cost_model.png and cost_model.svg into this folder")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    options = parser.parse_args(arguments)
+    add_shared(parser, out="the figure")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
     folder = options.profiles or default_profiles()
     if folder is None:
-        print(
-            "cost_model: shared/data/pipedream_profiles is not beside this checkout; give --profiles DIR",
-            file=sys.stderr,
-        )
-        return EXIT_BAD_FILE
+        raise InputError("shared/data/pipedream_profiles is not beside this checkout; give --profiles DIR")
     try:
         comparisons = compare_all(folder, load_accelerator(ACCELERATOR), dict(options.profiled_minibatch))
-    except (ProfileError, ValueError) as error:
-        print(f"cost_model: {error}", file=sys.stderr)
-        return EXIT_BAD_FILE
-    if options.out is not None:
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if options.out:
         from experiments.cost_model_plots import draw
         from simulator import save
 
-        save(draw(comparisons, ACCELERATOR), options.out / "cost_model")
+        save(draw(comparisons, ACCELERATOR), output_folder(options.out) / "cost_model")
     if options.json:
         print_json(as_json(comparisons))
     else:
         print_table(comparisons)
     return EXIT_OK if all(abs(row.error) <= TARGET for row in comparisons) else EXIT_FAILURE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.cost_model`; returns the exit code."""
+    return run_study("cost-model", arguments)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.output import print_json
+from experiments.output import output_folder, print_json, progress
+from experiments.studies import add_shared, run_study
 from planners import HierarchicalPartition, StateTable, notation, partition, state_table
 from simulator import Layer, Workload
 
@@ -129,13 +129,18 @@ def measure(quick: bool = False) -> list[dict[str, Any]]:
     workers = (4, 16) if quick else (4, 16, 64, 256, 1024)
     levels = ((64,), (8, 8)) if quick else ((64,), (8, 8), (4, 4, 4), (2, 2, 2, 2, 2, 2))
     graphs = (1,) if quick else (1, 2)
-    rows = []
+    searches: list[tuple[str, Workload, tuple[int, ...], str]] = []
     for variant in ("paper", "script"):
-        rows += [_row("states, flat", random_chain(count), (16,), variant) for count in states]
-        rows += [_row("states, two levels", random_chain(count), (4, 4), variant) for count in states if count <= 800]
-        rows += [_row("workers, flat", random_chain(100), (count,), variant) for count in workers]
-        rows += [_row("levels", random_chain(100 if quick else 240), shape, variant) for shape in levels]
-        rows += [_row("graph", inception_like(count), (8,), variant) for count in graphs]
+        searches += [("states, flat", random_chain(count), (16,), variant) for count in states]
+        searches += [("states, two levels", random_chain(count), (4, 4), variant) for count in states if count <= 800]
+        searches += [("workers, flat", random_chain(100), (count,), variant) for count in workers]
+        searches += [("levels", random_chain(100 if quick else 240), shape, variant) for shape in levels]
+        searches += [("graph", inception_like(count), (8,), variant) for count in graphs]
+    rows = []
+    with progress("searching", len(searches)) as report:
+        for number, search in enumerate(searches):
+            report(number, search[0])
+            rows.append(_row(*search))
     return rows
 
 
@@ -174,15 +179,14 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.pipedream_growth", description="How PipeDream's partitioner grows."
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--out", type=Path, help="folder for pipedream_growth.png and .svg")
-    parser.add_argument("--quick", action="store_true", help="only the small searches of each study")
-    options = parser.parse_args(arguments)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    add_shared(parser, out="the figure", quick="only the small searches of each study")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print and draw."""
+    folder = output_folder(options.out) if options.out else None
     rows = measure(options.quick)
     exponents = {
         f"{study}, {variant}": growth_exponent(
@@ -197,12 +201,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_table(rows)
         for name, exponent in exponents.items():
             print(f"{name}: CPU seconds grow as the power {exponent:.1f} at the largest sizes")
-    if options.out is not None:
+    if folder is not None:
         from experiments.pipedream_growth_plots import draw
         from simulator import save
 
-        save(draw(rows), options.out / "pipedream_growth")
+        save(draw(rows), folder / "pipedream_growth")
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.pipedream_growth`; returns the exit code."""
+    return run_study("pipedream-growth", arguments)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from statistics import median
 
 import numpy as np
 
-from experiments.output import print_json
+from experiments.output import InputError, print_json
+from experiments.studies import add_shared, run_study
 from planners import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -337,25 +338,29 @@ def _print_table(result: dict[str, object]) -> None:
     console.print(f"matched {result['matched']}, failed {result['failed']}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.pipedream_optimizer", description=__doc__.split("\n")[0]
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
     parser.add_argument("--runs", type=Path, required=True, help="recorded runs, a JSON object a line")
     parser.add_argument("--profiles", type=Path, required=True, help="folder of the graph.txt profiles, NAME.txt")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args(arguments)
+    add_shared(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Plan again what was recorded; exit code 1 if any run is missed, 4 for a bad input file."""
     try:
         result = replan_all(read_runs(options.runs), options.profiles)
     except ValueError as error:
-        print(str(error), file=sys.stderr)
-        return 4
+        raise InputError(str(error)) from None
     if options.json:
         print_json(result)
     else:
         _print_table(result)
     return 1 if result["failed"] else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.pipedream_optimizer`; returns the exit code."""
+    return run_study("pipedream-optimizer", arguments)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.output import UsageError, print_json, print_table, progress
+from experiments.output import UsageError, output_folder, print_json, print_table, progress
+from experiments.problem_options import add_profiled_minibatches
+from experiments.studies import add_shared, run_study
 from hardware_profiles import Cluster, load_cluster
 from planners import StateTable, make_plan, partition, state_table
 from simulator import (
@@ -336,38 +338,29 @@ def reproduce(
     return {"tolerance": TOLERANCE, "rows": records, "missing": missing, "gpipe": gpipe}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code."""
-    from experiments.cli import Parser, guarded
-    from experiments.problem_options import add_profiled_minibatches
-
-    parser = Parser(
-        prog="python -m experiments.pipedream_tables",
-        description="Published and simulated speedups of PipeDream over data parallelism.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
     parser.add_argument(
         "--profiles", type=Path, help="folder of graph.txt files (default: shared/data/pipedream_profiles)"
     )
     add_profiled_minibatches(parser, sorted({row.profile for row in ROWS if row.profile is not None}))
-    parser.add_argument("--out", type=Path, help="folder for pipedream_tables.png, .svg and .json")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
-    options = parser.parse_args(arguments)
-    return guarded("pipedream_tables", lambda: _run(options))
+    add_shared(parser, out="figure and table")
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Simulate every row that has a profile; print and draw."""
     profiles = options.profiles or find_profiles()
     if profiles is None:
         raise UsageError("shared/data/pipedream_profiles is not beside this checkout; give --profiles DIR")
+    folder = output_folder(options.out) if options.out else None
     document = reproduce(profiles, profiled_minibatches=dict(options.profiled_minibatch))
-    if options.out is not None:
+    if folder is not None:
         from experiments.output import to_json
         from experiments.pipedream_tables_plots import draw
         from simulator import save, write_atomically
 
-        save(draw(document["rows"]), options.out / "pipedream_tables")
-        write_atomically(options.out / "pipedream_tables.json", to_json(document) + "\n")
+        save(draw(document["rows"]), folder / "pipedream_tables")
+        write_atomically(folder / "pipedream_tables.json", to_json(document) + "\n")
     if options.json:
         print_json(document)
     else:
@@ -435,6 +428,11 @@ def _cells(record: dict[str, Any]) -> tuple[str, ...]:
         f"{record['planned_speedup']:.2f}",
         f"{record['collective_efficiency']:g}",
     )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.pipedream_tables`; returns the exit code."""
+    return run_study("pipedream-tables", arguments)
 
 
 if __name__ == "__main__":

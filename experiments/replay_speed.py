@@ -16,11 +16,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli import OK, Parser, guarded
+from experiments.cli import OK
 from experiments.output import UsageError, output_folder, print_json, print_table, progress
+from experiments.studies import add_shared, run_study
 
 if TYPE_CHECKING:
     from simulator import Program
@@ -44,22 +45,16 @@ SIMPY_OPS = 5_000_000
 TRANSFER_SECONDS = 0.1
 
 
-def main() -> int:
-    """Run the experiment."""
-    parser = Parser(prog="python -m experiments.replay_speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    add_shared(parser, out="the growth's figure and table", folder="out/replay_speed")
     parser.add_argument(
         "--growth", action="store_true", help="measure growth up to 4,096 devices × 8,192 micro-batches"
     )
     parser.add_argument(
         "--largest", nargs=2, type=int, default=GROWTH[-1], metavar=("P", "M"), help="stop the growth there"
     )
-    parser.add_argument(
-        "--out", default="out/replay_speed", metavar="DIR", help="folder of the growth's figure and table"
-    )
     parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    return guarded(parser.prog, lambda: run(arguments))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -323,6 +318,11 @@ def growth(arguments: argparse.Namespace) -> int:
     )
     print(f"figure and rows in {folder}")
     return OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.replay_speed`; returns the exit code."""
+    return run_study("replay-speed", arguments)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli import OK, Parser, guarded
+from experiments.cli import OK
 from experiments.output import InputError, print_json, print_table, progress
+from experiments.studies import add_shared, run_study
 
 if TYPE_CHECKING:
     from simulator import Timeline
@@ -26,13 +28,10 @@ TOLERANCE = 1e-9
 TORCH_CLASSES = {"LoopedBFS": "looped-bfs", "GPipe": "gpipe", "1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b"}
 
 
-def main() -> int:
-    """Run the experiment."""
-    parser = Parser(prog="python -m experiments.schedule_cases", description=__doc__.splitlines()[0])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
     parser.add_argument("--cases", required=True, metavar="FILE", help="JSON list of cases")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    arguments = parser.parse_args()
-    return guarded(parser.prog, lambda: run(arguments))
+    add_shared(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -187,6 +186,11 @@ def longest_span(line: Timeline) -> float:
 def relative_error(value: float, expected: float) -> float:
     """|value - expected| / |expected|, absolute where 0 is expected."""
     return abs(value - expected) / (abs(expected) or 1.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.schedule_cases`; returns the exit code."""
+    return run_study("schedule-cases", arguments)
 
 
 if __name__ == "__main__":

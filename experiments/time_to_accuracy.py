@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.cli import INTERRUPTED, OK, Parser, guarded
+from experiments.cli import INTERRUPTED, OK
 from experiments.commands.simulate import count
 from experiments.method_throughput import (
     BATCH,
@@ -34,8 +34,9 @@ from experiments.method_throughput import (
     data_parallel_plan,
 )
 from experiments.output import UsageError, output_folder, print_json, print_table, progress, to_json
+from experiments.studies import add_shared, run_study
 from experiments.training_clocks import ClusterClock, method_order
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, seed_range, train_grid
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid
 from simulator import LayerCosts, Plan, equal_microbatches, save, simulate, write_atomically
 from simulator.training import DATA_SETS, minibatches_per_epoch
 
@@ -69,25 +70,14 @@ CASES = (
 )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment."""
-    parser = Parser(prog="python -m experiments.time_to_accuracy", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", metavar="DIR", help="write figures and the document to DIR")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="2 seeds, 2 epochs: shows the form, proves nothing")
-    parser.add_argument(
-        "--seeds",
-        type=seed_range,
-        default=range(10),
-        metavar="A:B",
-        help="train seeds A to B-1; K: 0 to K-1 (default 10)",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    quick = "2 seeds, 2 epochs: shows the form, proves nothing"
+    add_shared(parser, out="figures and the document", quick=quick, seeds=10)
     parser.add_argument("--target", type=float, default=0.95, metavar="A", help="test accuracy to reach (default 0.95)")
     parser.add_argument("--workload", default=WORKLOAD, metavar="NAME", help=f"whose seconds (default {WORKLOAD})")
     parser.add_argument("--cluster", default=CLUSTER, metavar="NAME", help=f"on which machine (default {CLUSTER})")
     parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
-    parsed = parser.parse_args(arguments)
-    return guarded(parser.prog, lambda: run(parsed))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -257,6 +247,11 @@ def print_document(document: dict[str, Any], chosen: str) -> None:
 
 def _figure(value: float | None, digits: int) -> str:
     return "-" if value is None or not np.isfinite(value) else f"{value:.{digits}f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.time_to_accuracy`; returns the exit code."""
+    return run_study("time-to-accuracy", arguments)
 
 
 if __name__ == "__main__":

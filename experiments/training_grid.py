@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,9 +23,6 @@ from simulator.training import (
 
 GROUP = 5
 """Seeds trained side by side: more of them leave the caches, fewer pay more calls."""
-
-MOST_SEEDS = 10_000
-"""Of one run: each is a training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +135,6 @@ def rule_with(method: str, **settings: Any) -> PredictionRule:
 def unit_clock(stages: int) -> GivenClock:
     """Equal stages, a mini-batch 1 s forward and 2 s backward: for runs whose seconds nobody reads."""
     return GivenClock((1.0,) * stages, (2.0,) * stages)
-
-
-def seed_range(text: str) -> range:
-    """`K`: the seeds 0 to K-1; `A:B`: A to B-1. argparse.ArgumentTypeError for anything else."""
-    first, colon, last = text.rpartition(":")
-    parts = (first, last) if colon else (last,)
-    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"{text[:40]!r} must be K, the seeds 0 to K-1, or A:B, the seeds A to B-1, below {10**9:,}"
-        )
-    seeds = range(int(first or 0), int(last))
-    if not 1 <= len(seeds) <= MOST_SEEDS:
-        raise argparse.ArgumentTypeError(f"{text!r} must hold 1 to {MOST_SEEDS:,} seeds, got {len(seeds):,}")
-    return seeds
 
 
 def train_grid(

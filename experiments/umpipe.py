@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.cli import INTERRUPTED, OK, Parser, guarded
+from experiments.cli import INTERRUPTED, OK
 from experiments.output import output_folder, print_json, progress
+from experiments.studies import add_shared, run_study
 from experiments.umpipe_baselines import Partitions, Reading, readings
 from experiments.umpipe_fronts import MemoryPoint, memory_fronts
 from experiments.umpipe_searches import Instance, exact, search_all
@@ -369,17 +370,13 @@ def write(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
-    parser = Parser(prog="python -m experiments.umpipe", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", metavar="DIR", help="folder for tables and figures")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="one cluster, B=64, fewer instances and generations")
-    options = parser.parse_args(arguments)
-    return guarded(parser.prog, lambda: _run(options))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    add_shared(parser, out="tables and figures", quick="one cluster, B=64, fewer instances and generations")
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Measure, print and draw."""
     folder = output_folder(options.out) if options.out else None
     report = measure(options.quick)
     if options.json:
@@ -390,6 +387,11 @@ def _run(options: argparse.Namespace) -> int:
         for path in write(report, folder):
             print(path, file=sys.stderr)
     return INTERRUPTED if report.interrupted else OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.umpipe`; returns the exit code."""
+    return run_study("umpipe", arguments)
 
 
 if __name__ == "__main__":

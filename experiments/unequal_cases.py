@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.output import UsageError, progress
+from experiments.studies import add_shared, run_study
 from planners.unequal import (
     EVALUATORS as POPULATION_EVALUATORS,
 )
@@ -78,16 +80,18 @@ INDIVIDUALS = 4
 SMALL_VECTORS = 4096
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.unequal_cases", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
     parser.add_argument("--count", type=int, default=2000, help="instances on which the evaluators are compared")
     parser.add_argument("--small", type=int, default=100, help="small instances on which exact meets exhaustive search")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(arguments)
+    add_shared(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare, print, and return 1 on any difference."""
     if options.count < 0 or options.small < 0 or options.seed < 0:
-        parser.error("--count, --small and --seed must be 0 or more")
+        raise UsageError("--count, --small and --seed must be 0 or more")
     rng = np.random.default_rng(options.seed)
     disagreeing = compare_evaluators(rng, options.count)
     mismatches = sum(exact_mismatch(rng, number) for number in range(options.small))
@@ -108,20 +112,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def compare_evaluators(rng: np.random.Generator, count: int) -> dict[str, int]:
     """Instances on which an evaluator differs from the plain recurrence in any bit of any individual, by name."""
     disagreeing = dict.fromkeys([*sorted(EVALUATORS), *ENGINES], 0)
-    for number in range(count):
-        problem = generated_problem(rng, number)
-        forward, backward = rng.choice(np.array(problem.candidates), (2, INDIVIDUALS, problem.genes))
-        forward[0], backward[0] = forward[0, 0], forward[0, 0]  # an equal size among them
-        expected = EVALUATORS["recurrence"](problem)(forward, backward)
-        for name, build in EVALUATORS.items():
-            found = np.asarray(build(problem)(forward, backward), dtype=np.float64)
-            disagreeing[name] += int(found.tobytes() != expected.tobytes())
-        sizes = forward[-1].tolist(), backward[-1].tolist()
-        orders = one_forward_one_backward_order(problem, *sizes)
-        program, plain = program_of(problem, *sizes, orders), replay(problem, *sizes, orders).makespan_seconds
-        for name, replay_program in ENGINES.items():
-            disagreeing[name] += int(replay_program(program).makespan_seconds != plain)
+    with progress("comparing", count) as report:
+        for number in range(count):
+            report(number)
+            _compare(rng, number, disagreeing)
     return disagreeing
+
+
+def _compare(rng: np.random.Generator, number: int, disagreeing: dict[str, int]) -> None:
+    """One instance: counts every evaluator and engine that differs."""
+    problem = generated_problem(rng, number)
+    forward, backward = rng.choice(np.array(problem.candidates), (2, INDIVIDUALS, problem.genes))
+    forward[0], backward[0] = forward[0, 0], forward[0, 0]  # an equal size among them
+    expected = EVALUATORS["recurrence"](problem)(forward, backward)
+    for name, build in EVALUATORS.items():
+        found = np.asarray(build(problem)(forward, backward), dtype=np.float64)
+        disagreeing[name] += int(found.tobytes() != expected.tobytes())
+    sizes = forward[-1].tolist(), backward[-1].tolist()
+    orders = one_forward_one_backward_order(problem, *sizes)
+    program, plain = program_of(problem, *sizes, orders), replay(problem, *sizes, orders).makespan_seconds
+    for name, replay_program in ENGINES.items():
+        disagreeing[name] += int(replay_program(program).makespan_seconds != plain)
 
 
 def generated_problem(rng: np.random.Generator, number: int) -> UnequalProblem:
@@ -163,6 +174,11 @@ def exact_mismatch(rng: np.random.Generator, number: int) -> int:
     best = evaluate.forward_population(vectors).min() + evaluate.backward_population(vectors).min()
     plan = exact_sizes(problem)
     return int(plan.makespan_seconds != best or not plan.proven_optimal or plan.lower_bound_seconds != best)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.unequal_cases`; returns the exit code."""
+    return run_study("unequal-cases", arguments)
 
 
 if __name__ == "__main__":

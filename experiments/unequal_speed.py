@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.output import UsageError, progress
+from experiments.studies import add_shared, run_study
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from planners.unequal import UnequalProblem, exact_sizes, powers_of_two, random_problem
 from simulator import kernel
@@ -51,18 +53,24 @@ POPULATION = 200
 TILES = 32
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.unequal_speed", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
     parser.add_argument("--seconds", type=float, default=0.5, help="seconds for each evaluator and shape")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", default="roofline", help="family of duration tables")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(arguments)
+    add_shared(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print."""
     if options.seconds <= 0 or options.seed < 0:
-        parser.error("--seconds must be positive and --seed 0 or more")
+        raise UsageError("--seconds must be positive and --seed 0 or more")
     core = core_rates(options.seconds)
-    rows = [measure(shape, options.family, options.seed, options.seconds, core) for shape in SHAPES]
+    rows = []
+    with progress("measuring", len(SHAPES)) as report:
+        for number, shape in enumerate(SHAPES):
+            report(number, shape.name)
+            rows.append(measure(shape, options.family, options.seed, options.seconds, core))
     report = {"population": POPULATION, "seed": options.seed, "family": options.family, "core": core, "shapes": rows}
     if options.json:
         print(json.dumps(report))
@@ -211,6 +219,11 @@ def _timed(evaluate: Evaluate, forward: Integers, backward: Integers) -> tuple[f
     cpu, wall = time.process_time(), time.perf_counter()
     evaluate(forward, backward)
     return max(time.process_time() - cpu, 1e-7), max(time.perf_counter() - wall, 1e-7)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.unequal_speed`; returns the exit code."""
+    return run_study("unequal-speed", arguments)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cli import INTERRUPTED, OK, Parser, guarded
+from experiments.cli import INTERRUPTED, OK
 from experiments.commands.simulate import count
 from experiments.method_throughput import (
     BATCH,
@@ -47,8 +47,9 @@ from experiments.method_throughput import (
 )
 from experiments.output import output_folder, print_json, print_table, progress
 from experiments.paired_tests import paired_difference
+from experiments.studies import add_shared, run_study
 from experiments.training_comparison import BLOCK, LEVEL, compared, directions, order_of, replicated, seed_blocks
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, seed_range, train_grid
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid
 from simulator import save
 from simulator.training import DATA_SETS
 
@@ -115,29 +116,16 @@ PRINTED_PAIRS = (
 """Better and worse method in both of its columns."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment."""
-    parser = Parser(prog="python -m experiments.xpipe", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", metavar="DIR", help="write figures and the document to DIR")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument(
-        "--quick", action="store_true", help="3 seeds, 2 epochs, one setting: shows the form, proves nothing"
-    )
-    parser.add_argument(
-        "--seeds",
-        type=seed_range,
-        default=range(20),
-        metavar="A:B",
-        help="train seeds A to B-1; K: 0 to K-1 (default 20)",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    quick = "3 seeds, 2 epochs, one setting: shows the form, proves nothing"
+    add_shared(parser, out="figures and the document", quick=quick, seeds=20)
     parser.add_argument(
         "--headline",
         action="store_true",
         help=f"train under {HEADLINE.label} alone: the order of methods, in a quarter of the time",
     )
     parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
-    parsed = parser.parse_args(arguments)
-    return guarded(parser.prog, lambda: run(parsed))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -560,6 +548,11 @@ def _accuracy_row(record: dict[str, Any]) -> tuple[str, ...]:
         p,
         _ratio(record),
     )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.xpipe`; returns the exit code."""
+    return run_study("xpipe", arguments)
 
 
 if __name__ == "__main__":

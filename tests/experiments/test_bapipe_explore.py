@@ -24,7 +24,7 @@ from tests.records import Recorded, lines
 @pytest.fixture(scope="module")
 def quick() -> dict[str, Any]:
     """The quick studies, run once."""
-    return bapipe_explore.run(quick=True)
+    return bapipe_explore.measure(quick=True)
 
 
 def test_every_schedule_row_is_simulated_as_its_formula_says() -> None:
@@ -236,6 +236,6 @@ def test_a_search_that_was_interrupted_ends_the_study(monkeypatch: pytest.Monkey
 def test_json_is_one_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` prints the studies by name and nothing else."""
     document = {"interrupted": False, "schedules": bapipe_explore.schedule_rows(True)}
-    monkeypatch.setattr(bapipe_explore, "run", lambda quick: document)
+    monkeypatch.setattr(bapipe_explore, "measure", lambda quick: document)
     assert bapipe_explore.main(["--quick", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"interrupted", "schedules"}

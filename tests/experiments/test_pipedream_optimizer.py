@@ -197,7 +197,7 @@ def test_bad_files_are_one_line_and_exit_4(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert captured.err.startswith(f"{path}{line}: ")
+    assert captured.err.startswith(f"python -m experiments.pipedream_optimizer: {path}{line}: ")
 
 
 def test_missing_files_and_folders_are_exit_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from experiments.cli import main
 
 MODULE = '''
+from experiments.studies import Study
 from simulator import Layer, Stage, Workload, from_text, load_workload
 
 def one_at_a_time(stages, microbatches):
@@ -29,6 +30,15 @@ def five_layers():
     """A chain."""
     from simulator import workload_from_spec
     return workload_from_spec("chain:5")
+
+coin = Study(__name__, "Heads or tails?", 0.1)
+
+def add_arguments(parser):
+    parser.add_argument("--heads", action="store_true")
+
+def run(arguments):
+    print("heads" if arguments.heads else "tails")
+    return 0
 
 class Constant:
     """One millisecond for everything."""
@@ -56,6 +66,8 @@ one-at-a-time = {module}:one_at_a_time
 two-devices = {module}:two_devices
 [pipeplan.workloads]
 five-layers = {module}:five_layers
+[pipeplan.studies]
+coin = {module}:coin
 [pipeplan.accelerators]
 constant = {module}:Constant
 [pipeplan.clusters]
@@ -65,7 +77,7 @@ folder = {module}_clusters
 BROKEN = {
     "import fails": ("raise RuntimeError('two\\nlines')", "RuntimeError: two lines"),
     "name is missing": ("", "AttributeError"),
-    "wrong kind": ("one_at_a_time = two_devices = five_layers = Constant = 3", "TypeError"),
+    "wrong kind": ("one_at_a_time = two_devices = five_layers = coin = Constant = 3", "TypeError"),
     "ends the program": ("raise SystemExit(5)", "SystemExit: 5"),
 }
 
@@ -128,6 +140,7 @@ def test_each_kind_of_plug_in_is_used(
         _, out, err = run(capsys, "list", topic, "--json")
         (row,) = [row for row in json.loads(out)[topic] if row["name"] == name]
         assert (row.get("summary", ""), err) == (said, "")
+    assert run(capsys, "study", "coin", "--heads") == (0, "heads\n", "")
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -155,6 +168,9 @@ def test_a_broken_plug_in_is_named_and_passed_over(
         assert own in {row["name"] for row in json.loads(out)[topic]}
         assert err.count("\n") == 1
         assert "passing over" in err
+    code, out, err = run(capsys, "study", "--json")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "coin" not in {row["name"] for row in json.loads(out)["studies"]}
     code, out, err = run(capsys, "simulate", "--schedule", "one-at-a-time", *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "schedule 'one-at-a-time' is unknown" in err

@@ -15,9 +15,10 @@ from matplotlib.text import Text
 
 from experiments import method_throughput, time_to_accuracy, training_grid, xpipe
 from experiments.paired_tests import holm, paired_difference
+from experiments.studies import seed_range
 from experiments.training_clocks import method_order
 from experiments.training_comparison import compared, directions, order_of, replicated, seed_blocks
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, seed_range, train_grid, unit_clock
+from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid, unit_clock
 from experiments.training_plots import (
     GROUPS,
     accuracy_figure,

@@ -1,0 +1,175 @@
+"""Studies: the experiments by name, each with its question, its figures and how long it takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from experiments.cli import Parser, guarded
+from hardware_profiles import plugged_in
+
+ENTRY_POINT_GROUP = "pipeplan.studies"
+
+MOST_SEEDS = 10_000
+"""Runs that a study is asked for at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """An experiment that `pipeplan study` runs.
+
+    module: has `add_arguments(parser)` and `run(arguments) -> exit code`; imported when the study runs
+    minutes: of all of it on two cores; quick_minutes: with --quick, None where it takes no such option
+    figures: names of the pictures that --out draws
+    """
+
+    module: str
+    question: str
+    minutes: float
+    quick_minutes: float | None = None
+    figures: tuple[str, ...] = ()
+
+    @property
+    def epilog(self) -> str:
+        """What the help says of time."""
+        quick = "" if self.quick_minutes is None else f", {self.quick_minutes:g} with --quick"
+        return (
+            f"Takes about {self.minutes:g} minutes on two cores{quick}. It does not resume: an interrupt (exit code 130) ends "
+            "it, and the next run begins anew."
+        )
+
+
+STUDIES: dict[str, Study] = {
+    "schedule-cases": Study(
+        "experiments.schedule_cases", "Do both engines give the times that an independent replay found?", 0.1
+    ),
+    "replay-speed": Study(
+        "experiments.replay_speed", "How fast are the engines, and how do they grow?", 0.4, figures=("growth",)
+    ),
+    "cost-model": Study(
+        "experiments.cost_model",
+        "How well does the GPU model predict measured V100 profiles?",
+        0.1,
+        figures=("cost_model",),
+    ),
+    "pipedream-optimizer": Study(
+        "experiments.pipedream_optimizer",
+        "Does the partitioner find what PipeDream's script finds, and how much faster?",
+        0.1,
+    ),
+    "pipedream-tables": Study(
+        "experiments.pipedream_tables",
+        "What of PipeDream's two result tables can be reproduced?",
+        0.3,
+        figures=("pipedream_tables",),
+    ),
+    "pipedream-growth": Study(
+        "experiments.pipedream_growth",
+        "How does the partitioner grow with states, workers and levels?",
+        2,
+        0.1,
+        figures=("pipedream_growth",),
+    ),
+    "bapipe-explore": Study(
+        "experiments.bapipe_explore",
+        "Does BaPipe's explorer beat data parallelism, GPipe and PipeDream, where, and by how much?",
+        10,
+        0.2,
+        ("schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "boards", "depth"),
+    ),
+    "unequal-cases": Study(
+        "experiments.unequal_cases", "Do all forms of the UMPIPE model agree, and is the exact method exact?", 0.5
+    ),
+    "unequal-speed": Study(
+        "experiments.unequal_speed", "How fast is each evaluator of unequal sizes, and how far from the limit?", 0.4
+    ),
+    "umpipe": Study(
+        "experiments.umpipe",
+        "What do unequal micro-batches gain, over which baseline, by which search?",
+        10,
+        0.2,
+        figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
+    ),
+    "xpipe": Study(
+        "experiments.xpipe",
+        "Which claims of XPipe hold: throughput, memory, accuracy?",
+        10,
+        0.3,
+        figures=("xpipe_throughput", "xpipe_accuracy", "xpipe_difference"),
+    ),
+    "time-to-accuracy": Study(
+        "experiments.time_to_accuracy",
+        "Which method reaches an accuracy first, in simulated seconds?",
+        5,
+        0.2,
+        figures=("time_to_accuracy", "time_to_target"),
+    ),
+}
+
+
+def studies() -> dict[str, Study]:
+    """The studies of this package and those of installed plug-ins (entry-point group `pipeplan.studies`)."""
+    return {**plugged_in(ENTRY_POINT_GROUP, as_study), **STUDIES}
+
+
+def as_study(made: object) -> Study:
+    """A plug-in's study; TypeError for anything else."""
+    if not isinstance(made, Study):
+        raise TypeError(f"must be a Study, not {type(made).__name__}")
+    return made
+
+
+def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = None) -> int:
+    """Run a study with the options in `words`, default those of the command line; returns the exit code.
+
+    prog: what the help calls the program; default the study's module
+    Raises ValueError for an unknown study.
+    """
+    known = studies()
+    if name not in known:
+        raise ValueError(f"study {name!r} is unknown; choices: {', '.join(sorted(known))}")
+    study = known[name]
+    module = import_module(study.module)
+    parser = Parser(prog=prog or f"python -m {study.module}", description=study.question, epilog=study.epilog)
+    module.add_arguments(parser)
+    arguments = parser.parse_args(words)
+    return guarded(parser.prog, lambda: int(module.run(arguments)))
+
+
+def add_shared(
+    parser: argparse.ArgumentParser, *, out: str = "", quick: str = "", seeds: int = 0, folder: str | None = None
+) -> None:
+    """The options that studies share: --json, and those that are asked for.
+
+    out: what --out writes; quick: what is left of the study with --quick; seeds: how many --seeds trains where nothing is said
+    folder: default of --out
+    """
+    if out:
+        parser.add_argument("--out", default=folder, metavar="DIR", help=f"write {out} to DIR")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    if quick:
+        parser.add_argument("--quick", action="store_true", help=quick)
+    if seeds:
+        parser.add_argument(
+            "--seeds",
+            type=seed_range,
+            default=range(seeds),
+            metavar="A:B",
+            help=f"train seeds A to B-1; K: 0 to K-1 (default {seeds})",
+        )
+
+
+def seed_range(text: str) -> range:
+    """`K`: the seeds 0 to K-1; `A:B`: A to B-1. argparse.ArgumentTypeError for anything else."""
+    first, colon, last = text.rpartition(":")
+    parts = (first, last) if colon else (last,)
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} must be K, the seeds 0 to K-1, or A:B, the seeds A to B-1, below {10**9:,}"
+        )
+    seeds = range(int(first or 0), int(last))
+    if not 1 <= len(seeds) <= MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"{text!r} must hold 1 to {MOST_SEEDS:,} seeds, got {len(seeds):,}")
+    return seeds

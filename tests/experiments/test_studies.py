@@ -1,0 +1,95 @@
+"""Rules of `pipeplan study`: one entry a study, listed without loading it, run by its name as by its module."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+from experiments.studies import STUDIES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_module_that_runs_is_a_study() -> None:
+    """What `python -m` runs, but for the command line itself, is entered once, under its module's name with hyphens."""
+    runs = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "experiments").rglob("*.py")
+        if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+    }
+    assert {study.module for study in STUDIES.values()} == runs - {"experiments.cli"}
+    assert all(study.module == f"experiments.{name.replace('-', '_')}" for name, study in STUDIES.items())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_says_its_options_and_its_time(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The module's help is the study's; --quick where the entry says how long it takes, --out where it draws; no resuming."""
+    study, texts = STUDIES[name], []
+    for call in (lambda: main(["study", name, "--help"]), lambda: import_module(study.module).main(["--help"])):
+        with pytest.raises(SystemExit) as stop:
+            call()
+        assert stop.value.code == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0].split("\n\n", 1)[1] == texts[1].split("\n\n", 1)[1]
+    assert texts[0].startswith(f"usage: pipeplan study {name} ")
+    assert texts[1].startswith(f"usage: python -m {study.module} ")
+    said = " ".join(texts[0].split())
+    assert study.question in said
+    assert f"about {study.minutes:g} minutes" in said
+    assert "does not resume" in said
+    assert ("--quick" in texts[0].split("\n\n")[0]) == (study.quick_minutes is not None)
+    assert study.minutes < 1 or study.quick_minutes is not None
+    assert not study.figures or "--out" in said
+    assert "--json" in said
+
+
+def test_the_list_loads_no_study(tmp_path: Path) -> None:
+    """Names, questions, figures and minutes come from the entries; no module of a study, and nothing slow, is loaded."""
+    code = (
+        "import json, sys; from experiments.cli import main; main(['study', '--json']); "
+        "print(json.dumps([name for name in sys.modules if name.startswith(('experiments.', 'numba', 'pandas', 'scipy'))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    listed, loaded = done.stdout.rsplit("\n", 2)[:2]
+    found = {row["name"]: row for row in json.loads(listed)["studies"]}
+    assert {name: found[name]["question"] for name in STUDIES} == {name: one.question for name, one in STUDIES.items()}
+    assert found["umpipe"]["figures"] == list(STUDIES["umpipe"].figures)
+    assert not {study.module for study in STUDIES.values()} & set(json.loads(loaded))
+    assert not [name for name in json.loads(loaded) if not name.startswith("experiments.")]
+
+
+def test_a_study_runs_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Document and exit code are those of the module; an unknown name, and a bad option, are one line and exit code 2."""
+    case = {"schedule": "1f1b", "devices": 4, "microbatches": 8, "F": 1.0, "B": 2.0, "W": None, "p2p": 0.0, "ops": 64}
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps([{**case, "name": "a", "expected_makespan": 33.0}]), encoding="utf-8")
+    words = ["--cases", str(path), "--json"]
+    assert main(["study", "schedule-cases", *words]) == 0
+    named = capsys.readouterr().out
+    assert import_module("experiments.schedule_cases").main(words) == 0
+    assert capsys.readouterr().out == named
+    assert json.loads(named)["matched"] == 1
+    assert main(["study", "magic"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("pipeplan study: study 'magic' is unknown; choices: bapipe-explore")
+    assert err.count("\n") == 1
+    with pytest.raises(SystemExit) as stop:
+        main(["study", "schedule-cases", "--magic"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_table_of_studies(capsys: pytest.CaptureFixture[str]) -> None:
+    """One row a study: name, minutes, minutes with --quick, question, figures."""
+    assert main(["study"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for name, study in STUDIES.items():
+        (row,) = [row for row in rows if row[:1] == [name]]
+        quick = [] if study.quick_minutes is None else [f"{study.quick_minutes:g}"]
+        assert row[1:] == [f"{study.minutes:g}", *quick, *study.question.split(), *", ".join(study.figures).split()]
