@@ -9,11 +9,11 @@ from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
 
 @dataclass(frozen=True, slots=True)
 class FeatureMap:
-    """A tensor of square images: builder handle, channels, and pixels of one side."""
+    """A tensor of square images: builder handle, channels, and pixels of one side (1 for a vector of features)."""
 
     tensor: int
     channels: int
-    size: int
+    size: int = 1
 
 
 def image(builder: Builder, channels: int, size: int) -> FeatureMap:
@@ -75,7 +75,7 @@ def max_pool(builder: Builder, name: str, x: FeatureMap, *, kernel: int, stride:
 def global_average_pool(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     """Mean over all pixels of each channel."""
     tensor = builder.add(name, "pooling", [x.tensor], output=x.channels, keeps_inputs=True)
-    return FeatureMap(tensor, x.channels, 1)
+    return FeatureMap(tensor, x.channels)
 
 
 def add(builder: Builder, name: str, x: FeatureMap, shortcut: FeatureMap) -> FeatureMap:
@@ -88,7 +88,7 @@ def add(builder: Builder, name: str, x: FeatureMap, shortcut: FeatureMap) -> Fea
 def flatten(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     """View as one vector a sample."""
     output = x.channels * x.size * x.size
-    return FeatureMap(builder.add(name, "reshape", [x.tensor], output=output, in_place=True), output, 1)
+    return FeatureMap(builder.add(name, "reshape", [x.tensor], output=output, in_place=True), output)
 
 
 def linear(builder: Builder, name: str, x: FeatureMap, features: int) -> FeatureMap:
@@ -104,7 +104,7 @@ def linear(builder: Builder, name: str, x: FeatureMap, features: int) -> Feature
         parameters=x.channels * features + features,
         keeps_inputs=True,
     )
-    return FeatureMap(tensor, features, 1)
+    return FeatureMap(tensor, features)
 
 
 def dropout(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:

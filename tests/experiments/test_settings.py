@@ -3,61 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.cli import COMMANDS
 from tests.records import Recorded
+from tests.settings import constants, defaults, modules
 
-ROOT = Path(__file__).resolve().parents[2]
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "experiments").rglob("*.py"))
-    if path.stem != "__init__"
-}
+MODULES = modules("experiments")
 NEED_TORCH = {"experiments.layer_profiler", "experiments.profiled_models"}
-
-
-def constants(module: str) -> dict[str, Any]:
-    """What a module assigns to names in capitals, but for names of types."""
-    targets = [
-        target
-        for node in MODULES[module].body
-        if isinstance(node, ast.Assign | ast.AnnAssign)
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-    ]
-    names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-    return {name: getattr(import_module(module), name) for name in names if name.strip("_").isupper()}
-
-
-def defaults(module: str) -> dict[str, Any]:
-    """Function or class of a module -> parameter -> what it is where nothing is given."""
-    loaded = import_module(module)
-    made = [
-        getattr(loaded, node.name) for node in MODULES[module].body if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
-    return {
-        one.__name__: found
-        for one in made
-        if (
-            found := {
-                name: given.default for name, given in _parameters(one).items() if given.default is not given.empty
-            }
-        )
-    }
-
-
-def _parameters(made: Any) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(made).parameters)
-    except ValueError:  # a class without a signature
-        return {}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -66,7 +24,7 @@ def test_module(module: str, recorded: Recorded) -> None:
     nothing is given."""
     if module in NEED_TORCH and find_spec("torch") is None:
         pytest.skip("PyTorch is not installed (extra pipeplan[torch])")
-    fixed, taken = constants(module), defaults(module)
+    fixed, taken = constants(module, MODULES[module]), defaults(module, MODULES[module])
     if fixed or taken:
         recorded(constants=fixed, defaults=taken)
 

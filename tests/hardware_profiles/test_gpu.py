@@ -22,7 +22,6 @@ from hardware_profiles.gpu import (
     window_overlap,
 )
 from simulator import LAYER_KINDS
-from tests.records import Recorded
 
 PLAIN = KindEfficiency(forward=0.5, backward=0.25, matrix=0.5, memory=0.5)
 
@@ -73,11 +72,6 @@ def test_what_a_gpu_is_by_default() -> None:
     gpu = GraphicsProcessor("gpu", 1e9, 900e9, {"fp32": 15e12})
     assert (gpu.call_overhead, gpu.step_overhead, gpu.reserve_bytes) == (20e-6, 5e-6, 0.0)
     assert gpu.efficiencies == DEFAULT_EFFICIENCIES
-
-
-def test_fitted_and_assumed_efficiencies(recorded: Recorded) -> None:
-    """Constants that `experiments.cost_model` was fitted with: another value is another model, whose fit is to be shown anew."""
-    recorded(**DEFAULT_EFFICIENCIES)
 
 
 def test_knows_every_kind_of_layer() -> None:

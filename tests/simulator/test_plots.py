@@ -500,7 +500,8 @@ def test_low_rows_have_small_names_and_numbers(points: float, name: float, numbe
 
 def test_a_cut_can_be_read(recorded: Recorded) -> None:
     """The middle of a stream of 100 micro-batches: its words say that it is a cut, boxes and transfers end at its ends."""
-    timeline = replayed("pipedream", 3, 100, transfer=0.4)
+    schedule = build_schedule("pipedream", 3, 100)
+    timeline = recurrence.replay(lower(schedule, given_costs(3, 1e-3, 2e-3, transfer=4e-4, devices=schedule)))
     figure = gantt(timeline, window=readable_window(timeline, boxes=12)).figure
     assert_readable(figure)  # type: ignore[arg-type]
     recorded(figure=drawing(figure))  # type: ignore[arg-type]
