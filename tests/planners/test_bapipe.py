@@ -46,6 +46,7 @@ from simulator import (
     workload_names,
 )
 from simulator.simulation import simulate
+from simulator.workloads.synthetic import chain as compute_chain
 from simulator.workloads.synthetic import random_chain, uniform_chain
 from tests.simulator.strategies import chain_cluster
 
@@ -365,6 +366,16 @@ def test_the_first_four_and_the_other_methods_are_replayed() -> None:
         place < 4 or one.origin in others for place, one in enumerate(ranked)
     ]
     assert any(one.confirmed_seconds is None for one in ranked)
+
+
+@pytest.mark.parametrize(("parameters", "notations"), [(10**9, ["3-1"]), (0, [])])
+def test_partitions_of_pipedream_are_tried_where_they_are_pipelines(parameters: int, notations: list[str]) -> None:
+    """Heavy weights in the last of four layers stand alone, 3-1; without weights all is replicated, which is no pipeline."""
+    network = compute_chain([1e10] * 4, parameters=[0, 0, 0, parameters], output_elements=[1e4] * 4)
+    problem = Problem(network, load_cluster("pipedream-a").take(4), 16)
+    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    found = search._partitions_of_pipedream(())
+    assert ["-".join(str(len(stage.devices)) for stage in stages) for stages in found] == notations
 
 
 def test_layers_move_where_memory_is_short() -> None:

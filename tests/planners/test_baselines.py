@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, uniform_cuts
-from planners.candidates import devices_in_order, microbatch_counts, straight_plan
+from planners.baselines import GreedyBalance
+from planners.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
+from planners.tight_memory import tight_plan
 from simulator import InfeasiblePlanError, Problem, load_workload, simulate
 from simulator.workloads.synthetic import chain
 
@@ -28,6 +30,22 @@ def test_greedy_gives_a_faster_device_more_layers(small_problems: dict[str, Prob
     mixed = small_problems["mixed-devices"]
     problem = replace(mixed, workload=chain([2e11] * 6), cluster=mixed.cluster.take(2))
     assert [len(stage.layers) for stage in make_plan("greedy", problem).plan.stages] == [4, 2]
+
+
+def test_greedy_takes_the_fastest_of_what_fits_tightly(small_problems: dict[str, Problem]) -> None:
+    """Memory comes first, then seconds: of the tight plans of GPipe and 1F1B, on each choice of devices, the fastest."""
+    problem = small_problems["mixed-devices"]
+    evaluate, planner = Evaluator(problem), GreedyBalance()
+    choices = device_choices(problem, evaluate.layer_costs)
+    plans = [
+        tight_plan(planner.name, evaluate, schedule, devices, microbatch_counts(problem, Request(), len(devices)))
+        for schedule, devices in product(("gpipe", "1f1b"), choices)
+    ]
+    seconds = sorted({evaluate(plan).iteration_seconds for plan in plans if plan is not None})
+    assert len(seconds) > 1
+    found = planner._tight(problem, evaluate)
+    assert found is not None
+    assert evaluate(found).iteration_seconds == seconds[0]
 
 
 def _straight_seconds(problem: Problem) -> float:
