@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from planners.balanced_partition import balanced_cuts, fastest_cuts, straight_costs
+from planners.balanced_partition import fastest_cuts, straight_costs
 from planners.candidates import (
     closest_to_fit,
     device_choices,
@@ -173,16 +173,13 @@ def uniform_cuts(layers: int, stages: int) -> list[int]:
 def promising_cuts(costs: LayerCosts, devices: Sequence[int], microbatches: int) -> list[tuple[int, ...]]:
     """Cuts worth a replay: all where they are FEW, else equal numbers of layers and the best of the partition search.
 
-    Where layers stream the search would ask for every range of them, and on unlike devices its front of partitions may not end
-    (500 layers, 32 stages, few micro-batches): there the most even stages, transfers left out.
+    The search takes forwards and backwards to take turns on every device, as in 1F1B. For GPipe, which runs them in two passes,
+    its seconds are an estimate: exact where one stage is the slowest in both passes and no link is slower.
     """
     layers, stages = len(costs.problem.workload), len(devices)
     if comb(layers - 1, stages - 1) <= FEW:
         return list(combinations(range(1, layers), stages - 1))
     uniform, samples = tuple(uniform_cuts(layers, stages)), -(-costs.problem.batch // microbatches)
-    unlike = len({costs.kind_of_device(device) for device in devices}) > 1
-    if unlike or any(costs.streams(device) for device in devices):
-        return [uniform, tuple(balanced_cuts(costs, range(layers + 1), devices, samples))]
     tables = straight_costs(costs, devices, samples, alternating=True)
     # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
     found = fastest_cuts(tables, microbatches * (stages // len(set(devices))))

@@ -156,7 +156,7 @@ def test_many_unlike_devices_have_a_front_that_can_be_held(monkeypatch: pytest.M
     Few partial partitions for each end remain all the same, and the makespan is the least of all: an independent programme finds
     the least sum for every bound on the slowest stage.
     """
-    layers, stages, count = 100, 16, 4
+    layers, stages, count = 80, 16, 64
     seconds = np.append(np.random.default_rng(1).uniform(0.5, 1.5, layers - 1), 10.0)
     before = np.concatenate([[0.0], seconds.cumsum()])
     table = np.maximum(before[None, :] - before[:, None], 0.0) * np.array([1.0, 5.0])[:, None, None]

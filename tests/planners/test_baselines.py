@@ -15,6 +15,7 @@ from planners.candidates import device_choices, devices_in_order, microbatch_cou
 from planners.tight_memory import tight_plan
 from simulator import InfeasiblePlanError, Problem, load_workload, simulate
 from simulator.workloads.synthetic import chain
+from tests.planners.conftest import line
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,27 @@ def test_greedy_is_no_slower_than_uniform_on_unequal_devices(small_problems: dic
     problem = replace(small_problems["mixed-devices"], workload=chain([2e11] * 9))
     scores = {name: make_plan(name, problem).history[-1].iteration_seconds for name in ("uniform", "greedy")}
     assert scores["greedy"] < scores["uniform"]
+
+
+@pytest.mark.parametrize("boards", [False, True])
+def test_greedy_weighs_transfers_on_unlike_devices(boards: bool) -> None:
+    """Eleven layers, unlike devices behind slow links, small tensors at cuts 2, 6 and 9 only: the fastest partition of all.
+
+    On boards whose layers stream as on GPUs.
+    """
+    slow = load_cluster("fpga-mixed-4") if boards else line(speeds=(1.0, 0.5, 2.0))
+    flop = 1e9 if boards else 1e11
+    small, large = (1e2, 3e7) if boards else (1e4, 2e8)
+    cluster = replace(slow, links=tuple(replace(link, bandwidth=1e9) for link in slow.links))
+    network = chain([flop] * 11, output_elements=[small if cut in (2, 6, 9) else large for cut in range(1, 12)])
+    problem = Problem(network, cluster, 8)
+    found = make_plan("greedy", problem, Request(schedule="1f1b", microbatches=8, stages=3)).plan
+    replays = [
+        simulate(problem, straight_plan("all", problem, "1f1b", cuts, (0, 1, 2), 8), engine="compiled")
+        for cuts in combinations(range(1, 11), 2)
+    ]
+    best = min(one.iteration_seconds for one in replays)
+    assert simulate(problem, found).iteration_seconds <= best * 1.01
 
 
 def test_planner_turns_to_1f1b_where_gpipe_does_not_fit(small_problems: dict[str, Problem]) -> None:
