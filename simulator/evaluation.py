@@ -9,14 +9,14 @@ or the event loop where channels are contended or lanes share a device. What com
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator import event_loop
-from simulator.costs import Bucket
+from simulator.costs import Bucket, TiedReduction
 from simulator.layer_costs import LayerCosts
 from simulator.lowering import Structure, durations, fill, values_of
 from simulator.memory import always_there
@@ -25,7 +25,7 @@ from simulator.peak_memory import MemoryEvents, fullest, memory_events, peaks
 from simulator.plan import Plan, Problem
 from simulator.plan_costs import PlanCosts
 from simulator.program import MOST_SECONDS
-from simulator.recurrence import Order, order_of, replay_values
+from simulator.recurrence import Order, makespans_of_values, order_of, replay_values
 from simulator.simulation import plan_structure
 from simulator.timeline import moves_of
 
@@ -44,6 +44,18 @@ class Evaluation:
     device: int
     peak_bytes: float
     capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Durations:
+    """The different durations of a plan's ops.
+
+    what: kind of op, stage, replica of each; samples: int64, of each; seconds: float64, of each
+    """
+
+    what: tuple[tuple[OpKind, int, int], ...]
+    samples: Integers
+    seconds: Floats
 
 
 class Evaluations:
@@ -76,20 +88,53 @@ class Evaluations:
             return None
         capacity, events = found.prepared.capacity, found.prepared.events
         if found.lasting:
-            device, peak = fullest(events, found.times, found.sizes, found.static, capacity)
+            device, peak = fullest(events, found.times, found.lags, found.sizes, found.static, capacity)
         else:
-            every = peaks(events, found.times, found.sizes, found.static)
+            every = peaks(events, found.times, found.lags, found.sizes, found.static)
             device = int(np.argmax(every / capacity))
             peak = every[device]
-        return Evaluation(found.seconds, plan.devices[device], float(peak), float(capacity[device]))
+        return Evaluation(found.seconds, found.prepared.devices[device], float(peak), float(capacity[device]))
 
     def peak_bytes(self, plan: Plan) -> dict[int, float] | None:
         """The peak of every device of a plan, by device; None as of a call."""
         found = self._replay(plan)
         if found is None:
             return None
-        every = peaks(found.prepared.events, found.times, found.sizes, found.static)
-        return dict(zip(plan.devices, every.tolist(), strict=True))
+        every = peaks(found.prepared.events, found.times, found.lags, found.sizes, found.static)
+        return dict(zip(found.prepared.devices, every.tolist(), strict=True))
+
+    def durations(self, plan: Plan) -> Durations | None:
+        """The durations that a plan's ops take; None as of a call."""
+        found = self._replay(plan)
+        if found is None:
+            return None
+        prepared = found.prepared
+        return Durations(prepared.what, prepared.ask_samples, found.asked)
+
+    def makespans(self, plan: Plan, seconds: Floats) -> Floats:
+        """Seconds of a mini-batch of a plan whose ops take other seconds, float64 [rows]; its transfers stay as they are.
+
+        seconds: float64 [rows, durations of the plan], as `durations` gives and orders them; those of updates and predictions too
+        Raises ValueError for another shape, seconds that are negative or not finite, and a plan that a call does not cover.
+        """
+        found = self._replay(plan)
+        if found is None:
+            raise ValueError(
+                f"plan {plan.planner!r} is asynchronous or its stages are not contiguous: it has no table of durations"
+            )
+        if seconds.ndim != 2 or seconds.shape[1] != len(found.asked):
+            raise ValueError(f"seconds must have shape (rows, {len(found.asked)}), got {seconds.shape}")
+        if not (np.isfinite(seconds).all() and (seconds >= 0.0).all()):
+            raise ValueError("seconds must be finite and at least 0")
+        prepared, structure = found.prepared, found.prepared.structure
+        plain = not len(structure.sends_offsets) and not len(structure.part_duration)
+        if prepared.order is not None and plain:
+            values = np.empty((len(seconds), len(found.values)))
+            own = len(structure.duration_of)
+            values[:, :own], values[:, own:] = seconds[:, structure.duration_of], found.values[own:]
+            return np.asarray(makespans_of_values(*prepared.order, values, found.lags))
+        rows = [values_of(structure, row, found.transfer_seconds, found.buckets, found.ties) for row in seconds]
+        return np.array([prepared.replay(*row, found.lags, found.moved) for row in rows])
 
     # ---- one plan ----
 
@@ -130,7 +175,9 @@ class Evaluations:
         moved = self.layers.cut_bytes[cuts[:, 1]][prepared.move_boundary] * prepared.move_samples
         lags = prepared.move_latency + moved / prepared.move_bandwidth
         structure = prepared.structure
-        values, least = values_of(structure, asked, lags, [one for several in buckets for one in several], ties)
+        joined = [one for several in buckets for one in several]
+        transfer_seconds = lags
+        values, least = values_of(structure, asked, transfer_seconds, joined, ties)
         if structure.free:
             lags = np.zeros_like(lags)
         if not values.max() * len(structure) <= MOST_SECONDS:
@@ -145,12 +192,19 @@ class Evaluations:
         if tied:
             static = np.array([always_there(self.problem, one).sum() for one in costs.weight_elements])
         return _Replay(
-            prepared,
-            seconds,
-            prepared.times,
-            np.concatenate([kept, again, np.ceil(moved)]),
-            np.bincount(prepared.slot_device, weights=static[prepared.slot_stage]).astype(np.float64),
-            bool(asked[prepared.computing].min() > 0.0),
+            prepared=prepared,
+            asked=asked,
+            values=values,
+            transfer_seconds=transfer_seconds,
+            lags=lags,
+            moved=moved,
+            buckets=joined,
+            ties=ties,
+            seconds=seconds,
+            times=prepared.times,
+            sizes=np.concatenate([kept, again, np.ceil(moved)]),
+            static=np.bincount(prepared.slot_device, weights=static[prepared.slot_stage]).astype(np.float64),
+            lasting=bool(asked[prepared.computing].min() > 0.0),
         )
 
     def _numbers(self, plan: Plan) -> Integers | None:
@@ -230,8 +284,6 @@ class Evaluations:
         if loop:
             event_loop.replay(program, contention=self.contention)  # raises where it deadlocks
         order = None if loop else order_of(program)
-        place = np.arange(len(program)) if order is None else order.place
-        arrivals = 0 if program.sends is not None else len(moves.row)
         return _Prepared(
             structure=structure,
             what=tuple(what),
@@ -244,17 +296,17 @@ class Evaluations:
             move_samples=np.array([0.0, *(float(size) for _, _, size in structure.moves)]),
             move_latency=np.array([0.0, *(latency for latency, _ in links)]),
             move_bandwidth=np.array([np.inf, *(bandwidth for _, bandwidth in links)]),
-            moves=np.array([place[moves.producer], moves.transfer], dtype=np.int64)[:, :arrivals],
-            arrival_rows=moves.row,
+            arrival_rows=moves.row if program.sends is None else moves.row[:0],
             recomputes=recomputes,
             slot_device=np.searchsorted(plan.devices, [device for device, _ in slots]),
             slot_stage=np.array([stage for _, stage in slots]),
+            devices=plan.devices,
             together=together,
             capacity=np.array([cluster.devices[device].memory_bytes for device in plan.devices]),
-            events=memory_events(program, recomputes, place),
+            events=memory_events(program, recomputes, None if order is None else order.place),
             order=None if order is None else (order, structure.value[order.task]),
             loop=event_loop.prepare(program, contention=self.contention) if loop else None,
-            times=np.empty(2 * len(program) + 1 + arrivals),
+            times=np.empty(2 * len(program) + 1 + len(moves.row)),
         )
 
     def _keep(self, key: Hashable, prepared: _Prepared | _NotCovered) -> None:
@@ -284,10 +336,9 @@ class _Prepared:
     what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
     updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
     move_*: of each transfer class: the boundary that it crosses, samples, seconds of latency, bytes a second
-    moves: int64 [2, transfers]; position of the producer, class; none where transfers occupy lanes
-    arrival_rows: the dependency that each transfer serves
+    arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
     slot_device, slot_stage: each copy of a stage: place of its device among the plan's devices, stage
-    together: a device holds several stages
+    devices: in use, rising; together: a device holds several stages
     order (with the value at each position) or loop: what the recurrence, or the event loop, replays
     times: of the last replay, as `replay_values` writes them; used again, because new memory takes longer than a replay
     """
@@ -303,11 +354,11 @@ class _Prepared:
     move_samples: Floats
     move_latency: Floats
     move_bandwidth: Floats
-    moves: Integers
     arrival_rows: Integers
     recomputes: NDArray[np.bool_]
     slot_device: Integers
     slot_stage: Integers
+    devices: tuple[int, ...]
     together: bool
     capacity: Floats
     events: MemoryEvents
@@ -326,22 +377,33 @@ class _Prepared:
         times = self.times
         if self.order is not None:
             order, value = self.order
-            return float(replay_values(order, value, values, lags, self.moves, times))
+            return float(replay_values(order, value, values, lags, times))
         assert self.loop is not None
         tasks, of_task = len(self.structure), self.structure.value
         filled = self.loop.with_seconds(values[of_task], None if least is None else least[of_task], lags, moved)
         start, end, arrival = event_loop.run(filled)
         times[:tasks], times[tasks : 2 * tasks] = start, end
-        if self.structure.sends is None:
-            times[2 * tasks + 1 :] = arrival[self.arrival_rows]
+        times[2 * tasks + 1 :][: len(self.arrival_rows)] = arrival[self.arrival_rows]
         return float(end.max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replay:
-    """A plan replayed: seconds, times, bytes as `simulator.peak_memory` takes them; lasting: every op takes time."""
+    """A plan replayed.
+
+    asked, values, transfer_seconds, buckets, ties: as `simulator.lowering.values_of` takes and gives them
+    lags, moved: seconds and bytes of each transfer class
+    times, sizes, static: as `simulator.peak_memory` takes them; lasting: every op takes time
+    """
 
     prepared: _Prepared
+    asked: Floats
+    values: Floats
+    transfer_seconds: Floats
+    lags: Floats
+    moved: Floats
+    buckets: Sequence[Bucket]
+    ties: Sequence[TiedReduction]
     seconds: float
     times: Floats
     sizes: Floats

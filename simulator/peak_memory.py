@@ -36,6 +36,8 @@ class MemoryEvents(NamedTuple):
     position: int64 [tasks]; where each task's times stand
     time: int64 [moments]; place in the times of a replay: n starts, n ends, the 0 before everything, arrival of every transfer
     sort: int8 [moments]; task: int64 [moments]; the task that begins, ends, or has sent
+    sender, transfer: int64 [transfers]; position of the task that has sent, and class of each transfer; empty where a replay
+        writes the arrivals
     change: int64 [moments]; number of the sum of changes that happens
     rows: int64 [sums + 1]; rows of the next columns, each a change
     size: int64; number of the bytes: kept by each stage, made again by each stage, of each transfer class
@@ -52,6 +54,8 @@ class MemoryEvents(NamedTuple):
     time: Integers
     sort: NDArray[np.int8]
     task: Integers
+    sender: Integers
+    transfer: Integers
     change: Integers
     rows: Integers
     size: Integers
@@ -91,7 +95,8 @@ def memory_events(
 ) -> MemoryEvents:
     """The changes of a program's memory, devices rising.
 
-    recomputes: bool [stages]; position: where the times of each task will stand, int [tasks]; default: where the task stands
+    recomputes: bool [stages]
+    position: of each task in the order of the recurrence, which writes no arrivals; default: times stand as the tasks do
     """
     tasks, stages = len(program), len(recomputes)
     lane = program.lane_of_task().astype(np.int64)
@@ -125,7 +130,10 @@ def memory_events(
     moves = moves_of(program)
     limits = _limits(program, moves, held, 2 * stages)
     place = np.arange(tasks) if position is None else position.astype(np.int64)
-    return _streams(program, place, [*held, *_buffers(program, moves, lane, 2 * stages)], limits)
+    found = _streams(program, place, [*held, *_buffers(program, moves, lane, 2 * stages)], limits)
+    if position is None or program.sends is not None:
+        return found
+    return found._replace(sender=place[moves.producer], transfer=moves.transfer.astype(np.int64))
 
 
 def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) -> list[_Changes]:
@@ -182,6 +190,8 @@ def _streams(
         time=time[moment],
         sort=sort[moment],
         task=task[moment],
+        sender=np.zeros(0, dtype=np.int64),
+        transfer=np.zeros(0, dtype=np.int64),
         change=change,
         rows=np.append(0, np.cumsum(counts)),
         size=size[rows],
@@ -301,31 +311,34 @@ def byte_sizes(costs: PlanCosts, transfer_bytes: Floats) -> Floats:
 
 
 @kernel()
-def peaks(events: MemoryEvents, times: Floats, sizes: Floats, static: Floats) -> Floats:
+def peaks(events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, static: Floats) -> Floats:
     """Peak bytes of each device, float64 [devices].
 
-    times: seconds, as `MemoryEvents.time` numbers them; sizes: bytes, as `byte_sizes`; static: what is always there
+    times: seconds, as `MemoryEvents.time` numbers them; lags: seconds of each transfer class, for arrivals not yet written
+    sizes: bytes, as `byte_sizes`; static: bytes that are always there
     """
     amounts = _amounts(events, sizes)
     result = static.copy()
     for device in range(len(static)):
-        result[device] = _peak(events, times, amounts, static[device], device)
+        result[device] = _peak(events, times, lags, amounts, static[device], device)
     return result
 
 
 @kernel()
-def fullest(events: MemoryEvents, times: Floats, sizes: Floats, static: Floats, capacity: Floats) -> tuple[int, float]:
+def fullest(
+    events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, static: Floats, capacity: Floats
+) -> tuple[int, float]:
     """The (first) device whose peak is the largest part of its capacity, and its peak; every op must take time."""
     amounts = _amounts(events, sizes)
     least, most = _bounds(events, sizes, static)
     first = chosen = int(np.argmax(least / capacity))
-    peak = _peak(events, times, amounts, static[chosen], chosen)
+    peak = _peak(events, times, lags, amounts, static[chosen], chosen)
     part = peak / capacity[chosen]
     for device in range(len(static)):
         limit = most[device] / capacity[device]
         if device == first or limit < part or (limit == part and device > chosen):
             continue
-        found = _peak(events, times, amounts, static[device], device)
+        found = _peak(events, times, lags, amounts, static[device], device)
         if found / capacity[device] > part or (found / capacity[device] == part and device < chosen):
             chosen, peak, part = device, found, found / capacity[device]
     return chosen, peak
@@ -362,7 +375,7 @@ def _amounts(events: MemoryEvents, sizes: Floats) -> Floats:
 
 
 @kernel()
-def _peak(events: MemoryEvents, times: Floats, amounts: Floats, static: float, device: int) -> float:
+def _peak(events: MemoryEvents, times: Floats, lags: Floats, amounts: Floats, static: float, device: int) -> float:
     """Peak of one device: its first stream, a lane, leads, and the other streams come in where their moments are earlier.
 
     One moment and place frees memory before it takes any: only the level behind all of it counts.
@@ -379,6 +392,8 @@ def _peak(events: MemoryEvents, times: Floats, amounts: Floats, static: float, d
     for stream in range(left):
         head[stream], stop[stream] = stream_moments[first + 1 + stream], stream_moments[first + 2 + stream]
         if events.sort[head[stream]] == _ARRIVAL:
+            if len(events.sender):
+                _arrive(events, times, lags, head[stream], stop[stream])
             turn = _in_order(events, times, head[stream], stop[stream], base, stream_moments[end], turn)
     turned = len(turn) > 0
     for stream in range(left):
@@ -418,6 +433,15 @@ def _peak(events: MemoryEvents, times: Floats, amounts: Floats, static: float, d
                 left -= 1
                 head[chosen], stop[chosen], when[chosen] = head[left], stop[left], when[left]
     return max(peak, level)
+
+
+@kernel()
+def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: int) -> None:
+    """Write the arrivals of a stream: the end of the task that has sent, and the seconds of the transfer."""
+    time, sender, transfer, tasks = events.time, events.sender, events.transfer, len(events.position)
+    for moment in range(begin, end):
+        move = time[moment] - 2 * tasks - 1
+        times[time[moment]] = times[tasks + sender[move]] + lags[transfer[move]]
 
 
 @kernel()

@@ -11,14 +11,18 @@ from hypothesis import given, settings
 from simulator import (
     Evaluations,
     InfeasiblePlanError,
+    OpKind,
     Plan,
+    PlanCosts,
     Problem,
     Stage,
     equal_microbatches,
+    schedule_families,
     simulate,
     stages_from_cuts,
 )
 from simulator import evaluation as module
+from simulator.simulation import plan_structure
 from simulator.workloads.synthetic import random_chain
 from tests.simulator.strategies import chain_cluster, plans
 
@@ -63,9 +67,13 @@ def plan(cut: int, count: int = 4, **changes: object) -> Plan:
 
 def test_plans_of_one_structure_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other cuts have the same structure; another number of micro-batches, another device, another schedule have not."""
-    lowered = []
-    real = module.plan_structure
-    monkeypatch.setattr(module, "plan_structure", lambda costs: lowered.append(costs.plan) or real(costs))
+    lowered: list[Plan] = []
+
+    def watched(costs: PlanCosts) -> object:
+        lowered.append(costs.plan)
+        return plan_structure(costs)
+
+    monkeypatch.setattr(module, "plan_structure", watched)
     evaluate = Evaluations(PROBLEM)
     moved = tuple(replace(stage, devices=(1 - number,)) for number, stage in enumerate(plan(3).stages))
     for one in (plan(1), plan(2), plan(5), plan(3, 2), plan(3, schedule="gpipe"), plan(3, stages=moved), plan(4)):
@@ -102,3 +110,53 @@ def test_a_plan_that_cannot_run_raises_as_a_simulation_does() -> None:
         evaluate(plan(3, stages=(Stage((0, 1, 2), (0,)), Stage((3, 4, 5), (7,)))))
     with pytest.raises(InfeasiblePlanError, match="sum to 8"):
         evaluate(plan(3, microbatches=(2, 2)))
+
+
+@settings(max_examples=60)
+@given(plans(1))
+def test_other_durations_are_replayed_beside_each_other(case: tuple[Problem, list[Plan]]) -> None:
+    """Its own durations give its own seconds; slower ops, more (but where they queue, or share a device, in another order)."""
+    problem, (one,) = case
+    evaluate = Evaluations(problem)
+    own, found = evaluate.durations(one), evaluate(one)
+    assert own is not None
+    assert found is not None
+    rows = np.stack([own.seconds, *(own.seconds * factor for factor in np.linspace(0.5, 2.0, 10))])
+    seconds = evaluate.makespans(one, rows)
+    assert seconds[0] == found.seconds
+    if not problem.contention and not schedule_families()[one.schedule].lanes:
+        assert (np.diff(seconds[1:]) >= 0.0).all()
+    alone = [float(evaluate.makespans(one, row[None])[0]) for row in rows]
+    assert seconds.tolist() == alone
+
+
+def test_durations_say_what_they_are() -> None:
+    """Two stages of 3 layers each of 1 FLOP times a factor: forwards, twice as long backwards, updates."""
+    evaluate = Evaluations(PROBLEM)
+    found = evaluate.durations(plan(3))
+    assert found is not None
+    flop = np.array([layer.flop for layer in CHAIN.layers])
+    expected = {OpKind.FORWARD: 1.0, OpKind.BACKWARD: 2.0}
+    for (kind, stage, replica), samples, seconds in zip(found.what, found.samples, found.seconds, strict=True):
+        if kind in expected:
+            work = flop[:3] if stage == 0 else flop[3:]
+            assert (replica, samples) == (0, 2)
+            assert seconds == pytest.approx(expected[kind] * 2 * work.sum())
+    assert sorted({what[:2] for what in found.what}) == [
+        (kind, stage) for kind in (OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE) for stage in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("rows", [np.zeros((2, 5)), np.zeros(6), np.full((1, 6), -1.0), np.full((1, 6), np.inf)])
+def test_durations_of_another_form_are_refused(rows: np.ndarray) -> None:
+    """Six durations: two stages, forward, backward, update."""
+    with pytest.raises(ValueError, match="seconds must"):
+        Evaluations(PROBLEM).makespans(plan(3), rows)
+
+
+def test_an_asynchronous_plan_has_no_table_of_durations() -> None:
+    """Its seconds are those of a steady state, which a simulation finds."""
+    asynchronous = plan(3, schedule="pipedream")
+    assert Evaluations(PROBLEM).durations(asynchronous) is None
+    with pytest.raises(ValueError, match="asynchronous"):
+        Evaluations(PROBLEM).makespans(asynchronous, np.zeros((1, 6)))

@@ -25,9 +25,9 @@ def test_peaks_are_those_of_memory_over_time(case: tuple[Problem, list[Plan]]) -
     times = np.concatenate([timeline.start, timeline.end, [0.0], timeline.transfers.end])
     sizes = byte_sizes(costs, program.transfer_bytes)
     static = np.array([device.bytes[0, :4].sum() for device in memory])
-    found = peaks(events, times, sizes, static)
+    found = peaks(events, times, np.zeros(0), sizes, static)
     assert found.tolist() == [device.peak_bytes for device in memory]
     if (timeline.end > timeline.start).all():
         capacity = np.random.default_rng(problem.batch).choice((1e6, 2e6, 3e6), len(static))
-        device, peak = fullest(events, times, sizes, static, capacity)
+        device, peak = fullest(events, times, np.zeros(0), sizes, static, capacity)
         assert (device, peak) == (int(np.argmax(found / capacity)), float((found)[np.argmax(found / capacity)]))

@@ -1,0 +1,183 @@
+"""How many plans a second does a search evaluate, with seconds and peak memory, and how far is that from the limit?
+
+    python -m experiments.evaluator_speed [--json] [--seconds S]
+
+On one core, in CPU seconds, in one run: straight 1F1B pipelines on idle links, new cuts each time, of 8 stages and 64
+micro-batches and of 64 and 512; the first with contended links; new durations on one structure of 8 and 64, in batches; unequal
+sizes of 8 stages and 64 samples (the kernels of `planners.unequal`: their sizes, and so their structures, are new each time); and
+a plan that is lowered, replayed and measured from nothing, as `simulate` does it.
+
+The limit of a replay is a maximum and an addition an op, one after the other. `nanoseconds_an_op` says what an op costs with all
+else that an evaluation takes (cuts, durations, memory), and `batched_nanoseconds_an_op` without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from experiments.cli import OK, Parser, guarded
+from experiments.output import print_json, print_table, progress
+from experiments.unequal_cases import EVALUATORS
+from hardware_profiles import load_cluster
+from planners.unequal import powers_of_two, random_problem
+from simulator import Evaluations, Plan, Problem, Stage, equal_microbatches, load_workload, simulate
+
+SMALL, LARGE = (8, 64), (64, 512)
+"""Stages and micro-batches."""
+
+POPULATION, SEED = 512, 0
+
+QUESTIONS = {
+    "straight_8x64_plans_per_second": "8 stages, 64 micro-batches, new cuts",
+    "straight_64x512_plans_per_second": "64 stages, 512 micro-batches, new cuts",
+    "contended_8x64_plans_per_second": "8 stages, 64 micro-batches, new cuts, contended links",
+    "batched_8x64_per_second": "8 stages, 64 micro-batches, new durations, seconds alone",
+    "unequal_8x64_per_second": "8 stages, 64 samples, unequal sizes, seconds alone",
+    "before_8x64_plans_per_second": "8 stages, 64 micro-batches, each plan from nothing",
+}
+
+
+def main() -> int:
+    """Run the experiment."""
+    parser = Parser(prog="python -m experiments.evaluator_speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds for each figure")
+    arguments = parser.parse_args()
+    return guarded(parser.prog, lambda: run(arguments))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    if not 0.0 < arguments.seconds <= 3600.0:
+        raise ValueError(f"seconds must be above 0 and at most 3,600, got {arguments.seconds}")
+    found: dict[str, Any] = {}
+    with progress("measuring", len(QUESTIONS)) as report:
+        for number, (name, measured) in enumerate(measurements()):
+            found[name] = measured(arguments.seconds)
+            report(number + 1)
+    found |= comparisons(found)
+    if arguments.json:
+        print_json({"unit": "evaluations per CPU second, one core", "schedule": "1f1b", "seed": SEED, **found})
+        return OK
+    print_table(
+        "Evaluations per CPU second, one core",
+        ("what is evaluated", "a second"),
+        [(QUESTIONS[name], f"{found[name]:,.0f}") for name in QUESTIONS],
+    )
+    print_table(
+        "Beside the limit and the way before",
+        ("figure", "value"),
+        [(name.replace("_", " "), f"{value:,.2f}") for name, value in comparisons(found).items()],
+    )
+    return OK
+
+
+def measurements() -> Iterator[tuple[str, Callable[[float], float]]]:
+    """Each question, and what measures it in about so many CPU seconds."""
+    yield "straight_8x64_plans_per_second", lambda seconds: evaluated(*SMALL, seconds)
+    yield "straight_64x512_plans_per_second", lambda seconds: evaluated(*LARGE, seconds)
+    yield "contended_8x64_plans_per_second", lambda seconds: evaluated(*SMALL, seconds, contention=True)
+    yield "batched_8x64_per_second", batched
+    yield "unequal_8x64_per_second", unequal
+    yield "before_8x64_plans_per_second", simulated
+
+
+def comparisons(found: dict[str, Any]) -> dict[str, float]:
+    """What the rates say beside each other."""
+    ops = 2 * SMALL[0] * SMALL[1]
+    return {
+        "nanoseconds_an_op": 1e9 / found["straight_8x64_plans_per_second"] / ops,
+        "nanoseconds_an_op_64x512": 1e9 / found["straight_64x512_plans_per_second"] / (2 * LARGE[0] * LARGE[1]),
+        "batched_nanoseconds_an_op": 1e9 / found["batched_8x64_per_second"] / ops,
+        "ratio_over_before": found["straight_8x64_plans_per_second"] / found["before_8x64_plans_per_second"],
+        "contended_ratio_over_before": found["contended_8x64_plans_per_second"] / found["before_8x64_plans_per_second"],
+    }
+
+
+def evaluated(stages: int, microbatches: int, seconds: float, *, contention: bool = False) -> float:
+    """Plans with new cuts a second; the tables of stages are as full as a search's that has been at it for a while."""
+    problem = problem_of(stages, microbatches, contention=contention)
+    evaluate = Evaluations(problem)
+    plans = plans_of(problem, stages, microbatches)
+
+    def some() -> int:
+        for plan in plans:
+            evaluate(plan)
+        return len(plans)
+
+    return rate(some, seconds)
+
+
+def simulated(seconds: float) -> float:
+    """The same plans of 8 stages and 64 micro-batches, from nothing."""
+    problem = problem_of(*SMALL)
+    plans = iter(plans_of(problem, *SMALL) * 1000)
+
+    def one() -> int:
+        simulate(problem, next(plans), engine="compiled")
+        return 1
+
+    return rate(one, seconds)
+
+
+def batched(seconds: float) -> float:
+    """Rows of new durations a second."""
+    problem = problem_of(*SMALL)
+    evaluate, plan = Evaluations(problem), plans_of(problem, *SMALL)[0]
+    own = evaluate.durations(plan)
+    assert own is not None
+    rows = own.seconds * np.random.default_rng(SEED).uniform(0.5, 2.0, (POPULATION, len(own.seconds)))
+    return rate(lambda: len(evaluate.makespans(plan, rows)), seconds)
+
+
+def unequal(seconds: float) -> float:
+    """Individuals a second of the kernels for unequal sizes, powers of two."""
+    rng, candidates = np.random.default_rng(SEED), powers_of_two(64)
+    problem = random_problem(rng, "roofline", 8, 64, candidates)
+    forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.genes))
+    evaluate = EVALUATORS["compiled"](problem)
+
+    def some() -> int:
+        evaluate(forward, backward)
+        return len(forward)
+
+    return rate(some, seconds)
+
+
+def rate(some: Callable[[], int], seconds: float) -> float:
+    """Evaluations per CPU second of the best call; other work on the machine only ever slows one down."""
+    some()  # compiles, fills tables
+    best, began = 0.0, time.process_time()
+    while time.process_time() - began < seconds:
+        begun = time.process_time()
+        count = some()
+        best = max(best, count / max(time.process_time() - begun, 1e-9))
+    return best
+
+
+def problem_of(stages: int, microbatches: int, *, contention: bool = False) -> Problem:
+    """Llama-2-7B on A100s, one sample a micro-batch."""
+    cluster = load_cluster(f"dgx-a100:{max(1, stages // 8)}").take(stages)
+    workload = load_workload("llama2-7b")
+    return Problem(workload, cluster, microbatches, precision="bf16", optimizer="adam", contention=contention)
+
+
+def plans_of(problem: Problem, stages: int, microbatches: int) -> list[Plan]:
+    """1F1B plans with different random cuts."""
+    rng, layers = np.random.default_rng(SEED), len(problem.workload)
+    sizes = equal_microbatches(problem.batch, microbatches)
+    found = []
+    for _ in range(POPULATION if stages == SMALL[0] else POPULATION // 8):
+        cuts = [0, *sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()), layers]
+        held = (Stage(tuple(range(*cuts[number : number + 2])), (number,)) for number in range(stages))
+        found.append(Plan("random", "1f1b", tuple(held), sizes))
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,63 @@
+"""Evaluator speed: every figure is a rate of what it says, and the document holds them all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments import evaluator_speed
+from experiments.evaluator_speed import QUESTIONS, SMALL, comparisons, measurements, plans_of, problem_of, rate
+from simulator import Evaluations, simulate
+
+
+def test_a_rate_is_that_of_the_best_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten evaluations in 2, 1 and 4 seconds of CPU: ten a second; the first call only compiles."""
+    clock = iter([0.0, *(reading for span in (2.0, 1.0, 4.0) for reading in (10.0, 10.0, 10.0 + span)), 100.0])
+    monkeypatch.setattr("experiments.evaluator_speed.time.process_time", lambda: next(clock))
+    calls: list[int] = []
+    assert rate(lambda: calls.append(0) or 10, 50.0) == 10.0  # type: ignore[func-returns-value]
+    assert len(calls) == 4
+
+
+def test_the_plans_differ_and_are_evaluated_as_simulated() -> None:
+    """New cuts each time, on every device; seconds and peak as replayed."""
+    problem = problem_of(*SMALL)
+    plans = plans_of(problem, *SMALL)
+    assert len(set(plans)) > 0.99 * len(plans)
+    outcome, found = simulate(problem, plans[0], engine="compiled"), Evaluations(problem)(plans[0])
+    assert found is not None
+    assert (found.seconds, found.peak_bytes) == (outcome.iteration_seconds, outcome.fullest.peak_bytes)
+    assert outcome.plan.devices == tuple(range(SMALL[0]))
+
+
+def test_comparisons_are_ratios_of_the_rates() -> None:
+    """8 stages and 64 micro-batches are 1,024 ops: 1,000 plans a second are 977 ns an op."""
+    found = dict.fromkeys(QUESTIONS, 1000.0) | {"before_8x64_plans_per_second": 10.0}
+    shown = comparisons(found)
+    assert shown["nanoseconds_an_op"] == shown["batched_nanoseconds_an_op"] == pytest.approx(1e6 / 1024)
+    assert shown["nanoseconds_an_op_64x512"] == pytest.approx(1e6 / 65536)
+    assert shown["ratio_over_before"] == shown["contended_ratio_over_before"] == pytest.approx(100.0)
+
+
+def test_the_document_holds_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One JSON document, or two tables."""
+    assert [name for name, _ in measurements()] == list(QUESTIONS)
+    monkeypatch.setattr(evaluator_speed, "measurements", lambda: [(name, lambda _: 1000.0) for name in QUESTIONS])
+    for words in (["--json"], []):
+        monkeypatch.setattr("sys.argv", ["evaluator_speed", *words])
+        assert evaluator_speed.main() == 0
+        text = capsys.readouterr().out
+        if words:
+            assert set(QUESTIONS) < set(json.loads(text))
+        else:
+            assert text.count("1,000") == len(QUESTIONS)
+
+
+def test_seconds_below_nothing_are_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, exit 2."""
+    monkeypatch.setattr("sys.argv", ["evaluator_speed", "--seconds", "0"])
+    assert evaluator_speed.main() == 2
+    assert "seconds must be above 0" in capsys.readouterr().err
