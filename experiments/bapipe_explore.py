@@ -222,18 +222,18 @@ def _outcomes(problem: Problem) -> dict[str, Outcome]:
     for method in METHODS[:4]:
         if reasons[method] is None:
             try:
-                found[method] = simulate(problem, _planned(method, problem))
+                found[method] = _planned(method, problem)
             except (InfeasiblePlanError, InfeasiblePartition):
                 continue
     return found
 
 
-def _planned(method: str, problem: Problem, request: Request | None = None) -> Plan:
-    """The method's plan; KeyboardInterrupt where its search was interrupted: half a search is no row."""
+def _planned(method: str, problem: Problem, request: Request | None = None) -> Outcome:
+    """The method's plan, replayed; KeyboardInterrupt where its search was interrupted: half a search is no row."""
     result = make_plan(method, problem, request or Request())
     if result.interrupted:
         raise KeyboardInterrupt
-    return result.plan
+    return result.outcome
 
 
 def _explored(problem: Problem, request: Request | None = None) -> Exploration | None:
@@ -337,7 +337,7 @@ def limited(cluster: Cluster, bandwidth: float, memory_gib: float) -> Cluster:
 def _claim(problem: Problem) -> Row:
     found = _explored(problem)
     try:
-        reference = simulate(problem, _planned("data-parallel", problem))
+        reference = _planned("data-parallel", problem)
     except InfeasiblePlanError:
         reference = None
     best = None if found is None else simulate(problem, found.best.plan)

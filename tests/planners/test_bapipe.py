@@ -419,7 +419,7 @@ def never_slower(workload: Workload, cluster: str) -> None:
     request = Request(microbatches=None if len(workload) < 40 else 4)
     reasons = applicable_planners(problem, request)
     try:
-        best = simulate(problem, make_plan("bapipe", problem, request).plan)
+        best = make_plan("bapipe", problem, request).outcome
     except InfeasiblePlanError:
         best = None
     compared = 0
@@ -427,7 +427,7 @@ def never_slower(workload: Workload, cluster: str) -> None:
         if reasons[other] is not None:
             continue
         try:
-            outcome = simulate(problem, make_plan(other, problem, request).plan)
+            outcome = make_plan(other, problem, request).outcome
         except InfeasiblePlanError:
             continue
         if outcome.fits:

@@ -43,7 +43,7 @@ def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem, plan_
     assert found.plan.planner == name
     assert not found.interrupted
     assert found.evaluations >= 1
-    assert simulate(problem, found.plan).fits
+    assert found.outcome.fits
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -181,7 +181,7 @@ def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
         return
     assert found.interrupted
     assert not found.proof.space
-    assert simulate(problem, found.plan).fits
+    assert found.outcome.fits
 
 
 def _improvements(name: str, problem: Problem) -> list[Progress]:

@@ -130,7 +130,7 @@ def test_llama_on_64_devices() -> None:
     problem = Problem(
         workload_from_spec("llama2-7b", None), load_cluster("dgx-a100:8"), 512, precision="bf16", optimizer="adam"
     )
-    outcome = simulate(problem, make_plan("pipeline-data", problem).plan)
+    outcome = make_plan("pipeline-data", problem).outcome
     assert outcome.fits
     assert outcome.iteration_seconds < 10.48
 

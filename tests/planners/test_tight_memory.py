@@ -19,7 +19,7 @@ from planners.brute_force import BruteForce
 from planners.candidates import devices_in_order, microbatch_counts, straight_plan
 from planners.grid import Candidate, _Search
 from planners.tight_memory import cuts_within, in_flight
-from simulator import InfeasiblePlanError, Plan, Problem, build_schedule, simulate
+from simulator import InfeasiblePlanError, Plan, Problem, build_schedule
 from simulator.workloads.synthetic import chain
 from tests.planners.test_bounds import _gpu, _switched
 
@@ -92,7 +92,7 @@ def _finds_what_fits(name: str, layers: int, devices: int, batch: int, recompute
     if not peaks:
         return
     tight = _problem(layers, devices, batch, recompute, seed, min(peaks) * (1.0 + room))
-    assert simulate(tight, make_plan(name, tight).plan).fits
+    assert make_plan(name, tight).outcome.fits
 
 
 SHAPES = {

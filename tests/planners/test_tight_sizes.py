@@ -68,7 +68,7 @@ def check(problem: Problem) -> None:
             if equal is not (name == "best-equal"):
                 continue
             found = make_plan(name, with_memory(problem, least))
-            assert simulate(with_memory(problem, least), found.plan).fits
+            assert found.outcome.fits
             with pytest.raises(InfeasiblePlanError, match="fit"):
                 make_plan(name, with_memory(problem, least - 1.0))
 
@@ -105,7 +105,7 @@ def test_sizes_that_differ_are_found_where_they_are_too_many_to_try(
     found = make_plan("tidgap", tight)
     known = unequal_plan("known", tables, (1 + int(np.argmin(needs)),), (2, 2), (1, 1))
     seconds = [simulate(tight, plan).iteration_seconds for plan in (found.plan, known)]
-    assert simulate(tight, found.plan).fits
+    assert found.outcome.fits
     assert seconds[0] < seconds[1]
     assert not found.proof.space
 
@@ -113,9 +113,9 @@ def test_sizes_that_differ_are_found_where_they_are_too_many_to_try(
 def test_with_little_memory_no_unequal_plan_is_slower_than_the_equal_one() -> None:
     """One size for all, where it fits, is among the plans that are replayed."""
     problem = generated(2, 3, 6)
-    peak = simulate(problem, make_plan("best-equal", problem).plan).fullest.peak_bytes
+    peak = make_plan("best-equal", problem).outcome.fullest.peak_bytes
     tight = with_memory(problem, peak)
-    seconds = [simulate(tight, make_plan(name, tight).plan).iteration_seconds for name in ("tidgap", "best-equal")]
+    seconds = [make_plan(name, tight).outcome.iteration_seconds for name in ("tidgap", "best-equal")]
     assert seconds[0] <= seconds[1] * (1 + 1e-12)
 
 
@@ -137,7 +137,7 @@ def test_of_all_plans_the_fastest_that_fits_is_taken(equal: bool) -> None:
 def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that needs a byte in a thousand more than there is: the fullest device gets so much less, and 1 % of it."""
     free = generated(seed, 2, 4)
-    replayed = simulate(free, make_plan("exact-unequal", free).plan)
+    replayed = make_plan("exact-unequal", free).outcome
     capacity = 0.999 * replayed.fullest.peak_bytes
     seen: list[tuple[float, ...]] = []
     search = unequal_planners.start_partition

@@ -78,7 +78,7 @@ def test_no_sizes_beat_a_proven_plan_or_a_bound_of_many(seed: int) -> None:
 
 
 def _check(problem: Problem, found: Result) -> None:
-    replayed = simulate(problem, found.plan).iteration_seconds
+    replayed = found.outcome.iteration_seconds
     best = min(every_plan(problem, found.plan))
     bound = float(found.details["sizes_lower_bound_seconds"])  # type: ignore[arg-type]
     assert bound * CLOSE <= best
@@ -107,7 +107,7 @@ def test_boards_stream_in_the_model_too() -> None:
     workload = random_chain(6, np.random.default_rng(2), flop=2e9, parameters=0)
     problem = Problem(workload, load_cluster("fpga-mixed-4"), 4)
     found = make_plan("exact-unequal", problem)
-    replayed = simulate(problem, found.plan).iteration_seconds
+    replayed = found.outcome.iteration_seconds
     assert found.details["makespan_seconds"] == pytest.approx(replayed, rel=1e-9)
     assert found.details["proven_optimal"]
 
@@ -150,9 +150,7 @@ def test_no_tuned_gpipe_is_slower_than_a_known_one() -> None:
     problem = Problem(load_workload("vgg16"), load_cluster("dapple-c").take(4), 32, recompute=True)
     tables = tables_of(problem, (0, 1, 2, 3))
     known = simulate(problem, unequal_plan("known", tables, (10, 17, 31), (4,) * 4, (4,) * 4)).iteration_seconds
-    seconds = {
-        name: simulate(problem, make_plan(name, problem).plan).iteration_seconds for name in ("best-equal", "tidgap")
-    }
+    seconds = {name: make_plan(name, problem).outcome.iteration_seconds for name in ("best-equal", "tidgap")}
     assert seconds["tidgap"] <= seconds["best-equal"] <= known * (1 + 1e-12)
 
 
@@ -188,7 +186,7 @@ def test_a_budget_as_large_as_the_search_erases_no_proof() -> None:
 def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) -> None:
     """Activations stored, in memory for which the caps leave out sizes that fit: bounds hold for all of them."""
     free = replace(generated(0), recompute=False, contention=True)
-    peaks = {one.peak_bytes for one in simulate(free, make_plan("best-equal", free, Request(stages=2)).plan).memory}
+    peaks = {one.peak_bytes for one in make_plan("best-equal", free, Request(stages=2)).outcome.memory}
     devices = tuple(replace(one, memory_bytes=max(peaks)) for one in free.cluster.devices)  # type: ignore[type-var]
     problem = replace(free, cluster=replace(free.cluster, devices=devices))
     found = make_plan(name, problem, Request(stages=2, candidates="all"))
@@ -204,4 +202,4 @@ def test_a_search_leaves_enough_of_its_budget_to_replay_its_plan() -> None:
     for less in (1, 2):
         found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations - less)
         assert found.interrupted
-        assert simulate(problem, found.plan).fits
+        assert found.outcome.fits
