@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.cli import OK, Parser, guarded
+from experiments.cli import OK
 from experiments.output import print_json, print_table, progress
+from experiments.studies import add_shared, run_study
 from experiments.unequal_cases import EVALUATORS
 from hardware_profiles import load_cluster
 from planners.unequal import powers_of_two, random_problem
@@ -42,13 +43,10 @@ QUESTIONS = {
 }
 
 
-def main() -> int:
-    """Run the experiment."""
-    parser = Parser(prog="python -m experiments.evaluator_speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    add_shared(parser)
     parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds for each figure")
-    arguments = parser.parse_args()
-    return guarded(parser.prog, lambda: run(arguments))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -177,6 +175,11 @@ def plans_of(problem: Problem, stages: int, microbatches: int) -> list[Plan]:
         held = (Stage(tuple(range(*cuts[number : number + 2])), (number,)) for number in range(stages))
         found.append(Plan("random", "1f1b", tuple(held), sizes))
     return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m experiments.evaluator_speed`; returns the exit code."""
+    return run_study("evaluator-speed", arguments)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,11 @@ STUDIES: dict[str, Study] = {
     "replay-speed": Study(
         "experiments.replay_speed", "How fast are the engines, and how do they grow?", 0.4, figures=("growth",)
     ),
+    "evaluator-speed": Study(
+        "experiments.evaluator_speed",
+        "How many plans a second does a search evaluate, and how far from the limit?",
+        0.3,
+    ),
     "cost-model": Study(
         "experiments.cost_model",
         "How well does the GPU model predict measured V100 profiles?",
@@ -68,7 +73,7 @@ STUDIES: dict[str, Study] = {
     "pipedream-growth": Study(
         "experiments.pipedream_growth",
         "How does the partitioner grow with states, workers and levels?",
-        2,
+        0.3,
         0.1,
         figures=("pipedream_growth",),
     ),
