@@ -36,10 +36,11 @@ def test_greedy_gives_a_faster_device_more_layers(small_problems: dict[str, Prob
 def test_greedy_takes_the_fastest_of_what_fits_tightly(small_problems: dict[str, Problem]) -> None:
     """Memory comes first, then seconds: of the tight plans of GPipe and 1F1B, on each choice of devices, the fastest."""
     problem = small_problems["mixed-devices"]
-    evaluate, planner = Evaluator(problem), GreedyBalance()
+    request = Request(microbatches=4)
+    evaluate, planner = Evaluator(problem), GreedyBalance(request)
     choices = device_choices(problem, evaluate.layer_costs)
     plans = [
-        tight_plan(planner.name, evaluate, schedule, devices, microbatch_counts(problem, Request(), len(devices)))
+        tight_plan(planner.name, evaluate, schedule, devices, (4,))
         for schedule, devices in product(("gpipe", "1f1b"), choices)
     ]
     seconds = sorted({evaluate(plan).iteration_seconds for plan in plans if plan is not None})
