@@ -148,3 +148,31 @@ def test_a_replica_takes_from_one_sample_to_its_whole_share() -> None:
     problem = replace(_heavy(), batch=12)
     assert _Search(problem, Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 6]
     assert _Search(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts(2) == [5]
+
+
+def test_transfers_that_share_a_channel_take_turns() -> None:
+    """Two replicas of each stage, a server a stage: both send over the servers' one link, which is busy twice as long."""
+    problem = Problem(uniform_chain(6), load_cluster("pipedream-a").take(8), 8)
+    points = Point("1f1b", ((0,), (4,)), 1, 8), Point("1f1b", ((0, 1), (4, 5)), 1, 4)
+    for contention, times in ((True, 2.0), (False, 1.0)):
+        asked = replace(problem, contention=contention)
+        search = _Search(asked, Evaluator(asked), Request(), "grid")
+        alone, crowded = (search._partition_costs(point, ()).link_seconds for point in points)
+        assert crowded == pytest.approx(times * alone)
+        assert alone.any() == contention
+
+
+def test_points_with_room_come_first() -> None:
+    """First, by rising seconds, those that fit with equal shares and would if layers were alike; then those that just fit."""
+    network = chain([2e12] * 4, parameters=[2 * 10**8, 5 * 10**7, 10**8, 5 * 10**7], stashed_elements=[2e7] * 4)
+    problem = Problem(network, _switched((replace(_gpu(), memory_bytes=4e9),) * 4), 4, optimizer="adam")
+    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    roomy = [
+        found
+        for point in search.points()
+        if search._may_fit(point) and search._has_room(point)
+        if (found := search.candidate(point, search._equal_shares(point))) is not None and found.fullest <= 1.0
+    ]
+    found = list(search.candidates())
+    assert 0 < len(roomy) < len(found)
+    assert {one.point for one in found[: len(roomy)]} == {one.point for one in roomy}

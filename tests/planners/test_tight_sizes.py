@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from planners import Evaluator, UnequalTables, make_plan, tables_of, tight_sizes, unequal_planners
+from planners.search import Score
 from planners.unequal_tables import unequal_plan, unequal_problem
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from simulator.workloads.synthetic import chain
@@ -171,3 +172,25 @@ def test_neighbours_change_the_fullest_stage_or_one_beside_it(fullest: int, stag
     }
     assert set(found) == expected
     assert [tight_sizes._near(sizes, size) for size in (1, 8, 2)] == [[1, 2], [4, 6, 8], [1, 2, 3, 4]]
+
+
+def test_tight_sizes_fit_in_the_search_and_on_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan must fit in both replays, with and without contention: where either always wants more there is none."""
+    monkeypatch.setattr(tight_sizes, "REPLAYS", 60)
+    monkeypatch.setattr(tight_sizes, "EQUAL", 30)
+    problem = generated(0, 2, 3)
+    tables = tables_of(problem, (0, 1))
+
+    class Quick(Evaluator):
+        def __call__(self, plan: Plan) -> Score:
+            return replace(super().__call__(plan), peak_bytes=float("inf"))
+
+    class Reference(Evaluator):
+        def on_reference(self, plan: Plan) -> Score:
+            return replace(super().on_reference(plan), peak_bytes=float("inf"))
+
+    found = [
+        tight_sizes.tight_sizes("test", tables, kind(problem), (1, 2, 3)) for kind in (Evaluator, Quick, Reference)
+    ]
+    assert found[0] is not None
+    assert found[1:] == [None, None]
