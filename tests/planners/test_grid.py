@@ -165,7 +165,7 @@ def test_transfers_that_share_a_channel_take_turns() -> None:
 def test_points_with_room_come_first() -> None:
     """First, by rising seconds, those that fit with equal shares and would if layers were alike; then those that just fit."""
     network = chain([2e12] * 4, parameters=[2 * 10**8, 5 * 10**7, 10**8, 5 * 10**7], stashed_elements=[2e7] * 4)
-    problem = Problem(network, _switched((replace(_gpu(), memory_bytes=4e9),) * 4), 4, optimizer="adam")
+    problem = Problem(network, _switched((replace(_gpu(), memory_bytes=6e9),) * 4), 4, optimizer="adam")
     search = _Search(problem, Evaluator(problem), Request(), "grid")
     roomy = [
         found
