@@ -385,8 +385,8 @@ def test_panels_show_all_of_few_devices_and_the_extremes_of_many() -> None:
 
 def test_capacity_line_only_where_it_does_not_flatten() -> None:
     """A capacity of at most three times the peak is drawn as a line, a larger one is written out."""
-    assert capacity_in_view([memory(0, 40.0, 100.0)])
-    assert not capacity_in_view([memory(0, 30.0, 100.0)])
+    assert capacity_in_view([memory(0, 40.0, 120.0)])
+    assert not capacity_in_view([memory(0, 40.0, 121.0)])
     for peak, words in ((40.0, "red line: capacity 100 bytes"), (30.0, "capacity 100 bytes, far beyond the axis")):
         figure = memory_figure([memory(0, peak, 100.0)])
         assert words in figure.axes[-1].get_title(loc="left")
