@@ -60,6 +60,17 @@ class TightSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class NothingFits:
+    """No plan was found that fits.
+
+    every: all plans that may fit were replayed, so that none does; else only `tried` of them were
+    """
+
+    every: bool
+    tried: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Space:
     """A partition and the pairs of sizes that each stage may have; room: share of its memory that the fullest stage spares."""
 
@@ -80,43 +91,54 @@ class _Space:
 
 def tight_sizes(
     name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int], *, equal: bool = False
-) -> TightSizes | None:
-    """A plan that fits, with sizes to choose from; None if none is found.
+) -> TightSizes | NothingFits:
+    """A plan that fits, with sizes to choose from.
 
     equal: one size for all stages and passes. Where the plans that may fit are REPLAYS or fewer, of PARTITIONS or fewer, all are
-    tried, by rising seconds of the model: then None means that none fits. Elsewhere the sizes of a few partitions are changed,
-    one stage at a time, first until they fit, then while they get faster; one size for all is tried before.
+    tried, by rising seconds of the model. Elsewhere the sizes of a few partitions are changed, one stage at a time, first until
+    they fit, then while they get faster; one size for all is tried before.
     """
-    spaces = [space for cuts in _partitions(tables) if (space := _space(tables, cuts, sizes)) is not None]
+    partitions, whole = _partitions(tables)
+    spaces = [space for cuts in partitions if (space := _space(tables, cuts, sizes)) is not None]
+    tried = set[tuple[Cuts, Pairs]]()
 
     def score(one: TightSizes) -> Score:
+        tried.add((one.cuts, one.pairs))
         return evaluate(unequal_plan(name, tables, one.cuts, one.forward, one.backward))
 
     def fits(one: TightSizes) -> bool:
         plan = unequal_plan(name, tables, one.cuts, one.forward, one.backward)
         return score(one).fits and evaluate.on_reference(plan).fits
 
+    def first(plans: Sequence[TightSizes], every: bool) -> TightSizes | NothingFits:
+        found = next(filter(fits, plans), None)
+        return found or NothingFits(every, len(tried))
+
     if not equal and sum(math.prod(map(len, space.pairs)) for space in spaces) <= REPLAYS:
-        return next(filter(fits, _every(spaces, equal=False)), None)
-    same = next(filter(fits, _every(spaces, equal=True)[: REPLAYS if equal else EQUAL]), None)
-    if equal or not spaces:
-        return same
+        return first(_every(spaces, equal=False), whole)
+    plans = _every(spaces, equal=True)
+    if equal:
+        return first(plans[:REPLAYS], whole and len(plans) <= REPLAYS)
+    same = first(plans[:EQUAL], every=False)
     begin = {space.cuts: _starts(space) for space in sorted(spaces, key=lambda space: -space.room)[:DESCENTS]}
-    if same is not None:
+    if isinstance(same, TightSizes):
         begin[same.cuts] = [same.pairs]
     chosen = [space for space in spaces if space.cuts in begin]
     replays = (REPLAYS - EQUAL) // len(chosen)
     found = [_descend(space, begin[space.cuts], tables, sizes, score, replays) for space in chosen]
-    return min(filter(fits, found), key=lambda one: score(one).key, default=None)
+    return first(sorted(found, key=lambda one: score(one).key), every=False)
 
 
-def _partitions(tables: UnequalTables) -> list[Cuts]:
-    """The partitions whose stages fit with the smallest sizes; of very many the fastest ones, and the one with most room."""
+def _partitions(tables: UnequalTables) -> tuple[list[Cuts], bool]:
+    """The partitions whose stages fit with the smallest sizes, and whether these are all.
+
+    Of very many the fastest ones, and the one with most room.
+    """
     costs = _loosest(tables)
     if not fastest_cuts(costs, 1):
-        return []
+        return [], True
     if math.comb(tables.layers - 1, len(tables.devices) - 1) <= PARTITIONS:
-        return list(cuts_within(costs))
+        return list(cuts_within(costs)), True
     batch = tables.problem.batch
     found = [
         cuts
@@ -125,7 +147,7 @@ def _partitions(tables: UnequalTables) -> list[Cuts]:
             replace(straight_costs(tables.costs, tables.devices, size), furthest=costs.furthest), -(-batch // size)
         )
     ]
-    return list(dict.fromkeys((*found, _roomiest(tables, costs))))
+    return list(dict.fromkeys((*found, _roomiest(tables, costs)))), False
 
 
 def _loosest(tables: UnequalTables) -> PartitionCosts:

@@ -19,7 +19,7 @@ import numpy as np
 from planners.balanced_partition import equal_partition, fastest_cuts, straight_costs
 from planners.candidates import devices_in_order
 from planners.search import BudgetSpent, Evaluator, Request, fitting
-from planners.tight_sizes import tight_sizes
+from planners.tight_sizes import NothingFits, tight_sizes
 from planners.unequal import (
     InfeasibleSizes,
     SearchStopped,
@@ -443,11 +443,11 @@ def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:
 
 
 def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int]) -> Sized:
-    """What replays find to fit, with nothing proven; InfeasiblePlanError where they find nothing."""
+    """What replays find to fit, with nothing proven; InfeasiblePlanError, which says what was tried, where they find nothing."""
     made = evaluate.evaluations
     tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
-    if tight is None:
-        raise InfeasiblePlanError(_does_not_fit(name, tables))
+    if isinstance(tight, NothingFits):
+        raise InfeasiblePlanError(_does_not_fit(name, tables, tight))
     plan = plan_of(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
     return Sized(tight.cuts, tight.unequal, plan, 0.0)
 
@@ -463,8 +463,8 @@ def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:
     )
 
 
-def _does_not_fit(name: str, tables: UnequalTables) -> str:
-    """One line with the numbers of the stage that misses most, for an even partition."""
+def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits) -> str:
+    """One line: whether no sizes fit or none that were tried, and the numbers of an even partition's stage that misses most."""
     problem, stages = tables.problem, len(tables.devices)
     cuts = [tables.layers * stage // stages for stage in range(1, stages)]
     model = unequal_problem(tables, cuts, (1,)).memory
@@ -480,8 +480,9 @@ def _does_not_fit(name: str, tables: UnequalTables) -> str:
         needs = tuple(map(min, recomputed, needs))
     held = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
     worst = max(range(stages), key=lambda stage: needs[stage] / held[stage])
+    searched = "no sizes fit" if nothing.every else f"none of {nothing.tried:,} plans tried fits, others may"
     return (
-        f"planner {name!r} finds no sizes that fit: stage {worst} of an even partition needs at least "
+        f"planner {name!r}: {searched}; stage {worst} of an even partition needs at least "
         f"{needs[worst] / 2**30:.4g} GiB on device {tables.devices[worst]}, which holds {held[worst] / 2**30:.4g} GiB; "
         "use more stages, recomputation or a smaller batch"
     )

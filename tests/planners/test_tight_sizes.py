@@ -70,7 +70,7 @@ def check(problem: Problem) -> None:
                 continue
             found = make_plan(name, with_memory(problem, least))
             assert found.outcome.fits
-            with pytest.raises(InfeasiblePlanError, match="fit"):
+            with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
                 make_plan(name, with_memory(problem, least - 1.0))
 
 
@@ -111,6 +111,28 @@ def test_sizes_that_differ_are_found_where_they_are_too_many_to_try(
     assert not found.proof.space
 
 
+@pytest.mark.parametrize(
+    ("name", "limits", "words"),
+    [
+        ("tidgap", {}, "no sizes fit"),
+        ("tidgap", {"PARTITIONS": 1}, "plans tried fits, others may"),
+        ("tidgap", {"REPLAYS": 2, "EQUAL": 1}, "plans tried fits, others may"),
+        ("best-equal", {"REPLAYS": 10}, "no sizes fit"),
+        ("best-equal", {"REPLAYS": 1}, "none of 1 plans tried fits, others may"),
+    ],
+)
+def test_a_search_that_left_plans_out_does_not_say_that_none_fits(
+    monkeypatch: pytest.MonkeyPatch, name: str, limits: dict[str, int], words: str
+) -> None:
+    """A byte less than the least memory: no sizes fit where all plans are tried, else none of those that were."""
+    problem = generated(2, 3, 2)
+    tight = with_memory(problem, least_bytes(problem, equal=name == "best-equal") - 1.0)
+    for limit, value in limits.items():
+        monkeypatch.setattr(tight_sizes, limit, value)
+    with pytest.raises(InfeasiblePlanError, match=words):
+        make_plan(name, tight)
+
+
 def test_with_little_memory_no_unequal_plan_is_slower_than_the_equal_one() -> None:
     """One size for all, where it fits, is among the plans that are replayed."""
     problem = generated(2, 3, 6)
@@ -126,7 +148,7 @@ def test_of_all_plans_the_fastest_that_fits_is_taken(equal: bool) -> None:
     problem = generated(1, 2, 3)
     tight = with_memory(problem, 1.5 * least_bytes(problem, equal=equal))
     found = tight_sizes.tight_sizes("test", tables_of(tight, (0, 1)), Evaluator(tight), (1, 2, 3), equal=equal)
-    assert found is not None
+    assert isinstance(found, tight_sizes.TightSizes)
     replays = [simulate(tight, plan, engine="compiled") for plan in space(tight, equal=equal)]
     fitting = [one.iteration_seconds for one in replays if one.fits]
     plan = unequal_plan("test", tables_of(tight, (0, 1)), found.cuts, found.forward, found.backward)
