@@ -68,22 +68,34 @@ def minimax_cuts(points: Sequence[int], totals: NDArray[np.float64]) -> list[int
     best[s][j] = min over i < j of max(best[s-1][i], totals[s][j] - totals[s][i]); of equals the earliest cut. Time O(stages ·
     points^2). Raises ValueError if there are fewer points than stages + 1.
     """
-    stages = len(totals)
-    _check_points(points, stages)
+    _check_points(points, len(totals))
     at = np.asarray(points, dtype=np.int64)
-    later = np.tri(len(at), k=-1, dtype=bool).T  # [i, j]: j behind i
-    best = np.where(at == at[0], 0.0, np.inf)
-    origins = []
-    for stage in range(stages):
-        held = totals[stage][at]
-        slowest = np.where(later, np.maximum(best[:, None], held[None, :] - held[:, None]), np.inf)
-        origins.append(slowest.argmin(axis=0))
-        best = slowest.min(axis=0)
+    origins = _slowest_origins(np.ascontiguousarray(totals[:, at]))
     cuts, end = [], len(at) - 1
-    for stage in range(stages - 1, 0, -1):
-        end = int(origins[stage][end])
+    for origin in origins[:0:-1]:
+        end = int(origin[end])
         cuts.append(int(at[end]))
     return cuts[::-1]
+
+
+@kernel()
+def _slowest_origins(held: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Of each stage and each point that it may end at, the point that it begins at, int64 [stages, points].
+
+    held: float64 [stages, points]; seconds of all layers before each point
+    """
+    stages, points = held.shape
+    origins, best = np.zeros((stages, points), dtype=np.int64), np.full(points, np.inf)
+    best[0] = 0.0
+    for stage in range(stages):
+        slowest = np.full(points, np.inf)
+        for end in range(1, points):
+            for begin in range(end):
+                seconds = max(best[begin], held[stage, end] - held[stage, begin])
+                if seconds < slowest[end]:
+                    slowest[end], origins[stage, end] = seconds, begin
+        best = slowest
+    return origins
 
 
 def filled_cuts(points: Sequence[int], stages: int, seconds: StageSeconds) -> list[int]:
