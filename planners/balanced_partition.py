@@ -742,7 +742,7 @@ def furthest_ends(
     recomputes, what a micro-batch of `samples` makes again. spare: as in `straight_costs`
     """
     problem, layers = costs.problem, len(costs.problem.workload)
-    each = 2.0 * problem.element_bytes + problem.optimizer_bytes
+    each = problem.state_bytes
     state = costs.parameters * each
     copies = _copied_weights(costs)
     inputs = costs.cut_bytes

@@ -413,7 +413,7 @@ class _Search:
     def _doubled_bytes(self, layers: Layers, behind: int, samples: int, count: int) -> float:
         """Bytes of a stage that keeps 2(N-i+1) micro-batches: weights, gradients, optimizer and features."""
         costs, problem = self.evaluate.layer_costs, self.problem
-        weights = costs.weight_elements(layers.tolist()) * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+        weights = costs.weight_elements(layers.tolist()) * problem.state_bytes
         return weights + min(2 * behind, count) * samples * float(costs.stashed_bytes[layers].sum())
 
 

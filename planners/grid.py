@@ -216,7 +216,7 @@ class _Search:
     def _may_fit(self, point: Point) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
         problem = self.problem
-        state = float(self.costs.parameters.sum()) * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+        state = float(self.costs.parameters.sum()) * problem.state_bytes
         kept = 0.0 if problem.recompute else float(self.costs.stashed_bytes.sum()) * self._samples(point)
         held = sum(self._memory_bytes(group) for group in point.groups)
         return state + kept <= held
@@ -277,7 +277,7 @@ class _Search:
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
         problem, samples = self.problem, self._samples(point)
-        state = float(self.costs.parameters.sum()) * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+        state = float(self.costs.parameters.sum()) * problem.state_bytes
         stash = float(self.costs.stashed_bytes.sum()) * samples / point.stages
         if problem.recompute:
             return state / point.stages, stash, float(self.costs.cut_bytes.mean()) * samples
@@ -289,7 +289,7 @@ class _Search:
     def _fullest(self, point: Point, cuts: Sequence[int]) -> float:
         """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
         problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
-        width = 2.0 * problem.element_bytes + problem.optimizer_bytes
+        width = problem.state_bytes
         stash = np.diff(self.stashed_before[bounds]) * samples
         kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute else stash
         fullest = 0.0
@@ -429,7 +429,7 @@ class _Search:
     def does_not_fit(self) -> str:
         """One line with the numbers: the weights alone, divided over all devices."""
         problem = self.problem
-        state = float(self.costs.parameters.sum()) * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+        state = float(self.costs.parameters.sum()) * problem.state_bytes
         held = max(device.memory_bytes for device in problem.cluster.devices)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "

@@ -164,7 +164,7 @@ def _loosest(tables: UnequalTables) -> PartitionCosts:
 def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
     """The partition whose fullest stage, without tied weights, fills the least share of its device: seconds stand for bytes."""
     problem, layers = tables.problem, tables.costs
-    state = layers.parameters * (2.0 * problem.element_bytes + problem.optimizer_bytes)
+    state = layers.parameters * problem.state_bytes
     shares = np.zeros((len(tables.devices), tables.layers + 1, tables.layers + 1))
     for share, memory in zip(shares, memory_limits(tables), strict=True):
         stored, again = (

@@ -130,7 +130,7 @@ def unequal_problem(
         link_block=link_block,
         recomputation=recomputation or ("always" if problem.recompute else "where-differs"),
         memory=MemoryModel(
-            state_bytes=tuple(one * (2.0 * problem.element_bytes + problem.optimizer_bytes) for one in weights),
+            state_bytes=tuple(one * problem.state_bytes for one in weights),
             input_bytes=tuple(tables.crossing_bytes[bounds[:-1]].tolist()),
             activation_bytes=tuple(float(costs.stashed_bytes[first:end].sum()) for first, end in ranges),
             forward_workspace_bytes=(0.0,) * stages,

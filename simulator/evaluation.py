@@ -19,7 +19,7 @@ from simulator import event_loop
 from simulator.costs import Bucket, TiedReduction
 from simulator.layer_costs import LayerCosts
 from simulator.lowering import Structure, durations, fill, values_of
-from simulator.memory import always_there
+from simulator.memory import always_there, stash_bytes
 from simulator.ops import OpKind
 from simulator.peak_memory import MemoryEvents, fullest, memory_events, peaks
 from simulator.plan import Plan, Problem
@@ -233,7 +233,7 @@ class Evaluations:
             self._ranges[row] = -1, -2  # joins nothing
         elif layers[-1] < len(self.problem.workload):
             self._ranges[row] = layers[0], layers[0] + len(layers)
-            stash = np.ceil(self.layers.stashed_bytes[list(layers)].sum())
+            stash = stash_bytes(self.layers, layers)
             self._bytes[row] = always_there(self.problem, self.layers.weight_elements(layers)).sum(), stash
 
     def _ask(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:

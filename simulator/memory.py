@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
+from simulator.layer_costs import LayerCosts
 from simulator.ops import OpKind
 from simulator.plan import Plan, Problem
 from simulator.plan_costs import PlanCosts
@@ -206,10 +207,15 @@ def stage_bytes(costs: PlanCosts, stage: int) -> tuple[float, float]:
     What its layers stash; or where the stage recomputes its input alone (the network's input is kept by nobody), and the stash
     comes back during backward.
     """
-    stash = float(np.ceil(costs.layers.stashed_bytes[list(costs.plan.stages[stage].layers)].sum()))
+    stash = stash_bytes(costs.layers, costs.plan.stages[stage].layers)
     if not costs.recomputes(stage):
         return stash, 0.0
     return (float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0), stash
+
+
+def stash_bytes(costs: LayerCosts, layers: Sequence[int]) -> float:
+    """Whole bytes a sample that some layers keep from forward to backward."""
+    return float(np.ceil(costs.stashed_bytes[list(layers)].sum()))
 
 
 def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

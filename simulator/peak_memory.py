@@ -205,16 +205,28 @@ def _streams(
     )
 
 
-def _sums(moment: Integers, *columns: NDArray[np.generic]) -> tuple[Integers, Integers]:
-    """Number each moment's sum of changes: int64 [moments], and the first moment of each number."""
+def _sums(moment: Integers, *columns: NDArray[np.number]) -> tuple[Integers, Integers]:
+    """Number each moment's sum of changes: int64 [moments], and the first moment of each number. columns: whole numbers."""
     counts = np.diff(np.append(moment, len(columns[0])))
-    kinds = np.unique(np.rec.fromarrays(columns), return_inverse=True)[1] + 1
+    kinds = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        kinds = _joined(kinds, column.astype(np.int64) - int(column.min(initial=0)))
+    kinds = np.unique(kinds, return_inverse=True)[1]
     number = np.zeros(len(moment), dtype=np.int64)
     for position in range(int(counts.max(initial=0))):
         here = np.zeros(len(moment), dtype=np.int64)
-        here[counts > position] = kinds[moment[counts > position] + position]
-        number = np.unique(number * (int(kinds.max()) + 1) + here, return_inverse=True)[1]
-    return number, np.unique(number, return_index=True)[1]
+        here[counts > position] = kinds[moment[counts > position] + position] + 1
+        number = _joined(number, here)
+    _, first, number = np.unique(number, return_index=True, return_inverse=True)
+    return number, first
+
+
+def _joined(one: Integers, other: Integers) -> Integers:
+    """A number for each pair of two columns of numbers from 0, the same for the same pair."""
+    width = int(other.max(initial=0)) + 1
+    if int(one.max(initial=0)) >= 2**62 // width:
+        one = np.unique(one, return_inverse=True)[1]
+    return one * width + other
 
 
 def _differs(*columns: NDArray[np.integer]) -> NDArray[np.bool_]:

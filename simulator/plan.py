@@ -112,6 +112,11 @@ class Problem:
         return tuple(found)
 
     @property
+    def state_bytes(self) -> float:
+        """Bytes a parameter that a device holds all the time: the weight, its gradient, the optimizer's."""
+        return 2.0 * self.element_bytes + self.optimizer_bytes
+
+    @property
     def optimizer_bytes(self) -> float:
         """Optimizer bytes a parameter: fp32 states, and an fp32 master copy where weights are narrower."""
         return 4.0 * OPTIMIZER_STATES[self.optimizer] + (4.0 if self.element_bytes < 4 else 0.0)
