@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import planners
 from hardware_profiles import brief
-from planners import InapplicablePlannerError, Request, Result
-from simulator import InfeasiblePlanError, Problem, Shown, Table
+from simulator import Explained, InfeasiblePlanError, Problem, TextTable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from planners import Request, Result
 
 REFERENCE = "data-parallel"
 """Speedups are over this planner's plan."""
@@ -128,7 +129,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison(Shown):
+class Comparison(Explained):
     """Every planner's answer, and data parallelism's seconds for reference."""
 
     problem: Problem
@@ -159,20 +160,20 @@ class Comparison(Shown):
 
         return pd.DataFrame(self.records())
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[TextTable, ...]:
         """Speed; idle time, memory and traffic; plans that fit first, fast before slow."""
         problem = self.problem
         measured = problem.workload.bytes_per_element is not None
         source = "measured profile" if measured else f"analytic, {problem.precision}"
         planned = sorted(self.planned(), key=lambda record: (not record["feasible"], record["iteration_seconds"]))
         return (
-            Table(
+            TextTable(
                 f"{problem.workload.name} ({source}) on {problem.cluster.name}, {len(problem.cluster.devices)} devices, "
                 f"{problem.batch} {problem.workload.sample}s an iteration",
                 SPEED,
                 tuple(map(_speed, planned)),
             ),
-            Table("Idle time (the bubble, by its three names), memory and traffic", USE, tuple(map(_use, planned))),
+            TextTable("Idle time (the bubble, by its three names), memory and traffic", USE, tuple(map(_use, planned))),
         )
 
     def remarks(self) -> tuple[str, ...]:
@@ -270,7 +271,7 @@ def _ask(problem: Problem, request: Request, name: str, seed: int) -> Answer:
         result = planners.make_plan(name, problem, request, seed=seed)
     except KeyboardInterrupt:
         return Answer(name, "interrupted", reason="interrupted before it had a plan that fits")
-    except InapplicablePlannerError as error:
+    except planners.InapplicablePlannerError as error:
         return Answer(name, "not-applicable", reason=error.reason, error=error)
     except InfeasiblePlanError as error:
         return Answer(name, "no-plan-fits", reason=str(error), error=error)
@@ -291,5 +292,5 @@ def _reference(problem: Problem, request: Request, plans: Sequence[Answer], seed
     """Iteration seconds of data parallelism, with its own schedule; None where it does not fit or may not be sought."""
     known = next((one for one in plans if one.planner == REFERENCE), None)
     if search and (known is None or (known.result is None and request.schedule is not None)):
-        known = _ask(problem, Request(engine=request.engine), REFERENCE, seed)
+        known = _ask(problem, planners.Request(engine=request.engine), REFERENCE, seed)
     return None if known is None or known.result is None else known.result.outcome.iteration_seconds

@@ -95,7 +95,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ProfileComparison:
     """One profile against its analytic twin; seconds, and relative errors (predicted / measured - 1).
 
     share_distance: half the sum over groups of |predicted share - measured share|: the part of the time that
@@ -173,7 +173,7 @@ def grouped(rows: Sequence[LayerSeconds]) -> list[tuple[str, float]]:
 
 def compared(
     name: str, minibatch: int, measured: Sequence[LayerSeconds], predicted: Sequence[LayerSeconds]
-) -> Comparison:
+) -> ProfileComparison:
     """The comparison of two lists of layers. Raises ValueError unless they hold equally many with parameters."""
     ours, theirs = grouped(predicted), grouped(measured)
     if len(ours) != len(theirs):
@@ -184,7 +184,7 @@ def compared(
     whole_measured = sum(group.measured for group in groups)
     whole_predicted = sum(group.predicted for group in groups)
     distance = 0.5 * sum(abs(g.predicted / whole_predicted - g.measured / whole_measured) for g in groups)
-    return Comparison(
+    return ProfileComparison(
         name,
         minibatch,
         sum(row.forward for row in measured),
@@ -204,7 +204,7 @@ def recorded_tokens(profile: Workload) -> int:
 
 def compare_case(
     case: Case, folder: Path, accelerator: Accelerator, profiled_minibatch: int | None = None
-) -> Comparison:
+) -> ProfileComparison:
     """Read one profile and compare. Raises ValueError for a file that cannot be read or has other layers.
 
     profiled_minibatch: as for `read_profile`
@@ -212,7 +212,7 @@ def compare_case(
     profile = read_profile(folder / f"{case.profile}.txt", profiled_minibatch=profiled_minibatch)
     measured = measured_seconds(profile)
 
-    def against(tokens: int) -> Comparison:
+    def against(tokens: int) -> ProfileComparison:
         predicted = predicted_seconds(case.make(tokens), accelerator, profile.minibatch)
         return compared(case.profile, profile.minibatch, measured, predicted)
 
@@ -224,7 +224,7 @@ def compare_case(
 
 def compare_all(
     folder: Path, accelerator: Accelerator, profiled_minibatches: Mapping[str, int] | None = None
-) -> list[Comparison]:
+) -> list[ProfileComparison]:
     """All bundled profiles, in the order of CASES; profiled_minibatches: of those that do not tell theirs, by name."""
     given = profiled_minibatches or {}
     return [compare_case(case, folder, accelerator, given.get(case.profile)) for case in CASES]
@@ -233,7 +233,7 @@ def compare_all(
 # ------------------------------------------------------------------------------------------------- command
 
 
-def print_table(comparisons: Sequence[Comparison]) -> None:
+def print_table(comparisons: Sequence[ProfileComparison]) -> None:
     """The comparison as a table on standard output."""
     from rich.console import Console
     from rich.table import Table
@@ -270,7 +270,7 @@ def print_table(comparisons: Sequence[Comparison]) -> None:
             )
 
 
-def as_json(comparisons: Sequence[Comparison]) -> dict[str, object]:
+def as_json(comparisons: Sequence[ProfileComparison]) -> dict[str, object]:
     """The comparison as plain values."""
     return {
         "accelerator": ACCELERATOR,

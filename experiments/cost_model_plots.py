@@ -12,10 +12,10 @@ from matplotlib.ticker import MaxNLocator
 from hardware_profiles import legible
 
 if TYPE_CHECKING:
-    from experiments.cost_model import Comparison
+    from experiments.cost_model import ProfileComparison
 
 
-def draw(comparisons: Sequence[Comparison], accelerator: str) -> Figure:
+def draw(comparisons: Sequence[ProfileComparison], accelerator: str) -> Figure:
     """Totals in the first panel; in each further panel the groups of one profile, measured over predicted."""
     figure = Figure(figsize=(13.0, 7.2), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
@@ -38,7 +38,7 @@ def draw(comparisons: Sequence[Comparison], accelerator: str) -> Figure:
 MEASURED_COLOUR, PREDICTED_COLOUR, LAYER_COLOUR = "#4d4d4d", "#d96f00", "#c3c7cc"
 
 
-def _draw_totals(axis: Axes, comparisons: Sequence[Comparison]) -> None:
+def _draw_totals(axis: Axes, comparisons: Sequence[ProfileComparison]) -> None:
     for position, comparison in enumerate(comparisons):
         measured = 1e3 * (comparison.measured_forward + comparison.measured_backward)
         predicted = 1e3 * (comparison.predicted_forward + comparison.predicted_backward)
@@ -58,7 +58,7 @@ def _draw_totals(axis: Axes, comparisons: Sequence[Comparison]) -> None:
     axis.legend(frameon=False, fontsize=9, loc="best")
 
 
-def _draw_groups(axis: Axes, comparison: Comparison) -> None:
+def _draw_groups(axis: Axes, comparison: ProfileComparison) -> None:
     positions = range(1, len(comparison.groups) + 1)
     measured = [1e3 * group.measured for group in comparison.groups]
     predicted = [1e3 * group.predicted for group in comparison.groups]

@@ -17,7 +17,7 @@ from simulator import in_a_line, is_numeric
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from simulator import Shown
+    from simulator import Explained
 
 
 class UsageError(ValueError):
@@ -96,11 +96,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         console.print(f"not shown in {width} columns, which a wider terminal has room for: {lost}")
 
 
-def print_shown(shown: Shown) -> None:
+def print_explained(value: Explained) -> None:
     """Print what explains itself: its tables, as wide as the terminal, and its remarks."""
-    for table in shown.tables():
+    for table in value.tables():
         print_table(table.title, table.columns, table.rows)
-    for line in shown.remarks():
+    for line in value.remarks():
         say(line)
 
 

@@ -58,8 +58,9 @@ from .registry import (
     make_plan as make_plan,
     planner_entries as planner_entries,
     planner_entry as planner_entry,
+    run_planner as run_planner,
 )
-from .result import Proof as Proof, Result as Result, run_planner as run_planner
+from .result import Proof as Proof, Result as Result
 from .search import (
     BudgetSpent as BudgetSpent,
     Evaluator as Evaluator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,14 +12,16 @@ from hardware_profiles import plugged_in, summary_of
 from planners.bapipe import BaPipe
 from planners.bapipe import inapplicable as not_for_bapipe
 from planners.baselines import DataParallel, GreedyBalance, UniformLayers
+from planners.bounds import iteration_lower_bound
 from planners.brute_force import BruteForce
 from planners.candidates import straight_shape
 from planners.grid import PipelineDataGrid
 from planners.grid import inapplicable as not_in_grid
 from planners.pipedream_planner import PipeDream, PipeDreamFlush
 from planners.pipedream_planner import inapplicable as no_tree
-from planners.result import Result, run_planner
+from planners.result import Proof, Result
 from planners.search import (
+    BudgetSpent,
     Evaluator,
     InapplicablePlannerError,
     Planner,
@@ -28,7 +31,7 @@ from planners.search import (
 )
 from planners.unequal_planners import SEARCHES, UnequalNested, UnequalSizes
 from planners.unequal_planners import inapplicable as not_for_unequal
-from simulator import Problem, schedule_families
+from simulator import InfeasiblePlanError, Problem, schedule_families, simulate
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
@@ -232,3 +235,44 @@ def make_plan(
     except Exception as error:
         text = " ".join(str(error).split())
         raise PlannerFailedError(f"planner {name!r} failed: {type(error).__name__}: {text}") from error
+
+
+def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Result:
+    """Run a search to its end, its budget, or an interrupt, and replay what it found on the reference engine.
+
+    Raises what the planner raises, and InfeasiblePlanError for a plan that cannot run; KeyboardInterrupt or InfeasiblePlanError
+    if it stops before any plan that fits.
+    """
+    began = time.process_time()
+    interrupted = False
+    try:
+        plan = planner(problem, evaluate, rng)
+    except (KeyboardInterrupt, BudgetSpent) as stop:
+        if evaluate.best is None:
+            if isinstance(stop, KeyboardInterrupt):
+                raise
+            raise InfeasiblePlanError(
+                f"the budget of {evaluate.evaluations} evaluations ended before a plan that fits was found"
+            ) from None
+        plan, interrupted = evaluate.best, True
+    seconds = time.process_time() - began
+    outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
+    return Result(
+        outcome=outcome,
+        bound=iteration_lower_bound(problem, asynchronous=not outcome.schedule.flush, layer_costs=evaluate.layer_costs),
+        proof=_proof(evaluate, interrupted=interrupted),
+        evaluations=evaluate.evaluations,
+        seconds=seconds,
+        interrupted=interrupted,
+        history=tuple(evaluate.history),
+        details=dict(evaluate.details),
+    )
+
+
+def _proof(evaluate: Evaluator, *, interrupted: bool) -> Proof:
+    """What the planner has declared, if its search came to its end."""
+    if interrupted:
+        return Proof(reason="interrupted, this is the best so far")
+    if not evaluate.optimal_among:
+        return Proof(reason="the planner has not ruled out the plans that it did not try")
+    return Proof(evaluate.optimal_among)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hardware_profiles import brief
-from planners.bounds import iteration_lower_bound
-from planners.search import BudgetSpent, Evaluator, Planner, Progress
-from simulator import Engine, InfeasiblePlanError, Outcome, Plan, Problem, Shown, Table, simulate
+from simulator import Explained, TextTable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from planners.search import Progress
+    from simulator import Engine, Outcome, Plan, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result(Shown):
+class Result(Explained):
     """What a search found.
 
     outcome: the plan on the reference engine, with the problem's own options
@@ -81,7 +79,7 @@ class Result(Shown):
         seconds, known = self.outcome.iteration_seconds, "proven" if self.proof else "not proven"
         return brief(self, f"{self.outcome.title}: {seconds:.6g} s an iteration, gap {100 * self.gap:.1f} %, {known}")
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[TextTable, ...]:
         """What each stage of the plan holds."""
         return self.outcome.tables()
 
@@ -143,44 +141,3 @@ def _sizes_remarks(found: Mapping[str, Any]) -> tuple[str, str]:
         f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}",
         f"{found['makespan_seconds']:.4g} s where links share no channel and the first stage's update ends last; {known}",
     )
-
-
-def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Result:
-    """Run a search to its end, its budget, or an interrupt, and replay what it found on the reference engine.
-
-    Raises what the planner raises, and InfeasiblePlanError for a plan that cannot run; KeyboardInterrupt or InfeasiblePlanError
-    if it stops before any plan that fits.
-    """
-    began = time.process_time()
-    interrupted = False
-    try:
-        plan = planner(problem, evaluate, rng)
-    except (KeyboardInterrupt, BudgetSpent) as stop:
-        if evaluate.best is None:
-            if isinstance(stop, KeyboardInterrupt):
-                raise
-            raise InfeasiblePlanError(
-                f"the budget of {evaluate.evaluations} evaluations ended before a plan that fits was found"
-            ) from None
-        plan, interrupted = evaluate.best, True
-    seconds = time.process_time() - began
-    outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
-    return Result(
-        outcome=outcome,
-        bound=iteration_lower_bound(problem, asynchronous=not outcome.schedule.flush, layer_costs=evaluate.layer_costs),
-        proof=_proof(evaluate, interrupted=interrupted),
-        evaluations=evaluate.evaluations,
-        seconds=seconds,
-        interrupted=interrupted,
-        history=tuple(evaluate.history),
-        details=dict(evaluate.details),
-    )
-
-
-def _proof(evaluate: Evaluator, *, interrupted: bool) -> Proof:
-    """What the planner has declared, if its search came to its end."""
-    if interrupted:
-        return Proof(reason="interrupted, this is the best so far")
-    if not evaluate.optimal_among:
-        return Proof(reason="the planner has not ruled out the plans that it did not try")
-    return Proof(evaluate.optimal_among)

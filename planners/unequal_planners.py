@@ -38,6 +38,7 @@ from planners.unequal import (
     tidgap,
 )
 from planners.unequal.greedy import plan_of
+from planners.unequal.result import Report
 from planners.unequal_tables import (
     UnequalTables,
     candidate_sizes,
@@ -49,8 +50,7 @@ from planners.unequal_tables import (
 )
 from simulator import InfeasiblePlanError, Plan, Problem
 
-Progress = Callable[[int, float], None]
-Search = Callable[[UnequalProblem, np.random.Generator, Progress], UnequalPlan]
+Search = Callable[[UnequalProblem, np.random.Generator, Report], UnequalPlan]
 """(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.result`."""
 
 Cuts = tuple[int, ...]
@@ -72,12 +72,12 @@ ROUNDING = 1e-9
 """Relative; more than the rounding of durations to the grid of an unequal problem, and of their sums, can differ by."""
 
 
-def exact(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
+def exact(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
     """The exact method for either kind of recomputation."""
     return exact_coupled(problem, progress=progress) if problem.coupled else exact_sizes(problem, progress=progress)
 
 
-def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
+def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
     """The greedy dynamic programme, or the best equal size where that is faster."""
     plans = [greedy_dp(problem, progress)]
     with suppress(InfeasibleSizes, SearchStopped):  # the memory limits of two stages may have no size in common
@@ -86,11 +86,11 @@ def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress
     return replace(found, evaluations=sum(plan.evaluations for plan in plans))
 
 
-def _equal(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
+def _equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
     return best_equal(problem, progress=progress)
 
 
-def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Progress) -> UnequalPlan:
+def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
     progress(1, float("inf"))
     return local_greedy(problem)
 
@@ -161,7 +161,7 @@ class _Meter:
         self.evaluate, self.made, self.spent = evaluate, 0, False
 
     def __call__(self, evaluations: int, seconds: float) -> None:
-        """A `Progress`."""
+        """A `Report`."""
         if self.made + evaluations > self.evaluate.remaining - REPLAYS:
             self.spent = True
             raise SearchStopped

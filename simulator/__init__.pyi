@@ -81,7 +81,7 @@ from .simulation import (
     simulate as simulate,
 )
 from .timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
-from .tables import Shown as Shown, Table as Table, in_a_line as in_a_line, is_numeric as is_numeric
+from .tables import Explained as Explained, TextTable as TextTable, in_a_line as in_a_line, is_numeric as is_numeric
 from .traces import chrome_trace as chrome_trace, write_chrome_trace as write_chrome_trace
 from .versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
 from .workloads.errors import WorkloadFileError as WorkloadFileError

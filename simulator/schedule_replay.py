@@ -17,7 +17,7 @@ from simulator.schedule import Schedule, check_size
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
 from simulator.simulation import ENGINES, Engine, replay_compiled
-from simulator.tables import Shown, Table
+from simulator.tables import Explained, TextTable
 from simulator.timeline import Timeline
 from simulator.versions import COPY_RULES, version_table
 
@@ -49,7 +49,7 @@ class OpSeconds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScheduleReplay(Shown):
+class ScheduleReplay(Explained):
     """A schedule and what happened when it was replayed on `engine`."""
 
     schedule: Schedule
@@ -97,7 +97,7 @@ class ScheduleReplay(Shown):
             "engine": self.engine,
         }
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[TextTable, ...]:
         """The figures, one a row."""
         found = self.record()
         bubble, versions = found["bubble"], found["versions"]
@@ -112,7 +112,7 @@ class ScheduleReplay(Shown):
             ("updates missing at backward, by stage", " ".join(map(str, versions["backward_difference"]))),
             ("weight copies, by stage", " ".join(map(str, versions["copies"]))),
         )
-        return (Table(self.title, ("measure", "value"), rows),)
+        return (TextTable(self.title, ("measure", "value"), rows),)
 
     def remarks(self) -> tuple[str, ...]:
         """None: the figures say it."""

@@ -20,7 +20,7 @@ from simulator.schedule import Schedule
 from simulator.schedules import build_schedule, schedule_families
 from simulator.schedules.unequal import unequal_schedule
 from simulator.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
-from simulator.tables import Shown, Table
+from simulator.tables import Explained, TextTable
 from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ MOST_STREAM = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome(Shown):
+class Outcome(Explained):
     """A plan replayed on its problem.
 
     iteration_seconds: for `problem.batch` samples: the makespan of a flushed mini-batch, or the steady-state time of an
@@ -122,7 +122,7 @@ class Outcome(Shown):
             f"{self.samples_per_second:,.4g} samples/s"
         )
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[TextTable, ...]:
         """What each stage holds."""
         peaks = {memory.device: memory for memory in self.memory}
         weights = PlanCosts(self.problem, self.plan).weight_elements
@@ -140,7 +140,7 @@ class Outcome(Shown):
                 )
             )
         columns = ("stage", "layers", "devices", "M parameters", "peak memory, GiB")
-        return (Table(self.title, columns, tuple(rows)),)
+        return (TextTable(self.title, columns, tuple(rows)),)
 
     def remarks(self) -> tuple[str, ...]:
         """Seconds; fill and drain of a stream; what is wrong."""

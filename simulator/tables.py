@@ -11,7 +11,7 @@ from hardware_profiles import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """Rows of words.
 
     columns: headings, the most important first; a line end in one is where it may be broken
@@ -48,13 +48,13 @@ class Table:
         return f"**{escape(printable(self.title))}**\n\n" + "\n".join(lines)
 
 
-class Shown(ABC):
+class Explained(ABC):
     """What explains itself: by tables, and by sentences under them."""
 
     __slots__ = ()
 
     @abstractmethod
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[TextTable, ...]:
         """The figures."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
-from simulator import Layer, LayerCosts, PlanCosts, Problem, Stage, Table, build_program, given_costs
+from simulator import Layer, LayerCosts, PlanCosts, Problem, Stage, TextTable, build_program, given_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -164,7 +164,7 @@ def test_objects_show_themselves() -> None:
     assert result is not None
     for figure in (comparison.plot(), result.plot_gantt(), result.plot_memory()):
         assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
-    table = Table("a <b>", ("name", "long-\nname"), (("x|y\n", "-1.5 s"), ("zz", "20")))
+    table = TextTable("a <b>", ("name", "long-\nname"), (("x|y\n", "-1.5 s"), ("zz", "20")))
     assert (
         table.markdown() == "**a &lt;b&gt;**\n\n| name | long-name |\n| --- | --- |\n| x\\|y\\n | -1.5 s |\n| zz | 20 |"
     )

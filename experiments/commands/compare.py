@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
     from experiments.cli import INFEASIBLE, INTERRUPTED, OK
     from experiments.comparison import compare_planners
-    from experiments.output import output_folder, print_json, print_shown, progress, say
+    from experiments.output import output_folder, print_explained, print_json, progress, say
 
     problem, request = read_problem(arguments), read_request(arguments)
     names = tuple(arguments.planner)
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**document, "files": [str(path) for path in written]})
     else:
-        print_shown(comparison)
+        print_explained(comparison)
         say(f"{len(written)} files in {folder}")
     if comparison.interrupted:
         return INTERRUPTED

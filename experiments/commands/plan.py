@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_partition(arguments)
     _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     from experiments.cli import INFEASIBLE, INTERRUPTED, OK
-    from experiments.output import output_file, print_json, print_shown, progress
+    from experiments.output import output_file, print_explained, print_json, progress
     from experiments.plan_files import plan_document, write_plan
     from planners import make_plan
 
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        print_shown(result)
+        print_explained(result)
         if flushed:
             others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in flushed)
             print(f"the same stages with a flush: {others}")

@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print."""
-    from experiments.output import UsageError, output_file, print_json, print_shown
+    from experiments.output import UsageError, output_file, print_explained, print_json
     from simulator import ENGINES, OpSeconds, replay_schedule, write_atomically
 
     if arguments.engine not in ENGINES:
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result)
     else:
-        print_shown(replayed)
+        print_explained(replayed)
     return 0
 
 

@@ -22,7 +22,7 @@ from planners.unequal.exact import BEAM, ROWS
 from planners.unequal.genetic import Genetic
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import extend, non_dominated, spread, steps, tail_of_process, tails
-from planners.unequal.result import Progress, SearchStopped, UnequalPlan
+from planners.unequal.result import Report, SearchStopped, UnequalPlan
 from simulator import kernel
 
 _SMALLER = LINK_BLOCKS["smaller"]
@@ -32,7 +32,7 @@ def exact_coupled(
     problem: UnequalProblem,
     single: bool = False,
     max_profiles: int = 50_000,
-    progress: Progress | None = None,
+    progress: Report | None = None,
     start: UnequalPlan | None = None,
 ) -> UnequalPlan:
     """The optimal pair of size vectors when `recomputation` depends on them, or with f = g (`single`) under any.
@@ -101,7 +101,7 @@ def _sweep(
     head: Floats,
     best: _Best,
     width: int,
-    progress: Progress | None,
+    progress: Report | None,
 ) -> _Best:
     """One pass over the stages, keeping at most `width` pairs after each."""
     samples = problem.samples

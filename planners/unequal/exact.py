@@ -22,7 +22,7 @@ from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.greedy import equal_sizes, greedy_chain, greedy_extensions, trace
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import Step, extend_all, least_ends, non_dominated, steps, tails
-from planners.unequal.result import Progress, SearchStopped, UnequalPlan
+from planners.unequal.result import Report, SearchStopped, UnequalPlan
 
 BEAM = 24
 ROWS = 1 << 14
@@ -44,7 +44,7 @@ class ChainPlan:
     interrupted: bool = False
 
 
-def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: Progress | None = None) -> UnequalPlan:
+def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: Report | None = None) -> UnequalPlan:
     """The optimal forward and backward sizes within the caps, with the proof in `proven_optimal`.
 
     If more than `max_profiles` profiles were to be kept at a stage, those of the highest bound are dropped and the plan
@@ -100,7 +100,7 @@ def _start(chain: Chain) -> ChainPlan:
     return ChainPlan(tuple(starts[best].tolist()), float(values[best]), bound, 1, extensions + len(starts))
 
 
-def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Progress | None) -> ChainPlan:
+def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Report | None) -> ChainPlan:
     """A narrow sweep for a better plan, and a wide one for the proof."""
     bounds = tails(chain)
     for width in (min(BEAM, max_profiles), max_profiles):
@@ -110,7 +110,7 @@ def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Progres
     return found
 
 
-def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress: Progress | None) -> ChainPlan:
+def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress: Report | None) -> ChainPlan:
     """One pass over the stages, keeping at most `width` profiles after each."""
     profiles: Floats = np.zeros((1, chain.samples + 1))
     blocks: Integers = np.array([chain.samples], dtype=np.int64)

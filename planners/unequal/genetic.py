@@ -23,7 +23,7 @@ from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.evaluators import EVALUATORS, PopulationEvaluator
 from planners.unequal.greedy import greedy_chain, greedy_pairs
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.result import Progress, SearchStopped, UnequalPlan
+from planners.unequal.result import Report, SearchStopped, UnequalPlan
 
 CHROMOSOMES = ("dual", "single")
 SURVIVAL = ("elites", "distinct")
@@ -63,7 +63,7 @@ class Genetic:
             )
 
     def __call__(
-        self, problem: UnequalProblem, rng: np.random.Generator, progress: Progress | None = None
+        self, problem: UnequalProblem, rng: np.random.Generator, progress: Report | None = None
     ) -> UnequalPlan:
         """Search; the same problem, settings and seed give the same plan.
 

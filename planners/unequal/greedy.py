@@ -14,7 +14,7 @@ from planners.unequal.bound import lower_bound
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
 from planners.unequal.profiles import best_of_each_size, steps
-from planners.unequal.result import Progress, UnequalPlan
+from planners.unequal.result import Report, UnequalPlan
 
 PAIRS = 3
 """Pairs of size vectors that `greedy_pairs` makes of two."""
@@ -34,7 +34,7 @@ def equal_plan(problem: UnequalProblem, size: int) -> UnequalPlan:
     return plan_of(problem, sizes, sizes, 1, time.perf_counter())
 
 
-def best_equal(problem: UnequalProblem, same_for_both: bool = True, progress: Progress | None = None) -> UnequalPlan:
+def best_equal(problem: UnequalProblem, same_for_both: bool = True, progress: Report | None = None) -> UnequalPlan:
     """GPipe with its best micro-batch size: the same for both passes, or the best of each pass.
 
     Raises `InfeasibleSizes` where the caps leave no size that all stages may take.
@@ -80,7 +80,7 @@ def local_greedy(problem: UnequalProblem) -> UnequalPlan:
     return plan_of(problem, chosen[0], chosen[1], 1, started)
 
 
-def greedy_dp(problem: UnequalProblem, progress: Progress | None = None) -> UnequalPlan:
+def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> UnequalPlan:
     """Global-greedy dynamic programme: for every (stage, size) keep the one profile that ends first.
 
     Not optimal: the profile that ends first is not always the best to continue. Where recomputation depends on the

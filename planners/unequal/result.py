@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Progress = Callable[[int, float], None]
+Report = Callable[[int, float], None]
 """(evaluations, best seconds so far): called before evaluations are made, with how many there will then be. It may raise
 SearchStopped, which ends a search as an interrupt does; before there is a plan, it leaves the search."""
 
 
 class SearchStopped(Exception):
-    """Raised by a `Progress` to end a search: its evaluations are used up."""
+    """Raised by a `Report` to end a search: its evaluations are used up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from experiments.cost_model import (
     CASES,
     TARGET,
     Case,
-    Comparison,
     LayerSeconds,
+    ProfileComparison,
     compare_all,
     compared,
     grouped,
@@ -116,32 +116,32 @@ def test_command_on_a_profile_of_its_own(
 
 
 @pytest.fixture(scope="module")
-def comparisons(shared_data: Path) -> list[Comparison]:
+def comparisons(shared_data: Path) -> list[ProfileComparison]:
     """All five bundled profiles against the shipped V100."""
     return compare_all(shared_data / "pipedream_profiles", load_accelerator("v100-sxm2"))
 
 
-def test_every_total_is_within_the_target(comparisons: list[Comparison]) -> None:
+def test_every_total_is_within_the_target(comparisons: list[ProfileComparison]) -> None:
     """The same constants bring all five totals within 15 % of the measured ones."""
     assert TARGET == 0.15
     assert [row.name for row in comparisons] == [case.profile for case in CASES]
     assert {row.name: round(row.error, 3) for row in comparisons if abs(row.error) > TARGET} == {}
 
 
-def test_at_most_a_quarter_of_the_time_is_misplaced(comparisons: list[Comparison]) -> None:
+def test_at_most_a_quarter_of_the_time_is_misplaced(comparisons: list[ProfileComparison]) -> None:
     """Shares by group: the convolutional networks within 17 %, GNMT (whose hooks misplace backwards) within 26 %."""
     for row in comparisons:
         assert row.share_distance < (0.26 if row.recorded_tokens else 0.17), row.name
 
 
-def test_recorded_lengths_of_gnmt_are_reported(comparisons: list[Comparison]) -> None:
+def test_recorded_lengths_of_gnmt_are_reported(comparisons: list[ProfileComparison]) -> None:
     """The tensors of `gnmt` hold 48 tokens a sentence, those of `gnmt_large` 25; at 48 the model cannot match."""
     lengths = {row.name: row.recorded_tokens for row in comparisons}
     assert lengths == {"vgg16": None, "alexnet": None, "resnet50": None, "gnmt": 48, "gnmt_large": 25}
     assert next(row for row in comparisons if row.name == "gnmt").recorded_error > TARGET
 
 
-def test_figure_has_a_panel_of_totals_and_one_a_profile(comparisons: list[Comparison]) -> None:
+def test_figure_has_a_panel_of_totals_and_one_a_profile(comparisons: list[ProfileComparison]) -> None:
     """Six panels; the first has two bars a profile, the others one bar a group."""
     axes = draw(comparisons, "v100").axes
     assert len(axes) == 6
@@ -159,7 +159,7 @@ def test_command(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"cost_model.png", "cost_model.svg"}
 
 
-def test_table_names_every_profile(comparisons: list[Comparison], capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_names_every_profile(comparisons: list[ProfileComparison], capsys: pytest.CaptureFixture[str]) -> None:
     """The table has a row a profile, and a line on the sentence lengths follows."""
     print_table(comparisons)
     printed = capsys.readouterr().out

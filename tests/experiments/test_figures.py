@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments import cost_model_plots, pipedream_growth_plots, pipedream_tables_plots, umpipe_plots
-from experiments.cost_model import Comparison, Group
+from experiments.cost_model import Group, ProfileComparison
 from experiments.plots import comparison_figure, growth_figure
 from experiments.umpipe_fronts import MemoryPoint
 from experiments.umpipe_searches import Found, Instance
@@ -92,7 +92,7 @@ def test_the_cost_model_can_be_read(recorded: Recorded) -> None:
         groups = tuple(Group(f"layer{n}", *rng.uniform(0.001, 0.1, 2).tolist()) for n in range(layers))
         measured, predicted = sum(group.measured for group in groups), sum(group.predicted for group in groups)
         comparisons.append(
-            Comparison(name, 128, measured / 3, measured * 2 / 3, predicted / 3, predicted * 2 / 3, 0.14, groups)
+            ProfileComparison(name, 128, measured / 3, measured * 2 / 3, predicted / 3, predicted * 2 / 3, 0.14, groups)
         )
     figure = cost_model_plots.draw(comparisons, HOSTILE)
     assert_readable(figure)
