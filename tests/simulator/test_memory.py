@@ -24,6 +24,7 @@ from simulator import (
     memory_over_time,
     simulate,
 )
+from simulator.memory import parts_of, whole_part
 from simulator.recurrence import replay
 from simulator.timeline import Timeline
 from simulator.workloads.synthetic import chain
@@ -282,3 +283,11 @@ def test_memory_is_never_negative_and_at_least_what_the_order_needs(replayed: tu
             for replica, device in enumerate(stage.devices):
                 held = of_device[device].bytes[:, temporary[:2]].sum(axis=1).max()
                 assert held >= untimed_peak(costs, outcome.timeline, number, replica) * (1 - 1e-12)
+
+
+def test_parts_of_a_group_are_numbered_and_share_whole_bytes() -> None:
+    """Group 7 has three chosen rows, group 2 one: 10 bytes in three parts are 3, 3 and 4, and 11 in one are 11."""
+    part, parts = parts_of(np.array([7, 2, 7, 7, 7]), np.array([True, True, False, True, True]))
+    assert (part.tolist(), parts.tolist()) == ([0, 0, 0, 1, 2], [3, 1, 1, 3, 3])
+    amount = np.array([10.0, 11.0, 0.0, 10.0, 10.0])
+    assert whole_part(amount, part, parts).tolist() == [3.0, 11.0, 0.0, 3.0, 4.0]
