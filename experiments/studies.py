@@ -93,7 +93,7 @@ STUDIES: dict[str, Study] = {
     "umpipe": Study(
         "experiments.umpipe",
         "What do unequal micro-batches gain, over which baseline, by which search?",
-        10,
+        3.5,
         0.2,
         figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
     ),
@@ -107,7 +107,7 @@ STUDIES: dict[str, Study] = {
     "time-to-accuracy": Study(
         "experiments.time_to_accuracy",
         "Which method reaches an accuracy first, in simulated seconds?",
-        5,
+        1.5,
         0.2,
         figures=("time_to_accuracy", "time_to_target"),
     ),
