@@ -82,7 +82,7 @@ DIAMOND = Workload(
     tuple(
         Layer(name, "linear", 0.0, weights, size, size, 1, ((1, seconds / 4, seconds * 3 / 4),))
         for name, seconds, size, weights in (
-            ("a", 1.0, 1.0, 5),
+            ("a", 1.0, 1.0, 500),
             ("b", 2.0, 2.0, 9),
             ("c", 4.0, 3.0, 3),
             ("d", 8.0, 1.0, 7),

@@ -102,6 +102,12 @@ def test_one_reading_is_compared_and_the_others_are_listed_apart() -> None:
     assert pipedream["others_within"] == 1  # one of two readings with a flush: no agreement
 
 
+def test_a_target_at_the_end_of_the_tolerance_matches() -> None:
+    """A gain of 1.5 % is within 1.5 points of the targets 0, 0.01, … 2.99 %, the first exactly: 300 of 3,000."""
+    (row,) = umpipe.reproductions({("vgg16", "a"): {"gpipe tuned": 0.17, "gpipe M=8": 0.015}})
+    assert row["others_match_random_targets"] == pytest.approx(300 / 3000)
+
+
 def test_an_interrupt_keeps_what_is_complete_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
