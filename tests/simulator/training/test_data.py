@@ -30,3 +30,14 @@ def test_missing_scikit_learn_is_one_clear_line(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match=r"pip install 'pipeplan\[learn\]'") as error:
         DATA_SETS["digits"]()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "wine"])
+def test_tables_are_standardised_by_their_training_part(name: str) -> None:
+    """Each feature has mean 0 and deviation 1 in training; the test part is moved by as much, not by its own."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed (extra `learn`)")
+    data = DATA_SETS[name]()
+    assert data.train_x.mean(axis=0) == pytest.approx(0.0, abs=1e-9)
+    assert data.train_x.std(axis=0) == pytest.approx(1.0)
+    assert np.abs(data.test_x.mean(axis=0)).max() > 0.01
+    assert np.abs(data.test_x.std(axis=0) - 1.0).max() < 1.0
