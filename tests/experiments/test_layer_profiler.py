@@ -8,6 +8,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -261,6 +262,9 @@ def test_inputs_and_machines(profiler: Any) -> None:
     """Reals that ask for a gradient, or token ids; a card is waited for and named, and refused where there is none."""
     reals = profiler._input(profiler.ProfileSettings(input_shape=(3, 4)), 2)
     assert (reals.shape, reals.requires_grad) == ((2, 3, 4), True)
+    assert asdict(profiler.ProfileSettings((3,))) == {
+        "input_shape": (3,), "sizes": (1, 2, 4, 8), "device": "cpu", "vocabulary": 0, "warm_up": 3, "repeats": 11, "seed": 0
+    }  # fmt: skip
     tokens = profiler._input(profiler.ProfileSettings(input_shape=(3,), vocabulary=50), 2)
     assert (tokens.shape, tokens.requires_grad) == ((50, 2, 3), False)
     torch: Any = sys.modules["torch"]

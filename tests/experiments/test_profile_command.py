@@ -252,7 +252,7 @@ def test_wrong_numbers_are_one_line(words: list[str], said: str, capsys: pytest.
     assert error.count("\n") == 1
 
 
-def test_models_are_built_as_described(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+def test_models_are_built_as_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
     """The layers of the bundled models, written down by a stand-in for `torch.nn`; names, seeds and shapes of what is found."""
 
     class Module:
@@ -271,6 +271,7 @@ def test_models_are_built_as_described(monkeypatch: pytest.MonkeyPatch, recorded
     vars(nn).update({"Module": Module} | {kind: type(kind, (Module,), {}) for kind in kinds})
     torch = ModuleType("torch")
     vars(torch).update(nn=nn, random=SimpleNamespace(fork_rng=nullcontext), manual_seed=seeds.append)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.nn", nn)
     monkeypatch.delitem(sys.modules, "experiments.profiled_models", raising=False)
@@ -289,6 +290,11 @@ def test_models_are_built_as_described(monkeypatch: pytest.MonkeyPatch, recorded
         for name in ("Net", "made"):
             model = models.find_model(f"nets_for_a_test:{name}", 1)
             found[name] = {"name": model.name, "layers": model.module.words(), "shape": model.input_shape}
+        (tmp_path / "net_of_this_folder.py").write_text("from torch import nn\n\ndef Net():\n    return nn.ReLU()\n")
+        monkeypatch.chdir(tmp_path)
+        for _ in range(2):
+            assert models.find_model("net_of_this_folder:Net", 1).module.words() == "ReLU()"
+        assert sys.path.count(str(tmp_path)) == 1
         refused = {}
         for spec in ("nets_for_a_test:number", "nets_for_a_test:word", "nets_for_a_test:absent", "no_such_module:Net"):
             with pytest.raises(models.UsageError) as error:
@@ -298,4 +304,5 @@ def test_models_are_built_as_described(monkeypatch: pytest.MonkeyPatch, recorded
             models.find_model("nets_for_a_test:needs", 1)
     finally:
         sys.modules.pop("experiments.profiled_models")
+        sys.modules.pop("net_of_this_folder", None)
     recorded(found=found, refused=refused, seeds=seeds)
