@@ -7,7 +7,7 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan study`."""
-    parser.add_argument("--json", action="store_true", help="print the list as one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document: the list, or the study's")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the study to run; without one they are listed")
     parser.add_argument(
         "options", nargs=argparse.REMAINDER, metavar="...", help="options of the study: see pipeplan study NAME --help"
@@ -22,7 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
     from experiments.studies import run_study, studies
 
     if arguments.name is not None:
-        return run_study(arguments.name, arguments.options, f"pipeplan study {arguments.name}")
+        words = [*["--json"] * arguments.json, *arguments.options]
+        return run_study(arguments.name, words, f"pipeplan study {arguments.name}")
     found = sorted(studies().items())
     if arguments.json:
         print_json({"studies": [{"name": name, **asdict(study)} for name, study in found]})

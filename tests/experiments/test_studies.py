@@ -74,6 +74,8 @@ def test_a_study_runs_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[
     named = capsys.readouterr().out
     assert import_module("experiments.schedule_cases").main(words) == 0
     assert capsys.readouterr().out == named
+    assert main(["study", "--json", "schedule-cases", *words[:-1]]) == 0
+    assert capsys.readouterr().out == named
     assert json.loads(named)["matched"] == 1
     assert main(["study", "magic"]) == 2
     err = capsys.readouterr().err
