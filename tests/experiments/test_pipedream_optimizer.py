@@ -155,11 +155,13 @@ def test_tolerance_is_a_millionth(tmp_path: Path) -> None:
 def test_document_and_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:
-    """A row that is right, one with a millionth too much, one without a plan: JSON, and the table without it.
+    """A row that is right, one with a millionth too much, one without a plan, one whose tensors are eight times as large
+    and one whose tensors take no time: JSON, and the table without it.
 
     Spans of the wall clock are 1, 2, 3, … ms in turn, those of the processor's clock ten times as long.
     """
     rows = [ROW, ROW | {"slowest_stage_seconds": 4.0 * (1 + 5e-7)}, ROW | {"memory_constraint_bytes": 1.0}]
+    rows += [ROW | {"activation_ratio": 0.125}, ROW | {"activation_ratio": None}]
     monkeypatch.setenv("COLUMNS", "250")
     found = []
     for words in (["--json"], []):
