@@ -152,9 +152,11 @@ def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None
     published = {(network, system): 0.17 for network in networks for system in ("gpipe", "pipedream")}
     figure = umpipe_plots.gains_figure(gains, published)
     assert_readable(figure)
-    recorded(figure=drawing(figure))
     triangles = [[line for line in axes.lines if line.get_marker() == ">"] for axes in figure.axes]
     assert [len(found) for found in triangles] == [1, 0, 0]
+    whole = drawing(figure)
+    umpipe_plots.mark_interrupted(figure)
+    recorded(figure=whole, interrupted=drawing(figure)["texts"])
 
 
 def searched(makespan: float, seconds: float) -> UnequalPlan:
