@@ -80,7 +80,7 @@ STUDIES: dict[str, Study] = {
     "bapipe-explore": Study(
         "experiments.bapipe_explore",
         "Does BaPipe's explorer beat data parallelism, GPipe and PipeDream, where, and by how much?",
-        10,
+        7,
         0.2,
         ("schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "boards", "depth"),
     ),
@@ -100,7 +100,7 @@ STUDIES: dict[str, Study] = {
     "xpipe": Study(
         "experiments.xpipe",
         "Which claims of XPipe hold: throughput, memory, accuracy?",
-        10,
+        7,
         0.3,
         figures=("xpipe_throughput", "xpipe_accuracy", "xpipe_difference"),
     ),
