@@ -100,7 +100,7 @@ STUDIES: dict[str, Study] = {
     "xpipe": Study(
         "experiments.xpipe",
         "Which claims of XPipe hold: throughput, memory, accuracy?",
-        7,
+        10,
         0.3,
         figures=("xpipe_throughput", "xpipe_accuracy", "xpipe_difference"),
     ),
