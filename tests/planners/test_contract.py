@@ -73,7 +73,7 @@ def test_impossible_memory_is_reported_with_numbers(name: str, problem: Problem)
     tiny = _with_memory(problem, 2.0**20)
     if applicable_planners(tiny)[name] is not None:
         pytest.skip("does not apply")
-    with pytest.raises(InfeasiblePlanError, match=rf"planner '{name}' finds no .* GiB") as raised:
+    with pytest.raises(InfeasiblePlanError, match=rf"planner '{name}'.* GiB") as raised:
         # One count is enough where every partition is replayed.
         make_plan(name, tiny, Request(microbatches=1) if name == "brute-force" else None)
     assert "\n" not in str(raised.value)

@@ -371,9 +371,9 @@ def test_simulate_prints_the_versions_of_pipedream(capsys: pytest.CaptureFixture
     [
         ("--schedule 2bw --stages 4 --microbatches-per-minibatch 2 --minibatches 3", "got T=2, N=4"),
         ("--schedule xpipe --stages 4", "needs --stages and --microbatches, or --minibatches"),
-        ("--schedule xpipe --stages 4 --minibatches 2 --microbatches 2", "in place of --microbatches, got both"),
+        ("--schedule xpipe --stages 4 --minibatches 2 --microbatches 2", "in place of micro-batches, got both"),
         ("--schedule pipedream --stages 4 --microbatches-per-minibatch 2 --minibatches 2", "T is 1, got 2"),
-        ("--schedule gpipe --stages 4 --minibatches 2", "needs --microbatches-per-minibatch with --minibatches"),
+        ("--schedule gpipe --stages 4 --minibatches 2", "needs micro-batches a mini-batch (T) with mini-batches"),
         ("--schedule gpipe --stages 4 --microbatches 7 --microbatches-per-minibatch 2", "no multiple of T=2"),
         ("--schedule xpipe --stages 2 --minibatches 2 --predict -1", "predict of stage 0 must be a finite number"),
     ],
