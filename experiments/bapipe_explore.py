@@ -43,7 +43,6 @@ from simulator import (
     Plan,
     Problem,
     build_schedule,
-    engine,
     given_costs,
     gnmt,
     load_workload,
@@ -53,6 +52,7 @@ from simulator import (
     stages_from_cuts,
     write_atomically,
 )
+from simulator.engines import reference as engine
 
 Row = dict[str, Any]
 

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from hardware_profiles import legible
 from simulator import save
-from simulator.figures import ALARM, FAINT, INK
+from simulator.results.figures import ALARM, FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,13 +14,13 @@ from simulator import (
     Problem,
     Stage,
     build_schedule,
-    engine,
     equal_microbatches,
     given_costs,
     load_workload,
     lower,
     simulate,
 )
+from simulator.engines import reference as engine
 
 WORKLOAD, CLUSTER, DEVICES, BATCH = "bert-large", "dapple-b", 8, 32
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from simulator.figures import logarithmic
+from simulator.results.figures import logarithmic
 
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from hardware_profiles import legible
-from simulator.figures import Picture, logarithmic
+from simulator.results.figures import Picture, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -97,7 +97,8 @@ def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -
 
     replayed_ops: in a repeat of the compiled replays, so that one is long enough for the clock
     """
-    from simulator import engine, event_loop, recurrence
+    from simulator.engines import event_loop, recurrence
+    from simulator.engines import reference as engine
 
     free, moving = build(devices, microbatches, 0.0), build(devices, microbatches, TRANSFER_SECONDS)
     queueing = on_channels(moving)
@@ -226,7 +227,8 @@ def one_size(devices: int, microbatches: int) -> dict[str, Any]:
 
     import numpy as np
 
-    from simulator import engine, recurrence
+    from simulator.engines import recurrence
+    from simulator.engines import reference as engine
 
     recurrence.makespan(recurrence.prepare(build(2, 2, TRANSFER_SECONDS)))
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

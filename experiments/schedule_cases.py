@@ -131,7 +131,9 @@ def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
 
 def replay_case(case: dict[str, Any], family: str) -> tuple[Timeline, Timeline]:
     """Timelines of SimPy and of the recurrence."""
-    from simulator import build_schedule, engine, given_costs, lower, recurrence
+    from simulator import build_schedule, given_costs, lower
+    from simulator.engines import recurrence
+    from simulator.engines import reference as engine
 
     chunks = int(case.get("chunks_per_device", 1))
     stages = int(case["devices"]) * chunks

@@ -30,9 +30,9 @@ from simulator import (
     equal_microbatches,
     given_costs,
     lower,
-    recurrence,
     version_table,
 )
+from simulator.engines import recurrence
 from simulator.training import (
     REPLICATED_METHODS,
     Convolution,

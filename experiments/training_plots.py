@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from hardware_profiles import legible
-from simulator.figures import ALARM, FAINT, INK, logarithmic, time_unit
+from simulator.results.figures import ALARM, FAINT, INK, logarithmic, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,9 @@ from matplotlib.lines import Line2D
 
 from hardware_profiles import legible
 from planners.unequal import UnequalPlan, UnequalProblem, program_of
-from simulator import engine, gantt
-from simulator.figures import logarithmic
+from simulator import gantt
+from simulator.engines import reference as engine
+from simulator.results.figures import logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -35,7 +35,9 @@ from planners.unequal import (
     random_problem,
     replay,
 )
-from simulator import Program, Timeline, engine, recurrence
+from simulator import Program, Timeline
+from simulator.engines import recurrence
+from simulator.engines import reference as engine
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -19,7 +19,7 @@ PRECISION_BYTES: dict[str, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "
 class Work:
     """What one layer asks of an accelerator for ONE sample of the forward pass.
 
-    kind: kind of layer, one of `simulator.layers.LAYER_KINDS`
+    kind: kind of layer, one of `simulator.workloads.layers.LAYER_KINDS`
     flop: forward FLOP a sample (a multiply-add counts 2)
     input_elements, output_elements: tensor elements read and written a sample
     parameters: weight elements, read once a call whatever the number of samples

@@ -1,6 +1,6 @@
 """Public names, each in its module; loaded when they are first used."""
 
-from .balanced_partition import (
+from .partitioning.balanced_partition import (
     PartitionCosts as PartitionCosts,
     coarse_points as coarse_points,
     equal_partition as equal_partition,
@@ -11,7 +11,7 @@ from .balanced_partition import (
     minimax_cuts as minimax_cuts,
     straight_costs as straight_costs,
 )
-from .bapipe import (
+from .bapipe.explorer import (
     BaPipe as BaPipe,
     Candidate as Candidate,
     Exploration as Exploration,
@@ -19,22 +19,22 @@ from .bapipe import (
     explore as explore,
     formula_seconds as formula_seconds,
 )
-from .baselines import (
+from .straight.baselines import (
     DataParallel as DataParallel,
     GreedyBalance as GreedyBalance,
     UniformLayers as UniformLayers,
     uniform_cuts as uniform_cuts,
 )
-from .bounds import iteration_lower_bound as iteration_lower_bound, lower_bound_seconds as lower_bound_seconds
-from .brute_force import BruteForce as BruteForce
-from .grid import PipelineDataGrid as PipelineDataGrid
-from .intra_layer import (
+from .search.bounds import iteration_lower_bound as iteration_lower_bound, lower_bound_seconds as lower_bound_seconds
+from .straight.brute_force import BruteForce as BruteForce
+from .straight.grid import PipelineDataGrid as PipelineDataGrid
+from .bapipe.intra_layer import (
     LayerCut as LayerCut,
     fractional_cuts as fractional_cuts,
     split_workload as split_workload,
     streamed_fractions as streamed_fractions,
 )
-from .pipedream import (
+from .pipedream.partitioner import (
     HierarchicalPartition as HierarchicalPartition,
     InfeasiblePartition as InfeasiblePartition,
     LevelStage as LevelStage,
@@ -44,8 +44,8 @@ from .pipedream import (
     plan_seconds as plan_seconds,
     stage_cost as stage_cost,
 )
-from .pipedream_planner import PipeDream as PipeDream, PipeDreamFlush as PipeDreamFlush
-from .pipedream_table import (
+from .pipedream.planner import PipeDream as PipeDream, PipeDreamFlush as PipeDreamFlush
+from .pipedream.state_table import (
     StateTable as StateTable,
     measured_seconds as measured_seconds,
     measured_table as measured_table,
@@ -60,8 +60,8 @@ from .registry import (
     planner_entry as planner_entry,
     run_planner as run_planner,
 )
-from .result import Proof as Proof, Result as Result
-from .search import (
+from .search.result import Proof as Proof, Result as Result
+from .search.evaluator import (
     BudgetSpent as BudgetSpent,
     Evaluator as Evaluator,
     InapplicablePlannerError as InapplicablePlannerError,
@@ -71,9 +71,9 @@ from .search import (
     Request as Request,
     Score as Score,
 )
-from .unequal_planners import (
+from .unequal.planners import (
     UnequalNested as UnequalNested,
     UnequalSizes as UnequalSizes,
     balanced_problem as balanced_problem,
 )
-from .unequal_tables import UnequalTables as UnequalTables, tables_of as tables_of, unequal_problem as unequal_problem
+from .unequal.tables import UnequalTables as UnequalTables, tables_of as tables_of, unequal_problem as unequal_problem

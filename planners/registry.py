@@ -9,18 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from hardware_profiles import plugged_in, summary_of
-from planners.bapipe import BaPipe
-from planners.bapipe import inapplicable as not_for_bapipe
-from planners.baselines import DataParallel, GreedyBalance, UniformLayers
-from planners.bounds import iteration_lower_bound
-from planners.brute_force import BruteForce
-from planners.candidates import straight_shape
-from planners.grid import PipelineDataGrid
-from planners.grid import inapplicable as not_in_grid
-from planners.pipedream_planner import PipeDream, PipeDreamFlush
-from planners.pipedream_planner import inapplicable as no_tree
-from planners.result import Proof, Result
-from planners.search import (
+from planners.bapipe.explorer import BaPipe
+from planners.bapipe.explorer import inapplicable as not_for_bapipe
+from planners.pipedream.planner import PipeDream, PipeDreamFlush
+from planners.pipedream.planner import inapplicable as no_tree
+from planners.search.bounds import iteration_lower_bound
+from planners.search.candidates import straight_shape
+from planners.search.evaluator import (
     BudgetSpent,
     Evaluator,
     InapplicablePlannerError,
@@ -29,8 +24,13 @@ from planners.search import (
     Progress,
     Request,
 )
-from planners.unequal_planners import SEARCHES, UnequalNested, UnequalSizes
-from planners.unequal_planners import inapplicable as not_for_unequal
+from planners.search.result import Proof, Result
+from planners.straight.baselines import DataParallel, GreedyBalance, UniformLayers
+from planners.straight.brute_force import BruteForce
+from planners.straight.grid import PipelineDataGrid
+from planners.straight.grid import inapplicable as not_in_grid
+from planners.unequal.planners import SEARCHES, UnequalNested, UnequalSizes
+from planners.unequal.planners import inapplicable as not_for_unequal
 from simulator import InfeasiblePlanError, Problem, schedule_families, simulate
 
 ENTRY_POINT_GROUP = "pipeplan.planners"

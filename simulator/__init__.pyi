@@ -1,9 +1,12 @@
 """Public names, each in its module; loaded when they are first used."""
 
-from . import engine as engine, event_loop as event_loop, recurrence as recurrence
-from .antichains import AntichainStates as AntichainStates, antichain_states as antichain_states
-from .chain_program import ChainProcess as ChainProcess, chain_process as chain_process, lower_chain as lower_chain
-from .costs import (
+from .workloads.antichains import AntichainStates as AntichainStates, antichain_states as antichain_states
+from .lowering.chain_program import (
+    ChainProcess as ChainProcess,
+    chain_process as chain_process,
+    lower_chain as lower_chain,
+)
+from .costs.given import (
     Bucket as Bucket,
     Costs as Costs,
     GivenCosts as GivenCosts,
@@ -11,17 +14,18 @@ from .costs import (
     given_costs as given_costs,
 )
 from .evaluation import Evaluation as Evaluation, Evaluations as Evaluations
-from .figures import save as save
-from .files import write_atomically as write_atomically
-from .gantt_plots import gantt as gantt, readable_window as readable_window
-from .kernels import kernel as kernel
-from .layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
-from .layers import LAYER_KINDS as LAYER_KINDS, Layer as Layer, Workload as Workload
-from .lowering import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication, lower as lower
-from .memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory, memory_over_time as memory_over_time
-from .memory_plots import memory_figure as memory_figure
-from .ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
-from .plan import (
+from .results.figures import save as save
+from .results.written_files import write_atomically as write_atomically
+from .results.gantt_plots import gantt as gantt, readable_window as readable_window
+from .engines.kernels import kernel as kernel
+from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
+from .workloads.layers import LAYER_KINDS as LAYER_KINDS, Layer as Layer, Workload as Workload
+from .lowering.lower import lower as lower
+from .schedules.communications import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication
+from .results.memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory, memory_over_time as memory_over_time
+from .results.memory_plots import memory_figure as memory_figure
+from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
+from .plans.plan import (
     InfeasiblePlanError as InfeasiblePlanError,
     OPTIMIZER_STATES as OPTIMIZER_STATES,
     Plan as Plan,
@@ -33,18 +37,18 @@ from .plan import (
     ranges as ranges,
     stages_from_cuts as stages_from_cuts,
 )
-from .plan_costs import BUCKET_BYTES as BUCKET_BYTES, MOST_BUCKETS as MOST_BUCKETS, PlanCosts as PlanCosts
-from .prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
-from .program import DeadlockError as DeadlockError, LaneKind as LaneKind, Program as Program
-from .schedule import Schedule as Schedule, ScheduleError as ScheduleError, check_size as check_size
-from .schedule_checks import check_schedule as check_schedule
+from .costs.plan_costs import BUCKET_BYTES as BUCKET_BYTES, MOST_BUCKETS as MOST_BUCKETS, PlanCosts as PlanCosts
+from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
+from .lowering.program import DeadlockError as DeadlockError, LaneKind as LaneKind, Program as Program
+from .schedules.schedule import Schedule as Schedule, ScheduleError as ScheduleError, check_size as check_size
+from .schedules.checks import check_schedule as check_schedule
 from .schedule_replay import (
     OpSeconds as OpSeconds,
     ScheduleReplay as ScheduleReplay,
     named_schedule as named_schedule,
     replay_schedule as replay_schedule,
 )
-from .schedule_text import (
+from .schedules.text import (
     from_text as from_text,
     from_torch_csv as from_torch_csv,
     read_schedule as read_schedule,
@@ -80,10 +84,15 @@ from .simulation import (
     replay_compiled as replay_compiled,
     simulate as simulate,
 )
-from .timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
-from .tables import Explained as Explained, TextTable as TextTable, in_a_line as in_a_line, is_numeric as is_numeric
-from .traces import chrome_trace as chrome_trace, write_chrome_trace as write_chrome_trace
-from .versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
+from .engines.timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
+from .results.tables import (
+    Explained as Explained,
+    TextTable as TextTable,
+    in_a_line as in_a_line,
+    is_numeric as is_numeric,
+)
+from .results.traces import chrome_trace as chrome_trace, write_chrome_trace as write_chrome_trace
+from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
 from .workloads.errors import WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
 from .workloads.huggingface import ConfigFormatError as ConfigFormatError, read_config as read_config

@@ -15,19 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import event_loop
-from simulator.costs import Bucket, TiedReduction
-from simulator.layer_costs import LayerCosts
-from simulator.lowering import Structure, durations, fill, values_of
-from simulator.memory import always_there, stash_bytes
-from simulator.ops import OpKind
-from simulator.peak_memory import MemoryEvents, fullest, memory_events, peaks
-from simulator.plan import Plan, Problem
-from simulator.plan_costs import PlanCosts
-from simulator.program import MOST_SECONDS
-from simulator.recurrence import Order, makespans_of_values, order_of, replay_values
+from simulator.costs.given import Bucket, TiedReduction
+from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.plan_costs import PlanCosts
+from simulator.engines import event_loop
+from simulator.engines.recurrence import Order, makespans_of_values, order_of, replay_values
+from simulator.engines.timeline import moves_of
+from simulator.lowering.fill import durations, fill, values_of
+from simulator.lowering.program import MOST_SECONDS
+from simulator.lowering.structure import Structure
+from simulator.plans.plan import Plan, Problem
+from simulator.results.memory import always_there, stash_bytes
+from simulator.results.peak_memory import MemoryEvents, fullest, memory_events, peaks
+from simulator.schedules.ops import OpKind
 from simulator.simulation import plan_structure
-from simulator.timeline import moves_of
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -393,7 +394,7 @@ class _Replay:
 
     asked, values, transfer_seconds, buckets, ties: as `simulator.lowering.values_of` takes and gives them
     lags, moved: seconds and bytes of each transfer class
-    times, sizes, static: as `simulator.peak_memory` takes them; lasting: every op takes time
+    times, sizes, static: as `simulator.results.peak_memory` takes them; lasting: every op takes time
     """
 
     prepared: _Prepared

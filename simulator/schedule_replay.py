@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hardware_profiles import brief
-from simulator.costs import Numbers, given_costs
-from simulator.lowering import Communication, lower
-from simulator.ops import OpKind
-from simulator.program import Program
-from simulator.schedule import Schedule, check_size
+from simulator.costs.given import Numbers, given_costs
+from simulator.engines.timeline import Timeline
+from simulator.lowering.lower import lower
+from simulator.lowering.program import Program
+from simulator.results.tables import Explained, TextTable
+from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
+from simulator.schedules.communications import Communication
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Schedule, check_size
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
 from simulator.simulation import ENGINES, Engine, replay_compiled
-from simulator.tables import Explained, TextTable
-from simulator.timeline import Timeline
-from simulator.versions import COPY_RULES, version_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +129,7 @@ class ScheduleReplay(Explained):
 
         ax: where to draw; by default a figure of its own
         """
-        from simulator.gantt_plots import gantt
+        from simulator.results.gantt_plots import gantt
 
         axes = gantt(self.timeline, ax, title=self.schedule.name, device_word="device")
         return cast("Figure", axes.get_figure())
@@ -164,7 +165,7 @@ def named_schedule(
         if "microbatches_per_minibatch" not in family.options:
             options.pop("microbatches_per_minibatch", None)
     if engine == "simpy":
-        from simulator.engine import MOST_TASKS
+        from simulator.engines.reference import MOST_TASKS
 
         check_size(stages, count * repeats, most=MOST_TASKS)
     schedule = build_schedule(name, stages, count, **options)
@@ -236,12 +237,12 @@ def replay_schedule(
 
 def _replay(program: Program, engine: Engine) -> Timeline:
     if engine == "simpy":
-        from simulator.engine import replay
+        from simulator.engines.reference import replay
 
         return replay(program)
     if engine == "compiled":
         return replay_compiled(program)
-    from simulator import recurrence
+    from simulator.engines import recurrence
 
     return recurrence.replay(program)
 

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 import numpy as np
 
 from hardware_profiles import brief
-from simulator.layer_costs import LayerCosts
-from simulator.lowering import Structure, fill, structure_of
-from simulator.memory import DeviceMemory, memory_over_time
-from simulator.ops import OpKind
-from simulator.plan import InfeasiblePlanError, Plan, Problem, check_plan, ranges
-from simulator.plan_costs import PlanCosts
-from simulator.program import Program
-from simulator.schedule import Schedule
+from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.plan_costs import PlanCosts
+from simulator.engines.timeline import Timeline
+from simulator.lowering.fill import fill
+from simulator.lowering.lower import structure_of
+from simulator.lowering.program import Program
+from simulator.lowering.structure import Structure
+from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, ranges
+from simulator.results.memory import DeviceMemory, memory_over_time
+from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
+from simulator.results.tables import Explained, TextTable
 from simulator.schedules import build_schedule, schedule_families
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Schedule
 from simulator.schedules.unequal import unequal_schedule
-from simulator.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
-from simulator.tables import Explained, TextTable
-from simulator.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,7 +168,7 @@ class Outcome(Explained):
 
         ax: where to draw; by default a figure of its own
         """
-        from simulator.gantt_plots import gantt, readable_window
+        from simulator.results.gantt_plots import gantt, readable_window
 
         window = None if self.schedule.flush else readable_window(self.timeline)
         word = self.problem.device_word
@@ -175,7 +177,7 @@ class Outcome(Explained):
 
     def plot_memory(self) -> Figure:
         """Draw the memory of the devices over time, and their peaks."""
-        from simulator.memory_plots import memory_figure
+        from simulator.results.memory_plots import memory_figure
 
         return memory_figure(self.memory, title=self.title, device_word=self.problem.device_word)
 
@@ -228,7 +230,7 @@ def simulate(
 
 def _replay(program: Program, engine: Engine, contention: bool) -> Timeline:
     if engine == "simpy":
-        from simulator import engine as simpy_engine
+        from simulator.engines import reference as simpy_engine
 
         return simpy_engine.replay(program, contention=contention)
     return replay_compiled(program, contention=contention and engine == "compiled")
@@ -238,10 +240,10 @@ def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
     """Replay a program on the quickest engine that gives SimPy's timeline to the last bit."""
     queues = contention and (any(program.transfer_route) or any(program.lane_route))
     if queues or (program.lane_sharing >= 0).any():
-        from simulator import event_loop
+        from simulator.engines import event_loop
 
         return event_loop.replay(program, contention=contention)
-    from simulator import recurrence
+    from simulator.engines import recurrence
 
     return recurrence.replay(program)
 

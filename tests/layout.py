@@ -21,7 +21,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
 
-from simulator.figures import without_markup
+from simulator.results.figures import without_markup
 
 MOST_LINES = 7
 """Curves of a panel that can be told apart."""

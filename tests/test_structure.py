@@ -16,20 +16,26 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 """From the ground up."""
 
+ROOMS = {
+    "simulator": ("workloads", "schedules", "plans", "costs", "lowering", "engines", "results", "training"),
+    "planners": ("search", "partitioning", "pipedream", "straight", "bapipe", "unequal"),
+}
+"""Folders of a floor, from the ground up; modules beside them stand above them all."""
+
 DOORS = {
-    "simulator.engine",
-    "simulator.event_loop",
-    "simulator.recurrence",
-    "simulator.figures",
-    "simulator.gantt_plots",
-    "simulator.memory_plots",
-    "simulator.traces",
+    "simulator.engines.reference",
+    "simulator.engines.event_loop",
+    "simulator.engines.recurrence",
+    "simulator.results.figures",
+    "simulator.results.gantt_plots",
+    "simulator.results.memory_plots",
+    "simulator.results.traces",
 }
 """Modules that other floors enter by name, for what they load: SimPy, numba, matplotlib."""
 
 OWNERS: dict[str, tuple[str, ...]] = {
-    "simpy": ("simulator.engine",),
-    "networkx": ("simulator.layers", "simulator.antichains", "hardware_profiles.cluster"),
+    "simpy": ("simulator.engines.reference",),
+    "networkx": ("simulator.workloads.layers", "simulator.workloads.antichains", "hardware_profiles.cluster"),
 }
 """Which modules may import a library; `.*` stands for the modules below."""
 
@@ -134,6 +140,27 @@ def test_no_import_goes_up() -> None:
     assert not up
 
 
+@pytest.mark.parametrize("name", ROOMS)
+def test_no_import_goes_up_within_a_floor(name: str) -> None:
+    """Rooms import from themselves and from rooms below; a module beside them, from every room."""
+    order = {room: height for height, room in enumerate(ROOMS[name])}
+    folders = {path.parent.name for path in (ROOT / name).glob("*/*.py")}
+    assert folders == set(order)
+
+    def height(module: str) -> int:
+        parts = module.split(".")
+        return order.get(parts[1], len(order)) if len(parts) > 1 else -1
+
+    up = [
+        str(one)
+        for one in IMPORTS
+        if floor(one.module) == floor(one.target) == name
+        and one.module != name
+        and height(one.target) > height(one.module)
+    ]
+    assert not up
+
+
 def test_imports_name_modules_that_exist() -> None:
     """Every import from a floor of ours finds its module."""
     lost = [str(one) for one in IMPORTS if floor(one.target) in FLOORS and one.target not in MODULES]
@@ -177,9 +204,9 @@ def test_one_door_to_a_library(library: str) -> None:
 
 
 def test_kernels_are_compiled_in_one_way() -> None:
-    """Only `simulator.kernels` calls numba's `njit`: it knows what to do where compiled code has no place on disk."""
+    """Only `simulator.engines.kernels` calls numba's `njit`: it knows what to do where compiled code has no place on disk."""
     doors = [str(one) for one in IMPORTS if one.target == "numba" and {"njit", "jit"} & set(one.names)]
-    assert all(door.startswith("simulator.kernels:") for door in doors)
+    assert all(door.startswith("simulator.engines.kernels:") for door in doors)
     assert doors
 
 
@@ -191,7 +218,7 @@ def test_matplotlib_is_for_plots() -> None:
         if floor(one.target) == "matplotlib"
         and not one.typing_only
         and not one.module.endswith("plots")
-        and one.module != "simulator.figures"
+        and one.module != "simulator.results.figures"
     ]
     assert not painters
 

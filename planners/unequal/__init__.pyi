@@ -13,7 +13,7 @@ from .greedy import (
     local_greedy as local_greedy,
 )
 from .instances import FAMILIES as FAMILIES, random_problem as random_problem
-from .memory import MemoryModel as MemoryModel, MemoryUse as MemoryUse
+from .chain_memory import MemoryModel as MemoryModel, MemoryUse as MemoryUse
 from .nested import NestedPlan as NestedPlan, search_partition as search_partition
 from .orders import (
     flush_order as flush_order,
@@ -29,5 +29,5 @@ from .problem import (
     problem_from_callables as problem_from_callables,
 )
 from .programs import program_of as program_of
-from .recurrence import memory_use as memory_use
+from .chain_recurrence import memory_use as memory_use
 from .result import SearchStopped as SearchStopped, UnequalPlan as UnequalPlan

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planners.unequal import compiled, recurrence
+from planners.unequal import chain_recurrence, compiled
 from planners.unequal.chain import Floats
 from planners.unequal.matrix import matrix
 from planners.unequal.problem import UnequalProblem
@@ -39,16 +39,16 @@ class Recurrence:
     def forward_population(self, forward_sizes: ArrayLike) -> Floats:
         """As `PopulationEvaluator`."""
         rows = compiled.population(self.problem, forward_sizes).tolist()
-        return np.array([recurrence.forward_seconds(self.problem, row) for row in rows])
+        return np.array([chain_recurrence.forward_seconds(self.problem, row) for row in rows])
 
     def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
         """As `PopulationEvaluator`."""
         rows = compiled.population(self.problem, backward_sizes).tolist()
         if forward_sizes is None:
-            return np.array([recurrence.backward_seconds(self.problem, row) for row in rows])
+            return np.array([chain_recurrence.backward_seconds(self.problem, row) for row in rows])
         others = compiled.population(self.problem, forward_sizes).tolist()
         pairs = zip(rows, others, strict=True)
-        return np.array([recurrence.backward_seconds(self.problem, row, other) for row, other in pairs])
+        return np.array([chain_recurrence.backward_seconds(self.problem, row, other) for row, other in pairs])
 
     def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
         """As `PopulationEvaluator`."""

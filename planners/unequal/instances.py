@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from planners.unequal.chain import Floats
-from planners.unequal.memory import MemoryModel
+from planners.unequal.chain_memory import MemoryModel
 from planners.unequal.problem import UnequalProblem
 
 

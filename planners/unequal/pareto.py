@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planners.unequal.chain_recurrence import memory_use
 from planners.unequal.exact import exact_sizes
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
-from planners.unequal.recurrence import memory_use
 from planners.unequal.result import UnequalPlan
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planners.unequal.chain import LINK_BLOCKS, Chain, Floats
-from planners.unequal.memory import MemoryModel
+from planners.unequal.chain_memory import MemoryModel
 from simulator import InfeasiblePlanError
 
 RECOMPUTATION = ("none", "always", "where-differs")

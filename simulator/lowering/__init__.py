@@ -5,20 +5,3 @@ that delivers a sample that it covers (`waits`); blocking transfers become tasks
 stages are all-reduced bucket by bucket on a lane of their own, and a flushed mini-batch ends in one update a stage
 (`structure`). Seconds, bytes and devices come last (`fill`): plans of one structure are lowered once.
 """
-
-from __future__ import annotations
-
-from simulator.lowering.fill import durations, fill, values_of
-from simulator.lowering.lower import COMMUNICATIONS, Communication, lower, structure_of
-from simulator.lowering.structure import Structure
-
-__all__ = [
-    "COMMUNICATIONS",
-    "Communication",
-    "Structure",
-    "durations",
-    "fill",
-    "lower",
-    "structure_of",
-    "values_of",
-]

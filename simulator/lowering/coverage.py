@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import LETTERS, OpKind
-from simulator.schedule import Schedule, ScheduleError
+from simulator.schedules.ops import LETTERS, OpKind
+from simulator.schedules.schedule import Schedule, ScheduleError
 
 Rows = NDArray[np.int64]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs import Bucket, Costs, TiedReduction, Transfer
+from simulator.costs.given import Bucket, Costs, TiedReduction, Transfer
 from simulator.lowering.coverage import Duration
+from simulator.lowering.program import LaneKind, Program
 from simulator.lowering.structure import Structure
-from simulator.ops import OpKind
-from simulator.program import LaneKind, Program
+from simulator.schedules.ops import OpKind
 
 Values = NDArray[np.float64]
 

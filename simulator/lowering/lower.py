@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 
-from simulator.costs import Costs
+from simulator.costs.given import Costs
 from simulator.lowering.coverage import check_covered, check_same_samples, copy_to_replicas, sample_bounds
 from simulator.lowering.fill import fill
+from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure, assemble
 from simulator.lowering.waits import add_credit, data_waits
-from simulator.program import Program
-from simulator.schedule import Schedule
-
-Communication = Literal["overlapped", "send-blocking", "both-blocking", "streaming", "free"]
-COMMUNICATIONS: tuple[str, ...] = get_args(Communication)
+from simulator.schedules.communications import COMMUNICATIONS, Communication
+from simulator.schedules.schedule import Schedule
 
 
 def lower(

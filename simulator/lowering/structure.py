@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from simulator.lowering.coverage import Duration, LaneOps, Rows, durations
 from simulator.lowering.waits import Move, Waits, sendings
-from simulator.ops import OpKind
-from simulator.schedule import Lanes, Schedule
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Lanes, Schedule
 
 Columns = dict[str, NDArray[Any]]
 """Columns of the program, by name."""
@@ -29,7 +29,7 @@ Dependencies = tuple[Rows, Rows, NDArray[np.int32]]
 class Structure:
     """All of a program that seconds, bytes and devices do not change.
 
-    Columns as in `simulator.program.Program`, but for these:
+    Columns as in `simulator.lowering.program.Program`, but for these:
 
     value: int32 [tasks]; number of what the task takes. Values stand in this order: durations of ops, seconds of transfer
         classes, buckets stage by stage, ties, parts of ops

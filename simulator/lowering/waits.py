@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.lowering.coverage import LaneOps, Rows, op_name
-from simulator.ops import OpKind
-from simulator.schedule import ScheduleError
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import ScheduleError
 
 Move = tuple[tuple[int, int], tuple[int, int], int]
 """A transfer as costs are asked for it: from (stage, replica), to (stage, replica), samples."""

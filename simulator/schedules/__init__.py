@@ -8,7 +8,6 @@ from inspect import signature
 from typing import TYPE_CHECKING
 
 from hardware_profiles import plugged_in, summary_of
-from simulator.schedule import Schedule, check_size
 from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
     blocking_one_forward_one_backward,
@@ -18,10 +17,11 @@ from simulator.schedules.bapipe import (
 )
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
+from simulator.schedules.schedule import Schedule, check_size
 from simulator.schedules.weight_versions import BUILDERS, VERSION_METHODS
 
 if TYPE_CHECKING:
-    from simulator.lowering import Communication
+    from simulator.schedules.communications import Communication
 
 ENTRY_POINT_GROUP = "pipeplan.schedules"
 

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import OpKind
-from simulator.schedule import Columns, Schedule, from_columns
 from simulator.schedules.flushed import alternation
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Columns, Schedule, from_columns
 
 ReplicaUpdates = Literal["overlapped", "barrier"]
 REPLICA_UPDATES: tuple[str, ...] = get_args(ReplicaUpdates)

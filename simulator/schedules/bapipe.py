@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.ops import OpKind
-from simulator.schedule import LANES, Columns, Lanes, Schedule, from_columns
 from simulator.schedules.flushed import warm_up_then_alternate
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import LANES, Columns, Lanes, Schedule, from_columns
 
 
 def streamed_one_forward_one_backward(stages: int, microbatches: int) -> Schedule:

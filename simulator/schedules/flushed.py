@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import OpKind
-from simulator.schedule import Columns, Schedule, from_columns
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Columns, Schedule, from_columns
 
 
 def gpipe(stages: int, microbatches: int) -> Schedule:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import OpKind
-from simulator.schedule import Columns, Schedule, from_columns
 from simulator.schedules.flushed import alternation
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Columns, Schedule, from_columns
 
 
 def _devices(name: str, stages: int, chunks: int) -> int:

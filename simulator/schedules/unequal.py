@@ -27,8 +27,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import LETTERS, OpKind
-from simulator.schedule import Columns, Schedule, from_columns
+from simulator.schedules.ops import LETTERS, OpKind
+from simulator.schedules.schedule import Columns, Schedule, from_columns
 
 Bounds = NDArray[np.int64]
 """int64 [micro-batches + 1]: first sample of each micro-batch, rising, and the end."""

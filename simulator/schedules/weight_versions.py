@@ -9,7 +9,7 @@
 
 Stage k of N forwards micro-batches 0..N-1-k, then strictly alternates backward and forward; the backward of each T-th
 micro-batch is followed by the stage's update (XPipe, arXiv 1911.04610; T = 1 is PipeDream's order). Methods differ in
-the weights that an op uses (`simulator.prediction`), in the copies held (`simulator.versions`), and here in the ops
+the weights that an op uses (`simulator.training.prediction`), in the copies held (`simulator.results.versions`), here in the ops
 that predict weights.
 """
 
@@ -22,9 +22,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import OpKind
-from simulator.schedule import Columns, Schedule, check_size, from_columns
 from simulator.schedules.flushed import alternation
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Columns, Schedule, check_size, from_columns
 
 Predicts = Literal["never", "bellwether", "always"]
 """Which micro-batches a prediction stands before: none, the first of a mini-batch (XPipe's bellwether), or every one."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from simulator.prediction import Array
+from simulator.training.prediction import Array
 
 Saved = Any
 """What a forward keeps for its backward; only the block that made it looks inside."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator.prediction import Array, Correction, Direction, adam_direction
+from simulator.training.prediction import Array, Correction, Direction, adam_direction
 
 
 @dataclass(frozen=True, slots=True, eq=False)

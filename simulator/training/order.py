@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import COMPUTE_KINDS, OpKind
-from simulator.versions import Integers, TimelineColumns, event_order, replicas_in_turn
+from simulator.results.versions import Integers, TimelineColumns, event_order, replicas_in_turn
+from simulator.schedules.ops import COMPUTE_KINDS, OpKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)

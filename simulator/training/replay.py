@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.ops import OpKind
-from simulator.prediction import Array, Direction, Position, PredictionRule, predicted_weights
+from simulator.schedules.ops import OpKind
 from simulator.training.data import DataSet
 from simulator.training.networks import Block, Network, Saved, cross_entropy, predict_logits
 from simulator.training.optimizers import Optimizer, OptimizerState
 from simulator.training.order import TrainingOrder
+from simulator.training.prediction import Array, Direction, Position, PredictionRule, predicted_weights
 from simulator.training.run import TrainingRun, TrainingSettings
 
 

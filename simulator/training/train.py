@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from joblib import Parallel, delayed
 
-from simulator.prediction import PREDICTION_RULES, Naive, PredictionRule, Stashing
 from simulator.training.data import DataSet
 from simulator.training.networks import Network
 from simulator.training.optimizers import Optimizer
 from simulator.training.order import TrainingOrder
+from simulator.training.prediction import PREDICTION_RULES, Naive, PredictionRule, Stashing
 from simulator.training.replay import Replay
 from simulator.training.run import TrainingRun, TrainingSettings
 

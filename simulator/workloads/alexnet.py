@@ -5,9 +5,9 @@ Krizhevsky 2014 ("One weird trick"), as torchvision ships it: 61,100,840 paramet
 
 from __future__ import annotations
 
-from simulator.layers import Workload
 from simulator.workloads import convolutional as op
 from simulator.workloads.builder import Builder
+from simulator.workloads.layers import Workload
 
 
 def alexnet(*, image_size: int = 224, classes: int = 1000, minibatch: int = 256) -> Workload:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.layers import Workload
 from simulator.workloads import transformer as op
 from simulator.workloads.builder import Builder
+from simulator.workloads.layers import Workload
 
 Heads = Literal["pooler", "masked", "pretraining"]
 """What follows the encoder: the pooler alone (`BertModel`), the masked-language head alone

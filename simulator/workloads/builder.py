@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.layers import Layer, Workload
+from simulator.workloads.layers import Layer, Workload
 
 MASK_FP32 = 0.25
 """Fp32 elements that one byte of a dropout mask takes."""

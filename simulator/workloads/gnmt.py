@@ -7,8 +7,8 @@ beside its own input. GNMT-8 has 4 encoder and 4 decoder layers, GNMT-16 8 and 8
 
 from __future__ import annotations
 
-from simulator.layers import Workload
 from simulator.workloads.builder import MASK_FP32, Builder
+from simulator.workloads.layers import Workload
 
 
 def gnmt(

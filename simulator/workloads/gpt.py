@@ -5,9 +5,9 @@ GPT-2: Radford et al. 2019, table 2; GPT-3: Brown et al. 2020, table 2.1.
 
 from __future__ import annotations
 
-from simulator.layers import Workload
 from simulator.workloads import transformer as op
 from simulator.workloads.builder import Builder
+from simulator.workloads.layers import Workload
 
 VOCABULARY = 50257
 
@@ -31,7 +31,7 @@ def gpt(
 
     positions: learned positions (None: `sequence`); intermediate: MLP width (None: 4·hidden)
     tied: the head shares the embedding's matrix, which then counts ONCE, in the embedding; a pipeline that
-        has both in different stages keeps a second copy on the last (see `simulator.layers.TiedWeight`)
+        has both in different stages keeps a second copy on the last (see `simulator.workloads.layers.TiedWeight`)
     dropout: as in training; flash: attention keeps no sequence×sequence tensor
 
     Layers: embedding, ten a block (see `transformer`), final norm, head, loss. Raises ValueError.

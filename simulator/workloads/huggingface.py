@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hardware_profiles import read_bytes, shown
-from simulator.layers import Workload
 from simulator.workloads.bert import Heads, bert
 from simulator.workloads.errors import LARGEST_SIZE, WorkloadFileError
 from simulator.workloads.gpt import gpt
+from simulator.workloads.layers import Workload
 from simulator.workloads.llama import llama
 from simulator.workloads.transformer import MOST_BLOCKS
 

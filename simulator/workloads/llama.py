@@ -5,9 +5,9 @@ Touvron et al. 2023 ("Llama 2"), table 1 and section 2.2.
 
 from __future__ import annotations
 
-from simulator.layers import Workload
 from simulator.workloads import transformer as op
 from simulator.workloads.builder import Builder
+from simulator.workloads.layers import Workload
 
 
 def llama(

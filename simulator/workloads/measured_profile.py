@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from hardware_profiles import explained, read_bytes, shown
-from simulator.layers import LAYER_KINDS, Layer, Workload
 from simulator.workloads.errors import WorkloadFileError
+from simulator.workloads.layers import LAYER_KINDS, Layer, Workload
 
 PROFILE_FORMAT = "pipeplan-profile-1"
 
@@ -51,7 +51,7 @@ class LayerTiming(_Table, frozen=True, kw_only=True):
 
 
 class ProfiledLayer(_Table, frozen=True, kw_only=True):
-    """One layer; elements and FLOP a sample, as in `simulator.layers.Layer`."""
+    """One layer; elements and FLOP a sample, as in `simulator.workloads.layers.Layer`."""
 
     name: _Text
     kind: Literal[LAYER_KINDS]  # type: ignore[valid-type]

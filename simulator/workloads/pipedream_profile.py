@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardware_profiles import read_bytes, shown
-from simulator.layers import Workload
 from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
 from simulator.workloads.errors import LARGEST_SIZE, WorkloadFileError
+from simulator.workloads.layers import Workload
 
 BYTES_PER_ELEMENT = 4
 """Profiles are taken in fp32."""

@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable
 
 from hardware_profiles import plugged_in, shown
-from simulator.layers import Workload
 from simulator.workloads.alexnet import alexnet
 from simulator.workloads.bert import bert_base, bert_large
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.gpt import gpt2, gpt2_large, gpt2_medium, gpt2_xl, gpt3_175b, gpt_14
 from simulator.workloads.huggingface import read_config
+from simulator.workloads.layers import Workload
 from simulator.workloads.llama import llama2_7b
 from simulator.workloads.pipedream_profile import read_profile
 from simulator.workloads.resnet import resnet50, resnet101

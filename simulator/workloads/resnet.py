@@ -6,9 +6,9 @@ PipeDream's profile).
 
 from __future__ import annotations
 
-from simulator.layers import Workload
 from simulator.workloads import convolutional as op
 from simulator.workloads.builder import Builder
+from simulator.workloads.layers import Workload
 
 BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Bottleneck blocks of each of the four stages, by depth."""

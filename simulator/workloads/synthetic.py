@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulator.layers import Layer, Workload
+from simulator.workloads.layers import Layer, Workload
 
 
 def chain(

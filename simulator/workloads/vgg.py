@@ -5,9 +5,9 @@ Simonyan & Zisserman 2015, table 1, columns D (VGG-16) and E (VGG-19).
 
 from __future__ import annotations
 
-from simulator.layers import Workload
 from simulator.workloads import convolutional as op
 from simulator.workloads.builder import Builder
+from simulator.workloads.layers import Workload
 
 CONVOLUTIONS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 """Convolutions of each of the five blocks, by depth."""

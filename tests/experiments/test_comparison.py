@@ -14,7 +14,7 @@ from experiments.comparison import FIELDS, _use
 from experiments.plots import comparison_bars
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
-from planners.baselines import UniformLayers
+from planners.straight.baselines import UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, ScheduleError
 
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")

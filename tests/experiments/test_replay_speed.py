@@ -16,7 +16,7 @@ import pytest
 import simulator
 from experiments import replay_speed
 from experiments.replay_speed import build, on_channels, plain_lists, plain_replay
-from simulator import engine
+from simulator.engines import reference as engine
 from tests.records import Recorded, lines, ticking
 
 

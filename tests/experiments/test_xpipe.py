@@ -31,7 +31,7 @@ from experiments.training_plots import (
 )
 from hardware_profiles import load_cluster
 from planners import Request
-from planners.candidates import microbatch_counts
+from planners.search.candidates import microbatch_counts
 from simulator import InfeasiblePlanError, Plan, Problem, simulate
 from simulator.training import DATA_SETS, DataSet, TrainingRun
 from simulator.workloads.synthetic import uniform_chain

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners import PartitionCosts, balanced_partition, fastest_cuts, furthest_ends, straight_costs
-from planners.balanced_partition import MOST_PLACES, makespans
+from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
+from planners.partitioning import balanced_partition
+from planners.partitioning.balanced_partition import MOST_PLACES, makespans
 from simulator import (
     LayerCosts,
     Plan,

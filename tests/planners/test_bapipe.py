@@ -22,7 +22,6 @@ from planners import (
     Request,
     RuleOfThumb,
     applicable_planners,
-    bapipe,
     coarse_points,
     explore,
     filled_cuts,
@@ -34,6 +33,7 @@ from planners import (
     split_workload,
     streamed_fractions,
 )
+from planners.bapipe import explorer as bapipe
 from simulator import (
     InfeasiblePlanError,
     Layer,

@@ -10,9 +10,9 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, uniform_cuts
-from planners.baselines import GreedyBalance
-from planners.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
-from planners.tight_memory import tight_plan
+from planners.partitioning.tight_memory import tight_plan
+from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
+from planners.straight.baselines import GreedyBalance
 from simulator import InfeasiblePlanError, Problem, load_workload, simulate
 from simulator.workloads.synthetic import chain
 from tests.planners.conftest import line

@@ -18,7 +18,7 @@ from planners import (
     lower_bound_seconds,
     make_plan,
 )
-from planners.bounds import best_weighted_sum
+from planners.search.bounds import best_weighted_sum
 from simulator import SCHEDULES, InfeasiblePlanError, Problem
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import measured_chain, random_chain, uniform_chain

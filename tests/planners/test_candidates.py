@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from planners import Evaluator, Request
-from planners.candidates import (
+from planners.search.candidates import (
     closest_to_fit,
     device_choices,
     least_microbatches,
@@ -16,7 +16,7 @@ from planners.candidates import (
     stages_per_device,
     straight_shape,
 )
-from planners.search import Score
+from planners.search.evaluator import Score
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem
 from simulator.workloads.synthetic import uniform_chain
 from tests.planners.test_bounds import _gpu, _switched

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import balanced_partition, equal_partition
+from planners import equal_partition
+from planners.partitioning import balanced_partition
 from simulator import LayerCosts, Plan, Problem, simulate, stages_from_cuts
 from simulator.workloads.synthetic import chain
 

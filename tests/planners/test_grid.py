@@ -9,8 +9,8 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.grid import FINALISTS, Point, _Search
-from planners.tight_memory import in_flight
+from planners.partitioning.tight_memory import in_flight
+from planners.straight.grid import FINALISTS, Point, _Search
 from simulator import Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
 from simulator.workloads.synthetic import chain, uniform_chain
 from tests.planners.test_bounds import _gpu, _switched

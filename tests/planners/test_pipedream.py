@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners import pipedream
-from planners.pipedream import (
+from planners.pipedream import partitioner as pipedream
+from planners.pipedream.partitioner import (
     HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
@@ -26,7 +26,7 @@ from planners.pipedream import (
     partition,
     plan_seconds,
 )
-from planners.pipedream_table import StateTable, measured_seconds, measured_table, state_table
+from planners.pipedream.state_table import StateTable, measured_seconds, measured_table, state_table
 from simulator import Layer, LayerCosts, Problem, Workload, read_profile
 
 

@@ -11,12 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from hardware_profiles import load_cluster
-from planners import Request, make_plan, pipedream_planner, planner_entry
-from planners.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
-from planners.pipedream import HierarchicalPartition, partition
-from planners.pipedream_planner import cluster_views, pipedream_plans, problem_table
-from planners.pipedream_table import StateTable, state_table
-from planners.search import Evaluator
+from planners import Request, make_plan, planner_entry
+from planners.pipedream import planner as pipedream_planner
+from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
+from planners.pipedream.partitioner import HierarchicalPartition, partition
+from planners.pipedream.planner import cluster_views, pipedream_plans, problem_table
+from planners.pipedream.state_table import StateTable, state_table
+from planners.search.evaluator import Evaluator
 from simulator import InfeasiblePlanError, Plan, Problem, read_profile
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import chain, uniform_chain
@@ -160,8 +161,8 @@ def test_unequal_clusters_are_refused_with_the_reason() -> None:
 
 def test_hierarchical_stages_take_whole_servers_in_order() -> None:
     """Two servers: stage replicas of the lower level sit at the same places in every server of the upper stage."""
-    from planners.pipedream import HierarchicalPartition, LevelStage, PlannedStage
-    from planners.pipedream_planner import place_stages
+    from planners.pipedream.partitioner import HierarchicalPartition, LevelStage, PlannedStage
+    from planners.pipedream.planner import place_stages
 
     found = HierarchicalPartition(
         variant="paper",

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planners import Evaluator, Request, make_plan, planner_entry, uniform_cuts
-from planners.balanced_partition import straight_costs
-from planners.bapipe import schedules
-from planners.baselines import DataParallel
-from planners.brute_force import BruteForce
-from planners.candidates import devices_in_order, microbatch_counts, straight_plan
-from planners.grid import Candidate, _Search
-from planners.tight_memory import cuts_within, in_flight
+from planners.bapipe.explorer import schedules
+from planners.partitioning.balanced_partition import straight_costs
+from planners.partitioning.tight_memory import cuts_within, in_flight
+from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
+from planners.straight.baselines import DataParallel
+from planners.straight.brute_force import BruteForce
+from planners.straight.grid import Candidate, _Search
 from simulator import InfeasiblePlanError, Plan, Problem, build_schedule
 from simulator.workloads.synthetic import chain
 from tests.planners.test_bounds import _gpu, _switched

@@ -22,7 +22,7 @@ from planners import (
     tables_of,
     unequal_problem,
 )
-from planners.search import Evaluator
+from planners.search.evaluator import Evaluator
 from planners.unequal import (
     EVALUATORS,
     UnequalPlan,
@@ -33,9 +33,10 @@ from planners.unequal import (
     memory_use,
     program_of,
 )
-from planners.unequal_planners import MOST_DURATIONS, SEARCHES
-from planners.unequal_tables import blocks, candidate_sizes
-from simulator import Problem, check_plan, engine, load_workload, simulate
+from planners.unequal.planners import MOST_DURATIONS, SEARCHES
+from planners.unequal.tables import blocks, candidate_sizes
+from simulator import Problem, check_plan, load_workload, simulate
+from simulator.engines import reference as engine
 from simulator.workloads.synthetic import uniform_chain
 
 NAMES = ("exact-unequal", "tidgap", "greedy-dp", "local-greedy", "best-equal")

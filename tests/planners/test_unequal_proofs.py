@@ -10,10 +10,10 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import Request, Result, make_plan, tables_of, unequal_problem
-from planners.balanced_partition import equal_partition
-from planners.search import Evaluator
+from planners.partitioning.balanced_partition import equal_partition
+from planners.search.evaluator import Evaluator
 from planners.unequal import EVALUATORS
-from planners.unequal_tables import unequal_plan
+from planners.unequal.tables import unequal_plan
 from simulator import LayerCosts, Plan, Problem, load_workload, simulate
 from simulator.workloads.synthetic import random_chain
 from tests.planners.conftest import line

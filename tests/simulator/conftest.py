@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulator.ops import OpKind
+from simulator.schedules.ops import OpKind
 
 F, B, U = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE
 OpLists = list[list[tuple[OpKind, int]]]

@@ -28,8 +28,8 @@ from simulator import (
     lower,
     stages_from_cuts,
 )
-from simulator.costs import TiedReduction
-from simulator.schedule import from_lists
+from simulator.costs.given import TiedReduction
+from simulator.schedules.schedule import from_lists
 from simulator.workloads.synthetic import random_chain
 
 F, B, I, W, U = (  # noqa: E741

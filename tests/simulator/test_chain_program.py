@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import ChainProcess, DeadlockError, LaneKind, OpKind, chain_process, engine, lower_chain, recurrence
+from simulator import (
+    ChainProcess,
+    DeadlockError,
+    LaneKind,
+    OpKind,
+    chain_process,
+    lower_chain,
+)
+from simulator.engines import recurrence
+from simulator.engines import reference as engine
 
 GRID = 2.0**-20
 """Durations are multiples of it, so that every sum is exact."""

@@ -1,4 +1,4 @@
-"""Tests of `simulator.engine`: contention, all-reduce, deadlocks, noise and shared devices, in figures worked out by hand."""
+"""Rules of the reference engine: contention, all-reduce, deadlocks, noise and shared devices, in figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simulator import (
     given_costs,
     lower,
 )
-from simulator.engine import replay
+from simulator.engines.reference import replay
 from tests.simulator.strategies import HandCosts, bits, channel, programs
 
 
@@ -604,7 +604,7 @@ def test_simpy_replays_programs_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -
             return self.tasks
 
     monkeypatch.setattr(
-        "simulator.engine._Run", lambda program, contention: SimpleNamespace(timeline=lambda: len(program))
+        "simulator.engines.reference._Run", lambda program, contention: SimpleNamespace(timeline=lambda: len(program))
     )
     assert replay(Long(8_388_608)) == 8_388_608  # type: ignore[arg-type, comparison-overlap]
     with pytest.raises(ValueError, match="at most 8,388,608 tasks, got 8,388,609"):

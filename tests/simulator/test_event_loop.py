@@ -1,4 +1,4 @@
-"""Tests of `simulator.event_loop`: the compiled twin of the engine for contended channels and shared devices."""
+"""Tests of `simulator.engines.event_loop`: the compiled twin of the engine for contended channels and shared devices."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from simulator import (
     Stage,
     Workload,
     build_schedule,
-    engine,
-    event_loop,
     from_text,
     given_costs,
     lower,
     replay_compiled,
     simulate,
 )
-from simulator.schedule import ScheduleError
-from simulator.timeline import Timeline
+from simulator.engines import event_loop
+from simulator.engines import reference as engine
+from simulator.engines.timeline import Timeline
+from simulator.schedules.schedule import ScheduleError
 from tests.simulator.strategies import HandCosts, bits, chain_cluster, channel, programs
 
 

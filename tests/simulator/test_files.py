@@ -1,4 +1,4 @@
-"""Rules of `simulator.files`: whole or not at all, through links, into devices, and nothing left behind."""
+"""Rules of `simulator.results.written_files`: whole or not at all, through links, into devices, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_bytes(b"old")
     done = program(
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "from simulator.files import write_atomically\n"
+        "from simulator.results.written_files import write_atomically\n"
         "try:\n    write_atomically(sys.argv[1], b'x' * 5000)\nexcept OSError as error:\n"
         "    print(error.filename, error.strerror)",
         str(path),
@@ -121,7 +121,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from simulator import files
+from simulator.results import written_files as files
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 files.write_atomically(sys.argv[1], b"half")
 """
@@ -159,7 +159,9 @@ def test_the_file_of_a_living_writer_is_left_alone(tmp_path: Path, monkeypatch: 
     def second_writer(source: str, target: Path) -> None:
         monkeypatch.setattr(os, "replace", replace)
         inner.append(
-            program("import sys; from simulator import files; files.write_atomically(sys.argv[1], b'2')", str(path))
+            program(
+                "import sys; from simulator import write_atomically; write_atomically(sys.argv[1], b'2')", str(path)
+            )
         )
         assert path.read_bytes() == b"2"
         replace(source, target)

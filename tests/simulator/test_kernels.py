@@ -1,4 +1,4 @@
-"""Rules of `simulator.kernels`: kernels run where no folder takes their compiled code, and one decorator makes them all."""
+"""Rules of kernels: they run where no folder takes their compiled code, and one decorator makes them all."""
 
 from __future__ import annotations
 
@@ -74,4 +74,4 @@ def test_one_decorator_makes_every_kernel() -> None:
         and node.module == "numba"
         and {"njit", "jit"} & {a.name for a in node.names}
     }
-    assert takers == {"simulator/kernels.py"}
+    assert takers == {"simulator/engines/kernels.py"}

@@ -1,4 +1,4 @@
-"""Tests of `simulator.layer_costs` and `simulator.plan_costs`: seconds and bytes of layers and stages."""
+"""Tests of `simulator.costs.layer_costs` and `simulator.costs.plan_costs`: seconds and bytes of layers and stages."""
 
 from __future__ import annotations
 

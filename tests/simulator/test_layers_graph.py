@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.layers import LAYER_KINDS, Layer, Workload
+from simulator.workloads.layers import LAYER_KINDS, Layer, Workload
 
 
 def layer(name: str, output: float = 1.0, **figures: object) -> Layer:

@@ -17,13 +17,13 @@ from simulator import (
     Program,
     ScheduleError,
     build_schedule,
-    engine,
     from_text,
     given_costs,
     lower,
-    recurrence,
 )
-from simulator.recurrence import replay
+from simulator.engines import recurrence
+from simulator.engines import reference as engine
+from simulator.engines.recurrence import replay
 from tests.simulator.strategies import HandCosts
 
 F, B = OpKind.FORWARD, OpKind.BACKWARD

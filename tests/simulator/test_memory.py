@@ -1,4 +1,4 @@
-"""Tests of `simulator.memory`: bytes over time on small plans, worked out by hand."""
+"""Tests of `simulator.results.memory`: bytes over time on small plans, worked out by hand."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from simulator import (
     memory_over_time,
     simulate,
 )
-from simulator.memory import parts_of, whole_part
-from simulator.recurrence import replay
-from simulator.timeline import Timeline
+from simulator.engines.recurrence import replay
+from simulator.engines.timeline import Timeline
+from simulator.results.memory import parts_of, whole_part
 from simulator.workloads.synthetic import chain
 from tests.simulator.strategies import chain_cluster
 

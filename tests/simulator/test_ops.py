@@ -1,4 +1,4 @@
-"""Tests of `simulator.ops`: the text of one op."""
+"""Tests of `simulator.schedules.ops`: the text of one op."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 
 from simulator import Plan, Problem, build_program
-from simulator.memory import memory_over_time
-from simulator.peak_memory import byte_sizes, fullest, memory_events, peaks
+from simulator.results.memory import memory_over_time
+from simulator.results.peak_memory import byte_sizes, fullest, memory_events, peaks
 from simulator.simulation import replay_compiled
 from tests.simulator.strategies import plans
 

@@ -22,11 +22,11 @@ from simulator import (
     build_schedule,
     given_costs,
     lower,
-    recurrence,
     simulate,
     version_table,
 )
-from simulator import engine as simpy_engine
+from simulator.engines import recurrence
+from simulator.engines import reference as simpy_engine
 
 FAST = 1e15  # bytes a second: transfers and all-reduces take no time worth naming
 WEIGHTS = 1_000_000

@@ -1,4 +1,4 @@
-"""Tests of `simulator.plan`: problems and plans that can and cannot be."""
+"""Tests of `simulator.plans.plan`: problems and plans that can and cannot be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulator import (
     check_plan,
     equal_microbatches,
 )
-from simulator.plan import stages_from_cuts
+from simulator.plans.plan import stages_from_cuts
 from simulator.workloads.synthetic import chain
 from tests.simulator.strategies import chain_cluster
 

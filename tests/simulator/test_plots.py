@@ -15,10 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hardware_profiles import legible
-from simulator import engine, gantt_plots, recurrence
-from simulator.costs import Bucket, GivenCosts, given_costs
-from simulator.figures import byte_unit, figures, save, time_unit, without_markup
-from simulator.gantt_plots import (
+from simulator.costs.given import Bucket, GivenCosts, given_costs
+from simulator.engines import recurrence
+from simulator.engines import reference as engine
+from simulator.engines.timeline import Timeline
+from simulator.lowering.lower import lower
+from simulator.results import gantt_plots
+from simulator.results.figures import byte_unit, figures, save, time_unit, without_markup
+from simulator.results.gantt_plots import (
     KIND_COLORS,
     MOST_NUMBERED,
     gantt,
@@ -28,9 +32,8 @@ from simulator.gantt_plots import (
     shade,
     visible_widths,
 )
-from simulator.lowering import lower
-from simulator.memory import CATEGORIES, DeviceMemory
-from simulator.memory_plots import (
+from simulator.results.memory import CATEGORIES, DeviceMemory
+from simulator.results.memory_plots import (
     CATEGORY_COLORS,
     capacity_in_view,
     memory_figure,
@@ -38,10 +41,9 @@ from simulator.memory_plots import (
     peak_rows,
     shown_devices,
 )
-from simulator.ops import OpKind
-from simulator.schedule_text import from_text
 from simulator.schedules import build_schedule, schedule_families
-from simulator.timeline import Timeline
+from simulator.schedules.ops import OpKind
+from simulator.schedules.text import from_text
 from tests.drawings import drawing
 from tests.layout import LEAST_LIGHTNESS, assert_readable, lightness
 from tests.records import Recorded

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from simulator.prediction import (
+from simulator.training.prediction import (
     PREDICTION_RULES,
     ROUNDINGS,
     Array,

@@ -1,4 +1,4 @@
-"""Tests of `simulator.recurrence`: the compiled twin of the engine, single and batched."""
+"""Tests of `simulator.engines.recurrence`: the compiled twin of the engine, single and batched."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import DeadlockError, Op, Program, build_schedule, given_costs, lower, recurrence
-from simulator import engine as simpy_engine
-from simulator.schedule import ScheduleError, from_lists
+from simulator import (
+    DeadlockError,
+    Op,
+    Program,
+    build_schedule,
+    given_costs,
+    lower,
+)
+from simulator.engines import recurrence
+from simulator.engines import reference as simpy_engine
+from simulator.schedules.schedule import ScheduleError, from_lists
 from tests.simulator.strategies import B, F, bits, programs
 
 

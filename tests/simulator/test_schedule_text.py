@@ -1,4 +1,4 @@
-"""Tests of `simulator.schedule_text`: text lines and the CSV of torch, both ways."""
+"""Tests of `simulator.schedules.text`: text lines and the CSV of torch, both ways."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from simulator import (
     given_costs,
     lower,
     read_schedule,
-    recurrence,
     to_text,
     to_torch_csv,
 )
-from simulator import engine as simpy_engine
+from simulator.engines import recurrence
+from simulator.engines import reference as simpy_engine
 from tests.simulator.strategies import schedules
 
 

@@ -24,11 +24,11 @@ from simulator import (
     check_schedule,
     given_costs,
     lower,
-    recurrence,
     schedule_families,
 )
-from simulator import engine as simpy_engine
-from simulator.schedule import check_size
+from simulator.engines import recurrence
+from simulator.engines import reference as simpy_engine
+from simulator.schedules.schedule import check_size
 from tests.records import assert_text
 
 GOLDEN = Path(__file__).parent / "golden" / "schedules"
@@ -376,7 +376,7 @@ def test_reference_cases(shared_data: Path, engine: str) -> None:
 def test_sizes_of_schedules_are_checked_before_any_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """67,108,864 ops are the most, a forward and a backward of each stage and micro-batch, and 150 bytes of memory an op."""
     memory = math.inf
-    monkeypatch.setattr("simulator.schedule._memory_bytes", lambda: memory)
+    monkeypatch.setattr("simulator.schedules.schedule._memory_bytes", lambda: memory)
     check_size(4096, 8192)
     with pytest.raises(ValueError, match=r"at most 67,108,864 ops: .* of 4096 stages and 8193 micro-batches are more"):
         check_size(4096, 8193)

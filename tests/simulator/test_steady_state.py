@@ -1,4 +1,4 @@
-"""Tests of `simulator.steady_state`: rates read off streams of known rate."""
+"""Tests of `simulator.results.steady_state`: rates read off streams of known rate."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import Plan, Problem, Stage, Timeline, build_program, recurrence, simulate
+from simulator import (
+    Plan,
+    Problem,
+    Stage,
+    Timeline,
+    build_program,
+    simulate,
+)
 from simulator import simulation as simulation_module
-from simulator.steady_state import steady_state
+from simulator.engines import recurrence
+from simulator.results.steady_state import steady_state
 from simulator.workloads.synthetic import chain
 from tests.simulator.strategies import chain_cluster, star_cluster
 

@@ -11,7 +11,7 @@ import pytest
 from hardware_profiles import load_accelerator
 from planners import iteration_lower_bound
 from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload, equal_microbatches, simulate
-from simulator.program import LaneKind
+from simulator.lowering.program import LaneKind
 from simulator.simulation import build_program, moved_bytes_per_sample
 from simulator.workloads.bert import bert
 from simulator.workloads.gpt import gpt, gpt2

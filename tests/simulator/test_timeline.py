@@ -1,4 +1,4 @@
-"""Tests of `simulator.timeline`: bubbles, peaks in flight and transfers read off a replay."""
+"""Tests of `simulator.engines.timeline`: bubbles, peaks in flight and transfers read off a replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import Bubble, Bucket, OpKind, Timeline, build_schedule, from_text, given_costs, lower
-from simulator.recurrence import replay
+from simulator.engines.recurrence import replay
 from tests.simulator.strategies import HandCosts, programs
 
 

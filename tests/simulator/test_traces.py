@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import recurrence
-from simulator.costs import given_costs
-from simulator.lowering import lower
-from simulator.memory import CATEGORIES, DeviceMemory
+from simulator.costs.given import given_costs
+from simulator.engines import recurrence
+from simulator.engines.timeline import LaneKind, Timeline, Transfers
+from simulator.lowering.lower import lower
+from simulator.results.memory import CATEGORIES, DeviceMemory
+from simulator.results.traces import chrome_trace, free_tracks, write_chrome_trace
 from simulator.schedules import build_schedule
-from simulator.timeline import LaneKind, Timeline, Transfers
-from simulator.traces import chrome_trace, free_tracks, write_chrome_trace
 
 
 def replayed(

@@ -26,7 +26,7 @@ from simulator import (
     to_text,
     unequal_schedule,
 )
-from simulator import engine as simpy_engine
+from simulator.engines import reference as simpy_engine
 from simulator.schedules.unequal import bounds_of
 from simulator.workloads.synthetic import uniform_chain
 

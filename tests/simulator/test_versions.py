@@ -9,14 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator import engine, recurrence
-from simulator.costs import given_costs
-from simulator.lowering import lower
-from simulator.ops import OpKind
-from simulator.prediction import PREDICTION_RULES
-from simulator.schedule_text import from_text
+from simulator.costs.given import given_costs
+from simulator.engines import recurrence
+from simulator.engines import reference as engine
+from simulator.lowering.lower import lower
+from simulator.results.versions import COPY_RULES, peak_in_flight, version_table
 from simulator.schedules import build_schedule
-from simulator.versions import COPY_RULES, peak_in_flight, version_table
+from simulator.schedules.ops import OpKind
+from simulator.schedules.text import from_text
+from simulator.training.prediction import PREDICTION_RULES
 
 F, B, U = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE
 SIZES = st.integers(1, 8)

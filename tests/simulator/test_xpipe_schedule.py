@@ -27,15 +27,15 @@ from simulator import (
     Timeline,
     build_schedule,
     check_schedule,
-    engine,
     given_costs,
     lower,
     microbatches_per_minibatch,
-    recurrence,
     repeated_minibatches,
     simulate,
     version_table,
 )
+from simulator.engines import recurrence
+from simulator.engines import reference as engine
 from simulator.workloads.synthetic import uniform_chain
 
 ENGINES = {"simpy": engine.replay, "recurrence": recurrence.replay}

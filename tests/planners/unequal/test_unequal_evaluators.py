@@ -18,8 +18,8 @@ from planners.unequal import (
     random_problem,
     replay,
 )
+from planners.unequal.chain_recurrence import backward_seconds, chain_profile, forward_seconds, makespan
 from planners.unequal.evaluators import MOST_PATIENCE, PATIENCE, TRIAL, Pace
-from planners.unequal.recurrence import backward_seconds, chain_profile, forward_seconds, makespan
 
 
 def constant_problem(

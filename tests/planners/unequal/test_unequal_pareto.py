@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planners.unequal import memory_use, pareto_front, random_problem
-from planners.unequal.recurrence import makespan
+from planners.unequal.chain_recurrence import makespan
 
 
 @pytest.mark.parametrize("recomputation", ["none", "always"])

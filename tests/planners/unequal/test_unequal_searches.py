@@ -29,9 +29,9 @@ from planners.unequal import (
     random_problem,
     tidgap,
 )
+from planners.unequal.chain_recurrence import makespan
 from planners.unequal.exact import exact_chain
 from planners.unequal.genetic import _Part
-from planners.unequal.recurrence import makespan
 
 
 def small_problem(seed: int, family: str, link_block: str, recomputation: str = "none") -> UnequalProblem:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.prediction import Array
 from simulator.training import Convolution, Dense, Network, convolutional, cross_entropy, perceptron
+from simulator.training.prediction import Array
 
 
 def smooth_sizes() -> dict[str, Network]:

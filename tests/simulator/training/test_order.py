@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.ops import OpKind
+from simulator.schedules.ops import OpKind
 from simulator.training import joined, repeated, training_order
 
 F, B, U = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.ops import OpKind
-from simulator.prediction import PREDICTION_RULES, PipeMare
+from simulator.results.versions import COPY_RULES, version_table
+from simulator.schedules.ops import OpKind
 from simulator.training import (
     Adam,
     DataSet,
@@ -32,7 +32,7 @@ from simulator.training import (
     train_seeds,
     training_order,
 )
-from simulator.versions import COPY_RULES, version_table
+from simulator.training.prediction import PREDICTION_RULES, PipeMare
 
 SETTINGS = TrainingSettings(batch=8, learning_rate=0.01)
 MINIBATCHES = 18

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from simulator import OpKind, Timeline, simulate
+from simulator.results.versions import version_table
 from simulator.training import DataSet, MomentumSGD, TrainingSettings, perceptron, train, training_order
 from simulator.training.networks import cross_entropy
-from simulator.versions import version_table
 from tests.simulator.test_pipedream_runtime import plan_of, problem_of
 
 SETTINGS = TrainingSettings(batch=8, learning_rate=0.05, evaluate_every=10)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.layers import Workload
 from simulator.workloads.alexnet import alexnet
+from simulator.workloads.layers import Workload
 from simulator.workloads.resnet import resnet, resnet50
 from simulator.workloads.vgg import vgg, vgg16
 

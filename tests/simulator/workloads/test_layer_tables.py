@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from simulator.layers import Workload
 from simulator.workloads.alexnet import alexnet
 from simulator.workloads.bert import bert
 from simulator.workloads.gnmt import gnmt
 from simulator.workloads.gpt import gpt
+from simulator.workloads.layers import Workload
 from simulator.workloads.llama import llama
 from simulator.workloads.registry import load_workload
 from simulator.workloads.resnet import resnet

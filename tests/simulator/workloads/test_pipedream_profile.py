@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.layers import Workload
 from simulator.workloads.alexnet import alexnet
+from simulator.workloads.layers import Workload
 from simulator.workloads.pipedream_profile import ProfileFormatError, read_profile
 from simulator.workloads.resnet import resnet50
 from simulator.workloads.vgg import vgg16

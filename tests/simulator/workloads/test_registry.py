@@ -9,8 +9,8 @@ from pathlib import Path
 import networkx
 import pytest
 
-from simulator.layers import LAYER_KINDS, Workload
 from simulator.workloads import registry
+from simulator.workloads.layers import LAYER_KINDS, Workload
 from simulator.workloads.registry import WORKLOADS, load_workload, workload_from_spec, workload_names
 from simulator.workloads.vgg import vgg16
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.layers import Workload
 from simulator.workloads.bert import bert, bert_base, bert_large
 from simulator.workloads.gpt import gpt, gpt2, gpt2_large, gpt2_medium, gpt2_xl, gpt3_175b, gpt_14
+from simulator.workloads.layers import Workload
 from simulator.workloads.llama import llama
 
 

@@ -1,0 +1,1 @@
+"""BaPipe: its explorer of schedules and balanced partitions."""

@@ -1,0 +1,436 @@
+"""BaPipe's explorer (arXiv 2012.12544): schedule x balanced partition x number of micro-batches, judged by simulation.
+
+The search, as the reference notes reconstruct it:
+1. for every number of micro-batches, the inter-layer partition with the fastest slowest stage (`minimax_cuts`, `filled_cuts`);
+2. where a cut's transfer takes longer than a stage's forward, the same over coarse layers (`coarse_points`); and where layers do
+   not stream, the partition that weighs stages and transfers together, which all planners share (`fastest_cuts`);
+3. for every schedule that the hardware can run: 1F1B-AS and FBP-AS on boards that stream, 1F1B-SNO where transfers block, 1F1B-SO
+   and 1F1B (SNO's order and memory, but overlapped) where they do not, the best number of micro-batches; where none fits, the
+   fullest stage hands layers to a neighbour at the least cost;
+4. beside them PipeDream's partition (replicas included) under the same schedules, PipeDream's own synchronous plan, uniform GPipe
+   and data parallelism, so that the answer is never slower than one of these;
+5. the first few of the ranking, and the plans of the other methods, replayed on SimPy, contention included; the fastest wins.
+Intra-layer fractions change the network itself and are an analysis of their own (`planners.bapipe.intra_layer`).
+
+BaPipe chooses the schedule by a rule of thumb; `explore` records what the rule would take and where the simulation disagrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import FieldProgrammableGateArray
+from planners.partitioning.balanced_partition import (
+    balanced_cuts,
+    coarse_points,
+    fastest_cuts,
+    ideal_stage_seconds,
+    straight_costs,
+)
+from planners.partitioning.tight_memory import tight_plan
+from planners.pipedream.partitioner import partition
+from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table
+from planners.pipedream.planner import inapplicable as no_tree
+from planners.search.candidates import closest_to_fit, device_choices, microbatch_counts, stage_devices, straight_plan
+from planners.search.evaluator import Evaluator, Planner, Request, Score, fitting
+from planners.straight.baselines import DataParallel, UniformLayers, boundary_moves
+from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatches, schedule_families
+
+FloatArray = NDArray[np.float64]
+Layers = NDArray[np.int64]
+"""Indices of the layers of a stage."""
+
+PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
+"""How a pipeline of whole layers, one device a stage, is cut."""
+
+STREAMED = ("1f1b-as", "fbp-as")
+CONFIRMED = 4
+"""Plans of the ranking that are replayed on the reference engine."""
+
+CLEAR_DIFFERENCE = 0.01
+"""The rule and the simulation disagree where the rule's plan is slower than the best by more than this part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan of the search: where it comes from, its score, and its seconds on SimPy where it was confirmed."""
+
+    origin: str
+    plan: Plan
+    score: Score
+    confirmed_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Iteration seconds: confirmed ones where there are any."""
+        return self.score.iteration_seconds if self.confirmed_seconds is None else self.confirmed_seconds
+
+    @property
+    def balanced(self) -> bool:
+        """Whether it is a pipeline of whole layers, one device a stage, cut by one of PARTITIONS."""
+        return self.origin.startswith(PARTITIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOfThumb:
+    """What BaPipe's rule chooses for the inter-layer partition, without simulation.
+
+    reason: the condition that decided; formula_seconds: of the schedule's row in the paper's table, with F and B of the slowest
+        stage and SR of the slowest cut
+    candidate: the same plan, simulated
+    """
+
+    schedule: str
+    reason: str
+    formula_seconds: float
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """The whole search: every candidate that fits, the best one, and the rule's choice."""
+
+    best: Candidate
+    candidates: tuple[Candidate, ...]
+    rule: RuleOfThumb
+
+    @property
+    def disagreement(self) -> str:
+        """One line where the simulation finds clearly better than the rule or refuses its plan, else empty."""
+        rule, best = self.rule, self.best
+        if not rule.candidate.score.fits:
+            return (
+                f"rule: {rule.schedule} ({rule.reason}); simulation: it does not fit, "
+                f"best is {best.plan.schedule} {best.plan.notation}, {best.origin}"
+            )
+        excess = rule.candidate.seconds / best.seconds - 1.0
+        if excess <= CLEAR_DIFFERENCE:
+            return ""
+        return (
+            f"rule: {rule.schedule} ({rule.reason}), {rule.candidate.seconds:.4g} s; simulation: {best.plan.schedule} "
+            f"{best.plan.notation}, {best.origin}, {best.seconds:.4g} s (the rule's plan takes {excess:.0%} longer)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BaPipe:
+    """BaPipe's explorer as a planner; the answer is never slower on SimPy than the other methods' plans that it contains."""
+
+    request: Request = field(default_factory=Request)
+    name: str = "bapipe"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best plan that fits; InfeasiblePlanError if none does."""
+        return _Search(problem, evaluate, rng, self.request, self.name).ranking()[0].plan
+
+
+def streams(problem: Problem) -> bool:
+    """Whether every device streams results while it computes (an asynchronous accelerator in BaPipe's words)."""
+    return all(isinstance(device, FieldProgrammableGateArray) for device in problem.cluster.devices)
+
+
+def schedules(problem: Problem, request: Request) -> tuple[str, ...]:
+    """Families that the problem's hardware can run, BaPipe's own first; the requested one alone if there is one."""
+    if request.schedule is not None:
+        return (request.schedule,)
+    if streams(problem):
+        return STREAMED
+    return {
+        "send-blocking": ("1f1b-sno",),
+        "both-blocking": ("1f1b",),
+    }.get(problem.communication, ("1f1b-so", "1f1b"))
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why BaPipe cannot plan a problem under a requested schedule, or None."""
+    wanted = request.schedule
+    if wanted is None:
+        return None
+    family = schedule_families()[wanted]
+    if not family.flush or "chunks" in family.options:
+        return f"BaPipe's schedules are flushed, with one stage a device; schedule {wanted!r} is not that"
+    if wanted in STREAMED and not streams(problem):
+        return f"schedule {wanted!r} needs accelerators that stream results while they compute (FPGAs)"
+    own = family.communications
+    if wanted not in STREAMED and own and wanted == "1f1b-so" and problem.communication.endswith("blocking"):
+        return f"schedule {wanted!r} overlaps transfers; the problem's communication is {problem.communication}"
+    return None
+
+
+def explore(
+    problem: Problem,
+    evaluate: Evaluator,
+    rng: np.random.Generator,
+    request: Request | None = None,
+    name: str = "bapipe",
+) -> Exploration:
+    """Search, confirm and compare with the rule of thumb; InfeasiblePlanError, with numbers, if no plan fits."""
+    search = _Search(problem, evaluate, rng, request or Request(), name)
+    ranking = search.ranking()
+    return Exploration(ranking[0], ranking, search.rule_of_thumb())
+
+
+FLUSHED_PIPEDREAM = "PipeDream's synchronous plan"
+OTHER_METHODS = ("uniform layers", FLUSHED_PIPEDREAM, "data parallelism")
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One search; everything that it remembers is the evaluator's."""
+
+    problem: Problem
+    evaluate: Evaluator
+    rng: np.random.Generator
+    request: Request
+    name: str
+
+    def ranking(self) -> tuple[Candidate, ...]:
+        """Every candidate that fits, confirmed ones first, each part by rising seconds (of equals less memory first)."""
+        methods = list(self.of_other_methods())
+        flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
+        found = [
+            one
+            for one in (*self.pipelines(self._partitions_of_pipedream(flushed)), *methods)
+            if self.request.stages in (None, len(one.plan.stages))
+        ]
+        if not any(one.score.fits for one in found):
+            found.extend(self._tight())
+        fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
+        ranked = sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
+        confirmed: list[Candidate] = []
+        others: list[Candidate] = []
+        for one in ranked:
+            if len(confirmed) < CONFIRMED or one.origin in OTHER_METHODS:
+                replayed = self.confirm(one)
+                if replayed is not None:
+                    confirmed.append(replayed)
+            else:
+                others.append(one)
+        if not confirmed:
+            raise InfeasiblePlanError(
+                f"planner {self.name!r} finds no plan that fits once transfers queue on shared links: {len(found)} were tried"
+            )
+        return (*sorted(confirmed, key=lambda one: (one.seconds, one.score.peak_bytes)), *others)
+
+    def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
+        """The best micro-batches of every schedule x partition, PipeDream's `partitions` among them."""
+        for origin, order in self._orders():
+            counts = microbatch_counts(self.problem, self.request, len(order))
+            for rule in PARTITIONS:
+                cut = [(count, cuts) for count in counts if (cuts := self.cuts(order, count, rule)) is not None]
+                for schedule in schedules(self.problem, self.request) if cut else ():
+                    plans = [
+                        straight_plan(self.name, self.problem, schedule, cuts, order, count) for count, cuts in cut
+                    ]
+                    yield from self._fitted(rule + origin, closest_to_fit(plans, self.evaluate))
+        for schedule in schedules(self.problem, self.request):
+            for stages in partitions:
+                counts = microbatch_counts(self.problem, self.request, len(stages))
+                plans = [self._plan(schedule, stages, count) for count in counts]
+                yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
+
+    def _tight(self) -> Iterator[Candidate]:
+        """Pipelines that fit, whatever their balance."""
+        for schedule in schedules(self.problem, self.request):
+            for origin, devices in self._orders():
+                counts = microbatch_counts(self.problem, self.request, len(devices))
+                plan = tight_plan(self.name, self.evaluate, schedule, devices, counts)
+                if plan is not None:
+                    yield self._candidate(f"memory first{origin}", plan)
+
+    def of_other_methods(self) -> Iterator[Candidate]:
+        """The plans of uniform GPipe, PipeDream run synchronously, and data parallelism, where they exist."""
+        others: list[tuple[str, Planner]] = [("uniform layers", UniformLayers(self.request))]
+        if no_tree(self.problem) is None:
+            others.append((FLUSHED_PIPEDREAM, PipeDreamFlush(self.request)))
+        others.append(("data parallelism", DataParallel(self.request)))
+        for origin, planner in others:
+            try:
+                plan = planner(self.problem, self.evaluate, self.rng)
+            except InfeasiblePlanError:
+                continue  # that method has no plan, this one may
+            yield self._candidate(origin, replace(plan, planner=self.name))
+
+    def confirm(self, one: Candidate) -> Candidate | None:
+        """The candidate with its seconds on SimPy where the problem has contention; None if it does not fit there."""
+        score = self.evaluate.on_reference(one.plan)
+        return replace(one, confirmed_seconds=score.iteration_seconds) if score.fits else None
+
+    # ---- partitions ----
+
+    def _orders(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Devices of the stages: in the cluster's order, from its other end where devices differ, and on some of them only."""
+        choices = device_choices(self.problem, self.evaluate.layer_costs)
+        for devices in choices:
+            label = "" if devices == choices[0] else f", {len(devices)} devices"
+            yield label, stage_devices(self.problem, "1f1b", self.request, devices)
+            if len(choices) > 1:
+                yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])
+
+    def cuts(self, devices: tuple[int, ...], count: int, rule: str) -> list[int] | None:
+        """Cuts by one of PARTITIONS; None where it is not called for, or cuts as the inter-layer partition does."""
+        problem, stages, costs = self.problem, len(devices), self.evaluate.layer_costs
+        layers, samples = len(problem.workload), -(-problem.batch // count)
+        cuts = balanced_cuts(costs, range(layers + 1), devices, samples)
+        if rule == "inter-layer":
+            return cuts
+        if stages == 1:
+            return None
+        if rule == "coarse-grained":
+            transfers = self.transfer_seconds(devices, samples)
+            allowed = self.forward_seconds(devices, samples)
+            if max(transfers[cut] for cut in cuts) <= allowed:
+                return None
+            other = balanced_cuts(costs, coarse_points(transfers, stages, allowed), devices, samples)
+        else:
+            if any(costs.streams(device) for device in devices):
+                return None
+            found = fastest_cuts(straight_costs(costs, devices, samples, alternating=True), count)
+            other = list(found[0][1])
+        return None if other == cuts else other
+
+    def forward_seconds(self, devices: Sequence[int], samples: int) -> float:
+        """Forward seconds of an ideally balanced stage: what BaPipe allows a transfer."""
+        costs, layers = self.evaluate.layer_costs, np.arange(len(self.problem.workload), dtype=np.int64)
+        return ideal_stage_seconds([costs.stage_seconds(device, layers, samples, "forward") for device in devices])
+
+    def transfer_seconds(self, devices: Sequence[int], samples: int) -> FloatArray:
+        """Seconds of a micro-batch over each cut on the slowest link between neighbours, float64 [layers + 1]."""
+        cluster = self.problem.cluster
+        sizes = self.problem.workload.cut_elements() * self.problem.element_bytes * samples
+        rates = [cluster.point_to_point(one, two) for one, two in pairwise(devices)]
+        if not rates:
+            return np.zeros(len(sizes))
+        return np.asarray(np.max([latency + sizes / bandwidth for latency, bandwidth in rates], axis=0))
+
+    def _partitions_of_pipedream(self, flushed: Sequence[Candidate]) -> list[tuple[Stage, ...]]:
+        """Stages of PipeDream's partitions, replicas included: those of its plan, and those that it finds without a memory limit.
+
+        Its own limit counts weight versions, which flushed schedules do not keep; here the replay decides what fits.
+        """
+        problem = self.problem
+        found = [one.plan.stages for one in flushed]
+        if no_tree(problem) is None:
+            share = max(equal_microbatches(problem.batch, min(len(problem.cluster.devices), problem.batch)))
+            table = problem_table(problem, self.evaluate, share)
+            for view in cluster_views(problem):
+                free = partition(table, view.workers, view.bandwidths, collective_bandwidths=view.collective_bandwidths)
+                found.append(place_stages(free, view.components))
+        return [stages for stages in dict.fromkeys(found) if len(stages) > 1]
+
+    # ---- plans ----
+
+    def _plan(self, schedule: str, stages: tuple[Stage, ...], count: int) -> Plan:
+        return Plan(self.name, schedule, stages, equal_microbatches(self.problem.batch, count))
+
+    def _candidate(self, origin: str, plan: Plan) -> Candidate:
+        return Candidate(origin, plan, self.evaluate(plan))
+
+    def _fitted(self, origin: str, plan: Plan) -> Iterator[Candidate]:
+        """The plan, and where it does not fit what becomes of it when layers move."""
+        yield self._candidate(origin, plan)
+        if not self.evaluate(plan).fits and len(plan.stages) > 1:
+            yield self._candidate(f"{origin}, memory-tuned", self._relieved(plan))
+
+    def _relieved(self, plan: Plan) -> Plan:
+        """The fullest stage hands boundary layers to a neighbour while the memory that is missing shrinks, at the least cost."""
+        devices = [stage.devices[0] for stage in plan.stages]
+        layers = len(self.problem.workload)
+        while not (score := self.evaluate(plan)).fits:
+            cuts = [stage.layers[0] for stage in plan.stages[1:]]
+            size = len(plan.stages[devices.index(score.device)].layers)
+            moves = boundary_moves(cuts, layers, devices.index(score.device))
+            # One layer, two, four, …: enough to find a move, few enough to replay.
+            chosen = [
+                moves[2 * (given - 1) + side]
+                for given in _powers(size - 1)
+                for side in (0, 1)
+                if 2 * (given - 1) + side < len(moves)
+            ]
+            tried = [
+                straight_plan(self.name, self.problem, plan.schedule, moved, devices, len(plan.microbatches))
+                for moved in chosen
+            ]
+            better = min(tried, key=lambda one: self.evaluate(one).key, default=plan)
+            if self.evaluate(better).key >= score.key:
+                break
+            plan = better
+        return plan
+
+    # ---- the rule of thumb ----
+
+    def rule_of_thumb(self) -> RuleOfThumb:
+        """BaPipe's choice by formula: schedule from what memory and links permit, micro-batches with the least formula time."""
+        problem, costs = self.problem, self.evaluate.layer_costs
+        devices = stage_devices(problem, "1f1b", self.request)
+        chosen: tuple[float, str, str, int, list[int]] | None = None
+        for count in microbatch_counts(problem, self.request, len(devices)):
+            cuts = self.cuts(devices, count, "inter-layer") or []
+            samples = -(-problem.batch // count)
+            bounds = [0, *cuts, len(problem.workload)]
+            held = [np.arange(one, two, dtype=np.int64) for one, two in pairwise(bounds)]
+            passes = [
+                (costs.stage_seconds(d, h, samples, "forward"), costs.stage_seconds(d, h, samples, "backward"))
+                for d, h in zip(devices, held, strict=True)
+            ]
+            forward, backward = max(passes, key=sum)
+            transfers = self.transfer_seconds(devices, samples)
+            sending = max((float(transfers[cut]) for cut in cuts), default=0.0)
+            schedule, reason = self._by_rule(held, devices, samples, count, forward, sending)
+            seconds = formula_seconds(schedule, len(devices), count, forward, backward, sending)
+            if chosen is None or seconds < chosen[0]:
+                chosen = seconds, schedule, reason, count, cuts
+        if chosen is None:
+            raise ValueError("a rule needs at least one number of micro-batches, got none")
+        seconds, schedule, reason, count, cuts = chosen
+        plan = straight_plan(self.name, problem, schedule, cuts, devices, count)
+        simulated = self._candidate("rule of thumb", plan)
+        return RuleOfThumb(schedule, reason, seconds, self.confirm(simulated) or simulated)
+
+    def _by_rule(
+        self, held: list[Layers], devices: Sequence[int], samples: int, count: int, forward: float, sending: float
+    ) -> tuple[str, str]:
+        if self.request.schedule is not None:
+            return self.request.schedule, "requested"
+        fits = all(
+            self._doubled_bytes(layers, len(devices) - stage, samples, count)
+            <= self.problem.cluster.devices[device].memory_bytes
+            for stage, (layers, device) in enumerate(zip(held, devices, strict=True))
+        )
+        if streams(self.problem):
+            if sending > forward and fits:
+                return "fbp-as", "bandwidth is tight: a/F exceeds the link"
+            return "1f1b-as", "the link keeps up with a/F" if fits else "memory is tight"
+        if self.problem.communication.endswith("blocking"):
+            return "1f1b-sno", "transfers do not overlap"
+        return ("1f1b-so", "2(N-i+1)·a fits") if fits else ("1f1b-sno", "2(N-i+1)·a does not fit")
+
+    def _doubled_bytes(self, layers: Layers, behind: int, samples: int, count: int) -> float:
+        """Bytes of a stage that keeps 2(N-i+1) micro-batches: weights, gradients, optimizer and features."""
+        costs, problem = self.evaluate.layer_costs, self.problem
+        weights = costs.weight_elements(layers.tolist()) * problem.state_bytes
+        return weights + min(2 * behind, count) * samples * float(costs.stashed_bytes[layers].sum())
+
+
+def formula_seconds(
+    schedule: str, stages: int, microbatches: int, forward: float, backward: float, sending: float
+) -> float:
+    """Mini-batch seconds of BaPipe's table; families that it does not list are taken as 1F1B without communication.
+
+    forward, backward: F and B of a stage; sending: SR, one transfer
+    """
+    basis = (microbatches + stages - 1) * (forward + backward)
+    if schedule == "1f1b-sno":
+        return basis + 2.0 * sending * (microbatches + stages - 2)
+    if schedule == "1f1b-so":
+        return basis + 2.0 * sending * (stages - 1)
+    return basis
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(most.bit_length())]

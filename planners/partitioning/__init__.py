@@ -1,0 +1,1 @@
+"""Partitioning: the search for cuts that planners share, balanced in seconds or within memory."""

@@ -1,0 +1,120 @@
+"""Tight memory: cuts that fit where those that a planner prefers do not.
+
+What a stage holds is known before a replay but for the buffers of transfers: its weights, and the activations of the
+micro-batches that its schedule keeps in flight. The partition search leaves out what cannot fit by that rule; a replay decides
+about the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.partitioning.balanced_partition import PartitionCosts, fastest_cuts, straight_costs
+from planners.search.candidates import straight_plan
+from planners.search.evaluator import Evaluator
+from simulator import InfeasiblePlanError, OpKind, Plan, Schedule, ScheduleError, build_program, schedule_families
+
+PlanOf = Callable[[Sequence[int]], Plan]
+"""Cuts -> the plan with these cuts."""
+
+ROUNDS = 4
+"""How often cuts are sought again with less memory where the replay of the last ones needs more than there is."""
+
+EXHAUSTIVE = 300
+"""Partitions that are replayed one by one where all cuts by the rule do not fit."""
+
+
+def in_flight(schedule: Schedule) -> tuple[NDArray[np.int64], ...]:
+    """Micro-batches that the stages of each device have run forward and not yet backward, int64 [moments, chunks].
+
+    Moments are the starts of forwards, when most is held.
+    """
+    found = []
+    for begin, end in pairwise(schedule.offsets.tolist()):
+        kind, stage = schedule.kind[begin:end], schedule.stage[begin:end]
+        change = np.where(kind == OpKind.FORWARD, 1, 0)
+        change[(kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)] = -1
+        counts = np.cumsum(np.where(stage[:, None] == np.unique(stage)[None, :], change[:, None], 0), axis=0)
+        found.append(counts[kind == OpKind.FORWARD])
+    return tuple(found)
+
+
+def cuts_within(costs: PartitionCosts) -> Iterator[tuple[int, ...]]:
+    """Every partition whose stages end where memory permits, in the order of its cuts."""
+    stages, layers = len(costs.kind), costs.layers
+    furthest = np.full((stages, layers + 1), layers) if costs.furthest is None else costs.furthest
+
+    def behind(cuts: tuple[int, ...], begin: int) -> Iterator[tuple[int, ...]]:
+        stage = len(cuts)
+        if stage == stages - 1:
+            if begin < layers <= furthest[stage, begin]:
+                yield cuts
+            return
+        for end in range(begin + 1, int(furthest[stage, begin]) + 1):
+            yield from behind((*cuts, end), end)
+
+    return behind((), 0)
+
+
+def tight_plan(
+    planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[int], counts: Sequence[int]
+) -> Plan | None:
+    """The fastest straight pipeline on `devices` that fits, of those found for each number of micro-batches; None if none is.
+
+    All partitions are tried where they are EXHAUSTIVE or fewer.
+    """
+    found = [_tight(planner, evaluate, schedule, devices, count) for count in counts]
+    fitting = [plan for plan in found if plan is not None]
+    return min(fitting, key=lambda plan: evaluate(plan).key, default=None)
+
+
+def _tight(planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[int], count: int) -> Plan | None:
+    problem, stages = evaluate.problem, len(devices)
+
+    def plan_of(cuts: Sequence[int]) -> Plan:
+        return straight_plan(planner, problem, schedule, cuts, devices, count)
+
+    try:
+        held = _most_held(evaluate, plan_of(range(1, stages)))
+    except (InfeasiblePlanError, ScheduleError):
+        return None  # the schedule does not run with so many micro-batches
+    samples, spare = -(-problem.batch // count), [0.0] * stages
+    samples_held = (held * samples).tolist()
+    costs = straight_costs(evaluate.layer_costs, devices, samples, alternating=True, in_flight=samples_held)
+    tried = costs
+    for _ in range(ROUNDS):
+        best = fastest_cuts(tried, count)
+        if not best:
+            break
+        score = evaluate(plan_of(best[0][1]))
+        if score.fits:
+            return plan_of(best[0][1])
+        for stage, device in enumerate(devices):
+            spare[stage] += (score.peak_bytes - score.capacity_bytes) * (device == score.device)
+        tried = straight_costs(
+            evaluate.layer_costs, devices, samples, alternating=True, in_flight=samples_held, spare=spare
+        )
+    return fitting_cuts(costs, evaluate, plan_of)
+
+
+def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) -> Plan | None:
+    """The first plan that fits of all partitions that memory permits, where they are EXHAUSTIVE or fewer."""
+    every = list(islice(cuts_within(costs), EXHAUSTIVE + 1))
+    if len(every) > EXHAUSTIVE:
+        return None
+    return next((plan for plan in map(plan_of, every) if evaluate(plan).fits), None)
+
+
+def _most_held(evaluate: Evaluator, plan: Plan) -> NDArray[np.int64]:
+    """Most micro-batches whose activations each stage of a plan holds at once, int64 [stages]; 1 where lanes run side by side."""
+    most = np.ones(len(plan.stages), dtype=np.int64)
+    if schedule_families()[plan.schedule].lanes:
+        return most
+    _, schedule, _ = build_program(evaluate.problem, plan, evaluate.layer_costs)
+    for (begin, end), counts in zip(pairwise(schedule.offsets.tolist()), in_flight(schedule), strict=True):
+        most[np.unique(schedule.stage[begin:end])] = counts.max(axis=0)
+    return most

@@ -1,0 +1,1 @@
+"""PipeDream: its partitioner, flushed and asynchronous."""

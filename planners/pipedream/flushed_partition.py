@@ -1,0 +1,202 @@
+"""Partition for a flushed pipeline whose replicas split every micro-batch, by the memory that its own schedule takes.
+
+PipeDream's cost, the seconds of the slowest stage or transfer, with the memory of one version of the weights and of the
+micro-batches that a flushed schedule has in flight. That number depends on the stages behind a stage, which the dynamic
+program from the input does not know; here it runs from the output, and its value is the fewest devices:
+
+    fewest(i, k) = min over j of  devices(i..j as the k-th stage from the end) + fewest(j, k - 1)
+
+where devices() is the least number of replicas with which the stage meets both a limit on its seconds and the memory. The
+least limit for which fewest(start, k) is within the devices, for some k, is found by bisection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.pipedream.kernels import RING, Floats, Integers, held_copies, synchronization_seconds
+from planners.pipedream.state_table import StateTable
+from simulator import kernel
+
+PRECISION = 1e-3
+"""Relative width at which the bisection of the slowest stage's seconds ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedStage:
+    """A stage: states [start, stop) on so many replicas."""
+
+    start: int
+    stop: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedPipeline:
+    """What the partition must serve.
+
+    devices: of the cluster
+    samples, microbatches: of one micro-batch; and how many there are before the flush
+    in_flight: micro-batches that the k-th stage from the end has in flight at most, [k - 1]
+    memory_bytes: capacity of a device
+    weight_copies: the weights, their gradients and the optimizer's state, in copies of the weights
+    recompute: a stage keeps its input of each micro-batch in flight, and the stash of one
+    bandwidth, collective_bandwidth: bytes a second of the slowest links, point to point and in an all-reduce
+    """
+
+    devices: int
+    samples: int
+    microbatches: int
+    in_flight: tuple[int, ...]
+    memory_bytes: float
+    weight_copies: float
+    recompute: bool
+    bandwidth: float
+    collective_bandwidth: float
+
+
+def flushed_partition(table: StateTable, pipeline: FlushedPipeline) -> tuple[FlushedStage, ...] | None:
+    """The partition with the fastest slowest stage, of these the one with fewest stages; None if none fits into memory.
+
+    table: the network's costs at one micro-batch
+    """
+    found = _within(table, pipeline, inf)
+    if found is None:
+        return None
+    stages, seconds = found
+    least = 0.0
+    while seconds - least > PRECISION * seconds:
+        middle = (least + seconds) / 2
+        faster = _within(table, pipeline, middle)
+        if faster is None:
+            least = middle
+        else:
+            stages, seconds = faster[0], min(middle, faster[1])
+    return stages
+
+
+def _within(
+    table: StateTable, pipeline: FlushedPipeline, limit: float
+) -> tuple[tuple[FlushedStage, ...], float] | None:
+    """Stages that are no slower than `limit` and fit, and the seconds of the slowest; None if there are none."""
+    fewest, following = _fewest_devices(
+        table.seconds,
+        table.parameter_bytes,
+        table.copy_bytes,
+        table.stash_bytes,
+        table.output_bytes,
+        table.states.predecessors,
+        table.states.offsets,
+        pipeline.devices,
+        pipeline.samples,
+        pipeline.microbatches,
+        np.array(pipeline.in_flight, dtype=np.int64),
+        pipeline.memory_bytes,
+        pipeline.weight_copies,
+        pipeline.recompute,
+        pipeline.bandwidth,
+        pipeline.collective_bandwidth,
+        limit,
+    )
+    counts = np.flatnonzero(fewest[:, 0] <= pipeline.devices)
+    if len(counts) == 0:
+        return None
+    stages: list[FlushedStage] = []
+    start = 0
+    for left in range(int(counts[0]), 0, -1):
+        stop = int(following[left, start])
+        stages.append(FlushedStage(start, stop, int(fewest[left, start] - fewest[left - 1, stop])))
+        start = stop
+    seconds = [_seconds(table, pipeline, stage) for stage in stages]
+    for _ in range(pipeline.devices - sum(stage.replicas for stage in stages)):
+        slowest = max(range(len(stages)), key=seconds.__getitem__)
+        helped = replace(stages[slowest], replicas=stages[slowest].replicas + 1)
+        if _seconds(table, pipeline, helped) >= seconds[slowest]:
+            break  # its all-reduce would take longer: the device stays idle
+        stages[slowest], seconds[slowest] = helped, _seconds(table, pipeline, helped)
+    sending = [2.0 * table.output_bytes[stage.start - 1] / pipeline.bandwidth for stage in stages[1:]]
+    return tuple(stages), float(max(*seconds, *sending, 0.0))
+
+
+def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: FlushedStage) -> float:
+    compute, parameters = (
+        float(totals[stage.stop - 1] - (totals[stage.start - 1] if stage.start > 0 else 0.0))
+        for totals in (table.seconds, table.parameter_bytes)
+    )
+    return float(
+        _microbatch_seconds(
+            compute,
+            parameters,
+            pipeline.samples,
+            pipeline.microbatches,
+            pipeline.collective_bandwidth,
+            stage.replicas,
+        )
+    )
+
+
+@kernel(error_model="numpy")
+def _microbatch_seconds(
+    compute: float, parameters: float, samples: int, microbatches: int, bandwidth: float, replicas: int
+) -> float:
+    """Seconds a micro-batch of one stage: its largest part's compute, and its share of the all-reduce before the flush."""
+    largest = -(-samples // replicas)
+    reduced = synchronization_seconds(RING, parameters, bandwidth, replicas)
+    return float(compute * largest / samples + reduced / microbatches)
+
+
+@kernel(error_model="numpy")
+def _fewest_devices(
+    seconds: Floats,
+    parameter_bytes: Floats,
+    copy_bytes: Floats,
+    stash_bytes: Floats,
+    output_bytes: Floats,
+    predecessors: Integers,
+    offsets: Integers,
+    devices: int,
+    samples: int,
+    microbatches: int,
+    in_flight: Integers,
+    memory: float,
+    weight_copies: float,
+    recompute: bool,
+    bandwidth: float,
+    collective_bandwidth: float,
+    limit: float,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """fewest [k, start]: devices for the states from `start` on in k stages (devices + 1: more); following: the first's end."""
+    states = len(seconds)
+    fewest = np.full((len(in_flight) + 1, states + 1), devices + 1)
+    following = np.zeros((len(in_flight) + 1, states + 1), dtype=np.int64)
+    fewest[0, states] = 0
+    for k in range(1, len(in_flight) + 1):
+        for last in range(states):
+            rest = fewest[k - 1, last + 1]
+            for position in range(offsets[last] - 1, offsets[last + 1]) if rest < devices else range(0):
+                start = predecessors[position] + 1 if position >= offsets[last] else 0
+                entry, stash, parameters, compute = 0.0, stash_bytes[last], parameter_bytes[last], seconds[last]
+                if start > 0:
+                    entry = output_bytes[start - 1]
+                    stash -= stash_bytes[start - 1]
+                    parameters -= parameter_bytes[start - 1]
+                    compute -= seconds[start - 1]
+                room = memory - weight_copies * (parameters + held_copies(copy_bytes, start, last))
+                if room < 0 or 2.0 * entry / bandwidth > limit:
+                    continue
+                kept = stash + in_flight[k - 1] * entry if recompute else in_flight[k - 1] * stash
+                for replicas in range(1, fewest[k, start] - rest):
+                    if kept * -(-samples // replicas) / samples > room:
+                        continue
+                    taken = _microbatch_seconds(
+                        compute, parameters, samples, microbatches, collective_bandwidth, replicas
+                    )
+                    if taken <= limit:
+                        fewest[k, start] = replicas + rest
+                        following[k, start] = last + 1
+                        break
+    return fewest, following

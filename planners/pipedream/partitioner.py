@@ -1,0 +1,472 @@
+"""PipeDream's partitioner: stages and replicas of the pipeline whose slowest stage is fastest.
+
+Symbols (SOSP 2019, section 3.1): level k joins m_k components of level k-1 by links of bandwidth B_k; level 0 is
+one device.
+T^k(i..j, m) = (1/m) max( A^{k-1}(i..j, m_{k-1}), synchronisation of W(i..j) over m at B_k )
+A^k(i..j, m) = min( T^k(i..j, m), min over s, m' of max( A^k(i..s, m-m'), 2 a_s / B_k, T^k(s+1..j, m') ) )
+Only the top level needs prefixes alone; a lower level needs every slice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from math import ceil, inf, isfinite, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.pipedream.kernels import (
+    BARRIER,
+    LITERAL,
+    RING,
+    SCRIPT,
+    solve_all_rows,
+    solve_row,
+    stage_seconds,
+    synchronization_seconds,
+)
+from planners.pipedream.state_table import StateTable
+from simulator import AntichainStates, InfeasiblePlanError
+
+VARIANTS = {"paper": RING, "barrier": BARRIER, "script": SCRIPT, "literal": LITERAL}
+
+_Context = tuple[int, Fraction]  # a level, and the workers downstream of one of its components
+
+
+class InfeasiblePartition(InfeasiblePlanError):
+    """No partition of the network fits into the devices' memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStage:
+    """A stage of one level: states [start, stop) on `workers` components of the level below."""
+
+    start: int
+    stop: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """A stage of the whole plan.
+
+    start, stop: its states [start, stop)
+    layers: indices of its layers in the workload
+    workers: replicas per level, lowest level first; their product is `replicas`
+    """
+
+    start: int
+    stop: int
+    layers: tuple[int, ...]
+    workers: tuple[int, ...]
+
+    @property
+    def replicas(self) -> int:
+        """Devices that hold a copy of the stage."""
+        return prod(self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchicalPartition:
+    """The best plan: its stages, from input to output, and what the search's own model says of it.
+
+    levels: the stages of each level, lowest first; those of a level refine those of the next one
+    slowest_stage_seconds: seconds a mini-batch in the steady state
+    data_parallel_seconds: seconds a mini-batch of plain data parallelism over all devices, by the same form
+    planning_seconds: wall-clock of the search, its kernels compiled
+    """
+
+    variant: str
+    workers_per_level: tuple[int, ...]
+    stages: tuple[PlannedStage, ...]
+    levels: tuple[tuple[LevelStage, ...], ...]
+    slowest_stage_seconds: float
+    one_device_seconds: float
+    data_parallel_seconds: float
+    planning_seconds: float
+
+    @property
+    def speedup_over_one(self) -> float:
+        """Throughput over that of one device."""
+        return self.one_device_seconds / self.slowest_stage_seconds
+
+    @property
+    def data_parallel_speedup_over_one(self) -> float:
+        """Throughput of plain data parallelism over that of one device."""
+        return self.one_device_seconds / self.data_parallel_seconds
+
+    @property
+    def speedup_over_dp(self) -> float:
+        """Throughput over that of plain data parallelism on as many devices."""
+        return self.data_parallel_seconds / self.slowest_stage_seconds
+
+
+def notation(partition: HierarchicalPartition) -> str:
+    """The papers' name of a plan: replicas of its stages (`15-1`; `16` is one stage), or `straight` if all are 1."""
+    replicas = [stage.replicas for stage in partition.stages]
+    if len(replicas) > 1 and all(count == 1 for count in replicas):
+        return "straight"
+    return "-".join(str(count) for count in replicas)
+
+
+def partition(
+    table: StateTable,
+    workers_per_level: Sequence[int],
+    bandwidths: Sequence[float],
+    *,
+    variant: str = "paper",
+    straight: bool = False,
+    memory_bytes: float | None = None,
+    activation_transfers: bool = True,
+    collective_bandwidths: Sequence[float] | None = None,
+    unversioned_copies: float = 1.0,
+    replicated_copies: float = 0.0,
+    recompute: bool = False,
+) -> HierarchicalPartition:
+    """The partition with the fastest slowest stage; every worker has a place in it.
+
+    workers_per_level: components that each level joins, lowest level first: (4, 4) is 4 servers of 4 devices
+    bandwidths: bytes a second of the links of each level, lowest first
+    variant: "paper", all-reduce by a ring, 2 (m-1)/m W/B, overlapped with compute; "barrier", the same ring after the
+        compute, while replicas wait for it; "script", PipeDream's published program, which adds 4 (m-1)/m W/B to it
+        and divides transfers by the replicas; "literal", the paper's form with 2 (m-1) W/B, as some notes of it print
+    straight: no stage has a second replica
+    memory_bytes: a device's capacity. Paper: as many weight versions and stashed mini-batches as PipeDream's
+        runtime keeps (1 + workers downstream / replicas, rounded up), and `unversioned_copies` of the weights for
+        gradients and optimizer, `replicated_copies` more on a stage with replicas on the lowest level. Script: its own
+        test, a level at a time, ceil(workers downstream / replicas) x (outputs + weights).
+    recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
+    activation_transfers: whether activations and their gradients take time between stages
+    collective_bandwidths: bytes a second that an all-reduce reaches on each level; `bandwidths` unless given
+    Raises ValueError for options outside these rules, InfeasiblePartition if no partition fits into memory.
+    """
+    _load_kernels()
+    began = time.perf_counter()
+    search = _Search(
+        table,
+        _checked_workers(workers_per_level),
+        _checked_bandwidths("bandwidths", bandwidths, len(workers_per_level)),
+        _checked_bandwidths(
+            "collective_bandwidths",
+            bandwidths if collective_bandwidths is None else collective_bandwidths,
+            len(workers_per_level),
+        ),
+        _checked_variant(variant),
+        straight,
+        activation_transfers,
+        _checked_memory(memory_bytes),
+        unversioned_copies,
+        replicated_copies,
+        recompute,
+    )
+    top = len(search.workers) - 1
+    states = len(table)
+    slowest, levels = search.expand(top, Fraction(0), 0, states)
+    if not isfinite(slowest):
+        what = "straight partition" if straight else "partition"
+        raise InfeasiblePartition(
+            f"a {what} of {states} states over {prod(search.workers)} workers must exist"
+            + (f" within {memory_bytes:.4g} bytes a device" if memory_bytes is not None else "")
+            + ", none does; use fewer workers, replicas or more memory"
+        )
+    return HierarchicalPartition(
+        variant=variant,
+        workers_per_level=search.workers,
+        stages=_flatten(table.states, levels),
+        levels=tuple(tuple(level) for level in levels),
+        slowest_stage_seconds=slowest,
+        one_device_seconds=table.one_device_seconds,
+        data_parallel_seconds=search.data_parallel_seconds(),
+        planning_seconds=time.perf_counter() - began,
+    )
+
+
+def plan_seconds(
+    table: StateTable,
+    levels: Sequence[Sequence[LevelStage]],
+    workers_per_level: Sequence[int],
+    bandwidths: Sequence[float],
+    *,
+    variant: str = "paper",
+    activation_transfers: bool = True,
+    collective_bandwidths: Sequence[float] | None = None,
+) -> float:
+    """Seconds of the slowest stage of a given plan, by the search's own cost functions; memory is not tested.
+
+    levels: as in `HierarchicalPartition.levels`, lowest first
+    """
+    collectives = bandwidths if collective_bandwidths is None else collective_bandwidths
+
+    def pipeline_seconds(level: int, start: int, stop: int) -> float:
+        if level < 0:
+            return _slice(table.seconds, start, stop)
+        below = workers_per_level[level - 1] if level > 0 else 1
+        links = (bandwidths[level], collectives[level], below)
+        return max(
+            stage_cost(
+                table,
+                stage,
+                pipeline_seconds(level - 1, stage.start, stage.stop),
+                *links,
+                first=stage.start == start,
+                variant=variant,
+                activation_transfers=activation_transfers,
+            )
+            for stage in levels[level]
+            if start <= stage.start < stop
+        )
+
+    return pipeline_seconds(len(levels) - 1, 0, len(table))
+
+
+def stage_cost(
+    table: StateTable,
+    stage: LevelStage,
+    inner_seconds: float,
+    bandwidth: float,
+    collective_bandwidth: float,
+    below: int,
+    *,
+    first: bool,
+    variant: str = "paper",
+    activation_transfers: bool = True,
+) -> float:
+    """Seconds a mini-batch of one stage of one level: its T, and the transfers that the form charges to it.
+
+    inner_seconds: seconds of its states on one component of the level
+    below: components that the level below joins, 1 on the lowest level (only the script's form looks at it)
+    first: whether the stage begins its pipeline; nothing is sent to it then
+    """
+    form = _checked_variant(variant)
+    parameters = _slice(table.parameter_bytes, stage.start, stage.stop)
+    divisor = below if first else 1
+    seconds = _one_stage_seconds(form, inner_seconds, parameters, collective_bandwidth, stage.workers, divisor)
+    if activation_transfers and not first:
+        seconds = max(seconds, _transfer_seconds(form, table, stage, bandwidth))
+    return seconds
+
+
+def _one_stage_seconds(
+    form: int, inner_seconds: float, parameter_bytes: float, bandwidth: float, replicas: int, below: int
+) -> float:
+    synchronization = synchronization_seconds(form, parameter_bytes, bandwidth, replicas)
+    if form == SCRIPT:
+        synchronization /= below
+    return float(stage_seconds(form, inner_seconds, synchronization, replicas))
+
+
+def _transfer_seconds(form: int, table: StateTable, stage: LevelStage, bandwidth: float) -> float:
+    if form != SCRIPT:
+        return float(2.0 * table.output_bytes[stage.start - 1] / bandwidth)
+    sent = table.augmented_output_bytes
+    seconds = float(2.0 * sent[stage.start - 1] / (bandwidth) / stage.workers)
+    if stage.stop < len(table):
+        seconds = max(seconds, float(2.0 * sent[stage.stop - 1] / (bandwidth) / stage.workers))
+    return seconds
+
+
+def _slice(totals: NDArray[np.float64], start: int, stop: int) -> float:
+    return float(totals[stop - 1] - (totals[start - 1] if start > 0 else 0.0))
+
+
+def _flatten(states: AntichainStates, levels: Sequence[Sequence[LevelStage]]) -> tuple[PlannedStage, ...]:
+    flat = []
+    placed = np.zeros(states.members.shape[1], dtype=np.bool_)
+    for stage in levels[0]:
+        workers = tuple(next(s.workers for s in level if s.start <= stage.start < s.stop) for level in levels)
+        # The script's form may cut at states that are not nested; like the script, the first stage takes the layer.
+        members = states.members[stage.stop - 1]
+        layers = tuple(int(layer) for layer in np.flatnonzero(members & ~placed))
+        placed |= members
+        flat.append(PlannedStage(stage.start, stage.stop, layers, workers))
+    return tuple(flat)
+
+
+@cache
+def _load_kernels() -> None:
+    """Compile the kernels, or load them from numba's cache, by a search over one state: seconds once, then nothing."""
+    one, nothing = np.ones((1, 1), dtype=np.bool_), np.zeros(1)
+    states = AntichainStates(one, one, one, np.zeros(0, dtype=np.int32), np.zeros(2, dtype=np.int64))
+    table = StateTable(states, nothing, nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing)
+    _Search(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0, 0.0, False).expand(1, Fraction(0), 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One search: its checked options, and the tables of lower levels, each computed when first needed."""
+
+    table: StateTable
+    workers: tuple[int, ...]
+    bandwidths: tuple[float, ...]
+    collective_bandwidths: tuple[float, ...]
+    form: int
+    straight: bool
+    transfers: bool
+    memory: float
+    unversioned_copies: float
+    replicated_copies: float
+    recompute: bool
+    _slices: dict[_Context, NDArray[np.float64]] = field(default_factory=dict)
+    _inner: dict[_Context, tuple[NDArray[np.float64], NDArray[np.int32]]] = field(default_factory=dict)
+
+    def expand(self, level: int, downstream: Fraction, start: int, stop: int) -> tuple[float, list[list[LevelStage]]]:
+        """Value and stages, a list a level up to this one, of the best pipeline over states [start, stop).
+
+        downstream: components downstream of the one that holds the slice, per replica of the stage it is in; the
+            mini-batches in flight depend on it, and with them the memory
+        """
+        workers = self.workers[level]
+        best = np.empty((stop, workers + 1))
+        split = np.empty((stop, workers + 1), dtype=np.int32)
+        last = np.empty_like(split)
+        scratch = np.empty_like(best)
+        arguments = (start, stop, *self._arguments(level, downstream), best, scratch, split, last)
+        solve_row(self.form, *arguments)
+        value = float(best[stop - 1, workers])
+        levels: list[list[LevelStage]] = [[] for _ in range(level + 1)]
+        if not isfinite(value):
+            return value, levels
+        end, total = stop - 1, workers
+        while end >= start:
+            cut, replicas = int(split[end, total]), int(last[end, total])
+            first = cut + 1 if cut >= 0 else start
+            levels[level].insert(0, LevelStage(first, end + 1, replicas))
+            if level > 0:
+                below = self._downstream(level, downstream, total, replicas)
+                _, refined = self.expand(level - 1, below, first, end + 1)
+                for kept, added in zip(levels, refined, strict=False):
+                    kept[:0] = added
+            end, total = first - 1, total - replicas
+        return value, levels
+
+    def data_parallel_seconds(self) -> float:
+        """Seconds of one stage over all workers of all levels."""
+        seconds = self.table.one_device_seconds
+        for level, workers in enumerate(self.workers):
+            seconds = _one_stage_seconds(
+                self.form,
+                seconds,
+                float(self.table.parameter_bytes[-1]),
+                self.collective_bandwidths[level],
+                workers,
+                self._below(level),
+            )
+        return seconds
+
+    def _below(self, level: int) -> int:
+        return self.workers[level - 1] if level > 0 else 1
+
+    def _downstream(self, level: int, downstream: Fraction, total: int, replicas: int) -> Fraction:
+        if not isfinite(self.memory) or self.form == SCRIPT:
+            return Fraction(0)
+        workers = self.workers[level]
+        per_replica = (workers - total + downstream * workers) / replicas
+        if level == 1:
+            # The lowest level rounds (M - m + d M) / m' up, and m' is whole: rounding d M up first changes nothing.
+            per_replica = Fraction(ceil(per_replica * self.workers[0]), self.workers[0])
+        return per_replica
+
+    def _arguments(self, level: int, downstream: Fraction) -> tuple[Any, ...]:
+        """The kernels' arguments that are the same for every row of a level."""
+        table = self.table
+        inner, context = self._contexts(level, downstream)
+        script = self.form == SCRIPT
+        return (
+            self.workers[level],
+            self._below(level),
+            self.straight,
+            self.transfers,
+            self.bandwidths[level],
+            self.collective_bandwidths[level],
+            table.seconds,
+            table.augmented_output_bytes if script else table.output_bytes,
+            table.parameter_bytes,
+            table.copy_bytes,
+            table.activation_bytes if script else table.stash_bytes,
+            table.states.predecessors,
+            table.states.offsets,
+            inner,
+            context,
+            self.memory,
+            isfinite(self.memory) and (script or level == 0),
+            downstream.numerator,
+            downstream.denominator,
+            self.unversioned_copies,
+            self.replicated_copies,
+            self.recompute,
+        )
+
+    def _contexts(self, level: int, downstream: Fraction) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Tables of the level below, by rising workers downstream, and which of them is for m' of m, at [m, m']."""
+        key = (level, downstream)
+        if key not in self._inner:
+            workers = self.workers[level]
+            context = np.zeros((workers + 1, workers + 1), dtype=np.int32)
+            if level == 0:
+                self._inner[key] = np.empty((1, 0, 0)), context
+            else:
+                cases = {
+                    (total, replicas): self._downstream(level, downstream, total, replicas)
+                    for total in range(1, workers + 1)
+                    for replicas in range(1, (1 if self.straight else total) + 1)
+                }
+                ordered = sorted(set(cases.values()))
+                for case, below in cases.items():
+                    context[case] = ordered.index(below)
+                tables = self._tables(level - 1, ordered)
+                changes = [not np.array_equal(one, other) for one, other in itertools.pairwise(tables)]
+                distinct = [
+                    tables[0],
+                    *(one for one, change in zip(tables[1:], changes, strict=True) if change),
+                ]
+                place = np.cumsum([0, *changes], dtype=np.int32)
+                self._inner[key] = np.stack(distinct), place[context]
+        return self._inner[key]
+
+    def _tables(self, level: int, ordered: list[Fraction]) -> list[NDArray[np.float64]]:
+        """A table a context. Workers downstream only take plans away: where two ends agree, all between do."""
+        first, last = self._all_slices(level, ordered[0]), self._all_slices(level, ordered[-1])
+        if len(ordered) <= 2 or np.array_equal(first, last):
+            return [first] * (len(ordered) - 1) + [last]
+        middle = len(ordered) // 2
+        return self._tables(level, ordered[: middle + 1])[:-1] + self._tables(level, ordered[middle:])
+
+    def _all_slices(self, level: int, downstream: Fraction) -> NDArray[np.float64]:
+        key = (level, downstream)
+        if key not in self._slices:
+            self._slices[key] = solve_all_rows(self.form, *self._arguments(level, downstream))
+        return self._slices[key]
+
+
+def _checked_workers(workers_per_level: Sequence[int]) -> tuple[int, ...]:
+    workers = tuple(int(count) for count in workers_per_level)
+    if not workers or min(workers) < 1:
+        raise ValueError(f"workers_per_level must be one or more counts >= 1, lowest level first, got {workers}")
+    return workers
+
+
+def _checked_bandwidths(name: str, bandwidths: Sequence[float], levels: int) -> tuple[float, ...]:
+    values = tuple(float(value) for value in bandwidths)
+    if len(values) != levels or not all(0 < value < inf for value in values):
+        raise ValueError(f"{name} must be {levels} finite bytes a second > 0, one a level, got {values}")
+    return values
+
+
+def _checked_variant(variant: str) -> int:
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+    return VARIANTS[variant]
+
+
+def _checked_memory(memory_bytes: float | None) -> float:
+    if memory_bytes is None:
+        return inf
+    if not 0 < memory_bytes < inf:
+        raise ValueError(f"memory_bytes must be a finite number > 0, got {memory_bytes}")
+    return float(memory_bytes)

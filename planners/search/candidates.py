@@ -1,0 +1,166 @@
+"""Candidates: the plans that one partition leads to, by schedule, stages a device and number of micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from planners.search.evaluator import Evaluator, Request
+from simulator import (
+    VERSION_METHODS,
+    InfeasiblePlanError,
+    LayerCosts,
+    Plan,
+    Problem,
+    Stage,
+    check_size,
+    equal_microbatches,
+    schedule_families,
+    stages_from_cuts,
+)
+
+CHUNKS = 2
+"""Stages a device of a plan for a looped or interleaved schedule, where the network has layers enough."""
+
+MOST_OPS = 2**22
+"""Forwards and backwards of a plan at most that a search tries: it replays many, and its last ones on SimPy."""
+
+RISES = 3
+"""Slower plans in a row after which still more micro-batches are not tried."""
+
+
+def devices_in_order(problem: Problem) -> tuple[int, ...]:
+    """Device ids server by server, so that neighbouring stages share a server where they can."""
+    return tuple(device for server in problem.cluster.servers for device in server)
+
+
+def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
+    """Sets of devices that a plan may be confined to, each in the cluster's order, all devices first.
+
+    Where accelerators differ a pipeline or a ring goes at the pace of the slowest: leaving slow ones idle may be faster. The
+    choices are then also the fastest kind alone, the two fastest kinds, ..., and every kind alone. Fast is what takes least
+    seconds for one sample's share of the whole network.
+    """
+    order = devices_in_order(problem)
+    kinds = sorted({costs.kind_of_device(device): device for device in reversed(order)}.items())
+    share = max(1, problem.batch // len(order))
+    seconds = {kind: float(costs.round_trip_seconds(device, share).sum()) for kind, device in kinds}
+    fastest = sorted(seconds, key=lambda kind: (seconds[kind], kind))
+    wanted = [set(fastest[: count + 1]) for count in range(len(fastest))] + [{kind} for kind in fastest]
+    chosen = [tuple(device for device in order if costs.kind_of_device(device) in kinds) for kinds in wanted]
+    return tuple(dict.fromkeys((order, *chosen)))
+
+
+def stages_per_device(problem: Problem, request: Request, schedule: str) -> int:
+    """Stages a device of a schedule: those asked for, else CHUNKS where it is looped and the network has layers enough."""
+    if "chunks" not in schedule_families()[schedule].options:
+        return 1
+    if request.chunks is not None:
+        return request.chunks
+    return CHUNKS if len(problem.workload) >= CHUNKS and (request.stages or CHUNKS) % CHUNKS == 0 else 1
+
+
+def stage_devices(
+    problem: Problem, schedule: str, request: Request | None = None, devices: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """The device of each stage of a straight pipeline: as many stages as are asked for, else as devices and layers permit.
+
+    devices: to choose from, in this order; default all. A schedule with several stages a device goes round its devices that many
+    times; a network with fewer layers than that uses fewer devices.
+    """
+    asked = request or Request()
+    order = devices_in_order(problem) if devices is None else tuple(devices)
+    chunks = stages_per_device(problem, asked, schedule)
+    most = (asked.stages or len(problem.workload)) // chunks
+    return order[: max(1, most)] * chunks
+
+
+def straight_shape(problem: Problem, request: Request) -> str | None:
+    """Why a pipeline cannot have the stages, and stages a device, that are asked for, or None."""
+    stages, chunks, layers = request.stages, request.chunks or 1, len(problem.workload)
+    if chunks > 1 and request.schedule is not None and "chunks" not in schedule_families()[request.schedule].options:
+        return f"schedule {request.schedule!r} has one stage a device, not {chunks}"
+    if chunks > layers:
+        return f"{chunks} stages a device are more than the {layers} layers"
+    if stages is None:
+        return None
+    if stages % chunks:
+        return f"{stages} stages cannot be {chunks} a device"
+    if stages > layers:
+        return f"{stages} stages are more than the {layers} layers"
+    held = stages // stages_per_device(problem, request, request.schedule) if request.schedule else stages // chunks
+    if held > len(problem.cluster.devices):
+        return f"{stages} stages, {stages // held} a device, are more than {len(problem.cluster.devices)} devices hold"
+    return None
+
+
+def straight_plan(
+    planner: str, problem: Problem, schedule: str, cuts: Sequence[int], devices: Sequence[int], microbatches: int
+) -> Plan:
+    """A pipeline of contiguous layers with one device a stage.
+
+    cuts: layers before each boundary, as in `simulator.stages_from_cuts`; devices: of each stage
+    """
+    stages = stages_from_cuts(cuts, len(problem.workload), [(device,) for device in devices])
+    return single_or_pipeline(planner, schedule, stages, equal_microbatches(problem.batch, microbatches))
+
+
+def single_or_pipeline(planner: str, schedule: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...]) -> Plan:
+    """A plan whose replicas work as its schedule says: round robin where the family asks for replicas, split otherwise."""
+    round_robin = "replicas" in schedule_families()[schedule].options
+    return Plan(planner, schedule, stages, microbatches, "round-robin" if round_robin else "split")
+
+
+def least_microbatches(schedule: str | None, stages: int) -> int:
+    """Micro-batches that a schedule needs at least: one a stage where its weight versions cover them all (2BW), else 1."""
+    method = VERSION_METHODS.get(schedule or "")
+    return stages if method is not None and method.covers_stages else 1
+
+
+def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple[int, ...]:
+    """Numbers of micro-batches worth a replay, rising: the requested one, else powers of two, and these times the devices.
+
+    A schedule made for at least as many micro-batches as stages (2BW) gets no fewer than `devices`.
+    Raises ValueError if more micro-batches are requested than the batch has samples, InfeasiblePlanError if fewer than such a
+    schedule needs, or if the batch has fewer samples.
+    """
+    batch = problem.batch
+    least = least_microbatches(request.schedule, min(devices, len(problem.workload)))
+    if least > min(batch, request.microbatches or batch):
+        raise InfeasiblePlanError(
+            f"schedule {request.schedule!r} needs at least {least} micro-batches, one a stage, "
+            f"got {request.microbatches or batch}"
+        )
+    if request.microbatches is not None:
+        if request.microbatches > batch:
+            raise ValueError(
+                f"micro-batches must be at most the batch of {batch} samples, got {request.microbatches} micro-batches"
+            )
+        check_size(devices, request.microbatches, most=MOST_OPS)
+        return (request.microbatches,)
+    powers = [2**power for power in range(batch.bit_length())]
+    counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
+    most = MOST_OPS // (2 * devices)
+    return tuple(sorted(count for count in counts if least <= count <= max(most, least)))
+
+
+def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
+    """The fastest plan that fits, else the one that misses least memory; the first of equals.
+
+    plans: at least one, by rising number of micro-batches. Iteration seconds fall while bubbles shrink and rise once the fixed
+    cost of a call outweighs that: after RISES plans that fit, each slower than the one before, the rest is not replayed. Without
+    a plan that fits, more micro-batches may still save memory: all are.
+    """
+    best: tuple[tuple[float, float], Plan] | None = None
+    last, rises = float("inf"), 0
+    for plan in plans:
+        score = evaluate(plan)
+        if best is None or score.key < best[0]:
+            best = score.key, plan
+        if score.fits:
+            rises = rises + 1 if score.iteration_seconds > last else 0
+            last = score.iteration_seconds
+        if rises >= RISES:
+            break
+    if best is None:
+        raise ValueError("a choice needs at least one plan, got none")
+    return best[1]

@@ -1,0 +1,143 @@
+"""Result: what a search found, how good that is known to be, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hardware_profiles import brief
+from simulator import Explained, TextTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from planners.search.evaluator import Progress
+    from simulator import Engine, Outcome, Plan, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is proven of a plan; false where nothing is.
+
+    space: the plans among which none is faster, in words; empty where nothing is proven
+    engine: what replayed them, or attained the bound on all of them
+    reason: why nothing is proven; empty with a proof
+    """
+
+    space: str = ""
+    engine: Engine = "simpy"
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.space)
+
+    def __str__(self) -> str:
+        return f"proven the fastest of {self.space}" if self else f"not proven: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result(Explained):
+    """What a search found.
+
+    outcome: the plan on the reference engine, with the problem's own options
+    bound: seconds of an iteration that no plan of the model can beat, flushed or not as this one is
+    proof: of the plan being the fastest of a space of plans, or why there is none
+    evaluations: plans replayed; seconds: CPU seconds of the search in this process, compilation included
+    interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
+    history: the improvements on the way
+    details: what the planner says about its search, plain values by name
+    """
+
+    outcome: Outcome
+    bound: float
+    proof: Proof
+    evaluations: int
+    seconds: float
+    interrupted: bool = False
+    history: tuple[Progress, ...] = ()
+    details: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        """The answer."""
+        return self.outcome.plan
+
+    @property
+    def problem(self) -> Problem:
+        """The question."""
+        return self.outcome.problem
+
+    @property
+    def gap(self) -> float:
+        """How far the plan is above the bound, as a part of it."""
+        return self.outcome.iteration_seconds / self.bound - 1.0
+
+    def __repr__(self) -> str:
+        seconds, known = self.outcome.iteration_seconds, "proven" if self.proof else "not proven"
+        return brief(self, f"{self.outcome.title}: {seconds:.6g} s an iteration, gap {100 * self.gap:.1f} %, {known}")
+
+    def tables(self) -> tuple[TextTable, ...]:
+        """What each stage of the plan holds."""
+        return self.outcome.tables()
+
+    def remarks(self) -> tuple[str, ...]:
+        """Seconds beside the bound, what is proven, what the search took."""
+        gap = " (the gap above is to the lower bound on any plan)" if self.proof else ""
+        return (
+            f"{self.outcome.speed}; lower bound {self.bound:.4g} s, gap {100 * self.gap:.1f} %",
+            f"planned in {self.seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
+            *([f"partition: {self.details['cuts_left_out']}"] if "cuts_left_out" in self.details else []),
+            *(_sizes_remarks(self.details) if "makespan_seconds" in self.details else []),
+            *self.outcome.doubts(),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
+        outcome, fullest = self.outcome, self.outcome.fullest
+        return {
+            "asynchronous": not outcome.schedule.flush,
+            "iteration_seconds": outcome.iteration_seconds,
+            "samples_per_second": outcome.samples_per_second,
+            "lower_bound_seconds": self.bound,
+            "gap": self.gap,
+            "feasible": outcome.fits,
+            "peak_memory_bytes": fullest.peak_bytes,
+            "capacity_bytes": fullest.capacity_bytes,
+            "planning_seconds": self.seconds,
+            "evaluations": self.evaluations,
+            "interrupted": self.interrupted,
+            "optimal_among": self.proof.space,
+        }
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The plan's timeline as a pandas DataFrame, one row a task."""
+        return self.outcome.frame
+
+    def plot_gantt(self, ax: Axes | None = None) -> Figure:
+        """Draw the plan's timeline."""
+        return self.outcome.plot_gantt(ax)
+
+    def plot_memory(self) -> Figure:
+        """Draw the memory of the plan's devices."""
+        return self.outcome.plot_memory()
+
+
+def _sizes_remarks(found: Mapping[str, Any]) -> tuple[str, str]:
+    """The sizes of unequal micro-batches, and how good they are known to be."""
+    if found["proven_optimal"]:
+        known = "no choice of sizes is faster"
+    elif found["sizes_lower_bound_seconds"]:
+        known = (
+            f"no choice of sizes takes less than {found['sizes_lower_bound_seconds']:.4g} s: at most "
+            f"{100 * found['sizes_gap']:.2g} % are left"
+        )
+    else:
+        known = "nothing is proven of the sizes"
+    return (
+        f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}",
+        f"{found['makespan_seconds']:.4g} s where links share no channel and the first stage's update ends last; {known}",
+    )

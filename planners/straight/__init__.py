@@ -1,0 +1,1 @@
+"""Straight pipelines: baselines, brute force, and the pipeline × data grid."""

@@ -1,0 +1,203 @@
+"""Baselines: data parallelism, equal numbers of layers, and straight pipelines balanced by seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from planners.partitioning.balanced_partition import fastest_cuts, straight_costs
+from planners.partitioning.tight_memory import tight_plan
+from planners.search.candidates import (
+    closest_to_fit,
+    device_choices,
+    microbatch_counts,
+    stage_devices,
+    stages_per_device,
+    straight_plan,
+)
+from planners.search.evaluator import Evaluator, Request, best_plan, fitting
+from simulator import LayerCosts, Plan, Problem, Stage, equal_microbatches
+
+FEW = 36
+"""Partitions in all up to which every one is replayed for each number of micro-batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Every device holds the whole network and takes an equal part of the batch.
+
+    Without a requested schedule or count: the whole batch at once, or, where that does not fit, gradient accumulation: the fewest
+    micro-batches (a power of two) that do, each forward followed by its backward.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "data-parallel"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The first count that fits, on the devices where that is fastest; InfeasiblePlanError if none does."""
+        choices = device_choices(problem, evaluate.layer_costs)
+        return best_plan(self.name, [self._first_that_fits(problem, evaluate, held) for held in choices], evaluate)
+
+    def _first_that_fits(self, problem: Problem, evaluate: Evaluator, devices: Sequence[int]) -> Plan:
+        """The plan with the fewest micro-batches that fits, else the last one."""
+        most = max(1, problem.batch // len(devices))
+        counts = (
+            tuple(sorted({*(2**power for power in range(most.bit_length())), most}))
+            if self.request.microbatches is None
+            else microbatch_counts(problem, self.request, 1)
+        )
+        plan = self._plan(problem, devices, counts[0])
+        for count in counts:
+            plan = self._plan(problem, devices, count)
+            if evaluate(plan).fits:
+                break
+        return plan
+
+    def _plan(self, problem: Problem, devices: Sequence[int], count: int) -> Plan:
+        stage = Stage(tuple(range(len(problem.workload))), tuple(devices))
+        schedule = self.request.schedule or ("gpipe" if count == 1 else "1f1b")
+        return Plan(self.name, schedule, (stage,), equal_microbatches(problem.batch, count))
+
+
+@dataclass(frozen=True, slots=True)
+class UniformLayers:
+    """As many stages as devices, with equal numbers of layers (the first stages one more): GPipe without its partitioner.
+
+    Without a requested schedule: GPipe, or, where no number of micro-batches fits, 1F1B, which keeps fewer activations.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "uniform"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best number of micro-batches for that partition; InfeasiblePlanError if none fits."""
+        closest: list[Plan] = []
+        for schedule in _schedules(self.request):
+            choices = _device_lists(problem, self.request, schedule, evaluate)
+            closest.append(
+                _fastest((self._best_count(problem, evaluate, schedule, devices) for devices in choices), evaluate)
+            )
+            if evaluate(closest[-1]).fits:
+                return closest[-1]
+        return fitting(self.name, _fastest(closest, evaluate), evaluate)
+
+    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
+        """The number of micro-batches with which these stages, one of each device of `devices`, are fastest."""
+        cuts = uniform_cuts(len(problem.workload), len(devices))
+        return closest_to_fit(
+            (
+                straight_plan(self.name, problem, schedule, cuts, devices, count)
+                for count in microbatch_counts(problem, self.request, len(set(devices)))
+            ),
+            evaluate,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyBalance:
+    """As many stages as devices, each on its own device, balanced by the seconds of stages and transfers.
+
+    No replicas. Every number of micro-batches gets the cuts of the partition search that planners share (see `promising_cuts`);
+    replays choose among these, the choices of devices and, without a requested schedule, GPipe and 1F1B: the name is older than
+    that search. Where nothing fits: the cuts that memory permits.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "greedy"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The fastest plan, schedule and number of micro-batches included; InfeasiblePlanError if nothing fits."""
+        best = _fastest(self._plans(problem, evaluate), evaluate)
+        if not evaluate(best).fits:
+            best = self._tight(problem, evaluate) or best
+        return fitting(self.name, best, evaluate)
+
+    def _plans(self, problem: Problem, evaluate: Evaluator) -> Iterator[Plan]:
+        for schedule in _schedules(self.request):
+            for devices in _device_lists(problem, self.request, schedule, evaluate):
+                yield self._best_count(problem, evaluate, schedule, devices)
+
+    def _tight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
+        """The fastest plan that fits, whatever its balance; None if there is none."""
+        found = []
+        for schedule in _schedules(self.request):
+            for devices in _device_lists(problem, self.request, schedule, evaluate):
+                counts = microbatch_counts(problem, self.request, len(set(devices)))
+                found.append(tight_plan(self.name, evaluate, schedule, devices, counts))
+        return min((plan for plan in found if plan is not None), key=lambda plan: evaluate(plan).key, default=None)
+
+    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
+        """The number of micro-batches, and the cuts for it, with which a pipeline on `devices` is fastest."""
+
+        def plans() -> Iterator[Plan]:
+            for count in microbatch_counts(problem, self.request, len(set(devices))):
+                cuts = promising_cuts(evaluate.layer_costs, devices, count)
+                yield _fastest(
+                    (straight_plan(self.name, problem, schedule, one, devices, count) for one in cuts), evaluate
+                )
+
+        return closest_to_fit(plans(), evaluate)
+
+
+def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
+    """The fastest plan that fits, else the one closest to it; the first of equals."""
+    return min(plans, key=lambda plan: evaluate(plan).key)
+
+
+def _device_lists(
+    problem: Problem, request: Request, schedule: str, evaluate: Evaluator
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of the stages, for each choice of devices that holds the stages that are asked for."""
+    choices = device_choices(problem, evaluate.layer_costs)
+    chunks = stages_per_device(problem, request, schedule)
+    roomy = [devices for devices in choices if len(devices) * chunks >= (request.stages or 1)]
+    return tuple(dict.fromkeys(stage_devices(problem, schedule, request, devices) for devices in roomy))
+
+
+def _schedules(request: Request) -> tuple[str, ...]:
+    if request.schedule is not None:
+        return (request.schedule,)
+    return ("looped-bfs", "interleaved-1f1b") if (request.chunks or 1) > 1 else ("gpipe", "1f1b")
+
+
+def uniform_cuts(layers: int, stages: int) -> list[int]:
+    """Layers before each of the stages - 1 boundaries, stages as equal as whole layers permit, the first ones larger."""
+    size, more = divmod(layers, stages)
+    return [size * stage + min(stage, more) for stage in range(1, stages)]
+
+
+def promising_cuts(costs: LayerCosts, devices: Sequence[int], microbatches: int) -> list[tuple[int, ...]]:
+    """Cuts worth a replay: all where they are FEW, else equal numbers of layers and the best of the partition search.
+
+    The search takes forwards and backwards to take turns on every device, as in 1F1B. For GPipe, which runs them in two passes,
+    its seconds are an estimate: exact where one stage is the slowest in both passes and no link is slower.
+    """
+    layers, stages = len(costs.problem.workload), len(devices)
+    if comb(layers - 1, stages - 1) <= FEW:
+        return list(combinations(range(1, layers), stages - 1))
+    uniform, samples = tuple(uniform_cuts(layers, stages)), -(-costs.problem.batch // microbatches)
+    tables = straight_costs(costs, devices, samples, alternating=True)
+    # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
+    found = fastest_cuts(tables, microbatches * (stages // len(set(devices))))
+    return [uniform, *(cuts for _, cuts in found[:1])]
+
+
+def boundary_moves(cuts: Sequence[int], layers: int, stage: int) -> list[list[int]]:
+    """Cuts after one stage has handed its first layers to the stage before, or its last ones to the stage behind.
+
+    One entry for every number of layers that leaves the stage at least one.
+    """
+    bounds = [0, *cuts, layers]
+    size = bounds[stage + 1] - bounds[stage]
+    moves = []
+    for given in range(1, size):
+        for boundary, change in ((stage - 1, given), (stage, -given)):
+            if 0 <= boundary < len(cuts):
+                moved = list(cuts)
+                moved[boundary] += change
+                moves.append(moved)
+    return moves

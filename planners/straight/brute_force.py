@@ -1,0 +1,137 @@
+"""Brute force: every contiguous partition × schedule × number of micro-batches of a small problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from planners.partitioning.balanced_partition import ROUNDING
+from planners.search.candidates import CHUNKS, device_choices, least_microbatches, microbatch_counts, straight_plan
+from planners.search.evaluator import Evaluator, Request, fitting
+from simulator import LayerCosts, Plan, Problem, schedule_families
+
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs")
+"""Synchronous families that are tried when none is requested."""
+
+CONFIGURATION_LIMIT = 5_000
+"""More plans than this are too many to replay one by one (a few milliseconds each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BruteForce:
+    """The fastest straight pipeline that fits, proven on the reference engine with the problem's own options.
+
+    Stages are contiguous ranges of the layers, on the first devices in the cluster's order, one device a stage or, for schedules
+    that go round the devices, CHUNKS stages a device. Micro-batches: the same counts that the other planners try.
+
+    All plans are replayed with the search's engine first. On each device the order of the ops is fixed, so that waiting for a
+    contended link only delays: also an engine without contention never gives more seconds than the reference. The plans go
+    through the reference by rising seconds, until those exceed the best reference replay that fits: then no plan that is left can
+    be faster.
+    """
+
+    request: Request = field(default_factory=Request)
+    limit: int = CONFIGURATION_LIMIT
+    name: str = "brute-force"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The optimum; ValueError if there are more plans than the limit, InfeasiblePlanError if none fits."""
+        reason = self.inapplicable(problem)
+        if reason is not None:
+            raise ValueError(f"planner {self.name!r} does not apply: {reason}")
+        ranked = sorted(
+            ((evaluate(plan).iteration_seconds, number, plan) for number, plan in enumerate(self.plans(problem))),
+            key=lambda one: one[:2],
+        )
+        best: tuple[tuple[float, float], Plan] | None = None
+        for seconds, _, plan in ranked:
+            if best is not None and (0.0, seconds * (1.0 - ROUNDING)) >= best[0]:
+                break
+            key = evaluate.on_reference(plan).key
+            if best is None or key < best[0]:
+                best = key, plan
+        if best is None:
+            raise ValueError("brute force needs at least one plan, got none")
+        plan = fitting(self.name, best[1], evaluate.on_reference)
+        evaluate.declare_optimal(self.space(problem))
+        return plan
+
+    def space(self, problem: Problem) -> str:
+        """The plans that are compared, and how, in words."""
+        shapes = list(self._shapes(problem))
+        schedules = [
+            f"{schedule} ({chunks} stages a device)" if chunks > 1 else schedule
+            for schedule, chunks in dict.fromkeys((schedule, chunks) for schedule, _, chunks in shapes)
+        ]
+        counts = {
+            count
+            for schedule, devices, chunks in shapes
+            for count in self._counts(problem, schedule, len(devices) * chunks)
+        }
+        most = max(len(devices) for _, devices, _ in shapes)
+        mixed = len({device.name for device in problem.cluster.devices}) > 1
+        return (
+            f"straight pipelines on contiguous layers with {', '.join(schedules)}, on the first "
+            f"{'device' if most == 1 else f'1 to {most} devices'} of the cluster in its order"
+            f"{', or of its fastest kinds, or of one kind' if mixed else ''}, in "
+            f"{', '.join(map(str, sorted(counts)))} micro-batches as equal as whole samples permit, replayed with "
+            f"{'contention' if problem.contention else 'unlimited links'}"
+        )
+
+    def inapplicable(self, problem: Problem) -> str | None:
+        """Why the problem is too large to try every plan, or None."""
+        count = self.configurations(problem)
+        if count <= self.limit:
+            return None
+        # A count of hundreds of digits is no float.
+        number = f"{count:,}" if count < 10**12 else f"about 10^{len(str(count)) - 1}"
+        return f"{number} plans to replay, the limit is {self.limit:,}"
+
+    def configurations(self, problem: Problem) -> int:
+        """Number of plans that would be replayed."""
+        layers = len(problem.workload)
+        return sum(
+            comb(layers - 1, len(devices) * chunks - 1) * len(self._counts(problem, schedule, len(devices) * chunks))
+            for schedule, devices, chunks in self._shapes(problem)
+        )
+
+    def plans(self, problem: Problem) -> Iterator[Plan]:
+        """Every plan, fewer stages first."""
+        layers = len(problem.workload)
+        for schedule, devices, chunks in self._shapes(problem):
+            for cuts in combinations(range(1, layers), len(devices) * chunks - 1):
+                for count in self._counts(problem, schedule, len(cuts) + 1):
+                    yield straight_plan(self.name, problem, schedule, cuts, devices * chunks, count)
+
+    def _counts(self, problem: Problem, schedule: str, stages: int) -> tuple[int, ...]:
+        """Numbers of micro-batches that the other planners try on any number of devices, and that the schedule can run."""
+        free = Request(microbatches=self.request.microbatches)
+        counts = {
+            count
+            for devices in range(1, len(problem.cluster.devices) + 1)
+            for count in microbatch_counts(problem, free, devices)
+        }
+        return tuple(sorted(count for count in counts if count >= least_microbatches(schedule, stages)))
+
+    def _shapes(self, problem: Problem) -> Iterator[tuple[str, tuple[int, ...], int]]:
+        """Schedule, devices, stages a device."""
+        layers, choices = len(problem.workload), device_choices(problem, LayerCosts(problem))
+        families = schedule_families()
+        wanted = self.request
+        for schedule in SCHEDULES if wanted.schedule is None else (wanted.schedule,):
+            looped = "chunks" in families[schedule].options
+            # One stage a device is 1F1B or GPipe again: only where the looped schedule itself is asked for.
+            chunks = [CHUNKS] if looped and wanted.schedule is None else [1, CHUNKS] if looped else [1]
+            if wanted.chunks is not None:
+                chunks = [wanted.chunks] if looped or wanted.chunks == 1 else []
+            first = [order[:count] for order in choices for count in range(1, min(layers, len(order)) + 1)]
+            for devices in sorted(dict.fromkeys(first), key=len):
+                yield from (
+                    (schedule, devices, held)
+                    for held in chunks
+                    if len(devices) * held <= layers and wanted.stages in (None, len(devices) * held)
+                )

@@ -1,0 +1,438 @@
+"""Pipeline × data grid: equal replicas of a pipeline, as most large models are trained (Megatron-LM, arXiv 2104.04473).
+
+A point of the grid is a number of stages, of replicas of each, of stages a device, of micro-batches, a schedule and a placement.
+A closed form ranks the points; the cuts of the promising ones come from the shared partition search, which knows
+communication and memory; the best few are replayed with the problem's own options.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.partitioning.balanced_partition import PartitionCosts, fastest_cuts, straight_costs
+from planners.partitioning.tight_memory import fitting_cuts, in_flight
+from planners.search.candidates import device_choices, straight_shape
+from planners.search.evaluator import Evaluator, Request, fitting
+from simulator import (
+    BUCKET_BYTES,
+    MOST_BUCKETS,
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    build_schedule,
+    equal_microbatches,
+    schedule_families,
+    stages_from_cuts,
+)
+
+SCHEDULES = ("1f1b", "eager-1f1b", "interleaved-1f1b")
+"""Synchronous families that are tried when none is requested: least memory, hidden transfers, smaller bubbles."""
+
+CHUNKS = (2, 3, 4)
+"""Stages a device that are tried for looped schedules where none are requested."""
+
+FINALISTS = 12
+"""Points that are replayed, once one of them fits."""
+
+UNLIKE_LAYERS = 0.1
+"""Share by which a rank may need more memory than it has, if layers were alike, for its cuts to be sought at once."""
+
+MOST_TRIED = 240
+"""Points that are replayed while none of them fits."""
+
+WIDTH = 48
+"""Points that fit and are ranked at once."""
+
+CLOSED_FORM_ERROR = 0.05
+"""Share by which the closed form may be above a replay: a point is not looked at once it is this much above the best."""
+
+MEMORY_ROUNDS = 4
+"""How often a point's cuts are sought again with less memory where its replay needs more than there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of the grid.
+
+    groups: the devices of each pipeline rank, one a replica; rank r holds stages r, r + len(groups), ... (chunks of them)
+    """
+
+    schedule: str
+    groups: tuple[tuple[int, ...], ...]
+    chunks: int
+    microbatches: int
+
+    @property
+    def replicas(self) -> int:
+        """Devices of each stage."""
+        return len(self.groups[0])
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline."""
+        return len(self.groups) * self.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A point with the cuts that the partition search gives it.
+
+    seconds: by the closed form; fullest: the largest share of a device's memory that its stages' weights and activations take,
+        transfers left out
+    """
+
+    seconds: float
+    point: Point
+    cuts: tuple[int, ...]
+    fullest: float
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineDataGrid:
+    """The fastest point of the pipeline × data grid: by closed form, then by replay."""
+
+    request: Request = field(default_factory=Request)
+    name: str = "pipeline-data"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
+        search = _Search(problem, evaluate, self.request, self.name)
+        replayed: list[Plan] = []
+        for candidate in search.candidates():
+            fitting_ones = [evaluate(plan).iteration_seconds for plan in replayed if evaluate(plan).fits]
+            hopeless = fitting_ones and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fitting_ones)
+            if hopeless or len(replayed) >= (FINALISTS if fitting_ones else MOST_TRIED):
+                break
+            replayed.append(search.within_memory(candidate))
+        if not replayed:
+            raise InfeasiblePlanError(search.does_not_fit())
+        return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why the grid holds no plan of the kind that is asked for, or None."""
+    if request.schedule is not None and not schedule_families()[request.schedule].flush:
+        return f"the grid's plans are synchronous; schedule {request.schedule!r} never flushes"
+    if request.schedule is not None and schedule_families()[request.schedule].lanes:
+        return f"the grid's devices run one op at a time; schedule {request.schedule!r} runs two"
+    return straight_shape(problem, request)
+
+
+class _Search:
+    """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
+
+    def __init__(self, problem: Problem, evaluate: Evaluator, request: Request, name: str) -> None:
+        self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
+        self.costs = evaluate.layer_costs
+        self._in_flight: dict[tuple[str, int, int, int], tuple[NDArray[np.int64], ...]] = {}
+        self._whole: dict[tuple[int, int], float] = {}
+
+    # ---- the grid ----
+
+    def points(self) -> Iterator[Point]:
+        """Every point: devices × schedule × stages a device × stages × replicas × placement × micro-batches."""
+        layers, families = len(self.problem.workload), schedule_families()
+        for devices in device_choices(self.problem, self.costs):
+            for schedule in self._schedules():
+                for chunks in self._chunks("chunks" in families[schedule].options):
+                    for ranks in range(1, min(len(devices), layers // chunks) + 1):
+                        if self.request.stages not in (None, ranks * chunks):
+                            continue
+                        for groups in self._placements(devices, ranks):
+                            for count in self._counts(len(groups[0])):
+                                yield Point(schedule, groups, chunks, count)
+
+    def _schedules(self) -> tuple[str, ...]:
+        if self.request.schedule is not None:
+            return (self.request.schedule,)
+        return SCHEDULES
+
+    def _chunks(self, looped: bool) -> tuple[int, ...]:
+        wanted = self.request.chunks
+        if not looped:
+            return (1,) if wanted in (None, 1) else ()
+        if wanted is not None:
+            return (wanted,)
+        return CHUNKS if self.request.schedule is None else (1, *CHUNKS)
+
+    def _placements(self, devices: Sequence[int], ranks: int) -> list[tuple[tuple[int, ...], ...]]:
+        """Replicas beside each other (all-reduces stay inside servers), or ranks beside each other (pipelines do)."""
+        most = min(len(devices) // ranks, self.problem.batch // (self.request.microbatches or 1), self.problem.batch)
+        found = []
+        for replicas in {max(1, most), 1 << max(0, most.bit_length() - 1)}:
+            used = tuple(devices[: ranks * replicas])
+            found.append(tuple(used[rank * replicas : (rank + 1) * replicas] for rank in range(ranks)))
+            found.append(tuple(used[rank::ranks] for rank in range(ranks)))
+        return list(dict.fromkeys(found))
+
+    def _counts(self, replicas: int) -> list[int]:
+        """Numbers of micro-batches: the requested one, else those that give a replica 1, 2, 3, 4, 6, 8, 12, ... samples."""
+        if self.request.microbatches is not None:
+            return [self.request.microbatches]
+        share = self.problem.batch // replicas
+        sizes = {base << power for base in (1, 3) for power in range(share.bit_length())}
+        return sorted({-(-self.problem.batch // (replicas * size)) for size in sizes if size <= share})
+
+    # ---- the closed form ----
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Points with their cuts: those that fit, best first by the closed form, then those of which only a replay can tell.
+
+        No point beats its balance at will (`_at_best`), so that cuts are sought for promising points only. Those that would not
+        fit if layers were alike, or with equal shares of a device for its stages, come when the others are used up.
+        """
+        points = [point for point in self.points() if self._may_fit(point)]
+        rough = sorted(((self._at_best(point), number) for number, point in enumerate(points)))
+        too_large: list[Candidate] = []
+        crowded: list[tuple[float, int]] = []
+        for wanted, roomy in ((rough, True), (crowded, False)):
+            waiting: list[tuple[float, int, Candidate]] = []
+            for least, number in wanted:
+                while waiting and (waiting[0][0] <= least or len(waiting) >= WIDTH):
+                    yield heappop(waiting)[2]
+                point = points[number]
+                if not roomy:
+                    candidate = self.candidate(point)
+                else:
+                    candidate = self.candidate(point, self._equal_shares(point)) if self._has_room(point) else None
+                if candidate is not None and candidate.fullest <= 1.0:
+                    heappush(waiting, (candidate.seconds, number, candidate))
+                elif roomy:
+                    crowded.append((least, number))
+                elif candidate is not None:
+                    too_large.append(candidate)
+            while waiting:
+                yield heappop(waiting)[2]
+        yield from sorted(too_large, key=lambda candidate: candidate.fullest)
+
+    def _may_fit(self, point: Point) -> bool:
+        """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
+        problem = self.problem
+        state = float(self.costs.parameters.sum()) * problem.state_bytes
+        kept = 0.0 if problem.recompute else float(self.costs.stashed_bytes.sum()) * self._samples(point)
+        held = sum(self._memory_bytes(group) for group in point.groups)
+        return state + kept <= held
+
+    def _has_room(self, point: Point) -> bool:
+        """Whether the first rank, which holds most micro-batches, fits if all layers were alike."""
+        state, stash, kept = self._like_stage(point)
+        need = float((state + kept * self.held(point)[0]).sum(axis=1).max()) + stash
+        return need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0])
+
+    def _at_best(self, point: Point) -> float:
+        """Seconds if the network could be divided among the ranks at will and nothing were to be sent."""
+        samples = self._samples(point)
+        rates = sum(1.0 / max(self._whole_seconds(group, samples), 1e-300) for group in point.groups)
+        return (point.microbatches + (len(point.groups) - 1) / point.chunks) / rates
+
+    def _samples(self, point: Point) -> int:
+        """Samples of the largest part of a micro-batch that a replica gets."""
+        return -(-self.problem.batch // (point.microbatches * point.replicas))
+
+    def _whole_seconds(self, group: Sequence[int], samples: int) -> float:
+        device = self._slowest(group)
+        key = self.costs.kind_of_device(device), samples
+        if key not in self._whole:
+            self._whole[key] = float(self.costs.round_trip_seconds(device, samples).sum())
+        return self._whole[key]
+
+    def _slowest(self, group: Sequence[int]) -> int:
+        """The device of a group that the others wait for."""
+        kinds = {self.costs.kind_of_device(device): device for device in reversed(group)}
+        if len(kinds) == 1:
+            return group[0]
+        return max(kinds.values(), key=lambda device: float(self.costs.round_trip_seconds(device, 1).sum()))
+
+    def candidate(self, point: Point, spare: Sequence[float] = ()) -> Candidate | None:
+        """The cuts of a point, and its seconds by the closed form; None where no cuts keep every stage within its memory.
+
+        spare: bytes of each stage's device that are to stay free
+        """
+        costs = self._partition_costs(point, spare)
+        # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
+        found = fastest_cuts(costs, point.microbatches * point.chunks)
+        if not found:
+            return None
+        cuts = found[0][1]
+        return Candidate(self._seconds(point, costs, cuts), point, cuts, self._fullest(point, cuts))
+
+    def _equal_shares(self, point: Point) -> list[float]:
+        """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
+        state, stash, kept = self._like_stage(point)
+        spare = np.zeros((point.chunks, len(point.groups)))
+        for rank, (group, counts) in enumerate(zip(point.groups, self.held(point), strict=True)):
+            together = float((state + kept * counts).sum(axis=1).max()) + stash
+            alone = state + kept * counts.max(axis=0) + stash
+            spare[:, rank] = self._memory_bytes(group) * (1.0 - alone / together)
+        return spare.reshape(-1).tolist()
+
+    def _like_stage(self, point: Point) -> tuple[float, float, float]:
+        """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
+        problem, samples = self.problem, self._samples(point)
+        state = float(self.costs.parameters.sum()) * problem.state_bytes
+        stash = float(self.costs.stashed_bytes.sum()) * samples / point.stages
+        if problem.recompute:
+            return state / point.stages, stash, float(self.costs.cut_bytes.mean()) * samples
+        return state / point.stages, 0.0, stash
+
+    def _memory_bytes(self, group: Sequence[int]) -> float:
+        return min(self.problem.cluster.devices[device].memory_bytes for device in group)
+
+    def _fullest(self, point: Point, cuts: Sequence[int]) -> float:
+        """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
+        problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
+        width = problem.state_bytes
+        stash = np.diff(self.stashed_before[bounds]) * samples
+        kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute else stash
+        fullest = 0.0
+        for rank, (group, counts) in enumerate(zip(point.groups, self.held(point), strict=True)):
+            stages = np.arange(rank, point.stages, len(point.groups))
+            again = stash[stages].max() if problem.recompute else 0.0
+            state = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages.tolist()]) * width
+            need = float(state + (counts @ kept[stages]).max() + again)
+            fullest = max(fullest, need / self._memory_bytes(group))
+        return fullest
+
+    def _partition_costs(self, point: Point, spare: Sequence[float]) -> PartitionCosts:
+        samples = self._samples(point)
+        devices = [self._slowest(group) for group in point.groups] * point.chunks
+        costs = straight_costs(
+            self.costs,
+            devices,
+            samples,
+            alternating=True,
+            in_flight=(self.in_flight(point) * samples).tolist(),
+            spare=spare,
+        )
+        crowds = np.array([self._crowd(one, two) for one, two in pairwise(point.groups * point.chunks)])
+        return replace(costs, link_seconds=costs.link_seconds * crowds[None, :, None])
+
+    def _crowd(self, near: Sequence[int], far: Sequence[int]) -> int:
+        """Transfers between the replicas of neighbouring stages that share the busiest channel."""
+        cluster = self.problem.cluster
+        if not self.problem.contention:
+            return 1
+        uses = Counter(channel for one, two in zip(near, far, strict=True) for channel in cluster.route(one, two))
+        return max(uses.values(), default=1)
+
+    def in_flight(self, point: Point) -> NDArray[np.int64]:
+        """Most micro-batches whose activations each stage holds at once, int64 [stages]."""
+        most = [counts.max(axis=0) for counts in self.held(point)]
+        return np.array(most, dtype=np.int64).T.reshape(-1)  # stage = chunk * ranks + rank
+
+    def held(self, point: Point) -> tuple[NDArray[np.int64], ...]:
+        """For each rank the micro-batches that its stages hold at each moment, by the schedule: int64 [moments, chunks]."""
+        key = point.schedule, point.stages, point.microbatches, point.chunks
+        if key not in self._in_flight:
+            options = {"chunks": point.chunks} if "chunks" in schedule_families()[point.schedule].options else {}
+            self._in_flight[key] = in_flight(
+                build_schedule(point.schedule, point.stages, point.microbatches, **options)
+            )
+        return self._in_flight[key]
+
+    def _seconds(self, point: Point, costs: PartitionCosts, cuts: Sequence[int]) -> float:
+        """Seconds of an iteration: fill, the slowest rank's rounds, drain, and what all-reduce and update add at the end."""
+        bounds = [0, *cuts, costs.layers]
+        ranks, count = len(point.groups), point.microbatches
+        busy = np.array(
+            [costs.stage_seconds[0, kind, bounds[stage], bounds[stage + 1]] for stage, kind in enumerate(costs.kind)]
+        )
+        links = np.array([costs.link_seconds[0, link, cut] for link, cut in enumerate(cuts)])
+        waits = links + np.array([costs.latency_seconds[link, cut] for link, cut in enumerate(cuts)])
+        held = busy.reshape(point.chunks, ranks).sum(axis=0)
+        period = max(float(held.max()), self._busiest_channel(point, cuts))
+        if point.schedule == "1f1b" and len(links):
+            # A stage has one micro-batch more under way than the next: two rounds hold both and the way there and back.
+            period = max(period, float((busy[:-1] + busy[1:] + waits).max()) / 2.0)
+        fill = (
+            float(busy.sum() + waits.sum())
+            if point.chunks == 1
+            else float(held.max() + (ranks - 1) * busy.max() + waits.sum())
+        )
+        return fill + (count - 1) * period + self._tail_seconds(point, bounds, busy)
+
+    def _busiest_channel(self, point: Point, cuts: Sequence[int]) -> float:
+        """Seconds for which activations and gradients of one micro-batch keep the busiest channel busy."""
+        cluster, samples = self.problem.cluster, self._samples(point)
+        if not self.problem.contention:
+            return 0.0
+        load: dict[int, float] = defaultdict(float)
+        for (near, far), cut in zip(pairwise(point.groups * point.chunks), cuts, strict=True):
+            size = float(self.costs.cut_bytes[cut]) * samples
+            for one, two in zip(near, far, strict=True):
+                for channel in (*cluster.route(one, two), *cluster.route(two, one)):
+                    load[channel] += size / cluster.channels[channel].bandwidth
+        return max(load.values(), default=0.0)
+
+    def _tail_seconds(self, point: Point, bounds: Sequence[int], busy: NDArray[np.float64]) -> float:
+        """Seconds from the last backward of the first stage to the end: all-reduce and update of the stage that ends last."""
+        cluster, ranks, tail = self.problem.cluster, len(point.groups), 0.0
+        backward = busy * (2.0 / 3.0)
+        for rank, group in enumerate(point.groups):
+            stages = range(rank, point.stages, ranks)
+            elements = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages])
+            size = elements * self.problem.element_bytes
+            reduce = cluster.allreduce_seconds(group, size) if size else 0.0
+            buckets = max(1.0, min(MOST_BUCKETS, size / BUCKET_BYTES))
+            exposed = max(reduce / buckets, reduce - float(backward[rank]) * (1.0 - 1.0 / buckets))
+            before = float(backward[:rank].sum())  # the ranks in front are still at work
+            tail = max(tail, exposed + self.costs.update_seconds(group[0], elements) - before)
+        return tail
+
+    @cached_property
+    def stashed_before(self) -> NDArray[np.float64]:
+        """Bytes a sample that the layers before each cut keep for backward, float64 [layers + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.costs.stashed_bytes)])
+
+    # ---- plans ----
+
+    def plan(self, candidate: Candidate) -> Plan:
+        """The plan of a candidate."""
+        point, layers = candidate.point, len(self.problem.workload)
+        stages = stages_from_cuts(candidate.cuts, layers, point.groups * point.chunks)
+        return Plan(self.name, point.schedule, stages, equal_microbatches(self.problem.batch, point.microbatches))
+
+    def within_memory(self, candidate: Candidate) -> Plan:
+        """The candidate's plan; where its replay needs more memory than there is, that of cuts which leave as much free.
+
+        The search counts no buffers of transfers, which only a replay knows.
+        """
+        best, point = self.plan(candidate), candidate.point
+        spare = np.zeros(point.stages)
+        for _ in range(MEMORY_ROUNDS):
+            score = self.evaluate(best)
+            if score.fits:
+                break
+            for stage in range(point.stages):
+                if score.device in point.groups[stage % len(point.groups)]:
+                    spare[stage] += (score.peak_bytes - score.capacity_bytes) / point.chunks
+            again = self.candidate(point, spare.tolist())
+            if again is None:
+                break
+            plan = self.plan(again)
+            if self.evaluate(plan).key < self.evaluate(best).key:
+                best = plan
+        if self.evaluate(best).fits:
+            return best
+        costs = self._partition_costs(point, ())
+        found = fitting_cuts(costs, self.evaluate, lambda cuts: self.plan(replace(candidate, cuts=tuple(cuts))))
+        return best if found is None else found
+
+    def does_not_fit(self) -> str:
+        """One line with the numbers: the weights alone, divided over all devices."""
+        problem = self.problem
+        state = float(self.costs.parameters.sum()) * problem.state_bytes
+        held = max(device.memory_bytes for device in problem.cluster.devices)
+        return (
+            f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "
+            f"GiB, the largest of {len(problem.cluster.devices)} devices holds {held / 2**30:.4g} GiB; "
+            "use more devices, recomputation or a smaller batch"
+        )

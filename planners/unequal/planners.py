@@ -1,0 +1,488 @@
+"""Unequal planners: a straight pipeline with a flush whose stages have micro-batch sizes of their own (UMPIPE).
+
+The partition is the fastest of a few: the one of the fastest GPipe with equal sizes, transfers included ("best-equal", a tuned
+GPipe; "dgap" starts from nothing better), and those that are fastest at 1, 2, 4, … samples, each with the sizes of the greedy
+dynamic programme. So none but "local-greedy" is slower than a tuned GPipe ("greedy-dp" takes the better of greedy and equal
+sizes). `UnequalNested` searches the partition too. The searches work on a relaxation of the replay (`unequal_tables`): what they
+prove is a lower bound on the reference engine, and their plan is proven the fastest only where its replay there attains it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planners.partitioning.balanced_partition import equal_partition, fastest_cuts, straight_costs
+from planners.search.candidates import devices_in_order
+from planners.search.evaluator import BudgetSpent, Evaluator, Request, fitting
+from planners.unequal import (
+    InfeasibleSizes,
+    SearchStopped,
+    UnequalPlan,
+    UnequalProblem,
+    best_equal,
+    dgap,
+    equal_plan,
+    exact_coupled,
+    exact_sizes,
+    greedy_dp,
+    local_greedy,
+    lower_bound,
+    powers_of_two,
+    search_partition,
+    tidgap,
+)
+from planners.unequal.greedy import plan_of
+from planners.unequal.result import Report
+from planners.unequal.tables import (
+    UnequalTables,
+    candidate_sizes,
+    memory_limits,
+    tables_of,
+    unequal_plan,
+    unequal_problem,
+    unlimited_links,
+)
+from planners.unequal.tight_sizes import NothingFits, tight_sizes
+from simulator import InfeasiblePlanError, Plan, Problem
+
+Search = Callable[[UnequalProblem, np.random.Generator, Report], UnequalPlan]
+"""(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.result`."""
+
+Cuts = tuple[int, ...]
+
+MOST_DURATIONS = 2**20
+"""Samples of a batch times layers: about a minute of work, and 16 bytes each for every range of layers looked at."""
+
+MEMORY_ROUNDS = 6
+"""How often the search is repeated with less memory when its plan does not fit in the replay, which adds receive queues."""
+
+FRONT = 3
+"""Partitions that are tried of those that `fastest_cuts` finds at one size, and the share by which they may be slower."""
+FRONT_SLACK = 0.02
+
+REPLAYS = 2
+"""Evaluations that a search leaves of its budget: its plan is replayed with the search's engine, and on the reference."""
+
+ROUNDING = 1e-9
+"""Relative; more than the rounding of durations to the grid of an unequal problem, and of their sums, can differ by."""
+
+
+def exact(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
+    """The exact method for either kind of recomputation."""
+    return exact_coupled(problem, progress=progress) if problem.coupled else exact_sizes(problem, progress=progress)
+
+
+def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
+    """The greedy dynamic programme, or the best equal size where that is faster."""
+    plans = [greedy_dp(problem, progress)]
+    with suppress(InfeasibleSizes, SearchStopped):  # the memory limits of two stages may have no size in common
+        plans.append(best_equal(problem, progress=lambda made, best: progress(plans[0].evaluations + made, best)))
+    found = min(plans, key=lambda plan: plan.makespan_seconds)
+    return replace(found, evaluations=sum(plan.evaluations for plan in plans))
+
+
+def _equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
+    return best_equal(problem, progress=progress)
+
+
+def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
+    progress(1, float("inf"))
+    return local_greedy(problem)
+
+
+SEARCHES: dict[str, Search] = {
+    "exact-unequal": exact,
+    "tidgap": tidgap(),
+    "dgap": dgap(),
+    "greedy-dp": _greedy_or_equal,
+    "local-greedy": _local,
+    "best-equal": _equal,
+}
+"""Planner name -> its search."""
+
+FROM_EQUAL = ("best-equal", "dgap")
+"""Searches that take the partition of the fastest equal size as it is."""
+
+
+ONE_SIZE = ("best-equal",)
+"""Searches whose plans have one size for all stages and passes."""
+
+
+def number_of_stages(problem: Problem, request: Request) -> int:
+    """The stages asked for, else as many as there are devices and layers."""
+    return request.stages or min(len(problem.cluster.devices), len(problem.workload))
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why the unequal planners cannot plan this, or None."""
+    if request.schedule not in (None, "gpipe") or request.microbatches is not None:
+        asked = f"{request.microbatches or 'any number of'} equal micro-batches"
+        return (
+            f"it chooses the sizes of every stage for a flush (gpipe), not {request.schedule or 'gpipe'!r} with {asked}"
+        )
+    stages, most = number_of_stages(problem, request), min(len(problem.cluster.devices), len(problem.workload))
+    if stages > most:
+        return f"{stages} stages are more than the {len(problem.cluster.devices)} devices or {len(problem.workload)} layers"
+    durations = problem.batch * len(problem.workload)
+    if durations > MOST_DURATIONS:
+        return (
+            f"its tables have a duration for each number of samples and layer: {problem.batch:,} × {len(problem.workload):,} = "
+            f"{durations:,}, the limit is {MOST_DURATIONS:,}; use a smaller batch"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A partition with sizes: what every planner here hands to the replay.
+
+    bound_seconds: below which no sizes of this partition, or no plan of the planner's `space`, come in any replay; 0 if unknown
+    whole: whether the bound holds for every partition, and not for this one only
+    stopped: the search ended early
+    """
+
+    cuts: Cuts
+    unequal: UnequalProblem
+    plan: UnequalPlan
+    bound_seconds: float
+    whole: bool = False
+    stopped: bool = False
+
+
+class _Meter:
+    """Evaluations of the searches of one planner, which end before they exceed the budget."""
+
+    def __init__(self, evaluate: Evaluator) -> None:
+        self.evaluate, self.made, self.spent = evaluate, 0, False
+
+    def __call__(self, evaluations: int, seconds: float) -> None:
+        """A `Report`."""
+        if self.made + evaluations > self.evaluate.remaining - REPLAYS:
+            self.spent = True
+            raise SearchStopped
+        self.evaluate.report(self.made + evaluations, seconds)
+
+    def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> UnequalPlan:
+        """A search within what is left."""
+        plan = search(problem, rng, self)
+        self.made += plan.evaluations
+        return plan
+
+    def settle(self) -> None:
+        """Count what the searches have made so far as evaluations of the planner."""
+        self.evaluate.credit(self.made)
+        self.made = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalSizes:
+    """Sizes for one partition, by one of the searches."""
+
+    request: Request
+    name: str
+    search: Search
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The plan that the search finds within the memory of the devices; InfeasiblePlanError if none fits."""
+        tables = _tables(problem, self.request, evaluate)
+        sizes = candidate_sizes(problem.batch, self.request.candidates)
+        meter = _Meter(evaluate)
+
+        def solve(limits: list[float]) -> Sized:
+            start = start_partition(tables, sizes, limits, meter, rng, equal=self.name in FROM_EQUAL)
+            if start.stopped:
+                return start
+            try:
+                plan = meter.run(self.search, start.unequal, rng)
+            except SearchStopped:
+                return replace(start, stopped=True)
+            best = plan if self.name == "local-greedy" else min(plan, start.plan, key=lambda one: one.makespan_seconds)
+            return replace(
+                start,
+                plan=replace(best, evaluations=plan.evaluations),
+                bound_seconds=_bound(problem, start.unequal, plan),
+                stopped=plan.interrupted,
+            )
+
+        return _within_memory(self.name, tables, evaluate, meter, solve, sizes, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class UnequalNested:
+    """Partition and sizes together: partitions by local moves (all of them, where there are few), sizes exactly.
+
+    Unless the user fixes the candidates, partitions are compared at powers of two, and the best one, and the partition that the
+    other planners take, get all candidates at the end.
+    """
+
+    request: Request
+    name: str = "unequal-nested"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best plan found within the memory of the devices; InfeasiblePlanError if none fits."""
+        tables = _tables(problem, self.request, evaluate)
+        sizes = candidate_sizes(problem.batch, self.request.candidates or "powers-of-two")
+        every = candidate_sizes(problem.batch, self.request.candidates)
+        meter = _Meter(evaluate)
+
+        def solve(limits: list[float]) -> Sized:
+            start = start_partition(tables, every, limits, meter, rng)
+            complete = problem.contention
+
+            def build(cuts: Cuts) -> UnequalProblem:
+                """The problem of a partition; where caps are stricter than memory, not all sizes that fit are in it."""
+                nonlocal complete
+                complete = complete and problem.recompute
+                return within_memory(unequal_problem(tables, cuts, sizes), limits)
+
+            try:
+                found = search_partition(
+                    build,
+                    tables.layers,
+                    len(tables.devices),
+                    starts=[start.cuts],
+                    solve=lambda unequal: meter.run(exact, unequal, rng),
+                )
+            except SearchStopped:
+                return replace(start, stopped=True)
+            best = within_memory(unequal_problem(tables, found.cuts, sizes), limits)
+            whole = found.proven_optimal and complete
+            bound = _bound(problem, best, found.plan) if whole else 0.0
+            stopped = found.interrupted or found.plan.interrupted
+            sized = Sized(found.cuts, best, found.plan, bound, whole=whole, stopped=stopped)
+            if every == sizes or stopped:
+                return sized
+            ends = [sized]
+            for cuts in dict.fromkeys((found.cuts, start.cuts)):
+                one = within_memory(unequal_problem(tables, cuts, every), limits)
+                try:
+                    ends.append(Sized(cuts, one, meter.run(exact, one, rng), 0.0))
+                except SearchStopped:
+                    return replace(min(ends, key=_seconds), stopped=True)
+            return min(ends, key=_seconds)
+
+        return _within_memory(self.name, tables, evaluate, meter, solve, sizes, every)
+
+
+def _seconds(sized: Sized) -> float:
+    return sized.plan.makespan_seconds + sized.unequal.fixed_seconds
+
+
+def _bound(problem: Problem, unequal: UnequalProblem, plan: UnequalPlan) -> float:
+    """Seconds below which no sizes of a partition come in any replay."""
+    if not problem.contention:
+        idle = unlimited_links(unequal)
+        return lower_bound(idle) + idle.fixed_seconds
+    bound = plan.lower_bound_seconds
+    if unequal.coupled and min(unequal.backward_caps or (problem.batch,)) < max(unequal.candidates):
+        # the caps are stricter than memory where sizes are equal: they may have cut off something better
+        bound = min(bound, lower_bound(replace(unequal, backward_caps=None)))
+    return bound + unequal.fixed_seconds
+
+
+def start_partition(
+    tables: UnequalTables,
+    candidates: tuple[int, ...],
+    limits: Sequence[float],
+    meter: _Meter,
+    rng: np.random.Generator,
+    *,
+    equal: bool = False,
+) -> Sized:
+    """The partition that the searches take, with its first sizes.
+
+    limits: bytes of each device; equal: that of the fastest equal size, whatever unequal sizes could make of another. On boards
+    whose layers stream, where each range of layers has to be planned by itself, only equal sizes of 1, 2, 4, … samples count.
+    Raises InfeasibleSizes where nothing fits.
+    """
+    streaming = any(tables.costs.streams(device) for device in tables.devices)
+    sizes = [size for size in candidates if not streaming or size in powers_of_two(tables.problem.batch)]
+    tuned = equal_partition(tables.costs, tables.devices, sizes, _spare(tables, limits))
+    if tuned is None:
+        raise InfeasibleSizes("no partition fits with one size for all")
+    _, first, size = tuned
+    unequal = within_memory(unequal_problem(tables, first, candidates), limits)
+    best = Sized(first, unequal, equal_plan(unequal, size), 0.0)
+    if equal:
+        return best
+    for cuts in dict.fromkeys((first, *quick_partitions(tables, limits))):
+        try:
+            unequal = within_memory(unequal_problem(tables, cuts, candidates), limits)
+            one = Sized(cuts, unequal, meter.run(_greedy_or_equal, unequal, rng), 0.0)
+        except InfeasibleSizes:
+            continue
+        except SearchStopped:
+            return replace(best, stopped=True)
+        best = min(best, one, key=_seconds)
+    return best
+
+
+def balanced_problem(
+    tables: UnequalTables, candidates: Sequence[int] = (), *, equal: bool = False
+) -> tuple[Cuts, UnequalProblem]:
+    """The partition that the planners take and its problem, within the memory of the devices.
+
+    candidates: sizes; default `candidate_sizes` of the batch; equal: as "best-equal" takes it
+    Raises InfeasibleSizes where nothing fits.
+    """
+    sizes = tuple(candidates) or candidate_sizes(tables.problem.batch)
+    meter, rng = _Meter(Evaluator(tables.problem)), np.random.default_rng(0)
+    found = start_partition(tables, sizes, memory_limits(tables), meter, rng, equal=equal)
+    return found.cuts, found.unequal
+
+
+def quick_partitions(tables: UnequalTables, limits: Sequence[float]) -> list[Cuts]:
+    """The partitions that are fastest for equal micro-batches of 1, 2, 4, … samples, a few of each, and each once."""
+    batch = tables.problem.batch
+    found: list[Cuts] = []
+    for size in powers_of_two(batch):
+        costs = straight_costs(
+            tables.costs, tables.devices, size, in_flight=[batch] * len(tables.devices), spare=_spare(tables, limits)
+        )
+        found += [cuts for _, cuts in fastest_cuts(costs, -(-batch // size), slack=FRONT_SLACK)[:FRONT]]
+    return list(dict.fromkeys(found))
+
+
+def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
+    """Bytes of each stage's device beyond its limit."""
+    return [held - limit for held, limit in zip(memory_limits(tables), limits, strict=True)]
+
+
+def within_memory(unequal: UnequalProblem, limits: Sequence[float]) -> UnequalProblem:
+    """The problem with the caps under which every stage stays within its limit in bytes.
+
+    Where a stage recomputes only if its sizes differ, it must hold all activations of the mini-batch, and its backward size is
+    capped as if it recomputed: safe, and for equal sizes stricter than it need be. Raises InfeasibleSizes where a stage does
+    not fit.
+    """
+    if not unequal.coupled:
+        return unequal.with_memory_limit(limits)
+    model, batch = unequal.memory, unequal.samples
+    if model is None:
+        raise ValueError("memory limits need a memory model")
+    caps = []
+    for stage, limit in enumerate(limits):
+        state, activations = model.state_bytes[stage], model.activation_bytes[stage]
+        if state + batch * activations > limit:
+            raise InfeasibleSizes(f"stage {stage} does not fit into {limit:.0f} bytes with any candidate size")
+        base = state + batch * model.input_bytes[stage]
+        caps.append(max((c for c in unequal.candidates if base + c * activations <= limit), default=batch))
+    return replace(unequal, backward_caps=tuple(caps))
+
+
+def _tables(problem: Problem, request: Request, evaluate: Evaluator) -> UnequalTables:
+    devices = devices_in_order(problem)[: number_of_stages(problem, request)]
+    return tables_of(problem, devices, evaluate.layer_costs)
+
+
+def _within_memory(
+    name: str,
+    tables: UnequalTables,
+    evaluate: Evaluator,
+    meter: _Meter,
+    solve: Callable[[list[float]], Sized],
+    sizes: Sequence[int],
+    every: Sequence[int],
+) -> Plan:
+    """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is.
+
+    sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with `every` size.
+    """
+    problem, limits = tables.problem, memory_limits(tables)
+    first, found = None, None
+    for _ in range(MEMORY_ROUNDS):
+        try:
+            found = solve(limits)
+        except InfeasibleSizes:
+            found = None
+            break
+        finally:
+            meter.settle()
+        first = first or found
+        plan = _plan(name, tables, found)
+        evaluate(plan)
+        score = evaluate.on_reference(plan)
+        if score.fits or found.stopped:
+            break
+        limits[tables.devices.index(score.device)] -= 1.01 * (score.peak_bytes - score.capacity_bytes)
+        found = None
+    if found is None:
+        found = _tight(name, tables, evaluate, every)
+    if first is not None and found is not first:
+        # with less memory than there is nothing is proven; the first bound still holds for what it was for
+        known = first.whole or first.cuts == found.cuts
+        found = replace(found, bound_seconds=first.bound_seconds if known else 0.0, whole=first.whole)
+    plan = _plan(name, tables, found)
+    score = evaluate.on_reference(plan)
+    bound = found.bound_seconds
+    proven = score.fits and bool(0.0 < score.iteration_seconds <= bound * (1.0 + ROUNDING))
+    evaluate.details.update(
+        stage_forward_samples=list(found.plan.forward_sizes),
+        stage_backward_samples=list(found.plan.backward_sizes),
+        makespan_seconds=_seconds(found),
+        sizes_lower_bound_seconds=bound,
+        sizes_gap=max(0.0, score.iteration_seconds / bound - 1.0) if bound else None,
+        proven_optimal=proven,
+        evaluations=found.plan.evaluations,
+        recomputation="always" if problem.recompute else "where-differs",
+    )
+    if proven:
+        evaluate.declare_optimal(_space(tables, found, sizes))
+    if found.stopped and not proven:
+        raise BudgetSpent if meter.spent else KeyboardInterrupt
+    return fitting(name, plan, evaluate.on_reference)
+
+
+def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:
+    return unequal_plan(name, tables, sized.cuts, sized.plan.forward_sizes, sized.plan.backward_sizes)
+
+
+def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int]) -> Sized:
+    """What replays find to fit, with nothing proven; InfeasiblePlanError, which says what was tried, where they find nothing."""
+    made = evaluate.evaluations
+    tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
+    if isinstance(tight, NothingFits):
+        raise InfeasiblePlanError(_does_not_fit(name, tables, tight))
+    plan = plan_of(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
+    return Sized(tight.cuts, tight.unequal, plan, 0.0)
+
+
+def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:
+    """The plans among which a proven one is the fastest, and how, in words."""
+    chosen = f"all from 1 to {sizes[-1]}" if len(sizes) == sizes[-1] else ", ".join(map(str, sizes))
+    where = f"all partitions into {len(tables.devices)} stages" if found.whole else "this partition"
+    return (
+        f"unequal micro-batch sizes of {where} on these devices: gpipe, a size for each stage and pass out of {chosen} samples "
+        f"(the last micro-batch takes what is left), replayed with "
+        f"{'contention' if tables.problem.contention else 'unlimited links'}"
+    )
+
+
+def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits) -> str:
+    """One line: whether no sizes fit or none that were tried, and the numbers of an even partition's stage that misses most."""
+    problem, stages = tables.problem, len(tables.devices)
+    cuts = [tables.layers * stage // stages for stage in range(1, stages)]
+    model = unequal_problem(tables, cuts, (1,)).memory
+    if model is None:
+        raise ValueError("the tables have a memory model")
+    columns = zip(model.state_bytes, model.input_bytes, model.activation_bytes, strict=True)
+    recomputed, stored = zip(
+        *((state + problem.batch * inputs + one, state + problem.batch * one) for state, inputs, one in columns),
+        strict=True,
+    )
+    needs = recomputed if problem.recompute else stored
+    if name not in ONE_SIZE:  # sizes that differ recompute
+        needs = tuple(map(min, recomputed, needs))
+    held = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
+    worst = max(range(stages), key=lambda stage: needs[stage] / held[stage])
+    searched = "no sizes fit" if nothing.every else f"none of {nothing.tried:,} plans tried fits, others may"
+    return (
+        f"planner {name!r}: {searched}; stage {worst} of an even partition needs at least "
+        f"{needs[worst] / 2**30:.4g} GiB on device {tables.devices[worst]}, which holds {held[worst] / 2**30:.4g} GiB; "
+        "use more stages, recomputation or a smaller batch"
+    )

@@ -1,0 +1,203 @@
+"""Costs: how long each op, transfer and all-reduce of a plan takes; here the contract, and costs given as numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Channel, brief
+from simulator.schedules.ops import COMPUTE_KINDS, OpKind
+from simulator.schedules.schedule import Schedule
+
+Route = tuple[int, ...]
+"""Channels that a transfer passes, in order; empty for a link of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One point-to-point transfer: seconds when the links are idle, bytes, and the channels that it passes."""
+
+    seconds: float
+    size_bytes: float
+    route: Route = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Part of a stage's gradients that is all-reduced at once.
+
+    share: part of the stage's backward seconds that ends when this bucket's gradients are there; shares of a stage sum to 1
+    seconds: of the all-reduce among the stage's replicas
+    route: channels that it occupies; occupancy: share of its seconds for which each is busy with it; () is all of them
+    """
+
+    share: float
+    seconds: float
+    route: Route = ()
+    occupancy: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TiedReduction:
+    """All-reduce of the gradient of one weight that several stages use, over all their replicas.
+
+    stages: rising, at least two
+    seconds, route, occupancy: as of a `Bucket`
+    """
+
+    stages: tuple[int, ...]
+    seconds: float
+    route: Route = ()
+    occupancy: tuple[float, ...] = ()
+
+
+class Costs(Protocol):
+    """What lowering asks about a plan."""
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """Physical channels that routes refer to."""
+
+    def device(self, stage: int, replica: int) -> int:
+        """Device of one replica of a stage."""
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Duration of ops of `kind` over each number of samples, float64 [len(samples)]."""
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        """Transfer of `samples` samples between two (stage, replica): activations downwards, gradients upwards."""
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        """Gradient buckets of a replicated stage, in the order in which backward frees them; () for one replica."""
+
+    @property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        """All-reduces of weights that stages on several devices share, beside the buckets."""
+
+
+Numbers = float | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCosts:
+    """Costs given as numbers: one number an op, or one number a sample.
+
+    forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
+    predict: seconds of a weight prediction per stage, or () for none
+    transfer_seconds: one way between neighbouring stages on different devices
+    devices: device of each replica of each stage
+    in_turn: the replicas of a stage take mini-batches in turn and update together
+    per_sample: the numbers of forwards and gradients are per sample of the op, else per op whatever it covers
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    input_gradient: tuple[float, ...]
+    weight_gradient: tuple[float, ...]
+    update: tuple[float, ...]
+    transfer_seconds: float = 0.0
+    per_sample: bool = False
+    devices: tuple[tuple[int, ...], ...] = ()
+    predict: tuple[float, ...] = ()
+    in_turn: bool = False
+
+    channels: tuple[Channel, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self, f"{len(self.forward)} stages, {'a sample' if self.per_sample else 'an op'}")
+
+    def device(self, stage: int, replica: int) -> int:
+        """Replica r of stage s runs on device `devices[s][r]`."""
+        return self.devices[stage][replica]
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The given number, times the samples where numbers are per sample."""
+        numbers = {
+            OpKind.FORWARD: self.forward,
+            OpKind.BACKWARD: self.backward,
+            OpKind.INPUT_GRADIENT: self.input_gradient,
+            OpKind.WEIGHT_GRADIENT: self.weight_gradient,
+            OpKind.UPDATE: self.update,
+            OpKind.PREDICT: self.predict or (0.0,) * len(self.update),
+        }
+        value = numbers[kind][stage]
+        if self.per_sample and kind in COMPUTE_KINDS:
+            return value * samples.astype(np.float64)
+        return np.full(len(samples), value, dtype=np.float64)
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        """The given transfer seconds, on a link of its own."""
+        seconds = self.transfer_seconds * samples if self.per_sample else self.transfer_seconds
+        return Transfer(seconds, 0.0)
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        """One that takes no time where replicas take turns: their update waits for the gradients of them all."""
+        return (Bucket(1.0, 0.0),) if self.in_turn and len(self.devices[stage]) > 1 else ()
+
+    @property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        """None: numbers know no weights."""
+        return ()
+
+
+def given_costs(
+    stages: int,
+    forward: Numbers,
+    backward: Numbers,
+    *,
+    weight: Numbers = 0.0,
+    update: Numbers = 0.0,
+    predict: Numbers = 0.0,
+    transfer: float = 0.0,
+    per_sample: bool = False,
+    devices: Schedule | None = None,
+) -> GivenCosts:
+    """Costs from one number, or one number a stage.
+
+    backward: seconds of the full backward where `weight` is 0; otherwise of the input gradient, and the full backward takes
+    `backward + weight`
+    devices: schedule whose devices these are; default stage s on device s
+    Raises ValueError for a wrong number of values, or one that is negative or not finite.
+    """
+
+    def per_stage(name: str, value: Numbers) -> tuple[float, ...]:
+        values = (float(value),) * stages if isinstance(value, (int, float)) else tuple(float(v) for v in value)
+        if len(values) == 1:
+            values *= stages
+        if len(values) != stages:
+            raise ValueError(f"{name} needs one number or one for each of {stages} stages, got {len(values)} numbers")
+        for position, one in enumerate(values):
+            if not (math.isfinite(one) and one >= 0):
+                raise ValueError(f"{name} of stage {position} must be a finite number of at least 0, got {one}")
+        return values
+
+    input_gradient = per_stage("backward", backward)
+    weight_gradient = per_stage("weight", weight)
+    if not (math.isfinite(transfer) and transfer >= 0):
+        raise ValueError(f"transfer must be a finite number of at least 0, got {transfer}")
+    return GivenCosts(
+        forward=per_stage("forward", forward),
+        backward=tuple(i + w for i, w in zip(input_gradient, weight_gradient, strict=True)),
+        input_gradient=input_gradient,
+        weight_gradient=weight_gradient,
+        update=per_stage("update", update),
+        transfer_seconds=float(transfer),
+        per_sample=per_sample,
+        devices=_devices_of_stages(devices) if devices is not None else tuple((stage,) for stage in range(stages)),
+        predict=per_stage("predict", predict),
+        in_turn=devices is not None and not devices.flush,
+    )
+
+
+def _devices_of_stages(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    held: list[list[int]] = [[] for _ in range(schedule.stages)]
+    for rank, device in enumerate(schedule.device_of_rank().tolist()):
+        for stage in np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]):
+            if device not in held[int(stage)]:  # a second lane of a device is no second replica
+                held[int(stage)].append(device)
+    return tuple(map(tuple, held))

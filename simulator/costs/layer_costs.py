@@ -1,0 +1,224 @@
+"""Layer costs: seconds and bytes of each layer of a problem, measured or from the accelerator's model."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import PRECISION_BYTES, Accelerator, FieldProgrammableGateArray, Phase, Work
+from simulator.plans.plan import OPTIMIZER_STATES, Problem
+from simulator.workloads.layers import Layer, TiedWeight
+
+
+class LayerCosts:
+    """Tables of one problem, filled as they are asked for.
+
+    A measured layer takes its profiled seconds, whatever the accelerator: see `measured_layer_seconds`. Every other layer takes
+    what the accelerator's model says; a stage of them is their sum, but on an FPGA, whose layers stream (see `stage_seconds`).
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
+        self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
+        self._measured = any(layer.measured for layer in problem.workload.layers)
+        kinds: dict[int, int] = {}
+        self._kind_of_device = []
+        self._accelerators: list[Accelerator] = []
+        for accelerator in problem.cluster.devices:
+            if id(accelerator) not in kinds:
+                known = next((k for k, a in enumerate(self._accelerators) if a == accelerator), None)
+                if known is None:
+                    known = len(self._accelerators)
+                    self._accelerators.append(accelerator)
+                kinds[id(accelerator)] = known
+            self._kind_of_device.append(kinds[id(accelerator)])
+
+    @property
+    def accelerator_kinds(self) -> int:
+        """Number of different accelerators."""
+        return len(self._accelerators)
+
+    def kind_of_device(self, device: int) -> int:
+        """Number of the device's kind of accelerator."""
+        return self._kind_of_device[device]
+
+    @cached_property
+    def works(self) -> tuple[Work, ...]:
+        """What each layer asks of an accelerator a sample."""
+        inputs = self.problem.workload.all_input_elements()
+        return tuple(
+            Work(
+                layer.kind,
+                layer.flop,
+                float(read),
+                layer.output_elements,
+                layer.weights,
+                layer.sequential_steps,
+            )
+            for layer, read in zip(self.problem.workload.layers, inputs, strict=True)
+        )
+
+    def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+        """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]."""
+        kind = self._kind_of_device[device]
+        key = (kind, samples, phase)
+        if key not in self._seconds:
+            accelerator = self._accelerators[kind]
+            self._seconds[key] = np.array(
+                [
+                    measured_layer_seconds(layer, samples, phase)
+                    if layer.measured
+                    else accelerator.seconds(work, samples, phase, self.problem.precision)
+                    for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
+                ]
+            )
+        return self._seconds[key]
+
+    def streams(self, device: int) -> bool:
+        """Whether the layers of a stage work at the same time on this device, so that a stage is no sum of its layers."""
+        accelerator = self._accelerators[self._kind_of_device[device]]
+        return isinstance(accelerator, FieldProgrammableGateArray) and not self._measured
+
+    def stage_seconds(self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase) -> float:
+        """Seconds of one pass of some layers as one stage: their sum, or the board's own rule where they stream."""
+        kind = self._kind_of_device[device]
+        accelerator = self._accelerators[kind]
+        if not (isinstance(accelerator, FieldProgrammableGateArray) and self.streams(device)):
+            return float(self.seconds(device, samples, phase)[layers].sum())
+        key = (kind, layers.tobytes(), samples, phase)
+        if key not in self._streamed:
+            works = [self.works[layer] for layer in layers]
+            self._streamed[key] = accelerator.stage_seconds(works, samples, phase, self.problem.precision)
+        return self._streamed[key]
+
+    def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
+        """Forward plus backward (plus forward again where the problem recomputes) of every layer, float64 [layers]."""
+        forward = self.seconds(device, samples, "forward")
+        total = forward + self.seconds(device, samples, "backward")
+        return total + forward if self.problem.recompute else total
+
+    def update_seconds(self, device: int, parameters: float) -> float:
+        """Seconds of an optimizer step: weights, gradients and states are read, weights and states written."""
+        if parameters == 0:
+            return 0.0
+        states = self.problem.optimizer_bytes / self.problem.element_bytes
+        return self._streaming_seconds(device, parameters * (2.0 + states), parameters * (1.0 + states))
+
+    def predict_seconds(self, device: int, parameters: float) -> float:
+        """Seconds of a weight prediction: weights and the optimizer's states (Adam: two moments) are read, a copy is written."""
+        if parameters == 0:
+            return 0.0
+        states = 4.0 * OPTIMIZER_STATES[self.problem.optimizer] / self.problem.element_bytes
+        return self._streaming_seconds(device, parameters * (1.0 + states), parameters)
+
+    def _streaming_seconds(self, device: int, read: float, written: float) -> float:
+        """Seconds of one pass over elements of the problem's width, at the device's rate for element-wise work.
+
+        A measured network's width is its profile's, whatever precisions the device knows: its bytes are moved as fp32.
+        """
+        problem, precision, scale = self.problem, self.problem.precision, 1.0
+        if problem.workload.bytes_per_element is not None:
+            precision, scale = "fp32", problem.element_bytes / PRECISION_BYTES["fp32"]
+        work = Work("elementwise", 0.0, read * scale, written * scale, 0.0)
+        return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", precision)
+
+    @cached_property
+    def parameters(self) -> NDArray[np.float64]:
+        """Weight elements of each layer, float64 [layers]; a tied weight counts at its owner."""
+        return np.array([layer.parameters for layer in self.problem.workload.layers], dtype=np.float64)
+
+    @cached_property
+    def tied_weights(self) -> tuple[TiedWeight, ...]:
+        """Weights that several layers use."""
+        return self.problem.workload.tied_weights()
+
+    def weight_elements(self, layers: Iterable[int], beside: Iterable[int] = ()) -> float:
+        """Weight elements that some layers bring to a device, which holds the layers `beside` already.
+
+        Their own, and a copy of each tied weight that they use and whose owner is not among them; what the device has is not
+        held twice.
+        """
+        held, there = set(layers), set(beside)
+        copies = sum(
+            tied.parameters
+            for tied in self.tied_weights
+            if tied.layers[0] not in held and not held.isdisjoint(tied.layers) and there.isdisjoint(tied.layers)
+        )
+        again = sum(
+            tied.parameters for tied in self.tied_weights if tied.layers[0] in held and there.intersection(tied.layers)
+        )
+        return float(self.parameters[sorted(held)].sum()) + copies - again
+
+    def range_elements(self, ranges: Sequence[tuple[int, int]]) -> float:
+        """`weight_elements` of the layers begin..end - 1 of some ranges that share none, without a look at each of them."""
+        before = self._parameters_before
+        own = sum(before[end] - before[begin] for begin, end in ranges)
+
+        def held(layer: int) -> bool:
+            return any(begin <= layer < end for begin, end in ranges)
+
+        copies = sum(
+            tied.parameters for tied in self.tied_weights if not held(tied.layers[0]) and any(map(held, tied.layers))
+        )
+        return float(own + copies)
+
+    @cached_property
+    def _parameters_before(self) -> NDArray[np.float64]:
+        """Own weight elements of the layers before each cut, float64 [layers + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.parameters)])
+
+    @cached_property
+    def stashed_bytes(self) -> NDArray[np.float64]:
+        """Bytes a sample that each layer keeps from forward to backward, float64 [layers]."""
+        return np.array(
+            [layer.stashed_elements * self.problem.element_bytes for layer in self.problem.workload.layers],
+            dtype=np.float64,
+        )
+
+    @cached_property
+    def cut_bytes(self) -> NDArray[np.float64]:
+        """Bytes a sample that cross the cut before each layer, float64 [layers + 1]."""
+        sizes: NDArray[np.float64] = self.problem.workload.cut_elements() * self.problem.element_bytes
+        return sizes
+
+    def crossing_bytes(self, near: set[int] | frozenset[int]) -> float:
+        """Bytes a sample that leave a set of layers: every producer with a consumer outside, once."""
+        workload = self.problem.workload
+        crossing = {producer for producer, consumer in workload.edges if producer in near and consumer not in near}
+        return sum(workload.layers[producer].output_elements for producer in crossing) * self.problem.element_bytes
+
+
+def measured_layer_seconds(layer: Layer, samples: int, phase: Phase) -> float:
+    """Seconds of one pass of a measured layer over `samples` samples; the one rule for measured layers.
+
+    Between two profiled sizes linearly, beyond the last in proportion to the samples, below the first of several rows that row's
+    (a small call takes no less). One row alone is in proportion to the samples both ways: all that is known is a rate. The input
+    gradient of a layer with weights is half of its backward.
+    """
+    rows = layer.measured
+    if phase == "forward":
+        return _interpolate(rows, samples, 1)
+    backward = _interpolate(rows, samples, 2)
+    if phase == "backward":
+        return backward
+    weight = backward / 2 if layer.has_weight_gradient else 0.0
+    return weight if phase == "weight_gradient" else backward - weight
+
+
+def _interpolate(rows: tuple[tuple[float, float, float], ...], samples: int, column: int) -> float:
+    position = bisect_left([row[0] for row in rows], samples)
+    if position == len(rows):
+        return rows[-1][column] * samples / rows[-1][0]
+    upper = rows[position]
+    if upper[0] == samples:
+        return upper[column]
+    if position == 0:
+        return upper[column] * samples / upper[0] if len(rows) == 1 else upper[column]
+    lower = rows[position - 1]
+    share = (samples - lower[0]) / (upper[0] - lower[0])
+    return lower[column] + share * (upper[column] - lower[column])

@@ -1,0 +1,184 @@
+"""Plan costs: problem × plan -> durations, transfers and gradient buckets of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Channel, Phase
+from simulator.costs.given import Bucket, TiedReduction, Transfer
+from simulator.costs.layer_costs import LayerCosts
+from simulator.plans.plan import Plan, Problem, cuts_of
+from simulator.schedules.ops import OpKind
+from simulator.workloads.layers import TiedWeight
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients are all-reduced in buckets of at least this size, layer by layer from the back (PyTorch DDP's default)."""
+
+MOST_BUCKETS = 32
+"""A stage has no more buckets than this: the bucket size grows with the stage."""
+
+_PHASES: dict[OpKind, Phase] = {
+    OpKind.FORWARD: "forward",
+    OpKind.BACKWARD: "backward",
+    OpKind.INPUT_GRADIENT: "input_gradient",
+    OpKind.WEIGHT_GRADIENT: "weight_gradient",
+}
+
+
+class PlanCosts:
+    """The costs of one plan, as `simulator.lowering.lower` asks for them; tables fill as they are used."""
+
+    def __init__(self, problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None) -> None:
+        self.problem, self.plan = problem, plan
+        self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
+        self._stage_seconds: dict[tuple[OpKind, int, int, int], float] = {}
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """The cluster's channels."""
+        return self.problem.cluster.channels
+
+    @cached_property
+    def boundary_bytes(self) -> tuple[float, ...]:
+        """Bytes a sample that cross from stages 0..s to the rest, one entry a boundary (stages - 1)."""
+        cuts = cuts_of(self.plan)
+        if cuts is not None:
+            return tuple(self.layers.cut_bytes[list(cuts)].tolist())
+        near: set[int] = set()
+        result = []
+        for stage in self.plan.stages[:-1]:
+            near.update(stage.layers)
+            result.append(self.layers.crossing_bytes(near))
+        return tuple(result)
+
+    @cached_property
+    def weight_elements(self) -> tuple[float, ...]:
+        """Weight elements that each stage keeps on each of its devices, one entry a stage.
+
+        A weight that is tied to another stage's is kept once a device: by the first stage there that uses it.
+        """
+        beside: dict[tuple[int, ...], set[int]] = {}
+        elements = []
+        for stage in self.plan.stages:
+            there = beside.setdefault(stage.devices, set())
+            elements.append(self.layers.weight_elements(stage.layers, there))
+            there.update(stage.layers)
+        return tuple(elements)
+
+    def reduced_bytes(self, stage: int) -> float:
+        """Gradient bytes that the replicas of a stage all-reduce among themselves: not those of `tied_reductions`."""
+        return float(self._reduced_parameters(stage).sum()) * self.problem.element_bytes
+
+    @cached_property
+    def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
+        """Tied weights that several stages use, and these stages."""
+        if not self.layers.tied_weights:
+            return ()
+        stage_of = {layer: number for number, stage in enumerate(self.plan.stages) for layer in stage.layers}
+        found = []
+        for weight in self.layers.tied_weights:
+            stages = tuple(sorted({stage_of[layer] for layer in weight.layers}))
+            if len(stages) > 1:
+                found.append((weight, stages))
+        return tuple(found)
+
+    @cached_property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        """All-reduces of the gradients of `shared_weights` over all devices that hold them; none where that is one device."""
+        cluster = self.problem.cluster
+        found = []
+        for weight, stages in self.shared_weights:
+            devices = self.devices_of(stages)
+            if len(devices) > 1:
+                seconds = cluster.allreduce_seconds(devices, weight.parameters * self.problem.element_bytes)
+                route, occupancy = cluster.allreduce_route(devices), cluster.allreduce_occupancy(devices)
+                found.append(TiedReduction(stages, seconds, route, occupancy))
+        return tuple(found)
+
+    def devices_of(self, stages: Iterable[int]) -> tuple[int, ...]:
+        """Devices that hold any of these stages, rising."""
+        return tuple(sorted({device for stage in stages for device in self.plan.stages[stage].devices}))
+
+    def device(self, stage: int, replica: int) -> int:
+        """Device of one replica of a stage."""
+        return self.plan.stages[stage].devices[replica]
+
+    def recomputes(self, stage: int) -> bool:
+        """Whether a stage runs forward again before backward: the problem says so, or its backward takes other micro-batches.
+
+        What a forward op has stored cannot be cut again at other samples.
+        """
+        plan = self.plan
+        if self.problem.recompute or not (plan.forward_sizes and plan.backward_sizes):
+            return self.problem.recompute
+        return plan.forward_sizes[stage] != plan.backward_sizes[stage]
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sum of the stage's layers; backward includes the second forward where the stage recomputes."""
+        distinct, inverse = np.unique(samples, return_inverse=True)
+        values = np.array([self._op_seconds(kind, stage, replica, int(one)) for one in distinct])
+        return values[inverse]
+
+    def _op_seconds(self, kind: OpKind, stage: int, replica: int, samples: int) -> float:
+        device = self.device(stage, replica)
+        key = (kind, stage, self.layers.kind_of_device(device), samples)
+        if key not in self._stage_seconds:
+            held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
+            if kind is OpKind.UPDATE:
+                value = self.layers.update_seconds(device, self.weight_elements[stage])
+            elif kind is OpKind.PREDICT:
+                value = self.layers.predict_seconds(device, self.weight_elements[stage])
+            elif samples == 0:
+                value = 0.0
+            else:
+                value = self.layers.stage_seconds(device, held, samples, _PHASES[kind])
+                if self.recomputes(stage) and kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
+                    value += self.layers.stage_seconds(device, held, samples, "forward")
+            self._stage_seconds[key] = value
+        return self._stage_seconds[key]
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        """Activations of the boundary downwards, as many bytes of gradients upwards."""
+        devices = self.device(*source), self.device(*target)
+        size = self.boundary_bytes[min(source[0], target[0])] * samples
+        cluster = self.problem.cluster
+        return Transfer(cluster.transfer_seconds(*devices, size), size, cluster.route(*devices))
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done."""
+        devices = self.plan.stages[stage].devices
+        if len(devices) == 1:
+            return ()
+        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
+        sizes = self._reduced_parameters(stage) * self.problem.element_bytes
+        if not sizes.any():
+            return ()  # without weights there is nothing to wait for
+        samples = max(1, max(self.plan.microbatches) // (len(devices) if self.plan.replication == "split" else 1))
+        backward = self.layers.seconds(devices[0], samples, "backward")[held]
+        total = float(backward.sum())
+        shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
+        least = max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
+        cluster = self.problem.cluster
+        route, occupancy = cluster.allreduce_route(devices), cluster.allreduce_occupancy(devices)
+        buckets: list[Bucket] = []
+        share, size = 0.0, 0.0
+        for position in range(len(held) - 1, -1, -1):
+            share += float(shares[position])
+            size += float(sizes[position])
+            if size >= least or (position == 0 and (share > 0 or size > 0)):
+                seconds = cluster.allreduce_seconds(devices, size) if size > 0 else 0.0
+                buckets.append(Bucket(share, seconds, route, occupancy))
+                share, size = 0.0, 0.0
+        return tuple(buckets)
+
+    def _reduced_parameters(self, stage: int) -> NDArray[np.float64]:
+        """Weight elements of each layer of a stage whose gradients its buckets carry, float64 [layers of the stage]."""
+        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
+        parameters = self.layers.parameters[held]
+        for weight, _ in self.shared_weights:
+            parameters[held == weight.layers[0]] -= weight.parameters
+        return parameters

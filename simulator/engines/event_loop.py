@@ -1,0 +1,467 @@
+"""Event loop: the compiled twin of the engine, for channels that are contended and lanes that share a device, too.
+
+It does what `simulator.engines.reference` does, event by event: the same additions in the same order, events of one moment in the
+order in which they were caused. Both agree to the last bit. Where nothing is contended and no device shared, the recurrence is
+quicker and the same.
+
+    lane            the task of a lane ends: what waits for it is told, its transfers set out, the lane goes on
+    arrival         the last byte of a delivery is there
+    head            the head of a transfer reaches the next channel of its route
+    share           the first of the lanes of a shared device would be done, unless another has begun or ended meanwhile
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engines.kernels import kernel
+from simulator.engines.timeline import Timeline, timeline_of
+from simulator.lowering.program import DeadlockError, LaneKind, Program, describe_deadlock
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_LANE, _ARRIVAL, _HEAD, _SHARE = range(4)
+"""Kinds of events; an event is the number kind + 4 · index."""
+
+
+class Prepared(NamedTuple):
+    """A program as flat columns (a named tuple, because that is what a compiled function takes).
+
+    lane_offsets, seconds, least, missing: the lanes' tasks, their durations and least durations, dependencies of each
+    lane_of: lane of each task; lane_group: number of the shared device of each lane, -1 for none
+    delivery_offsets, delivery_class, row_offsets, rows: `Program.deliveries`; consumer: task that waits, aligned with `rows`
+    class_seconds: of each transfer class on idle channels
+    hop_offsets, hop_channel, hop_passing, hop_latency: channels that a class queues on, the seconds for which its bytes occupy
+        each, and its latency
+    sends: class that the task of a lane carries while the lane is busy, 0 for none
+    turn_offsets, turn_channel, turn_share: channels on which the all-reduces of a lane take turns, and the share of their seconds
+    member_offsets, members: lanes of each shared device, rising
+    channels: int64 [1]; number of channels
+    hop_class, hop_bandwidth: class of each hop, and bytes a second of its channel
+    """
+
+    lane_offsets: Integers
+    seconds: Floats
+    least: Floats
+    missing: Integers
+    lane_of: NDArray[np.int32]
+    lane_group: Integers
+    delivery_offsets: Integers
+    delivery_class: NDArray[np.int32]
+    row_offsets: Integers
+    rows: Integers
+    consumer: NDArray[np.int32]
+    class_seconds: Floats
+    hop_offsets: Integers
+    hop_channel: Integers
+    hop_passing: Floats
+    hop_latency: Floats
+    sends: NDArray[np.int32]
+    turn_offsets: Integers
+    turn_channel: Integers
+    turn_share: Floats
+    member_offsets: Integers
+    members: Integers
+    channels: Integers
+    hop_class: Integers
+    hop_bandwidth: Floats
+
+    def with_seconds(
+        self, seconds: Floats, least: Floats | None, class_seconds: Floats, class_bytes: Floats
+    ) -> Prepared:
+        """The same program with other durations, float64 [tasks], and transfers, float64 [classes]."""
+        return self._replace(
+            seconds=seconds,
+            least=seconds if least is None else least,
+            class_seconds=class_seconds,
+            hop_passing=class_bytes[self.hop_class] / self.hop_bandwidth,
+        )
+
+
+class _Heap(NamedTuple):
+    """Events that wait, a binary heap by (time, number); counters: events waiting, events so far."""
+
+    time: Floats
+    number: Integers
+    event: Integers
+    counters: Integers
+
+
+class _Shares(NamedTuple):
+    """Lanes of shared devices, as in the engine's `_Sharing`; announced: number of the event that is valid for each device."""
+
+    active: NDArray[np.bool_]
+    left: Floats
+    need: Floats
+    slowdown: Floats
+    since: Floats
+    announced: Integers
+
+
+class _State(NamedTuple):
+    """One replay. move_hop, move_tail: of deliveries, then of what lanes send: the next channel, and when the tail has left the
+    one before."""
+
+    start: Floats
+    end: Floats
+    arrival: Floats
+    position: Integers
+    idle: NDArray[np.bool_]
+    missing: Integers
+    channel_free: Floats
+    heap: _Heap
+    move_hop: Integers
+    move_tail: Floats
+    shares: _Shares
+
+
+def prepare(program: Program, *, contention: bool = False) -> Prepared:
+    """The program's columns; contention as in `simulator.engines.reference.replay`."""
+    deliveries = program.deliveries()
+    routes = program.transfer_route if contention else ((),) * len(program.transfer_route)
+    hops = [(number, channel) for number, route in enumerate(routes) for channel in route]
+    collective = program.lane_kind == LaneKind.COLLECTIVE
+    turns = [
+        (lane, channel, share)
+        for lane in (np.flatnonzero(collective).tolist() if contention else ())
+        for channel, share in zip(program.lane_route[lane], _shares(program, lane), strict=True)
+    ]
+    bandwidth = np.array([program.channels[channel].bandwidth for _, channel in hops])
+    latency = np.array([program.channels[channel].latency for _, channel in hops])
+    of_class = np.array([number for number, _ in hops], dtype=np.int64)
+    slowdown = 1.0 if program.transfer_slowdown is None else program.transfer_slowdown[of_class]
+    shared, lane_group = np.unique(program.lane_sharing, return_inverse=True)
+    lane_group -= int(np.searchsorted(shared, 0))  # lanes of a device alone have -1
+    members = np.argsort(lane_group, kind="stable")
+    return Prepared(
+        lane_offsets=program.lane_offsets,
+        seconds=program.seconds,
+        least=program.seconds if program.least_seconds is None else program.least_seconds,
+        missing=np.diff(program.dependency_offsets),
+        lane_of=program.lane_of_task(),
+        lane_group=lane_group,
+        delivery_offsets=deliveries.offsets,
+        delivery_class=deliveries.transfer,
+        row_offsets=deliveries.row_offsets,
+        rows=deliveries.rows,
+        consumer=program.consumers()[deliveries.rows],
+        class_seconds=program.transfer_seconds,
+        hop_offsets=_offsets([number for number, _ in hops], len(routes)),
+        hop_channel=np.array([channel for _, channel in hops], dtype=np.int64),
+        hop_passing=program.transfer_bytes[of_class] / bandwidth * slowdown,
+        hop_latency=latency * slowdown,
+        sends=np.zeros(len(program), dtype=np.int32) if program.sends is None else program.sends,
+        turn_offsets=_offsets([lane for lane, _, _ in turns], program.lanes),
+        turn_channel=np.array([channel for _, channel, _ in turns], dtype=np.int64),
+        turn_share=np.array([share for _, _, share in turns], dtype=np.float64),
+        member_offsets=np.searchsorted(lane_group[members], np.arange(lane_group.max(initial=-1) + 2)),
+        members=members,
+        channels=np.array([len(program.channels)]),
+        hop_class=of_class,
+        hop_bandwidth=bandwidth,
+    )
+
+
+def run(prepared: Prepared) -> tuple[Floats, Floats, Floats]:
+    """Replay: start and end of every task, and arrival of what every dependency needs; of a program that cannot deadlock."""
+    state = _run(prepared)
+    return state.start, state.end, state.arrival
+
+
+def _shares(program: Program, lane: int) -> tuple[float, ...]:
+    occupancy = program.lane_occupancy[lane] if program.lane_occupancy else ()
+    return occupancy or (1.0,) * len(program.lane_route[lane])
+
+
+def _offsets(owner: list[int], owners: int) -> Integers:
+    """Where the entries of each owner begin, int64 [owners + 1]; entries stand by rising owner."""
+    return np.searchsorted(np.array(owner, dtype=np.int64), np.arange(owners + 1))
+
+
+def replay(program: Program, *, contention: bool = False) -> Timeline:
+    """Replay a program: the engine's timeline, to the last bit; DeadlockError as the engine's."""
+    state = _run(prepare(program, contention=contention))
+    if (state.position < program.lane_offsets[1:]).any():
+        raise DeadlockError(describe_deadlock(program, state.position, state.end >= 0.0))
+    return timeline_of(program, state.start, state.end, state.arrival if contention else None)
+
+
+def makespan(prepared: Prepared) -> float:
+    """End of the last task, in seconds; infinite for a program that deadlocks."""
+    state = _run(prepared)
+    done = (state.position == prepared.lane_offsets[1:]).all()
+    return float(state.end.max(initial=0.0)) if done else float("inf")
+
+
+def _run(prepared: Prepared) -> _State:
+    tasks, lanes, deliveries = len(prepared.seconds), len(prepared.lane_group), len(prepared.delivery_class)
+    groups = len(prepared.member_offsets)  # and one to spare
+    # A lane and a delivery wait for one event each, and a task that shares outdates two. Room that is not used takes no memory.
+    most = lanes + deliveries + 2 * tasks
+    state = _State(
+        start=np.zeros(tasks),
+        end=np.full(tasks, -1.0),
+        arrival=np.zeros(len(prepared.rows)),
+        position=prepared.lane_offsets[:-1].copy(),
+        idle=np.ones(lanes, dtype=np.bool_),
+        missing=prepared.missing.copy(),
+        channel_free=np.zeros(int(prepared.channels[0])),
+        heap=_Heap(
+            np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), np.zeros(2, dtype=np.int64)
+        ),
+        move_hop=np.zeros(deliveries + lanes, dtype=np.int64),
+        move_tail=np.zeros(deliveries + lanes),
+        shares=_Shares(
+            active=np.zeros(lanes, dtype=np.bool_),
+            left=np.zeros(lanes),
+            need=np.ones(lanes),
+            slowdown=np.ones(lanes),
+            since=np.zeros(groups),
+            announced=np.full(groups, -1, dtype=np.int64),
+        ),
+    )
+    _loop(prepared, state)
+    return state
+
+
+@kernel()
+def _loop(program: Prepared, state: _State) -> None:
+    """Run until no event is left.
+
+    An event leaves a list of things to do at its moment, which are done in this order: a head that reaches a channel, a lane that
+    may begin its task, dependencies of a delivery that has arrived, deliveries of a task that has ended, the lane of that task.
+    One long function, because taking an array out of a tuple costs as much as the rest of a step.
+    """
+    (
+        lane_offsets,
+        seconds,
+        least,
+        _,
+        lane_of,
+        lane_group,
+        delivery_offsets,
+        delivery_class,
+        row_offsets,
+        rows,
+        consumer,
+        class_seconds,
+        hop_offsets,
+        hop_channel,
+        hop_passing,
+        hop_latency,
+        sends,
+        turn_offsets,
+        turn_channel,
+        turn_share,
+        member_offsets,
+        members,
+        _,
+        _,
+        _,
+    ) = program
+    start, end, arrival, position, idle, missing, channel_free, heap, move_hop, move_tail, shares = state
+    lanes, deliveries = len(lane_group), len(delivery_class)
+    tried = 0
+    while True:
+        move, lane, ended = -1, -1, -1
+        row = row_end = delivery = delivery_end = 0
+        if tried < lanes:  # at the beginning every lane is tried
+            now = 0.0
+            lane = tried
+            tried += 1
+        elif heap.counters[0] > 0:
+            now, number, event = heap.time[0], heap.number[0], heap.event[0]
+            _pop(heap)
+            kind, index = event % 4, event // 4
+            if kind == _HEAD:
+                move = index
+            elif kind == _ARRIVAL:
+                row, row_end = row_offsets[index], row_offsets[index + 1]
+            else:
+                ended = index
+                if kind == _SHARE:
+                    if shares.announced[index] != number:
+                        continue
+                    ended = _first_done(shares, member_offsets, members, index)
+                    _advance(shares, member_offsets, members, index, now)
+                    shares.active[ended] = False
+                    _announce(shares, member_offsets, members, index, now, heap)
+                task = position[ended]
+                end[task] = now
+                position[ended] = task + 1
+                idle[ended] = True
+                delivery, delivery_end = delivery_offsets[task], delivery_offsets[task + 1]
+        else:
+            return
+
+        while True:
+            if move >= 0:
+                carrier = delivery_class[move] if move < deliveries else sends[position[move - deliveries]]
+                hop, tail = move_hop[move], move_tail[move]
+                while True:
+                    channel = hop_channel[hop]
+                    begins = max(now, channel_free[channel])
+                    passed = begins + hop_passing[hop]
+                    channel_free[channel] = passed
+                    tail = max(passed, tail) + hop_latency[hop]
+                    head = begins + hop_latency[hop]
+                    hop += 1
+                    if hop == hop_offsets[carrier + 1]:
+                        event = _ARRIVAL + 4 * move if move < deliveries else _LANE + 4 * (move - deliveries)
+                        _push(heap, now + (tail - now), event)
+                        break
+                    if head > now:
+                        move_hop[move], move_tail[move] = hop, tail
+                        _push(heap, now + (head - now), _HEAD + 4 * move)
+                        break
+                move = -1
+            elif lane >= 0:
+                task = position[lane]
+                if idle[lane] and task < lane_offsets[lane + 1] and missing[task] == 0:
+                    idle[lane] = False
+                    start[task] = now
+                    group, carrier = lane_group[lane], sends[task]
+                    if group >= 0:
+                        _advance(shares, member_offsets, members, group, now)
+                        shares.active[lane] = True
+                        shares.left[lane] = max(seconds[task], least[task])
+                        shares.need[lane] = seconds[task] / least[task] if least[task] > seconds[task] else 1.0
+                        _announce(shares, member_offsets, members, group, now, heap)
+                    elif hop_offsets[carrier] < hop_offsets[carrier + 1]:
+                        move = deliveries + lane
+                        move_hop[move], move_tail[move] = hop_offsets[carrier], now
+                    else:
+                        begins = now
+                        for turn in range(turn_offsets[lane], turn_offsets[lane + 1]):
+                            channel = turn_channel[turn]
+                            own = max(now, channel_free[channel])
+                            channel_free[channel] = own + seconds[task] * turn_share[turn]
+                            begins = max(begins, own)
+                        wait = begins - now
+                        start[task] = now + wait
+                        _push(heap, now + (wait + seconds[task]), _LANE + 4 * lane)
+                lane = -1
+            elif row < row_end:
+                arrival[rows[row]] = now
+                follower = consumer[row]
+                missing[follower] -= 1
+                if missing[follower] == 0:
+                    lane = lane_of[follower]
+                row += 1
+            elif delivery < delivery_end:
+                carrier = delivery_class[delivery]
+                if hop_offsets[carrier] < hop_offsets[carrier + 1]:
+                    move = delivery
+                    move_hop[move], move_tail[move] = hop_offsets[carrier], now
+                elif class_seconds[carrier] > 0.0:
+                    _push(heap, now + class_seconds[carrier], _ARRIVAL + 4 * delivery)
+                else:
+                    row, row_end = row_offsets[delivery], row_offsets[delivery + 1]
+                delivery += 1
+            elif ended >= 0:
+                lane = ended
+                ended = -1
+            else:
+                break
+
+
+# ---- lanes that share a device ---------------------------------------------------------------------------------------
+
+
+@kernel()
+def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float) -> None:
+    """What the lanes of a device have done since they were last looked at."""
+    for position in range(member_offsets[group], member_offsets[group + 1]):
+        lane = members[position]
+        if shares.active[lane]:
+            shares.left[lane] = max(0.0, shares.left[lane] - (now - shares.since[group]) / shares.slowdown[lane])
+    shares.since[group] = now
+
+
+@kernel()
+def _announce(
+    shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float, heap: _Heap
+) -> None:
+    """Divide the device as the engine's `_Sharing` does, and announce the lane that is done first."""
+    first, end = member_offsets[group], member_offsets[group + 1]
+    count = 0
+    for position in range(first, end):
+        count += shares.active[members[position]]
+    shares.announced[group] = -1
+    if count == 0:
+        return
+    capacity, last_need, last_lane = 1.0, -1.0, -1
+    for _ in range(count):
+        chosen = -1
+        for position in range(first, end):
+            lane = members[position]
+            need = shares.need[lane]
+            after = need > last_need or (need == last_need and lane > last_lane)
+            if shares.active[lane] and after and (chosen < 0 or need < shares.need[chosen]):
+                chosen = lane
+        last_need, last_lane = shares.need[chosen], chosen
+        if last_need * count <= capacity:
+            shares.slowdown[chosen] = 1.0
+            capacity -= last_need
+            count -= 1
+        else:
+            shares.slowdown[chosen] = last_need * count / capacity
+    lane = _first_done(shares, member_offsets, members, group)
+    shares.announced[group] = heap.counters[1]
+    _push(heap, now + shares.left[lane] * shares.slowdown[lane], _SHARE + 4 * group)
+
+
+@kernel()
+def _first_done(shares: _Shares, member_offsets: Integers, members: Integers, group: int) -> int:
+    """The active lane that is done first, the lowest of equals."""
+    chosen = -1
+    for position in range(member_offsets[group], member_offsets[group + 1]):
+        lane = members[position]
+        if shares.active[lane] and (
+            chosen < 0 or shares.left[lane] * shares.slowdown[lane] < shares.left[chosen] * shares.slowdown[chosen]
+        ):
+            chosen = lane
+    return chosen
+
+
+# ---- the heap of events ----------------------------------------------------------------------------------------------
+
+
+@kernel()
+def _push(heap: _Heap, time: float, event: int) -> None:
+    times, numbers, events, counters = heap
+    place, number = counters[0], counters[1]
+    counters[0], counters[1] = place + 1, number + 1
+    while place > 0:
+        parent = (place - 1) // 2
+        if times[parent] <= time:  # an earlier event of the same time has the lower number
+            break
+        times[place], numbers[place], events[place] = times[parent], numbers[parent], events[parent]
+        place = parent
+    times[place], numbers[place], events[place] = time, number, event
+
+
+@kernel()
+def _pop(heap: _Heap) -> None:
+    """Drop the first event."""
+    times, numbers, events, counters = heap
+    counters[0] -= 1
+    count = counters[0]
+    time, number, event = times[count], numbers[count], events[count]
+    place = 0
+    while 2 * place + 1 < count:
+        child = 2 * place + 1
+        other = child + 1
+        if other < count and (
+            times[other] < times[child] or (times[other] == times[child] and numbers[other] < numbers[child])
+        ):
+            child = other
+        if time < times[child] or (time == times[child] and number < numbers[child]):
+            break
+        times[place], numbers[place], events[place] = times[child], numbers[child], events[child]
+        place = child
+    times[place], numbers[place], events[place] = time, number, event

@@ -1,0 +1,351 @@
+"""Engine: the SimPy event engine, the reference for every plan, with contention and lanes that share a device.
+
+Each task is one SimPy `Timeout` on its lane, each transfer with a delay one more, and one for each further channel that its
+head reaches later. Links are first-in-first-out and kept as arithmetic (the moment at which each channel is free again): the
+same times as a resource and a process a transfer, at a quarter of the cost.
+
+Contention:
+
+1. A transfer cuts through its route: its head enters a channel when the channel is free, and reaches the next one a latency
+   later. It asks for a channel at the moment at which its head reaches it, never before.
+2. A channel serves whoever has reached it first come, first served, and is busy with each for the seconds that its own bytes
+   need at the channel's own bandwidth, whatever the rest of the route does: what trickles in from a slower channel leaves
+   gaps, which are counted as used at the beginning.
+3. The tail leaves a channel once all bytes have passed it and not before the tail has left the channel before, and arrives a
+   latency later. On idle channels a transfer takes the sum of the latencies + bytes / slowest bandwidth.
+4. An all-reduce has its heads at every channel of its route when it is asked for: each channel serves it in its turn, and is
+   busy for the time that the all-reduce's own bytes need on it. A ring goes at the pace of its last channel: the all-reduce
+   begins when all have begun, and takes its idle seconds from then on.
+5. What happens at one moment happens in the order in which it was caused (SimPy's insertion order).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simulator.engines.timeline import Timeline, timeline_of
+from simulator.lowering.program import DeadlockError, LaneKind, Program, describe_deadlock
+
+MOST_TASKS = 2**23
+"""Tasks of a program at most: about a kilobyte and ten microseconds each."""
+
+
+def replay(program: Program, *, contention: bool = False) -> Timeline:
+    """Replay a program on SimPy.
+
+    contention: transfers and all-reduces queue on the channels of their routes, as above; otherwise links are unlimited and
+        each takes its idle seconds
+    Raises DeadlockError naming devices, positions and ops; ValueError for more than MOST_TASKS.
+    """
+    if len(program) > MOST_TASKS:
+        raise ValueError(
+            f"the SimPy engine replays at most {MOST_TASKS:,} tasks, got {len(program):,}; the engine 'compiled' gives the same "
+            "times and replays more"
+        )
+    run = _Run(program, contention)
+    return run.timeline()
+
+
+class _Run:
+    """One replay: the only mutable object of this module."""
+
+    def __init__(self, program: Program, contention: bool) -> None:
+        self.program = program
+        self.contention = contention
+        self.environment = simpy.Environment()
+        tasks = len(program)
+        self.start = [0.0] * tasks
+        self.end = [-1.0] * tasks
+        self.arrival = np.zeros(len(program.dependency)) if contention else None
+        self.position = program.lane_offsets[:-1].tolist()
+        self.channel_free = [0.0] * len(program.channels)
+
+    def timeline(self) -> Timeline:
+        program = self.program
+        with _no_garbage_collection():
+            if self.contention or (program.lane_sharing >= 0).any():
+                self._replay_general()
+            else:
+                self._replay_free()
+        end = np.array(self.end)
+        position = np.array(self.position, dtype=np.int64)
+        if (position < program.lane_offsets[1:]).any():
+            raise DeadlockError(describe_deadlock(program, position, end >= 0.0))
+        return timeline_of(program, np.array(self.start), end, self.arrival)
+
+    def _replay_free(self) -> None:
+        """Unlimited links: the lean loop. A task's callback ends it, tells those who wait, and starts what can start."""
+        program = self.program
+        environment = self.environment
+        timeout = simpy.events.Timeout
+        start, end, position = self.start, self.end, self.position
+        lane_end = program.lane_offsets[1:].tolist()
+        lane_of = program.lane_of_task().tolist()
+        seconds = program.seconds.tolist()
+        missing = np.diff(program.dependency_offsets).tolist()
+        followers, delayed = _followers(program)
+        idle = [True] * program.lanes
+        on_end: list[Any] = []
+        on_arrival: list[Any] = []
+
+        def begin(lane: int, task: int) -> None:
+            idle[lane] = False
+            start[task] = environment.now
+            timeout(environment, seconds[task], lane).callbacks = on_end
+
+        def finish(event: Any) -> None:
+            lane = event.value
+            task = position[lane]
+            end[task] = now = environment.now
+            following = followers[task]
+            position[lane] = task = task + 1
+            if task < lane_end[lane] and not missing[task]:
+                start[task] = now
+                timeout(environment, seconds[task], lane).callbacks = on_end
+            else:
+                idle[lane] = True
+            if following is not None:
+                for follower in following:
+                    missing[follower] -= 1
+                    if not missing[follower]:
+                        other = lane_of[follower]
+                        if idle[other] and position[other] == follower:
+                            begin(other, follower)
+            if delayed is not None:
+                for delay, waiting in delayed[task - 1]:
+                    timeout(environment, delay, waiting).callbacks = on_arrival
+
+        def arrive(event: Any) -> None:
+            for follower in event.value:
+                missing[follower] -= 1
+                if not missing[follower]:
+                    other = lane_of[follower]
+                    if idle[other] and position[other] == follower:
+                        begin(other, follower)
+
+        on_end.append(finish)
+        on_arrival.append(arrive)
+        for lane in range(program.lanes):
+            task = position[lane]
+            if task < lane_end[lane] and not missing[task]:
+                begin(lane, task)
+        environment.run()
+
+    def _replay_general(self) -> None:
+        """Contended links and lanes that share their device: the same events, with more to decide at each."""
+        program = self.program
+        environment = self.environment
+        start, end, position = self.start, self.end, self.position
+        lane_end = program.lane_offsets[1:].tolist()
+        lane_of = program.lane_of_task().tolist()
+        seconds = program.seconds.tolist()
+        missing = np.diff(program.dependency_offsets).tolist()
+        sharing = program.lane_sharing.tolist()
+        least = (program.seconds if program.least_seconds is None else program.least_seconds).tolist()
+        groups = {number: _Sharing(environment) for number in set(sharing) if number >= 0}
+        outgoing = _outgoing(program)
+        sends = [0] * len(program) if program.sends is None else program.sends.tolist()
+        idle = [True] * program.lanes
+
+        def try_lane(lane: int) -> None:
+            task = position[lane]
+            if not idle[lane] or task >= lane_end[lane] or missing[task]:
+                return
+            idle[lane] = False
+            start[task] = environment.now
+            if sharing[lane] >= 0:
+                groups[sharing[lane]].add(seconds[task], least[task], lane, finish)
+            elif self._contends(sends[task]):
+                self._carry(sends[task], finish, lane)
+            else:
+                wait = self._seize(lane, seconds[task])
+                start[task] = environment.now + wait
+                _after(environment, wait + seconds[task], finish, lane)
+
+        def finish(lane: int) -> None:
+            task = position[lane]
+            end[task] = environment.now
+            position[lane] = task + 1
+            idle[lane] = True
+            for transfer, waiting in outgoing[task]:
+                if self._contends(transfer):
+                    self._carry(transfer, deliver, waiting)
+                elif program.transfer_seconds[transfer] > 0.0:
+                    _after(environment, float(program.transfer_seconds[transfer]), deliver, waiting)
+                else:
+                    deliver(waiting)
+            try_lane(lane)
+
+        def deliver(waiting: list[tuple[int, int]]) -> None:
+            for dependency, follower in waiting:
+                if self.arrival is not None:
+                    self.arrival[dependency] = environment.now
+                missing[follower] -= 1
+                if not missing[follower]:
+                    try_lane(lane_of[follower])
+
+        for lane in range(program.lanes):
+            try_lane(lane)
+        environment.run()
+
+    def _contends(self, transfer: int) -> bool:
+        """Whether a transfer queues on channels."""
+        return self.contention and len(self.program.transfer_route[transfer]) > 0
+
+    def _carry(self, transfer: int, then: Callable[[Any], None], what: Any) -> None:
+        """Send a transfer over its route; call `then(what)` when its last byte has arrived."""
+        program, environment = self.program, self.environment
+        route, size = program.transfer_route[transfer], float(program.transfer_bytes[transfer])
+        slowdown = 1.0 if program.transfer_slowdown is None else float(program.transfer_slowdown[transfer])
+
+        def reach(at: tuple[int, float]) -> None:
+            """The head reaches channel `hop` of the route, whose last byte has left the channel before at `tail`."""
+            hop, tail = at
+            while True:
+                channel = program.channels[route[hop]]
+                begins = max(environment.now, self.channel_free[route[hop]])
+                passed = begins + size / channel.bandwidth * slowdown
+                self.channel_free[route[hop]] = passed
+                tail = max(passed, tail) + channel.latency * slowdown
+                hop += 1
+                if hop == len(route):
+                    _after(environment, tail - environment.now, then, what)
+                    return
+                head = begins + channel.latency * slowdown
+                if head > environment.now:
+                    _after(environment, head - environment.now, reach, (hop, tail))
+                    return
+
+        reach((0, environment.now))
+
+    def _seize(self, lane: int, seconds: float) -> float:
+        """Seconds until a task of this lane begins; an all-reduce takes its turn on every channel of its route."""
+        now: float = self.environment.now
+        route = self.program.lane_route[lane]
+        if not (self.contention and route) or self.program.lane_kind[lane] != LaneKind.COLLECTIVE:
+            return 0.0
+        occupancy = self.program.lane_occupancy[lane] if self.program.lane_occupancy else ()
+        begins = now
+        for number, share in zip(route, occupancy or (1.0,) * len(route), strict=True):
+            turn = max(now, self.channel_free[number])
+            self.channel_free[number] = turn + seconds * share
+            begins = max(begins, turn)
+        return begins - now
+
+
+def _after(environment: simpy.Environment, seconds: float, then: Callable[[Any], None], what: Any) -> None:
+    """Call `then(what)` after some seconds."""
+    environment.timeout(seconds, what).callbacks.append(lambda event: then(event.value))
+
+
+class _Sharing:
+    """Lanes that share one device: each of the n that are active proceeds at 1/n of its speed alone.
+
+    A task that must not end before `least` seconds needs only seconds / least of the device; what it leaves goes to the others,
+    in equal parts (max-min fair).
+    """
+
+    def __init__(self, environment: simpy.Environment) -> None:
+        self.environment = environment
+        self.left: dict[int, float] = {}  # seconds at full speed that each active lane still needs
+        self.need: dict[int, float] = {}  # part of the device that it then takes
+        self.slowdown: dict[int, float] = {}
+        self.since = 0.0
+        self.token = 0
+
+    def add(self, seconds: float, least: float, lane: int, finish: Any) -> None:
+        """A task begins on a lane; `finish(lane)` is called when it is done."""
+        self._advance()
+        self.left[lane] = max(seconds, least)
+        self.need[lane] = seconds / least if least > seconds else 1.0
+        self._next(finish)
+
+    def _advance(self) -> None:
+        now = self.environment.now
+        for lane, left in self.left.items():
+            self.left[lane] = max(0.0, left - (now - self.since) / self.slowdown[lane])
+        self.since = now
+
+    def _divide(self) -> None:
+        """Divide the device: who needs less than an equal part of what is left has it, the others get equal parts."""
+        capacity, count = 1.0, len(self.left)
+        for lane in sorted(self.left, key=lambda one: (self.need[one], one)):
+            if self.need[lane] * count <= capacity:
+                self.slowdown[lane] = 1.0
+                capacity -= self.need[lane]
+                count -= 1
+            else:
+                self.slowdown[lane] = self.need[lane] * count / capacity
+
+    def _next(self, finish: Any) -> None:
+        """Announce the lane that is done first, unless something changes before."""
+        self.token += 1
+        if not self.left:
+            return
+        self._divide()
+        wait = {lane: left * self.slowdown[lane] for lane, left in self.left.items()}
+        lane = min(wait, key=lambda one: (wait[one], one))
+        event = self.environment.timeout(wait[lane], (self.token, lane))
+
+        def done(event: Any) -> None:
+            token, lane = event.value
+            if token != self.token:
+                return
+            self._advance()
+            del self.left[lane]
+            self._next(finish)
+            finish(lane)
+
+        event.callbacks.append(done)
+
+
+def _outgoing(program: Program) -> list[list[tuple[int, list[tuple[int, int]]]]]:
+    """Per task: (transfer class, [(dependency, who waits)]) of each of its deliveries."""
+    deliveries = program.deliveries()
+    pairs = list(zip(deliveries.rows.tolist(), program.consumers()[deliveries.rows].tolist(), strict=True))
+    waiting = [pairs[begin:end] for begin, end in pairwise(deliveries.row_offsets.tolist())]
+    every = list(zip(deliveries.transfer.tolist(), waiting, strict=True))
+    offsets = deliveries.offsets.tolist()
+    return [every[begin:end] for begin, end in pairwise(offsets)]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A replay makes no reference cycles: the collector would only walk live objects, for a third of a large replay's time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _followers(program: Program) -> tuple[list[Any], list[Any] | None]:
+    """Per task: who waits for it at once, and (delay, who waits) for each transfer that it starts."""
+    tasks = len(program)
+    consumer = np.repeat(np.arange(tasks), np.diff(program.dependency_offsets))
+    delay = program.transfer_seconds[program.transfer]
+    followers: list[Any] = [None] * tasks
+    immediate = np.flatnonzero(delay == 0.0)
+    for producer, task in zip(program.dependency[immediate].tolist(), consumer[immediate].tolist(), strict=True):
+        if followers[producer] is None:
+            followers[producer] = (task,)
+        else:
+            followers[producer] += (task,)
+    later = np.flatnonzero(delay > 0.0)
+    if len(later) == 0:
+        return followers, None
+    delayed: list[Any] = [()] * tasks
+    for producer, task, wait in zip(
+        program.dependency[later].tolist(), consumer[later].tolist(), delay[later].tolist(), strict=True
+    ):
+        delayed[producer] += ((wait, (task,)),)
+    return followers, delayed

@@ -1,0 +1,304 @@
+"""Plan: the decisions of a planner (partition, placement, micro-batches, schedule), and the problem that it solves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from hardware_profiles import PRECISION_BYTES, Cluster, FieldProgrammableGateArray, Precision, brief
+from simulator.schedules.asynchronous import REPLICA_UPDATES
+from simulator.schedules.communications import COMMUNICATIONS, Communication
+from simulator.workloads.layers import Workload
+
+Replication = Literal["split", "round-robin"]
+REPLICATIONS: tuple[str, ...] = get_args(Replication)
+
+OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2}
+"""State tensors a parameter (fp32 each): none, momentum, two moments."""
+
+
+DEFAULT_PRECISION: Precision = "fp32"
+
+WEIGHT_VERSIONS = ("stashing", "vertical-sync")
+"""What PipeDream's asynchronous schedules keep of old weights: a stage's backward uses the weights of its own forward, or
+every stage uses those that the input stage had for the minibatch."""
+
+
+MOST_SAMPLES = 2**24
+"""Samples of an iteration at most; the largest in use have a thousandth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be trained, on what, and how.
+
+    workload, cluster: the network and the machine
+    batch: samples of one iteration of the whole cluster (one update of a synchronous plan)
+    precision: of weights, activations and gradients; ignored for a measured workload, whose times and bytes are as profiled
+    optimizer: one of OPTIMIZER_STATES; sets optimizer memory and the bytes an update moves
+    recompute: stages keep their input only and run forward again before backward
+    communication: see `simulator.lowering.lower`
+    contention: transfers queue on the links that they share (not on the engine `recurrence`)
+    weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
+    replica_updates: one of REPLICA_UPDATES; when replicas that take mini-batches in turn apply their common update
+    """
+
+    workload: Workload
+    cluster: Cluster
+    batch: int
+    precision: Precision = DEFAULT_PRECISION
+    optimizer: str = "momentum"
+    recompute: bool = False
+    communication: Communication = "overlapped"
+    contention: bool = True
+    weight_versions: str = "stashing"
+    replica_updates: str = "overlapped"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= MOST_SAMPLES:
+            raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
+        for name, value, choices in (
+            ("precision", self.precision, tuple(PRECISION_BYTES)),
+            ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),
+            ("communication", self.communication, COMMUNICATIONS),
+            ("weight_versions", self.weight_versions, WEIGHT_VERSIONS),
+            ("replica_updates", self.replica_updates, REPLICA_UPDATES),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(choices)}")
+
+    def __repr__(self) -> str:
+        options = [
+            self.precision,
+            self.optimizer,
+            *["recompute"] * self.recompute,
+            *["no contention"] * (not self.contention),
+        ]
+        return brief(self, f"{self.title}, {self.batch} {self.workload.sample}s, {', '.join(options)}")
+
+    @property
+    def title(self) -> str:
+        """Workload and machine, as a heading names them."""
+        return f"{self.workload.name} on {self.cluster.name}, {len(self.cluster.devices)} devices"
+
+    @property
+    def device_word(self) -> str:
+        """What the figures call a device."""
+        boards = {isinstance(device, FieldProgrammableGateArray) for device in self.cluster.devices}
+        return "device" if len(boards) > 1 else "FPGA" if boards.pop() else "GPU"
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element of weights, activations and gradients."""
+        return self.workload.bytes_per_element or PRECISION_BYTES[self.precision]
+
+    def doubts(self) -> tuple[str, ...]:
+        """What of the problem has no effect on its answer though a reader would expect one, a line each."""
+        workload = self.workload
+        if not any(layer.measured for layer in workload.layers):
+            return ()
+        names = sorted({device.name for device in self.cluster.devices})
+        on = f"on {workload.measured_on}" if workload.measured_on else "on a device that the profile does not name"
+        found = [
+            f"workload {workload.name!r} was measured {on}: its layers take these seconds on {', '.join(names)}, "
+            "whatever the accelerator"
+        ]
+        if workload.bytes_per_element is not None and self.precision != DEFAULT_PRECISION:
+            found.append(
+                f"precision {self.precision} is ignored: workload {workload.name!r} was measured at "
+                f"{workload.bytes_per_element} bytes an element"
+            )
+        return tuple(found)
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes a parameter that a device holds all the time: the weight, its gradient, the optimizer's."""
+        return 2.0 * self.element_bytes + self.optimizer_bytes
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Optimizer bytes a parameter: fp32 states, and an fp32 master copy where weights are narrower."""
+        return 4.0 * OPTIMIZER_STATES[self.optimizer] + (4.0 if self.element_bytes < 4 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Part of the network on one device, or on several replicas.
+
+    layers: indices into the workload's layers, rising
+    devices: device ids of the cluster, one a replica
+    """
+
+    layers: tuple[int, ...]
+    devices: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return brief(self, f"layers {ranges(self.layers)} on devices {ranges(self.devices)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Partition, placement, micro-batches and schedule.
+
+    planner: who made it
+    schedule: name of a family of `simulator.schedules.SCHEDULES`
+    stages: in the order of the data
+    microbatches: samples of each micro-batch of one iteration; their sum is the problem's batch
+    replication: replicas `split` every micro-batch, or take micro-batches `round-robin`
+    forward_sizes, backward_sizes: micro-batches of each stage where stages differ, else empty
+    """
+
+    planner: str
+    schedule: str
+    stages: tuple[Stage, ...]
+    microbatches: tuple[int, ...]
+    replication: Replication = "split"
+    forward_sizes: tuple[tuple[int, ...], ...] = field(default=())
+    backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{self.planner}: {self.schedule}, {self.notation}, {len(self.stages)} stages on {len(self.devices)} devices, "
+            f"{self.microbatch_words}",
+        )
+
+    @property
+    def microbatch_words(self) -> str:
+        """How many micro-batches there are, and of what sizes."""
+        if self.forward_sizes:
+            return "micro-batch sizes differ by stage"
+        sizes = sorted(set(self.microbatches))
+        return f"{len(self.microbatches)} micro-batches of {' or '.join(map(str, sizes))} samples"
+
+    @property
+    def chunks(self) -> int:
+        """Stages a device."""
+        return len(self.stages) // len({stage.devices for stage in self.stages})
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Devices of each stage."""
+        return tuple(len(stage.devices) for stage in self.stages)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices in use, rising."""
+        return tuple(sorted({device for stage in self.stages for device in stage.devices}))
+
+    @property
+    def notation(self) -> str:
+        """As the papers write it: `16` (data parallel), `15-1`, `straight` (every stage on one device).
+
+        More than eight stages of equally many replicas are counted: `32x8` for 32 stages of 8.
+        """
+        if len(self.stages) > 1 and all(count == 1 for count in self.replicas):
+            return "straight"
+        if len(self.stages) > 8 and len(set(self.replicas)) == 1:
+            return f"{len(self.stages)}x{self.replicas[0]}"
+        return "-".join(map(str, self.replicas))
+
+
+class InfeasiblePlanError(ValueError):
+    """A plan that cannot run on its problem; the message states the rule and the numbers."""
+
+
+def check_plan(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError if the plan is not one for this problem.
+
+    Rules: stages hold every layer once, in an order that data only flow down; devices exist and each serves stages of one
+    replica group; micro-batches are at least 1 sample and sum to the batch, those of single stages too.
+    """
+    workload, devices = problem.workload, len(problem.cluster.devices)
+    stage_of: dict[int, int] = {}
+    for number, stage in enumerate(plan.stages):
+        if not stage.layers:
+            raise InfeasiblePlanError(f"stage {number} of plan {plan.planner!r} holds no layer")
+        for layer in stage.layers:
+            if layer in stage_of or not 0 <= layer < len(workload.layers):
+                raise InfeasiblePlanError(
+                    f"stage {number} of plan {plan.planner!r} holds layer {layer}, which "
+                    + ("stage " + str(stage_of[layer]) + " holds" if layer in stage_of else "does not exist")
+                )
+            stage_of[layer] = number
+        if not stage.devices or len(set(stage.devices)) != len(stage.devices):
+            raise InfeasiblePlanError(
+                f"stage {number} of plan {plan.planner!r} needs devices of its own, got {stage.devices}"
+            )
+        if not all(0 <= device < devices for device in stage.devices):
+            raise InfeasiblePlanError(
+                f"stage {number} of plan {plan.planner!r} uses devices {stage.devices}, the cluster has 0 to {devices - 1}"
+            )
+    if len(stage_of) != len(workload.layers):
+        lost = next(i for i in range(len(workload.layers)) if i not in stage_of)
+        raise InfeasiblePlanError(
+            f"no stage of plan {plan.planner!r} holds layer {lost} ({workload.layers[lost].name})"
+        )
+    for producer, consumer in workload.edges:
+        if stage_of[producer] > stage_of[consumer]:
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} puts layer {producer} in stage {stage_of[producer]}, "
+                f"behind its consumer {consumer} in stage {stage_of[consumer]}"
+            )
+    groups: dict[int, tuple[int, ...]] = {}
+    for stage in plan.stages:
+        for device in stage.devices:
+            if groups.setdefault(device, stage.devices) != stage.devices:
+                raise InfeasiblePlanError(f"device {device} of plan {plan.planner!r} serves two replica groups")
+    if min(plan.microbatches, default=0) < 1 or sum(plan.microbatches) != problem.batch:
+        raise InfeasiblePlanError(
+            f"micro-batches of plan {plan.planner!r} must be at least 1 sample and sum to {problem.batch}, "
+            f"got {len(plan.microbatches)} that sum to {sum(plan.microbatches)}"
+        )
+    for name, sizes in (("forward", plan.forward_sizes), ("backward", plan.backward_sizes)):
+        fit = [min(one, default=0) >= 1 and sum(one) == problem.batch for one in sizes]
+        if sizes and (len(sizes) != len(plan.stages) or not all(fit)):
+            raise InfeasiblePlanError(
+                f"{name} sizes of plan {plan.planner!r} must be one list for each of {len(plan.stages)} stages, of at least "
+                f"1 sample each, that sum to {problem.batch}; got lists that sum to {[sum(one) for one in sizes]}"
+            )
+    if plan.backward_sizes and not plan.forward_sizes:
+        raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-14, 16` for fifteen numbers in a row and one more."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def cuts_of(plan: Plan) -> tuple[int, ...] | None:
+    """Layers before each boundary, as `stages_from_cuts` takes them; None unless stages hold contiguous layers in their order."""
+    reached, cuts = 0, []
+    for stage in plan.stages:
+        cuts.append(reached)
+        reached += len(stage.layers)
+        if not stage.layers or stage.layers != tuple(range(cuts[-1], reached)):
+            return None
+    return tuple(cuts[1:])
+
+
+def equal_microbatches(batch: int, count: int) -> tuple[int, ...]:
+    """`count` micro-batches of `batch` samples, as equal as whole samples permit (the first ones larger).
+
+    Raises ValueError if there are more micro-batches than samples.
+    """
+    if not 1 <= count <= batch:
+        raise ValueError(f"micro-batches must be from 1 to the batch of {batch} samples, got {count}")
+    size, more = divmod(batch, count)
+    return (size + 1,) * more + (size,) * (count - more)
+
+
+def stages_from_cuts(cuts: Sequence[int], layers: int, devices: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
+    """Stages of contiguous layers: stage s holds layers cuts[s-1]:cuts[s] (0 and `layers` at the ends)."""
+    bounds = [0, *cuts, layers]
+    return tuple(
+        Stage(tuple(range(begin, end)), tuple(held))
+        for begin, end, held in zip(bounds[:-1], bounds[1:], devices, strict=True)
+    )

@@ -1,0 +1,89 @@
+"""Figures: what all pictures share: units, ink, and files of the same bytes for the same figure."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from simulator.results.written_files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+
+INK, FAINT, IDLE, ALARM = "#1f2328", "#59636e", "#eceef1", "#b3261e"
+DPI = 100
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as the value of a cell, with pyplot loaded or not."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """Unit in which a span of `seconds` reads well, and units a second: ("ms", 1000.0) below one second, and so on."""
+    for name, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size * (3.0 if name == "h" else 1.0):
+            return name, 1.0 / size
+    return ("ns", 1e9) if seconds > 0 else ("s", 1.0)
+
+
+def byte_unit(size_bytes: float) -> tuple[str, float]:
+    """Unit in which `size_bytes` read well, and units a byte: ("GiB", 2**-30), and so on."""
+    for name, size in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if size_bytes >= size:
+            return name, 1.0 / size
+    return "bytes", 1.0
+
+
+def figures(value: float, digits: int = 3) -> str:
+    """A number with `digits` significant digits, never in powers of ten, thousands apart: 2,416, 33.4, 0.0123."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def logarithmic(axis: Axis) -> None:
+    """Plain numbers on the logarithmic axis of what is plotted: at every decade, and at 2 and 5 between over two at most."""
+    low, high = axis.get_data_interval()
+    few = low > 0 and high / low <= 100.0
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def without_markup(figure: Figure) -> None:
+    """Show every text of a figure as it is: a `$` of a name starts no formula."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+
+
+def save(figure: Figure, path_stem: str | Path, *, dpi: int = 150) -> tuple[Path, Path]:
+    """Write `path_stem`.png and `path_stem`.svg, each whole or not at all, the same bytes for the same figure; return the paths.
+
+    Raises OSError where the folder cannot be written.
+    """
+    without_markup(figure)
+    stem = Path(path_stem)
+    png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
+    with mpl.rc_context({"svg.hashsalt": "pipeplan"}):
+        pictures = []
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+            pictures.append(buffer.getvalue())
+    for path, picture in zip((png, svg), pictures, strict=True):
+        write_atomically(path, picture)
+    return png, svg

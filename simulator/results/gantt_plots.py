@@ -1,0 +1,485 @@
+"""Gantt plots: timelines drawn lane by lane, numbers first and drawing second."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from hardware_profiles import legible
+from simulator.engines.timeline import Timeline
+from simulator.lowering.program import LaneKind
+from simulator.results.figures import DPI, FAINT, IDLE, INK, Picture, figures, time_unit
+from simulator.schedules.ops import OpKind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KIND_COLORS: dict[OpKind, str] = {
+    OpKind.FORWARD: "#4585cf",
+    OpKind.BACKWARD: "#f6a84f",
+    OpKind.INPUT_GRADIENT: "#93eee2",
+    OpKind.WEIGHT_GRADIENT: "#2f5e22",
+    OpKind.UPDATE: "#4b2e63",
+    OpKind.PREDICT: "#dbc966",
+    OpKind.REDUCE: "#a3527a",
+    OpKind.SEND: "#8c96a3",
+    OpKind.RECEIVE: "#a0aab6",
+}
+"""Colour of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
+
+KIND_WORDS: dict[OpKind, str] = {
+    OpKind.FORWARD: "forward",
+    OpKind.BACKWARD: "backward",
+    OpKind.INPUT_GRADIENT: "input gradient",
+    OpKind.WEIGHT_GRADIENT: "weight gradient",
+    OpKind.UPDATE: "update",
+    OpKind.PREDICT: "weight prediction",
+    OpKind.REDUCE: "gradient all-reduce",
+    OpKind.SEND: "send (device busy)",
+    OpKind.RECEIVE: "receive (device busy)",
+}
+
+MOST_ROWS = 40
+"""Above this many rows, replicas that do the same at the same time share one row."""
+
+MOST_NUMBERED = 64
+"""Above this many boxes a row, boxes carry no micro-batch number."""
+
+_CUT_SVG_BOXES = 20_000  # above this many boxes, SVG holds them as an image
+_SMALLEST = 5.5  # points of the smallest number that can be read
+_LEAST_POINTS = 0.5  # drawn width of the narrowest box, where there are few
+_LEAST_GAP = 2.0  # points between two buckets of an all-reduce that can be seen
+_TITLE_CHARACTER = 7.7  # points, the mean of a wide name
+_LEGEND_BESIDE = 6  # entries of a legend that have room beside the heading
+_EDGED = 3.0  # points from which a box has an edge
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GanttRow:
+    """One row of a Gantt chart, boxes by start.
+
+    label: what the row is; thin: a collective lane
+    lanes: lanes of the timeline that the row stands for (several where equal replicas share it)
+    stages: on the row's device, rising
+    kind, microbatch: int8, int32 [boxes]; chunk: int32 [boxes], position of the box's stage in `stages`
+    start, end: float64 [boxes], seconds
+    """
+
+    label: str
+    thin: bool
+    lanes: tuple[int, ...]
+    stages: tuple[int, ...]
+    kind: NDArray[np.int8]
+    microbatch: NDArray[np.int32]
+    chunk: NDArray[np.int32]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def within(self, begin: float, end: float) -> GanttRow:
+        """The boxes that show between two moments, cut at them."""
+        rows = (self.end > begin) & (self.start < end)
+        return GanttRow(
+            self.label,
+            self.thin,
+            self.lanes,
+            self.stages,
+            self.kind[rows],
+            self.microbatch[rows],
+            self.chunk[rows],
+            np.maximum(self.start[rows], begin),
+            np.minimum(self.end[rows], end),
+        )
+
+
+def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int = MOST_ROWS) -> tuple[GanttRow, ...]:
+    """Rows from top to bottom: stage 0 first, replicas by number, each stage's all-reduce under its replicas. Where devices hold
+    several stages that other devices hold, too (pipelines in opposite directions), rows go by device instead.
+
+    The parts into which all-reduce splits a backward become one box. Where there would be more than `most_rows`, replicas of a
+    stage that do the same at the same time share one row.
+    """
+    offsets = np.searchsorted(timeline.lane, np.arange(len(timeline.lane_kind) + 1))
+    computing = timeline.lane_kind[timeline.lane] == LaneKind.COMPUTE
+    lanes, stages_of = np.unique(np.stack([timeline.lane[computing], timeline.stage[computing]]), axis=1)
+    holders = np.bincount(stages_of, minlength=int(timeline.stage.max(initial=0)) + 1)
+    several = np.isin(lanes, np.flatnonzero(np.bincount(lanes) > 1)) if len(lanes) else np.zeros(0, dtype=bool)
+    by_device = bool((holders[stages_of[several]] > 1).any())
+    keyed: list[tuple[tuple[int, int, int, int], GanttRow]] = []
+    for lane, (first, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        if first == stop or timeline.lane_kind[lane] == LaneKind.LINK:
+            continue
+        thin = bool(timeline.lane_kind[lane] == LaneKind.COLLECTIVE)
+        stages = tuple(np.unique(timeline.stage[first:stop]).tolist())
+        replica, device = int(timeline.replica[first]), int(timeline.device[first])
+        many = int(holders[stages[0]]) > 1 and not thin and not by_device
+        label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
+        label += " all-reduce" if thin else f" · replica {replica}" if many else ""
+        label += "" if thin else f" ({device_word} {device})"
+        place = stages[0]
+        if by_device:
+            place = int(timeline.device[computing & (timeline.stage == stages[0])].max()) if thin else device
+        keyed.append(((place, int(thin), replica, lane), _row(timeline, lane, first, stop, stages, thin, label)))
+    keyed.sort(key=lambda pair: pair[0])
+    rows = tuple(row for _, row in keyed)
+    return rows if len(rows) <= most_rows else _share_rows(rows, device_word, timeline)
+
+
+def _row(
+    timeline: Timeline, lane: int, first: int, stop: int, stages: tuple[int, ...], thin: bool, label: str
+) -> GanttRow:
+    kind, stage = timeline.kind[first:stop], timeline.stage[first:stop]
+    microbatch, start, end = timeline.microbatch[first:stop], timeline.start[first:stop], timeline.end[first:stop]
+    same = (kind[1:] == kind[:-1]) & (stage[1:] == stage[:-1]) & (microbatch[1:] == microbatch[:-1])
+    same &= (start[1:] == end[:-1]) & (kind[1:] <= OpKind.WEIGHT_GRADIENT)
+    opens, closes = np.concatenate([[True], ~same]), np.concatenate([~same, [True]])
+    chunk = np.searchsorted(np.array(stages), stage[opens]).astype(np.int32)
+    return GanttRow(label, thin, (lane,), stages, kind[opens], microbatch[opens], chunk, start[opens], end[closes])
+
+
+def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) -> tuple[GanttRow, ...]:
+    """Put rows of one stage that do the same at the same time into one."""
+    shared: list[list[GanttRow]] = []
+    groups: dict[tuple[object, ...], list[GanttRow]] = {}
+    for row in rows:
+        columns = (row.kind, row.microbatch, row.start, row.end)
+        key = (row.thin, row.stages, *(column.tobytes() for column in columns))
+        if key not in groups:
+            groups[key] = []
+            shared.append(groups[key])
+        groups[key].append(row)
+    result = []
+    for group in shared:
+        one = group[0]
+        if len(group) == 1:
+            result.append(one)
+            continue
+        lanes = tuple(lane for row in group for lane in row.lanes)
+        devices = np.unique(timeline.device[np.isin(timeline.lane, lanes)])
+        label = f"{one.label.split(' ·')[0]} · {len(group)} equal replicas ({device_word}s {devices[0]}–{devices[-1]})"
+        result.append(
+            GanttRow(label, one.thin, lanes, one.stages, one.kind, one.microbatch, one.chunk, one.start, one.end)
+        )
+    return tuple(result)
+
+
+def readable_window(timeline: Timeline, *, boxes: int = 48) -> tuple[float, float] | None:
+    """Seconds (begin, end) of a cut from the middle in which the fullest row has about `boxes` boxes; None where all fit.
+
+    Meant for streams without a flush, whose middle shows the steady state.
+    """
+    if boxes < 2:
+        raise ValueError(f"a cut needs at least 2 boxes a row, got {boxes}")
+    if not timeline.ops:
+        return None
+    rows = [row for row in gantt_rows(timeline, most_rows=0) if not row.thin]
+    fullest = max(rows, key=lambda row: int(np.count_nonzero(row.kind <= OpKind.WEIGHT_GRADIENT)))
+    compute = fullest.kind <= OpKind.WEIGHT_GRADIENT
+    start, end = fullest.start[compute], fullest.end[compute]
+    if len(start) <= max(boxes, MOST_NUMBERED):
+        return None
+    first = len(start) // 2 - boxes // 2
+    return float(start[first]), float(end[first + boxes - 1])
+
+
+# ---- drawing -------------------------------------------------------------------------------------------------
+
+
+def gantt(
+    timeline: Timeline,
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    window: tuple[float, float] | None = None,
+    device_word: str = "GPU",
+) -> Axes:
+    """Draw a timeline: one row a lane, stage 0 on top, the micro-batch's number in its box where it can be read.
+
+    ax: where to draw; by default a figure of its own (`ax.get_figure()`)
+    window: seconds (begin, end) to show, as from `readable_window`; default all
+    device_word: what a device is called
+    Raises ValueError for a window that does not rise from at least 0.
+    """
+    makespan = timeline.makespan_seconds
+    begin, end = (0.0, makespan if makespan > 0 else 1.0) if window is None else window
+    cut = begin > 0 or end < makespan
+    if not 0 <= begin < end:
+        raise ValueError(f"a window must rise from at least 0 seconds, got {begin} to {end}")
+    whole = gantt_rows(timeline, device_word=legible(device_word, 20))
+    rows = [row.within(begin, end) for row in whole]
+    unit, factor = time_unit(end - begin)
+    heights = np.array([0.45 if row.thin else 1.0 for row in rows])
+    handles = _legend_handles(rows)
+    if ax is None:
+        ax = _gantt_figure(rows, heights, handles, titled=title is not None)
+    bottom = np.cumsum(heights) - heights
+    box = ax.get_window_extent()
+    points = 72.0 / ax.figure.dpi
+    per_second = box.width * points / (end - begin)
+    row_points = box.height * points / max(1.0, float(heights.sum()))
+    boxes = sum(len(row) for row in rows)
+    for row, low, height in zip(rows, bottom.tolist(), heights.tolist(), strict=True):
+        ax.broken_barh(
+            [(begin * factor, (end - begin) * factor)], (low + 0.06, height - 0.12), facecolor=IDLE, zorder=1
+        )
+        shown = joined(row, _LEAST_GAP / per_second) if row.thin else row
+        _draw_boxes(ax, shown, low, height, factor, per_second, rasterized=boxes > _CUT_SVG_BOXES)
+    _draw_numbers(ax, rows, bottom + heights / 2, factor, per_second, row_points)
+    _draw_transfers(ax, timeline, whole, bottom, heights, begin, end, factor, per_second)
+    _gantt_axes(ax, rows, bottom, heights, row_points)
+    ax.set_xlim(begin * factor, end * factor)
+    words = f"; a cut of {_seconds(end - begin)} from a stream of {_seconds(makespan)}" if cut else ""
+    ax.set_xlabel(f"time ({unit}{words})", color=INK)
+    _gantt_heading(ax, timeline, handles, title, cut=cut)
+    return ax
+
+
+def _seconds(value: float) -> str:
+    unit, factor = time_unit(value)
+    return f"{figures(value * factor)} {unit}"
+
+
+def _gantt_figure(
+    rows: Sequence[GanttRow], heights: NDArray[np.float64], handles: Sequence[Patch], *, titled: bool
+) -> Axes:
+    total = float(heights.sum())
+    inches = max(min(0.34, 8.0 / max(total, 1.0)), 0.04)
+    body = max(0.5, inches * total)
+    label = max((len(row.label) for row in rows), default=1)
+    width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6
+    above = (0.78 if titled else 0.5) + (0.22 if len(handles) > _LEGEND_BESIDE else 0.0)
+    figure = Picture(figsize=(width, body + above + below), dpi=DPI, facecolor="white")
+    return figure.add_axes(
+        (left / width, below / (body + above + below), (width - left - right) / width, body / (body + above + below))
+    )
+
+
+def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    """The colour of a stage's ops when it is the `chunk`-th of the `chunks` stages of its device: lighter with every chunk."""
+    white = min(0.38, 0.6 / max(1, chunks - 1)) * chunk
+    red, green, blue = (part + (1.0 - part) * white for part in mpl.colors.to_rgb(color))
+    return red, green, blue
+
+
+def _draw_boxes(
+    ax: Axes, row: GanttRow, low: float, height: float, factor: float, per_second: float, *, rasterized: bool
+) -> None:
+    width = visible_widths(row, _LEAST_POINTS / per_second)
+    for kind in np.unique(row.kind).tolist():
+        for chunk in np.unique(row.chunk[row.kind == kind]).tolist():
+            chosen = (row.kind == kind) & (row.chunk == chunk) & (width > 0)
+            if not chosen.any():
+                continue
+            edged = float(np.median(width[chosen])) * per_second > _EDGED
+            ax.broken_barh(
+                list(zip((row.start[chosen] * factor).tolist(), (width[chosen] * factor).tolist(), strict=True)),
+                (low + 0.06, height - 0.12),
+                facecolor=shade(KIND_COLORS[OpKind(kind)], chunk, len(row.stages)),
+                edgecolor="white" if edged else "none",
+                linewidth=0.6 if edged else 0.0,
+                # Snapped to pixels, boxes narrower than one would vanish by chance.
+                snap=edged,
+                rasterized=rasterized,
+                zorder=2,
+            )
+
+
+def joined(row: GanttRow, gap: float) -> GanttRow:
+    """The row with boxes of one kind and stage as one where less than `gap` seconds are between them: too many buckets of an
+    all-reduce to be seen one by one would fade into the idle time between them."""
+    if len(row) < 2:
+        return row
+    near = (row.start[1:] - row.end[:-1] < gap) & (row.kind[1:] == row.kind[:-1]) & (row.chunk[1:] == row.chunk[:-1])
+    narrow = row.end - row.start < gap
+    near &= narrow[1:] | narrow[:-1]
+    opens, closes = np.concatenate([[True], ~near]), np.concatenate([~near, [True]])
+    return replace(
+        row,
+        kind=row.kind[opens],
+        microbatch=row.microbatch[opens],
+        chunk=row.chunk[opens],
+        start=row.start[opens],
+        end=row.end[closes],
+    )
+
+
+def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:
+    """Seconds [boxes] that the boxes are drawn wide: at least `least`, but never into the next box.
+
+    The least width shrinks where many boxes need it, so that all of them add no more than a twentieth of the row's time.
+    """
+    width = row.end - row.start
+    if len(row) < 2:
+        return width
+    span = float(row.end.max() - row.start.min())
+    room = np.append(row.start[1:] - row.start[:-1], np.inf)
+    wished = np.minimum(min(least, 0.05 * span / len(row)), np.maximum(room, width))
+    return np.where(width > 0, np.maximum(width, wished), 0.0)
+
+
+def _numbered_boxes(
+    rows: Sequence[GanttRow], per_second: float, row_points: float
+) -> dict[tuple[int, int], NDArray[np.int64]]:
+    """The boxes to number, by (row, kind): all of a kind in a row or none, so that no run of numbers breaks off.
+
+    A kind for which fewer than half of the rows have room gets no numbers. `per_second` is points a second. Boxes that a window
+    has cut narrow do not count, and get no number.
+    """
+    chosen: dict[tuple[int, int], NDArray[np.int64]] = {}
+    if row_points * 0.6 < _SMALLEST:
+        return chosen
+    rows_of_kind: Counter[int] = Counter()
+    for place, row in enumerate(rows):
+        compute = row.kind <= OpKind.WEIGHT_GRADIENT
+        if row.thin or not 0 < np.count_nonzero(compute) <= MOST_NUMBERED:
+            continue
+        for kind in np.unique(row.kind[compute]).tolist():
+            boxes = np.flatnonzero(row.kind == kind)
+            rows_of_kind[kind] += 1
+            room = (row.end - row.start)[boxes] * per_second
+            needed = _room(int(row.microbatch[boxes].max()), _SMALLEST)
+            if float(np.median(room)) >= needed:
+                chosen[place, kind] = boxes[room >= needed]
+    numbered = Counter(kind for _, kind in chosen)
+    return {key: boxes for key, boxes in chosen.items() if 2 * numbered[key[1]] >= rows_of_kind[key[1]]}
+
+
+def _room(microbatch: int, size: float) -> float:
+    """Points that a number of `size` points takes in width, with a little air."""
+    return 0.64 * size * len(str(microbatch)) + 1.0
+
+
+def _draw_numbers(
+    ax: Axes,
+    rows: Sequence[GanttRow],
+    middle: NDArray[np.float64],
+    factor: float,
+    per_second: float,
+    row_points: float,
+) -> None:
+    chosen = _numbered_boxes(rows, per_second, row_points)
+    sizes: dict[int, float] = {}
+    for (place, _), boxes in chosen.items():
+        row = rows[place]
+        room = float(np.median((row.end - row.start)[boxes])) * per_second
+        fitting = _SMALLEST * room / _room(int(row.microbatch[boxes].max()), _SMALLEST)
+        sizes[place] = max(_SMALLEST, min(8.0, row_points * 0.6, fitting, sizes.get(place, 8.0)))
+    for (place, kind), boxes in chosen.items():
+        row = rows[place]
+        centres = (row.start[boxes] + row.end[boxes]) / 2 * factor
+        for x, number in zip(centres.tolist(), row.microbatch[boxes].tolist(), strict=True):
+            ax.text(
+                x,
+                float(middle[place]),
+                str(number),
+                ha="center",
+                va="center_baseline",
+                fontsize=sizes[place],
+                color="white" if kind == OpKind.WEIGHT_GRADIENT else INK,
+                clip_on=True,
+                zorder=4,
+            )
+
+
+def _draw_transfers(
+    ax: Axes,
+    timeline: Timeline,
+    rows: Sequence[GanttRow],
+    bottom: NDArray[np.float64],
+    heights: NDArray[np.float64],
+    begin: float,
+    end: float,
+    factor: float,
+    per_second: float,
+) -> None:
+    """A thin line from producer to consumer for every transfer that takes visible time, where they are few and between rows
+    next to each other (all-reduce rows apart): lines across rows hide what they cross."""
+    moved = timeline.transfers
+    shown = np.flatnonzero((moved.end > begin) & (moved.start < end))
+    if not 0 < len(shown) <= 160 or float(np.median((moved.end - moved.start)[shown])) * per_second < 2.0:
+        return
+    middle = {lane: at + tall / 2 for row, at, tall in zip(rows, bottom, heights, strict=True) for lane in row.lanes}
+    reach = max(abs(middle[a] - middle[b]) for a, b in _lane_pairs(timeline, shown))
+    if reach > 2.0:
+        return
+    for index, lanes in zip(shown.tolist(), _lane_pairs(timeline, shown), strict=True):
+        ys = [float(middle[lane]) for lane in lanes]
+        side = 0.42 if ys[1] > ys[0] else -0.42
+        xs = [float(moved.start[index]) * factor, float(moved.end[index]) * factor]
+        ax.plot(xs, [ys[0] + side, ys[1] - side], color=FAINT, linewidth=0.8, zorder=3)
+
+
+def _lane_pairs(timeline: Timeline, transfers: NDArray[np.int64]) -> list[tuple[int, int]]:
+    producer, consumer = timeline.transfers.producer[transfers], timeline.transfers.consumer[transfers]
+    return list(zip(timeline.lane[producer].tolist(), timeline.lane[consumer].tolist(), strict=True))
+
+
+def _gantt_axes(
+    ax: Axes, rows: Sequence[GanttRow], bottom: NDArray[np.float64], heights: NDArray[np.float64], row_points: float
+) -> None:
+    total = float(heights.sum())
+    ax.set_ylim(max(total, 0.5), 0.0)
+    step = max(1, math.ceil(8.5 / max(row_points, 0.1)))
+    chosen = [i for i in range(len(rows)) if step == 1 or i % step == 0]
+    ax.set_yticks([float(bottom[i] + heights[i] / 2) for i in chosen], [rows[i].label for i in chosen])
+    for text, i in zip(ax.get_yticklabels(), chosen, strict=True):
+        text.set_fontsize(7.0 if rows[i].thin else min(9.0, max(6.5, row_points * 0.75)))
+        text.set_color(FAINT if rows[i].thin else INK)
+    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="x", labelsize=8.5, colors=INK)
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    ax.set_axisbelow(True)
+
+
+def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
+    """What is drawn: kinds that take time, idle, and the shades of later stages."""
+    kinds = sorted({kind for row in rows for kind in np.unique(row.kind[row.end > row.start]).tolist()})
+    handles = [Patch(facecolor=KIND_COLORS[OpKind(kind)], label=KIND_WORDS[OpKind(kind)]) for kind in kinds]
+    handles.append(Patch(facecolor=IDLE, label="idle"))
+    if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
+        handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later stage of a device"))
+    return handles
+
+
+def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
+    words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
+    words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
+    beside = len(handles) <= _LEGEND_BESIDE
+    line = 8 if beside else 24
+    over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    ax.annotate(words, (0, 1), (0, line), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
+    if title is not None:
+        box, page = ax.get_window_extent(), ax.get_figure(root=True)
+        room = (page.bbox.x1 - box.x0) * 72.0 / page.dpi if page is not None else math.inf
+        name = legible(title, max(12, int(room / _TITLE_CHARACTER)))
+        ax.annotate(
+            name, (0, 1), (0, line + 17), ha="left", va="bottom", fontsize=12, color=INK, fontweight="bold", **over
+        )
+    ax.legend(
+        handles=handles,
+        loc="lower right" if beside else "lower left",
+        bbox_to_anchor=(1.0 if beside else 0.0, 1.0),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.1,
+        handletextpad=0.5,
+        borderaxespad=0.2,
+        borderpad=0.4 if beside else 0.0,
+    )

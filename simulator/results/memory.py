@@ -1,0 +1,270 @@
+"""Memory: bytes on every device over time, and what the peak consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import brief
+from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.plan_costs import PlanCosts
+from simulator.engines.timeline import Timeline
+from simulator.plans.plan import Plan, Problem
+from simulator.results.versions import COPY_RULES, version_table
+from simulator.schedules.ops import OpKind
+from simulator.schedules.weight_versions import VERSION_METHODS
+
+CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
+"""What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
+again; buffers: boundary tensors that are being sent or wait to be used."""
+
+
+PIPEDREAM_SCHEDULES = ("pipedream", "1f1b-rr")
+"""Schedules whose weight copies `Problem.weight_versions` chooses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceMemory:
+    """Bytes on one device over one replay.
+
+    device: id; capacity_bytes: of the device
+    times: float64 [steps], seconds, rising; the bytes hold from each time to the next
+    bytes: float64 [steps, len(CATEGORIES)]
+    """
+
+    device: int
+    capacity_bytes: float
+    times: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"device {self.device}: peak {self.peak_bytes / 2**30:.4g} of {self.capacity_bytes / 2**30:.4g} GiB"
+        )
+
+    @property
+    def peak_bytes(self) -> float:
+        """Most bytes at once."""
+        return float(self.bytes.sum(axis=1).max())
+
+    @property
+    def peak_parts(self) -> dict[str, float]:
+        """What the (first) peak consists of, bytes by category."""
+        at = int(self.bytes.sum(axis=1).argmax())
+        return dict(zip(CATEGORIES, self.bytes[at].tolist(), strict=True))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the capacity."""
+        return self.peak_bytes <= self.capacity_bytes
+
+
+def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
+    """Memory of every device in use, by device id.
+
+    Always there: weights (on each device that uses it a copy of a tied one), gradients (of every round that is still being
+    all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for: one
+    for every other mini-batch in flight where weights are stashed, else by `simulator.results.versions`.
+    From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
+    stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
+    sender, and from its departure to the start of the consumer on the receiver (which then stashes what it needs): the
+    boundary tensor.
+    Everything is counted in whole bytes, rounded up, so that a sum is the same in whatever order it is taken.
+    At one moment ops and transfers that end free memory before those that begin take it; what takes no time at all comes in
+    between, in the order of the tasks.
+    """
+    problem, plan = costs.problem, costs.plan
+    events: dict[int, list[_Changes]] = {device: [] for device in plan.devices}
+    static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
+    ruled = _ruled_copies(timeline, plan, problem.weight_versions)
+    for number, stage in enumerate(plan.stages):
+        elements = costs.weight_elements[number]
+        copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
+        for replica, device in enumerate(stage.devices):
+            gradients = _gradient_copies(timeline, number, replica, plan)
+            static[device] += always_there(problem, elements, copies[replica], gradients)
+            _activation_events(events[device], costs, timeline, number, replica)
+    _buffer_events(events, timeline)
+    horizon = timeline.makespan_seconds
+    return tuple(
+        _device_memory(device, problem.cluster.devices[device].memory_bytes, static[device], events[device], horizon)
+        for device in plan.devices
+    )
+
+
+def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
+    """Whole bytes that weights and what goes with them take on a device all the time, float64 [len(CATEGORIES)].
+
+    elements: weight elements; copies: of the weights; gradients: of how many rounds
+    """
+    weights = np.ceil(elements * problem.element_bytes)
+    row = np.zeros(len(CATEGORIES))
+    row[:4] = weights, weights * (copies - 1), weights * gradients, np.ceil(elements * problem.optimizer_bytes)
+    return row
+
+
+def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[int] | None:
+    """Copies of each stage's weights by the rule of the plan's method, or None for schedules of no such method."""
+    method = plan.schedule
+    if method in PIPEDREAM_SCHEDULES and weight_versions == "vertical-sync":
+        method = weight_versions
+    elif method not in VERSION_METHODS:
+        return None
+    table = version_table(timeline, 1 if method == "vertical-sync" else len(plan.microbatches))
+    copies: list[int] = COPY_RULES[method](table).tolist()
+    return copies
+
+
+def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -> int:
+    """Gradients that a replica holds at once: 1, or one for each mini-batch whose round it has not yet applied."""
+    if plan.replication != "round-robin":
+        return 1
+    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
+    pending: set[int] = set()
+    most = 1
+    for kind, minibatch in zip(timeline.kind[rows].tolist(), timeline.microbatch[rows].tolist(), strict=True):
+        if kind == OpKind.UPDATE:
+            pending.discard(minibatch)
+        elif kind == OpKind.BACKWARD:
+            pending.add(minibatch)
+            most = max(most, len(pending))
+    return most
+
+
+def _weight_copies(timeline: Timeline, stage: int, plan: Plan) -> list[int]:
+    """Weight versions that each replica must hold: 1, or in asynchronous plans those that forwards in flight have used."""
+    copies = []
+    for replica in range(len(plan.stages[stage].devices)):
+        rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
+        kinds = timeline.kind[rows]
+        if not (kinds == OpKind.UPDATE).any() or (kinds == OpKind.UPDATE).sum() == 1:
+            copies.append(1)
+            continue
+        alive: dict[int, int] = {}
+        version, most = 0, 1
+        for kind, microbatch in zip(kinds.tolist(), timeline.microbatch[rows].tolist(), strict=True):
+            if kind == OpKind.FORWARD:
+                alive[microbatch] = version
+            elif kind in (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT):
+                most = max(most, len({version, *alive.values()}))
+                alive.pop(microbatch, None)
+            elif kind == OpKind.UPDATE:
+                version += 1
+                most = max(most, len({version, *alive.values()}))
+        copies.append(most)
+    return copies
+
+
+_Changes = tuple[NDArray[np.float64], NDArray[np.int64], int, NDArray[np.float64]]
+"""Changes of one category: seconds, place among the changes of that moment (see `_at_starts`), category, bytes."""
+
+_LAST = np.iinfo(np.int64).max
+
+
+def _at_starts(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Moments at which tasks begin, and their places: behind all others, or a task's own where the task takes no time."""
+    start, own = timeline.start[tasks], 1 + 3 * tasks.astype(np.int64)
+    return start, np.where(timeline.end[tasks] > start, _LAST, own)
+
+
+def _at_ends(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Moments at which tasks end, and their places: before all others, or behind its start where a task takes no time."""
+    end, own = timeline.end[tasks], 2 + 3 * tasks.astype(np.int64)
+    return end, np.where(end > timeline.start[tasks], 0, own)
+
+
+def _activation_events(
+    events: list[_Changes],
+    costs: PlanCosts,
+    timeline: Timeline,
+    stage: int,
+    replica: int,
+) -> None:
+    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute())
+    kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
+    kept, again = stage_bytes(costs, stage)
+    activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
+    forward = kind == OpKind.FORWARD
+    events.append((*_at_starts(timeline, rows[forward]), activations, samples[forward] * kept))
+    done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
+    part, parts = parts_of(timeline.microbatch[rows], done)
+    ends = _at_ends(timeline, rows[done])
+    events.append((*ends, activations, -whole_part(samples[done] * kept, part[done], parts[done])))
+    if again:
+        begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
+        _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
+        begun = begun[first]  # the first part of a backward runs forward again, for all parts
+        events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * again))
+        events.append((*ends, workspace, -whole_part(samples[done] * again, part[done], parts[done])))
+
+
+def stage_bytes(costs: PlanCosts, stage: int) -> tuple[float, float]:
+    """Whole bytes a sample that a stage keeps from forward to backward, and that its backward makes again (0: none).
+
+    What its layers stash; or where the stage recomputes its input alone (the network's input is kept by nobody), and the stash
+    comes back during backward.
+    """
+    stash = stash_bytes(costs.layers, costs.plan.stages[stage].layers)
+    if not costs.recomputes(stage):
+        return stash, 0.0
+    return (float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0), stash
+
+
+def stash_bytes(costs: LayerCosts, layers: Sequence[int]) -> float:
+    """Whole bytes a sample that some layers keep from forward to backward."""
+    return float(np.ceil(costs.stashed_bytes[list(layers)].sum()))
+
+
+def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each chosen row, how many of its group stand before it, and how many there are; int64 [rows], 0 and 1 for the others.
+
+    All-reduce splits a backward into parts that make one together.
+    """
+    part, parts = np.zeros(len(group), dtype=np.int64), np.ones(len(group), dtype=np.int64)
+    rows = np.flatnonzero(chosen)
+    order = rows[np.argsort(group[rows], kind="stable")]
+    _, first, count = np.unique(group[order], return_index=True, return_counts=True)
+    part[order] = np.arange(len(order)) - np.repeat(first, count)
+    parts[order] = np.repeat(count, count)
+    return part, parts
+
+
+def whole_part(amount: NDArray[np.float64], part: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes of each part of an amount of whole bytes: whole bytes, too, which sum to the amount."""
+    return np.floor(amount * (part + 1) / parts) - np.floor(amount * part / parts)
+
+
+def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> None:
+    buffers = CATEGORIES.index("buffers")
+    transfers = timeline.transfers
+    size = np.ceil(transfers.size_bytes)
+    source, target = timeline.device[transfers.producer], timeline.device[transfers.consumer]
+    made, places = _at_ends(timeline, transfers.producer)
+    used, places_used = _at_starts(timeline, transfers.consumer)
+    gone = np.where(transfers.end > made, 0, 3 + 3 * transfers.producer.astype(np.int64))
+    for device, rows in events.items():
+        sent, received = source == device, target == device
+        rows.append((made[sent], places[sent], buffers, size[sent]))
+        rows.append((transfers.end[sent], gone[sent], buffers, -size[sent]))
+        rows.append((transfers.start[received], np.zeros(received.sum(), dtype=np.int64), buffers, size[received]))
+        rows.append((used[received], places_used[received], buffers, -size[received]))
+
+
+def _device_memory(
+    device: int, capacity: float, static: NDArray[np.float64], events: Sequence[_Changes], horizon: float
+) -> DeviceMemory:
+    """Sum the changes by moment, by place, and in one place what is freed before what is taken."""
+    times = np.concatenate([time for time, _, _, _ in events])
+    places = np.concatenate([place for _, place, _, _ in events])
+    category = np.concatenate([np.full(len(time), number) for time, _, number, _ in events])
+    change = np.concatenate([amount for _, _, _, amount in events])
+    order = np.lexsort((change, places, times))
+    times, category, change = times[order], category[order], change[order]
+    steps = np.zeros((len(times) + 1, len(CATEGORIES)))
+    steps[0] = static
+    steps[np.arange(1, len(times) + 1), category] = change
+    levels = np.cumsum(steps, axis=0)
+    return DeviceMemory(device, capacity, np.concatenate([[0.0], times, [horizon]]), np.vstack([levels, levels[-1:]]))

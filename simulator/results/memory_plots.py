@@ -1,0 +1,235 @@
+"""Memory plots: bytes on devices over time, and the peaks of all devices, numbers first and drawing second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from hardware_profiles import legible
+from simulator.results.figures import ALARM, DPI, INK, Picture, byte_unit, figures, time_unit
+from simulator.results.memory import CATEGORIES, DeviceMemory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CATEGORY_COLORS: dict[str, str] = dict(
+    zip(CATEGORIES, ("#1f4e79", "#9cc9ee", "#4f7a3a", "#f2df9b", "#e08a3c", "#93386b", "#7d8792"), strict=True)
+)
+"""Colour of each category of memory, each of a lightness of its own."""
+
+
+# ---- numbers ------------------------------------------------------------------------------------------------
+
+
+def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times [steps] and bytes [steps, len(CATEGORIES)] of one device, held from each time to the next; at most `most` + 1 steps.
+
+    The steps themselves where they are few enough, the last of those at one moment; otherwise, and where the peak lasts no time,
+    `most` equal parts of the time with the fullest step of each. The peak is always among them, and the end is as it is.
+    """
+    total = memory.bytes.sum(axis=1)
+    last = np.concatenate([memory.times[1:] > memory.times[:-1], [True]])
+    horizon = float(memory.times[-1])
+    if np.count_nonzero(last) <= most and total[last].max() == total.max():
+        return memory.times[last], memory.bytes[last]
+    edges = np.linspace(0.0, horizon, most + 1)
+    before = np.searchsorted(memory.times, edges[:-1], side="right") - 1  # what is held as each part begins
+    inside = np.minimum(np.searchsorted(edges, memory.times, side="right") - 1, most - 1)
+    part, step = np.concatenate([np.arange(most), inside]), np.concatenate([before, np.arange(len(total))])
+    order = np.lexsort((total[step], part))
+    fullest = step[order][np.concatenate([part[order][1:] != part[order][:-1], [True]])]
+    return edges, memory.bytes[np.append(fullest, len(total) - 1)]
+
+
+def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
+    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), and bytes by category."""
+    return [
+        {
+            "device": memory.device,
+            "peak_bytes": memory.peak_bytes,
+            "capacity_bytes": memory.capacity_bytes,
+            "share": memory.peak_bytes / memory.capacity_bytes,
+            **memory.peak_parts,
+        }
+        for memory in sorted(memories, key=lambda memory: memory.device)
+    ]
+
+
+def shown_devices(memories: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
+    """Devices whose memory over time is worth a panel: all where there are up to four, else the fullest and the emptiest."""
+    ordered = sorted(memories, key=lambda memory: memory.device)
+    if len(ordered) <= 4:
+        return tuple(ordered)
+    shares = [memory.peak_bytes / memory.capacity_bytes for memory in ordered]
+    fullest, emptiest = int(np.argmax(shares)), int(np.argmin(shares))
+    return (ordered[fullest],) if shares[fullest] == shares[emptiest] else (ordered[fullest], ordered[emptiest])
+
+
+def capacity_in_view(memories: Iterable[DeviceMemory]) -> bool:
+    """Whether a line at the capacity leaves the data at least a third of the axis."""
+    pairs = [(memory.peak_bytes, memory.capacity_bytes) for memory in memories]
+    return max(capacity for _, capacity in pairs) <= 3.0 * max(peak for peak, _ in pairs)
+
+
+# ---- drawing ------------------------------------------------------------------------------------------------
+
+
+def memory_figure(
+    memories: Sequence[DeviceMemory],
+    figure: Figure | None = None,
+    *,
+    title: str | None = None,
+    device_word: str = "GPU",
+) -> Figure:
+    """Draw memory: over time by category for the devices of `shown_devices`, and every device's peak against its capacity.
+
+    figure: an empty figure to draw in; by default one of its own
+    Raises ValueError where there is no device.
+    """
+    if not memories:
+        raise ValueError("a memory figure needs at least one device, got none")
+    rows, shown, device_word = peak_rows(memories), shown_devices(memories), legible(device_word, 20)
+    tall = max(3.6, 1.9 * len(shown) + 0.9, min(9.0, 0.24 * len(rows) + 1.5))
+    if figure is None:
+        figure = Picture(figsize=(12.0, tall), dpi=DPI, facecolor="white")
+    tall = float(figure.get_figheight())
+    top, low = 1.0 - 0.95 / tall, 0.6 / tall
+    used = [name for name in CATEGORIES if any(row[name] > 0 for row in rows)]
+    used += [n for i, n in enumerate(CATEGORIES) if n not in used and any(m.bytes[:, i].max() > 0 for m in shown)]
+    used.sort(key=CATEGORIES.index)
+    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.935, top=top, bottom=low, wspace=0.16, hspace=0.34)
+    grid.set_width_ratios([1.5, 1.0])
+    unit, factor = byte_unit(max(max(row["peak_bytes"] for row in rows), 1.0))
+    most = max(memory.peak_bytes for memory in shown)
+    first: Axes | None = None
+    for position, memory in enumerate(shown):
+        ax = figure.add_subplot(grid[position, 0], sharex=first)
+        _memory_panel(ax, memory, used, most, device_word)
+        ax.tick_params(labelbottom=position == len(shown) - 1)
+        if position < len(shown) - 1:
+            ax.set_xlabel("")
+        first = first or ax
+    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, capacity_in_view(memories), unit, factor, device_word)
+    figure.legend(
+        handles=[Patch(facecolor=CATEGORY_COLORS[name], label=name) for name in used],
+        loc="upper left",
+        bbox_to_anchor=(0.06, 1.0 - 0.33 / tall),
+        ncols=max(1, len(used)),
+        frameon=False,
+        fontsize=8.5,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.3,
+    )
+    if title is not None:
+        figure.text(
+            0.065, 1.0 - 0.12 / tall, legible(title, 96), fontsize=12, fontweight="bold", color=INK, ha="left", va="top"
+        )
+    return figure
+
+
+def _memory_panel(ax: Axes, memory: DeviceMemory, used: Sequence[str], most: float, device_word: str) -> None:
+    """One device over time; on the scale of the fullest, `most` bytes, or on its own where that would flatten it."""
+    times, held = memory_steps(memory, most=400)  # a step is then two pixels wide at least
+    time_name, per_second = time_unit(float(times[-1]))
+    peak = memory.peak_bytes
+    own = peak < 0.25 * most
+    top = max(peak if own else most, 1.0)
+    unit, factor = byte_unit(top)
+    layers = [held[:, CATEGORIES.index(name)] * factor for name in used]
+    if layers:
+        colors = [CATEGORY_COLORS[name] for name in used]
+        ax.stackplot(times * per_second, *layers, colors=colors, step="post", linewidth=0, zorder=2)
+    ax.axhline(peak * factor, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
+    share = figures(100 * peak / memory.capacity_bytes, 2)
+    head = f"{device_word} {memory.device}: peak {_bytes(peak)}, {share} % of {_bytes(memory.capacity_bytes)}"
+    head += "" if memory.fits else ": does not fit"
+    head += " (own scale)" if own else ""
+    ax.set_title(head, fontsize=9, color=INK if memory.fits else ALARM, loc="left", pad=4)
+    ax.set_ylim(0.0, top * factor * 1.12)
+    ax.set_xlim(0.0, max(float(times[-1]) * per_second, 1e-12))
+    ax.set_ylabel(f"memory ({unit})", fontsize=9)
+    ax.set_xlabel(f"time ({time_name})", fontsize=9)
+    _plain(ax, grid="y")
+
+
+def _bytes(value: float) -> str:
+    unit, factor = byte_unit(value)
+    return f"{figures(value * factor)} {unit}"
+
+
+def _plain(ax: Axes, grid: Any) -> None:
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(labelsize=8.5)
+    ax.grid(axis=grid, color="#dfe3e8", linewidth=0.6, zorder=0)
+    ax.set_axisbelow(True)
+
+
+def _peak_panel(
+    ax: Axes,
+    rows: Sequence[dict[str, float]],
+    used: Sequence[str],
+    line: bool,
+    unit: str,
+    factor: float,
+    device_word: str,
+) -> None:
+    places = np.arange(len(rows), dtype=np.float64)
+    left = np.zeros(len(rows))
+    for name in used:
+        width = np.array([row[name] for row in rows]) * factor
+        ax.barh(
+            places,
+            width,
+            min(0.74, 0.1 + 0.12 * len(rows)),
+            left=left,
+            color=CATEGORY_COLORS[name],
+            linewidth=0,
+            zorder=2,
+        )
+        left += width
+    capacity = np.array([row["capacity_bytes"] for row in rows]) * factor
+    if line:
+        ax.vlines(capacity, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
+    longest = float(left.max())
+    most = max(longest, float(capacity.max()) if line else 0.0, 1e-12)
+    decimals = max(0, 2 - math.floor(math.log10(longest))) if longest > 0.0 else 0
+    if len(rows) <= 24:
+        for place, row in zip(places.tolist(), rows, strict=True):
+            over = row["share"] > 1
+            ax.annotate(
+                f"{row['peak_bytes'] * factor:,.{decimals}f}" + ("\ndoes not fit" if over else ""),
+                (1.0, place),
+                (5, 0),
+                xycoords=ax.get_yaxis_transform(),
+                textcoords="offset points",
+                va="center",
+                ha="left",
+                fontsize=8,
+                linespacing=0.95,
+                color=ALARM if over else INK,
+                annotation_clip=False,
+            )
+    step = max(1, math.ceil(len(rows) / 32))
+    ax.set_yticks(places[::step], [f"{device_word} {int(row['device'])}" for row in rows[::step]])
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.set_xlim(0, most * 1.04)
+    ax.set_xlabel(f"peak memory ({unit})", fontsize=9)
+    values = sorted({row["capacity_bytes"] for row in rows})
+    words = _bytes(values[-1]) if len(values) == 1 else f"{_bytes(values[0])} to {_bytes(values[-1])}"
+    ax.set_title(
+        f"peak of every device; {'red line: ' if line else ''}capacity {words}{'' if line else ', far beyond the axis'}",
+        fontsize=9,
+        color=INK,
+        loc="left",
+        pad=4,
+    )
+    _plain(ax, grid="x")
+    ax.tick_params(axis="y", length=0)

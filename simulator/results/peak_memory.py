@@ -1,0 +1,497 @@
+"""Peak memory: the peaks of `simulator.results.memory`, to the last byte, in a compiled pass over the times of a replay.
+
+What changes a device's memory at which start, end or arrival is the structure of a program; a plan fills in the bytes. The
+changes stand in streams that are in the order of time already (of a lane, of what a lane sends another), which the pass merges.
+What the order of the ops alone permits bounds each device's peak, so that a search for the fullest device merges few of them.
+For synchronous plans: those keep one copy of their weights and gradients.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.plan_costs import PlanCosts
+from simulator.engines.kernels import kernel
+from simulator.engines.timeline import Moves, moves_of
+from simulator.lowering.program import Program
+from simulator.results.memory import parts_of, stage_bytes
+from simulator.schedules.ops import OpKind
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_START, _END, _ARRIVAL, _DEPARTURE = range(4)
+"""What a moment is: a task begins, a task ends, a transfer of it has arrived, a transfer leaves."""
+
+_LAST = np.iinfo(np.int64).max
+
+
+class MemoryEvents(NamedTuple):
+    """Changes of memory, device by device, stream by stream, moment by moment; a program has n tasks.
+
+    device_streams: int64 [devices + 1]; stream_moments: int64 [streams + 1]
+    position: int64 [tasks]; where each task's times stand
+    time: int64 [moments]; place in the times of a replay: n starts, n ends, the 0 before everything, arrival of every transfer
+    sort: int8 [moments]; task: int64 [moments]; the task that begins, ends, or has sent
+    sender, transfer: int64 [transfers]; position of the task that has sent, and class of each transfer; empty where a replay
+        writes the arrivals
+    change: int64 [moments]; number of the sum of changes that happens
+    rows: int64 [sums + 1]; rows of the next columns, each a change
+    size: int64; number of the bytes: kept by each stage, made again by each stage, of each transfer class
+    factor: float64; times the bytes: samples, or 1; less than 0 where memory is freed
+    part, parts: float64; which part of that is freed, and of how many
+    limit_offsets: int64 [devices + 1]; rows of the next columns; what a device may hold at once, of several lanes: nothing known
+    limit_size: int64; number of the bytes; limit_factor: float64; the most times that they can be held at once
+    limit_sure: bool; whether they are at some time held as often
+    """
+
+    device_streams: Integers
+    stream_moments: Integers
+    position: Integers
+    time: Integers
+    sort: NDArray[np.int8]
+    task: Integers
+    sender: Integers
+    transfer: Integers
+    change: Integers
+    rows: Integers
+    size: Integers
+    factor: Floats
+    part: Floats
+    parts: Floats
+    limit_offsets: Integers
+    limit_size: Integers
+    limit_factor: Floats
+    limit_sure: NDArray[np.bool_]
+
+
+class _Changes:
+    """Columns of changes of one sort, as in `MemoryEvents`; on: a lane of the device; stream: number of the stream."""
+
+    def __init__(
+        self,
+        on: Integers,
+        stream: Integers,
+        sort: int,
+        task: NDArray[np.integer],
+        time: NDArray[np.integer],
+        size: NDArray[np.integer],
+        factor: Floats,
+        part: Integers | None = None,
+        parts: Integers | None = None,
+    ) -> None:
+        count = len(on)
+        self.on, self.stream, self.task, self.time, self.size, self.factor = on, stream, task, time, size, factor
+        self.sort = np.full(count, sort, dtype=np.int8)
+        self.part = np.zeros(count) if part is None else part.astype(np.float64)
+        self.parts = np.ones(count) if parts is None else parts.astype(np.float64)
+
+
+def memory_events(
+    program: Program, recomputes: NDArray[np.bool_], position: NDArray[np.integer] | None = None
+) -> MemoryEvents:
+    """The changes of a program's memory, devices rising.
+
+    recomputes: bool [stages]
+    position: of each task in the order of the recurrence, which writes no arrivals; default: times stand as the tasks do
+    """
+    tasks, stages = len(program), len(recomputes)
+    lane = program.lane_of_task().astype(np.int64)
+    rows = np.flatnonzero(program.kind <= OpKind.WEIGHT_GRADIENT)
+    kind, stage = program.kind[rows], program.stage[rows].astype(np.int64)
+    samples = program.samples[rows].astype(np.float64)
+    width = int(program.microbatch.max(initial=0)) + 1
+    group = (stage * (int(program.replica.max(initial=0)) + 1) + program.replica[rows]) * width + program.microbatch[
+        rows
+    ]
+    done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
+    part, parts = parts_of(group, done)
+
+    def of_ops(chosen: Integers, sort: int, sign: float, first_size: int) -> _Changes:
+        task = rows[chosen]
+        cut = (part[chosen], parts[chosen]) if sort == _END else (None, None)
+        time = task + (tasks if sort == _END else 0)
+        return _Changes(
+            lane[task], lane[task], sort, task, time, first_size + stage[chosen], sign * samples[chosen], *cut
+        )
+
+    begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
+    begun = begun[np.unique(group[begun], return_index=True)[1]]
+    ended = np.flatnonzero(done)
+    held = [
+        of_ops(np.flatnonzero(kind == OpKind.FORWARD), _START, 1.0, 0),
+        of_ops(ended, _END, -1.0, 0),
+        of_ops(begun[recomputes[stage[begun]]], _START, 1.0, stages),
+        of_ops(ended[recomputes[stage[ended]]], _END, -1.0, stages),
+    ]
+    moves = moves_of(program)
+    limits = _limits(program, moves, held, 2 * stages)
+    place = np.arange(tasks) if position is None else position.astype(np.int64)
+    found = _streams(program, place, [*held, *_buffers(program, moves, lane, 2 * stages)], limits)
+    if position is None or program.sends is not None:
+        return found
+    return found._replace(sender=place[moves.producer], transfer=moves.transfer.astype(np.int64))
+
+
+def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) -> list[_Changes]:
+    """What is being sent, or has come and waits to be used."""
+    tasks, one = len(program), np.ones(len(moves.row))
+    source, target = lane[moves.producer], lane[moves.consumer]
+    link = program.lanes + (source * program.lanes + target) * 2  # streams behind those of the lanes
+    made, used, size = tasks + moves.producer.astype(np.int64), moves.consumer, first_size + moves.transfer
+    leaves, arrives = made, 2 * tasks + 1 + np.arange(len(one))
+    if program.sends is not None:
+        leaves, arrives = moves.row, tasks + moves.row
+    return [
+        _Changes(source, source, _END, moves.producer, made, size, one),
+        _Changes(source, link, _ARRIVAL, moves.producer, arrives, size, -one),
+        _Changes(target, link + 1, _DEPARTURE, moves.producer, leaves, size, one),
+        _Changes(target, target, _START, used, used, size, -one),
+    ]
+
+
+def _streams(
+    program: Program,
+    position: Integers,
+    found: list[_Changes],
+    limits: tuple[Integers, Integers, Floats, NDArray[np.bool_]],
+) -> MemoryEvents:
+    """Bring changes into streams, and the streams of a device together."""
+    on, stream, sort, task, time, size, factor, part, parts = (
+        np.concatenate([getattr(one, name) for one in found])
+        for name in ("on", "stream", "sort", "task", "time", "size", "factor", "part", "parts")
+    )
+    tasks = len(program)
+    time = np.where(time < 2 * tasks, position[time % tasks] + time // tasks * tasks, time)
+    device = program.lane_device[on]
+    order = np.lexsort((size, sort, task, stream, device))
+    device, stream, sort, task, time = (
+        device[order],
+        stream[order],
+        sort[order],
+        task[order].astype(np.int64),
+        time[order],
+    )
+    size, factor, part, parts = size[order].astype(np.int64), factor[order], part[order], parts[order]
+    moment = np.flatnonzero(_differs(device, stream, time, sort))
+    begins = np.flatnonzero(_differs(device[moment], stream[moment]))
+    used = np.flatnonzero(_differs(device[moment][begins]))
+    change, first = _sums(moment, size, factor, part, parts)
+    counts = np.diff(np.append(moment, len(time)))[first]
+    rows = np.repeat(moment[first] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    limit_device, limit_size, limit_factor, limit_sure = limits
+    return MemoryEvents(
+        device_streams=np.append(used, len(begins)),
+        stream_moments=np.append(begins, len(moment)),
+        position=position,
+        time=time[moment],
+        sort=sort[moment],
+        task=task[moment],
+        sender=np.zeros(0, dtype=np.int64),
+        transfer=np.zeros(0, dtype=np.int64),
+        change=change,
+        rows=np.append(0, np.cumsum(counts)),
+        size=size[rows],
+        factor=factor[rows],
+        part=part[rows],
+        parts=parts[rows],
+        limit_offsets=np.searchsorted(limit_device, np.append(device[moment][begins][used], np.iinfo(np.int64).max)),
+        limit_size=limit_size,
+        limit_factor=limit_factor,
+        limit_sure=limit_sure,
+    )
+
+
+def _sums(moment: Integers, *columns: NDArray[np.number]) -> tuple[Integers, Integers]:
+    """Number each moment's sum of changes: int64 [moments], and the first moment of each number. columns: whole numbers."""
+    counts = np.diff(np.append(moment, len(columns[0])))
+    kinds = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        kinds = _joined(kinds, column.astype(np.int64) - int(column.min(initial=0)))
+    kinds = np.unique(kinds, return_inverse=True)[1]
+    number = np.zeros(len(moment), dtype=np.int64)
+    for position in range(int(counts.max(initial=0))):
+        here = np.zeros(len(moment), dtype=np.int64)
+        here[counts > position] = kinds[moment[counts > position] + position] + 1
+        number = _joined(number, here)
+    _, first, number = np.unique(number, return_index=True, return_inverse=True)
+    return number, first
+
+
+def _joined(one: Integers, other: Integers) -> Integers:
+    """A number for each pair of two columns of numbers from 0, the same for the same pair."""
+    width = int(other.max(initial=0)) + 1
+    if int(one.max(initial=0)) >= 2**62 // width:
+        one = np.unique(one, return_inverse=True)[1]
+    return one * width + other
+
+
+def _differs(*columns: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Whether a row differs from the row before it; the first does."""
+    result = np.zeros(len(columns[0]), dtype=np.bool_)
+    result[:1] = True
+    for column in columns:
+        result[1:] |= column[1:] != column[:-1]
+    return result
+
+
+# ---- what the order of the ops permits -------------------------------------------------------------------------------
+
+_Limit = tuple[int, int, float, bool]
+"""Device, size, the most times that it can be held at once, whether it is."""
+
+
+def _limits(
+    program: Program, moves: Moves, held: list[_Changes], first_size: int
+) -> tuple[Integers, Integers, Floats, NDArray[np.bool_]]:
+    """The most of each size that each device of one lane can hold at once, where every task takes time; columns by device."""
+    lane = program.lane_of_task().astype(np.int64)
+    found = [*_of_ops(program, held[:2]), *_of_ops(program, held[2:]), *_of_moves(program, moves, lane, first_size)]
+    devices, lanes = np.unique(
+        program.lane_device[np.unique(lane[program.kind <= OpKind.WEIGHT_GRADIENT])], return_counts=True
+    )
+    alone = set(devices[lanes == 1].tolist())
+    found = sorted(one for one in found if one[0] in alone)
+    device, size, factor, sure = (np.array([one[column] for one in found]) for column in range(4))
+    return device.astype(np.int64), size.astype(np.int64), factor.astype(np.float64), sure.astype(np.bool_)
+
+
+def _of_ops(program: Program, changes: list[_Changes]) -> list[_Limit]:
+    """What ops hold follows the order of their lane alone."""
+    on, size, task, factor, part, parts = (
+        np.concatenate([getattr(one, name) for one in changes])
+        for name in ("on", "size", "task", "factor", "part", "parts")
+    )
+    factor = np.where(part < parts - 1.0, 0.0, factor)  # no other op begins before the last part ends
+    order = np.lexsort((factor < 0, task, size, on))
+    begins = np.flatnonzero(_differs(on[order], size[order]))
+    return [
+        (int(program.lane_device[on[rows[0]]]), int(size[rows[0]]), float(np.cumsum(factor[rows]).max()), True)
+        for rows in np.split(order, begins[1:])
+        if len(rows)
+    ]
+
+
+def _of_moves(program: Program, moves: Moves, lane: Integers, first_size: int) -> list[_Limit]:
+    """A tensor from lane a is on lane b at the earliest when the tasks of b that its producer needs have begun, and until its
+    consumer begins; it has left lane a when a task of a begins that needs its consumer, or what follows it on b.
+    """
+    place = np.arange(len(program)) - program.lane_offsets[lane]
+    consumers = program.consumers()
+    needing, needed = lane[consumers], lane[program.dependency]
+    source, target = lane[moves.producer], lane[moves.consumer]
+    order = np.lexsort((moves.producer, moves.transfer, target, source))
+    begins = np.flatnonzero(_differs(source[order], target[order], moves.transfer[order]))
+    reached: dict[tuple[int, int], Integers] = {}
+    found = []
+    for rows in np.split(order, begins[1:]):
+        if not len(rows):
+            continue
+        a, b = int(source[rows[0]]), int(target[rows[0]])
+        if (a, b) not in reached:
+            waits = np.full(int(program.lane_offsets[a + 1] - program.lane_offsets[a]), -1)
+            between = np.flatnonzero((needing == a) & (needed == b))
+            np.maximum.at(waits, place[consumers[between]], place[program.dependency[between]])
+            reached[a, b] = np.maximum.accumulate(waits)
+        made, used = place[moves.producer[rows]], place[moves.consumer[rows]]
+        size = first_size + int(moves.transfer[rows[0]])
+        there = _most_at_once(reached[a, b][made] + 1, used + 1)
+        left = _most_at_once(made, np.maximum(made + 1, np.searchsorted(reached[a, b], used)))
+        found.append((int(program.lane_device[b]), size, there, False))
+        found.append((int(program.lane_device[a]), size, left, False))
+    return found
+
+
+def _most_at_once(begin: Integers, end: Integers) -> float:
+    """Most of the ranges begin..end - 1 that share a place."""
+    change = np.zeros(int(end.max()) + 1)
+    np.add.at(change, begin, 1.0)
+    np.add.at(change, end, -1.0)
+    return float(np.cumsum(change).max())
+
+
+def byte_sizes(costs: PlanCosts, transfer_bytes: Floats) -> Floats:
+    """The bytes that `MemoryEvents.size` numbers, float64 [2 · stages + transfer classes]."""
+    kept = np.array([stage_bytes(costs, stage) for stage in range(len(costs.plan.stages))])
+    return np.concatenate([kept[:, 0], kept[:, 1], np.ceil(transfer_bytes)])
+
+
+# ---- peaks ------------------------------------------------------------------------------------------------------------
+
+
+@kernel()
+def peaks(events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, static: Floats) -> Floats:
+    """Peak bytes of each device, float64 [devices].
+
+    times: seconds, as `MemoryEvents.time` numbers them; lags: seconds of each transfer class, for arrivals not yet written
+    sizes: bytes, as `byte_sizes`; static: bytes that are always there
+    """
+    amounts = _amounts(events, sizes)
+    result = static.copy()
+    for device in range(len(static)):
+        result[device] = _peak(events, times, lags, amounts, static[device], device)
+    return result
+
+
+@kernel()
+def fullest(
+    events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, static: Floats, capacity: Floats
+) -> tuple[int, float]:
+    """The (first) device whose peak is the largest part of its capacity, and its peak; every op must take time."""
+    amounts = _amounts(events, sizes)
+    least, most = _bounds(events, sizes, static)
+    first = chosen = int(np.argmax(least / capacity))
+    peak = _peak(events, times, lags, amounts, static[chosen], chosen)
+    part = peak / capacity[chosen]
+    for device in range(len(static)):
+        limit = most[device] / capacity[device]
+        if device == first or limit < part or (limit == part and device > chosen):
+            continue
+        found = _peak(events, times, lags, amounts, static[device], device)
+        if found / capacity[device] > part or (found / capacity[device] == part and device < chosen):
+            chosen, peak, part = device, found, found / capacity[device]
+    return chosen, peak
+
+
+@kernel()
+def _bounds(events: MemoryEvents, sizes: Floats, static: Floats) -> tuple[Floats, Floats]:
+    """Bytes that each device holds at least at some time, and at most; infinite where nothing is known."""
+    least, most = static.copy(), static.copy()
+    for device in range(len(static)):
+        begin, end = events.limit_offsets[device], events.limit_offsets[device + 1]
+        if begin == end:
+            most[device] = np.inf
+        for row in range(begin, end):
+            amount = sizes[events.limit_size[row]] * events.limit_factor[row]
+            most[device] += amount
+            if events.limit_sure[row]:
+                least[device] = max(least[device], static[device] + amount)
+    return least, most
+
+
+@kernel()
+def _amounts(events: MemoryEvents, sizes: Floats) -> Floats:
+    """Bytes of each sum of changes."""
+    rows, size, factor, part, parts = events.rows, events.size, events.factor, events.part, events.parts
+    amounts = np.zeros(len(rows) - 1)
+    for number in range(len(amounts)):
+        for row in range(rows[number], rows[number + 1]):
+            amount = factor[row] * sizes[size[row]]
+            if parts[row] > 1.0:
+                amount = np.floor(-amount * part[row] / parts[row]) - np.floor(-amount * (part[row] + 1.0) / parts[row])
+            amounts[number] += amount
+    return amounts
+
+
+@kernel()
+def _peak(events: MemoryEvents, times: Floats, lags: Floats, amounts: Floats, static: float, device: int) -> float:
+    """Peak of one device: its first stream, a lane, leads, and the other streams come in where their moments are earlier.
+
+    One moment and place frees memory before it takes any: only the level behind all of it counts.
+    """
+    device_streams, stream_moments, time = events.device_streams, events.stream_moments, events.time
+    change = events.change
+    first, end = device_streams[device], device_streams[device + 1]
+    left = end - first - 1
+    head, stop, when = np.empty(left, dtype=np.int64), np.empty(left, dtype=np.int64), np.empty(left)
+    base = stream_moments[first]
+    turn = np.empty(
+        0, dtype=np.int64
+    )  # moments from base on, in order, where transfers of a stream overtake each other
+    for stream in range(left):
+        head[stream], stop[stream] = stream_moments[first + 1 + stream], stream_moments[first + 2 + stream]
+        if events.sort[head[stream]] == _ARRIVAL:
+            if len(events.sender):
+                _arrive(events, times, lags, head[stream], stop[stream])
+            turn = _in_order(events, times, head[stream], stop[stream], base, stream_moments[end], turn)
+    turned = len(turn) > 0
+    for stream in range(left):
+        when[stream] = times[time[turn[head[stream] - base] if turned else head[stream]]]
+    own, own_stop = base, stream_moments[first + 1]
+    level = peak = static
+    last = -1
+    now = 0.0
+    while own < own_stop or left > 0:
+        other = np.inf
+        chosen = coming = -1
+        for stream in range(left):
+            if when[stream] <= other:
+                moment = turn[head[stream] - base] if turned else head[stream]
+                if when[stream] < other or _place(events, times, moment, other) < _place(events, times, coming, other):
+                    other, chosen, coming = when[stream], stream, moment
+        while own < own_stop:
+            begins = times[time[own]]
+            if begins > other or (
+                begins == other and _place(events, times, own, other) > _place(events, times, coming, other)
+            ):
+                break
+            if level > peak and (begins > now or _place(events, times, own, now) != _place(events, times, last, now)):
+                peak = level
+            level += amounts[change[own]]
+            now, last = begins, own
+            own += 1
+        if chosen >= 0:
+            if level > peak and (other > now or _place(events, times, coming, now) != _place(events, times, last, now)):
+                peak = level
+            level += amounts[change[coming]]
+            now, last = other, coming
+            head[chosen] += 1
+            if head[chosen] < stop[chosen]:
+                when[chosen] = times[time[turn[head[chosen] - base] if turned else head[chosen]]]
+            else:
+                left -= 1
+                head[chosen], stop[chosen], when[chosen] = head[left], stop[left], when[left]
+    return max(peak, level)
+
+
+@kernel()
+def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: int) -> None:
+    """Write the arrivals of a stream: the end of the task that has sent, and the seconds of the transfer."""
+    time, sender, transfer, tasks = events.time, events.sender, events.transfer, len(events.position)
+    for moment in range(begin, end):
+        move = time[moment] - 2 * tasks - 1
+        times[time[moment]] = times[tasks + sender[move]] + lags[transfer[move]]
+
+
+@kernel()
+def _place(events: MemoryEvents, times: Floats, moment: int, now: float) -> int:
+    """Place of a moment among those of its time, as `simulator.results.memory` orders them."""
+    sort, task, position = events.sort[moment], events.task[moment], events.position
+    if sort == _START:
+        return _LAST if times[len(position) + position[task]] > now else 1 + 3 * task
+    if sort == _END:
+        return 0 if now > times[position[task]] else 2 + 3 * task
+    if sort == _ARRIVAL:
+        return 0 if now > times[len(position) + position[task]] else 3 + 3 * task
+    return 0
+
+
+@kernel()
+def _in_order(
+    events: MemoryEvents, times: Floats, begin: int, end: int, base: int, last: int, turn: Integers
+) -> Integers:
+    """Put the moments begin..end - 1 of a stream of arrivals in order; `turn` as it is where they are, made where it is not."""
+    time = events.time
+    before_now = -1.0
+    for moment in range(begin, end):
+        now = times[time[moment]]
+        if now > before_now:
+            before_now = now
+            continue
+        place = _place(events, times, moment, now)
+        position = moment
+        while position > begin:
+            before = turn[position - 1 - base] if len(turn) else position - 1
+            other = times[time[before]]
+            if other < now or (other == now and _place(events, times, before, other) <= place):
+                break
+            if not len(turn):
+                turn = np.arange(base, last)
+            turn[position - base] = before
+            position -= 1
+        if position < moment:
+            turn[position - base] = moment
+    return turn

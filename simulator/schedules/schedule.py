@@ -1,0 +1,187 @@
+"""Schedule: the order of operations on each device, as data."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import brief
+from simulator.schedules.ops import Op, OpKind
+
+Lanes = Literal["shared", "split"]
+"""How the ranks of one device divide it: by processor sharing, or in fixed shares (see `Schedule.lanes`)."""
+
+LANES: tuple[str, ...] = get_args(Lanes)
+
+
+MOST_OPS = 2**26
+"""Forwards and backwards of a schedule at most: 4,096 stages and 8,192 micro-batches, the largest that was replayed."""
+
+OP_BYTES = 150
+"""Memory of an op while its schedule is built and replayed by the recurrence: 143 bytes measured, at every size."""
+
+
+def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS) -> None:
+    """ValueError for a schedule of more than `most` ops, or more than this machine's memory holds, before any of it is built."""
+    ops = 2 * stages * microbatches
+    what = f"a forward and a backward of {stages} stages and {microbatches} micro-batches"
+    if ops > most:
+        raise ValueError(f"a schedule has at most {most:,} ops: {what} are more")
+    memory = _memory_bytes()
+    if ops * OP_BYTES > memory:
+        raise ValueError(
+            f"{what} need about {ops * OP_BYTES / 2**30:.3g} GiB of memory, this machine has {memory / 2**30:.3g} GiB"
+        )
+
+
+def _memory_bytes() -> float:
+    """Memory of this machine; unlimited where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot run; the message names the device, the position and the op."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Ops of every rank, in order, as columns (a rank is one list of ops: of a device, of a group that runs in step, or of one of
+    several lanes of a device).
+
+    name: of the family, as in `1f1b`
+    stages: number of stages S; stage numbers are 0..S-1
+    microbatches: number of micro-batches M in the stream
+    offsets: int64 [ranks + 1]; the ops of rank r are rows offsets[r]:offsets[r+1]
+    stage, kind, microbatch: int32, int8, int32 [rows]
+    replica: int32 [ranks]; number of the rank among those that hold the same stages (round robin); all 0 without replicas
+    flush: True if the stream ends in one update after a flush; False if updates are ops of the lists
+    device: int32 [ranks]; ranks of one number are lanes of one device; default: every rank is a device, numbered alike
+    lanes: how lanes of one device divide it. `shared`: a lane that is alone has it all, n active lanes proceed at 1/n of their
+        speed. `split`: in fixed shares, the forward's and the backward's seconds over their sum, so that both take the sum
+    credit: int32 [stages] or None; the forward of micro-batch j waits for the backward of micro-batch j - credit on its stage,
+        which bounds the micro-batches in flight where forwards and backwards stand in different lists
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    offsets: NDArray[np.int64]
+    stage: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    microbatch: NDArray[np.int32]
+    replica: NDArray[np.int32]
+    flush: bool = True
+    device: NDArray[np.int32] | None = None
+    lanes: Lanes | None = None
+    credit: NDArray[np.int32] | None = None
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.name}: {self.stages} stages, {self.microbatches} micro-batches, {len(self)} ops")
+
+    @property
+    def ranks(self) -> int:
+        """Number of lists of ops."""
+        return len(self.offsets) - 1
+
+    def device_of_rank(self) -> NDArray[np.int32]:
+        """int32 [ranks]: number of the device that runs each rank."""
+        return np.arange(self.ranks, dtype=np.int32) if self.device is None else self.device
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def ops(self, rank: int) -> tuple[Op, ...]:
+        """The ops of one rank, as a person reads them."""
+        rows = range(int(self.offsets[rank]), int(self.offsets[rank + 1]))
+        return tuple(Op(int(self.stage[row]), OpKind(int(self.kind[row])), int(self.microbatch[row])) for row in rows)
+
+    def lists(self) -> Iterator[tuple[Op, ...]]:
+        """The ops of every rank in turn."""
+        return (self.ops(rank) for rank in range(self.ranks))
+
+    def rank_of_row(self) -> NDArray[np.int32]:
+        """int32 [rows]: the rank that each row belongs to."""
+        return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
+
+    def replicas(self) -> NDArray[np.int64]:
+        """int64 [stages]: devices that hold each stage."""
+        device = np.repeat(self.device_of_rank(), np.diff(self.offsets)).astype(np.int64)
+        pairs = np.unique(device * self.stages + self.stage)
+        return np.bincount(pairs % self.stages, minlength=self.stages)
+
+
+Columns = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]
+"""Stage, kind and micro-batch of the ops of one rank."""
+
+
+def from_columns(
+    name: str,
+    stages: int,
+    microbatches: int,
+    ranks: Sequence[Columns],
+    *,
+    replica: Sequence[int] | None = None,
+    flush: bool = True,
+    device: Sequence[int] | None = None,
+    lanes: Lanes | None = None,
+    credit: Sequence[int] | None = None,
+) -> Schedule:
+    """Join the columns of each rank into one schedule; the other arguments are the schedule's fields."""
+    lengths = [len(columns[0]) for columns in ranks]
+    offsets = np.zeros(len(ranks) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    stage = np.empty(offsets[-1], dtype=np.int32)
+    kind = np.empty(offsets[-1], dtype=np.int8)
+    microbatch = np.empty(offsets[-1], dtype=np.int32)
+    for rank, (stages_here, kinds_here, microbatches_here) in enumerate(ranks):
+        rows = slice(offsets[rank], offsets[rank + 1])
+        stage[rows], kind[rows], microbatch[rows] = stages_here, kinds_here, microbatches_here
+    numbers = np.zeros(len(ranks), dtype=np.int32) if replica is None else np.asarray(replica, dtype=np.int32)
+    return Schedule(
+        name,
+        stages,
+        microbatches,
+        offsets,
+        stage,
+        kind,
+        microbatch,
+        numbers,
+        flush,
+        device=None if device is None else np.asarray(device, dtype=np.int32),
+        lanes=lanes,
+        credit=None if credit is None else np.asarray(credit, dtype=np.int32),
+    )
+
+
+def from_lists(name: str, lists: Sequence[Sequence[Op]], *, flush: bool = True) -> Schedule:
+    """A schedule from one list of ops per rank; stages and micro-batches are counted from the ops."""
+    every = [op for ops in lists for op in ops]
+    if not every:
+        raise ScheduleError("a schedule needs at least one op, got none")
+    stages = max(op.stage for op in every) + 1
+    computing = [op.microbatch for op in every if op.kind <= OpKind.WEIGHT_GRADIENT]
+    microbatches = max(computing, default=0) + 1
+    columns = [
+        (
+            np.array([op.stage for op in ops], dtype=np.int32),
+            np.array([int(op.kind) for op in ops], dtype=np.int8),
+            np.array([op.microbatch for op in ops], dtype=np.int32),
+        )
+        for ops in lists
+    ]
+    seen: dict[frozenset[int], int] = {}
+    replica = []
+    for ops in lists:
+        held = frozenset(op.stage for op in ops)
+        replica.append(seen.get(held, 0))
+        seen[held] = seen.get(held, 0) + 1
+    return from_columns(name, stages, microbatches, columns, replica=replica, flush=flush)

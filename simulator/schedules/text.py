@@ -1,0 +1,105 @@
+"""Text forms of a schedule: one line a device, and the CSV of `torch.distributed.pipelining`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hardware_profiles import read_bytes
+from simulator.schedules.ops import COMPUTE_KINDS, Op, OpKind
+from simulator.schedules.schedule import Schedule, ScheduleError, from_lists
+
+_COMMUNICATION = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
+_OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+"""Torch's pair of a forward and a backward, which it performs one after the other: `(0F4;1B2)OVERLAP_F_B`."""
+
+
+def to_text(schedule: Schedule) -> str:
+    """One line a device, ops apart by spaces, as in `0F0 0F1 0B0 0B1`."""
+    return "\n".join(" ".join(map(str, ops)) for ops in schedule.lists()) + "\n"
+
+
+def from_text(text: str, name: str = "text") -> Schedule:
+    """Read what `to_text` writes; ScheduleError names the line and the op."""
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    return _parse(lines, name)
+
+
+def to_torch_csv(schedule: Schedule) -> str:
+    """Compute-only CSV that `torch.distributed.pipelining` loads: one row a rank; the update after the flush is the optimizer's.
+
+    ScheduleError for what torch has no way to run: updates amid the stream, several lanes a device, replicas that take turns.
+    """
+    if not schedule.flush:
+        raise ScheduleError(
+            f"schedule {schedule.name!r} never flushes; torch's pipelines run one update after all micro-batches, "
+            "which is another algorithm"
+        )
+    if len(set(schedule.device_of_rank().tolist())) < schedule.ranks:
+        raise ScheduleError(
+            f"schedule {schedule.name!r} runs two lists of ops at once on a device; torch runs one a rank"
+        )
+    if schedule.replica.any():
+        raise ScheduleError(
+            f"schedule {schedule.name!r} gives whole micro-batches to replicas in turn; torch's replicas all run every one"
+        )
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    for ops in schedule.lists():
+        writer.writerow([str(op) for op in ops if op.kind in COMPUTE_KINDS])
+    return target.getvalue()
+
+
+def from_torch_csv(text: str, name: str = "csv") -> Schedule:
+    """Read a compute-only or a full CSV of torch; blank cells are idle, an `OVERLAP_F_B` is its ops in their order.
+
+    Transfers and sharding actions are passed over: the simulator adds transfers itself, from the plan.
+    """
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row]
+    except csv.Error as error:  # a cell beyond the csv module's limit
+        raise ScheduleError(f"is not CSV: {error}") from None
+    return _parse(rows, name)
+
+
+def read_schedule(path: str | Path) -> Schedule:
+    """Read a schedule file (CSV of torch, or text lines); ScheduleError names the file."""
+    path = Path(path)
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except OSError as error:
+        raise ScheduleError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ScheduleError(f"{path}: is not a text file (UTF-8)") from None
+    if not text.strip():
+        raise ScheduleError(f"{path}: the file is empty, expected one row of ops for each device")
+    try:
+        return from_torch_csv(text, path.stem) if "," in text else from_text(text, path.stem)
+    except ScheduleError as error:
+        raise ScheduleError(f"{path}: {error}") from None
+
+
+def _parse(rows: list[list[str]], name: str) -> Schedule:
+    lists = []
+    for row_number, row in enumerate(rows, 1):
+        ops: list[Op] = []
+        for column, cell in enumerate(row, 1):
+            try:
+                ops.extend(_ops_of(cell))
+            except ValueError as error:
+                raise ScheduleError(f"row {row_number}, column {column}: {error}") from None
+        if ops:
+            lists.append(ops)
+    flush = not any(op.kind is OpKind.UPDATE for ops in lists for op in ops)
+    return from_lists(name, lists, flush=flush)
+
+
+def _ops_of(cell: str) -> Iterator[Op]:
+    """The ops of one cell: one, those of a pair, or none where it is blank or moves data only."""
+    pair = _OVERLAPPED.fullmatch(cell)
+    for part in pair[1].split(";") if pair else (cell,):
+        if part and not _COMMUNICATION.fullmatch(part):
+            yield Op.parse(part)
