@@ -47,17 +47,32 @@ def cuts_within(costs: PartitionCosts) -> Iterator[tuple[int, ...]]:
     """Every partition whose stages end where memory permits, in the order of its cuts."""
     stages, layers = len(costs.kind), costs.layers
     furthest = np.full((stages, layers + 1), layers) if costs.furthest is None else costs.furthest
+    live = _live(furthest)
 
     def behind(cuts: tuple[int, ...], begin: int) -> Iterator[tuple[int, ...]]:
         stage = len(cuts)
         if stage == stages - 1:
-            if begin < layers <= furthest[stage, begin]:
-                yield cuts
+            yield cuts
             return
-        for end in range(begin + 1, int(furthest[stage, begin]) + 1):
+        ends = begin + 1 + np.flatnonzero(live[stage + 1, begin + 1 : furthest[stage, begin] + 1])
+        for end in ends.tolist():
             yield from behind((*cuts, end), end)
 
-    return behind((), 0)
+    return behind((), 0) if live[0, 0] else iter(())
+
+
+def _live(furthest: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether stage s and those behind it can hold the layers from b on, bool [stages, layers + 1].
+
+    No dead end is followed: there are exponentially many of them where the last stages hold too little.
+    """
+    live: NDArray[np.bool_] = np.asarray(furthest >= furthest.shape[1] - 1)
+    live[:, -1] = False  # every stage holds a layer
+    begins = np.arange(furthest.shape[1])
+    for stage in reversed(range(len(live) - 1)):
+        before = np.concatenate(([0], np.cumsum(live[stage + 1])))
+        live[stage] = before[furthest[stage] + 1] > before[begins + 1]
+    return live
 
 
 def tight_plan(

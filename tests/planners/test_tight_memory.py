@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,3 +146,38 @@ def test_partitions_within_memory_are_all_and_only_those() -> None:
         expected += [cuts] if max(bytes_of) <= 250e6 else []
     assert 0 < len(expected) < 10
     assert list(cuts_within(costs)) == expected
+
+
+@pytest.mark.parametrize(("last", "expected"), [(1, []), (2, [tuple(range(2, 40, 2))])])
+def test_dead_ends_are_not_followed(last: int, expected: list[tuple[int, ...]]) -> None:
+    """Twenty stages of up to two of forty layers, one or none of 2^19 ways leaves the last what it holds: few looks find it."""
+    stages, layers, looks = 20, 40, 0
+
+    class Watched(np.ndarray[Any, np.dtype[np.int64]]):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            assert looks <= 1000
+            return super().__getitem__(key)
+
+    problem = _problem(layers, stages, 4, False, 7)
+    costs = straight_costs(Evaluator(problem).layer_costs, range(stages), 1, alternating=True)
+    most = np.array([2] * (stages - 1) + [last])
+    furthest = np.minimum(np.arange(layers + 1) + most[:, None], layers)
+    assert list(cuts_within(replace(costs, furthest=furthest.view(Watched)))) == expected
+
+
+def test_partitions_within_any_ends_are_all_and_only_those() -> None:
+    """Two hundred tables of last ends, of places where no stage may begin too: as by looking at every partition, in its order."""
+    problem, rng, numbers = _problem(6, 3, 4, False, 7), np.random.default_rng(0), set()
+    costs = straight_costs(Evaluator(problem).layer_costs, (0, 1, 2), 1, alternating=True)
+    for _ in range(200):
+        furthest = rng.integers(-1, 7, (3, 7))
+        expected = [
+            cuts
+            for cuts in combinations(range(1, 6), 2)
+            if all(end <= furthest[stage, begin] for stage, (begin, end) in enumerate(pairwise((0, *cuts, 6))))
+        ]
+        assert list(cuts_within(replace(costs, furthest=furthest))) == expected
+        numbers.add(len(expected))
+    assert numbers >= {0, 1, 2, 3}
