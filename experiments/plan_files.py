@@ -60,6 +60,8 @@ class PlanTable(Table, frozen=True, kw_only=True):
     stages: tuple[StageTable, ...]
     forward_sizes: tuple[tuple[Count, ...], ...] = ()
     backward_sizes: tuple[tuple[Count, ...], ...] = ()
+    order: tuple[str, ...] = ()
+    recompute: tuple[bool, ...] = ()
     notation: str = ""
 
 
@@ -91,6 +93,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "stages": [{"layers": list(stage.layers), "devices": list(stage.devices)} for stage in plan.stages],
         "forward_sizes": [list(sizes) for sizes in plan.forward_sizes],
         "backward_sizes": [list(sizes) for sizes in plan.backward_sizes],
+        **({"order": list(plan.order)} if plan.order else {}),
+        **({"recompute": list(plan.recompute)} if plan.recompute else {}),
     }
 
 
@@ -120,6 +124,8 @@ def read_plan(path: str) -> ReadPlan:
         replication=given.replication,
         forward_sizes=given.forward_sizes,
         backward_sizes=given.backward_sizes,
+        order=given.order,
+        recompute=given.recompute,
     )
     if table.problem.workload is not None and table.problem.profile is not None:
         raise InputError(f"{path}: $.problem: give one of workload and profile, not both")

@@ -152,6 +152,8 @@ class Evaluations:
             plan.forward_sizes,
             plan.backward_sizes,
             plan.replication,
+            plan.order,
+            plan.recompute,
             tuple(stage.devices for stage in plan.stages),
             tuple(map(len, buckets)),
             tuple(tie.stages for tie in ties),

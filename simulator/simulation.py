@@ -20,9 +20,10 @@ from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan,
 from simulator.results.memory import DeviceMemory, memory_over_time
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.tables import Explained, TextTable
-from simulator.schedules import build_schedule, schedule_families
+from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule
+from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     """Schedule of a plan, and its structure; arguments and errors as of `build_program`."""
     problem, plan = costs.problem, costs.plan
     check_plan(problem, plan)
-    family = schedule_families().get(plan.schedule)
+    family = _family(plan)
     options: Mapping[str, object] = {}
     if family is not None and "chunks" in family.options:
         options = {"chunks": plan.chunks}
@@ -284,7 +285,9 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
         raise InfeasiblePlanError(
             f"schedule {plan.schedule!r} has one list of ops a stage: replicas cannot go round-robin, they split micro-batches"
         )
-    if plan.forward_sizes:
+    if plan.order:
+        schedule = _order_of(plan)
+    elif plan.forward_sizes:
         schedule = unequal_schedule(plan.schedule, plan.forward_sizes, plan.backward_sizes or plan.forward_sizes)
     else:
         schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
@@ -299,6 +302,22 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
         communication=problem.communication if family is None else family.communication(problem.communication),
         updates=True,
     )
+
+
+def _family(plan: Plan) -> ScheduleFamily | None:
+    """The family that makes a plan's ops; None where they are the plan's own, or nobody's."""
+    return None if plan.order else schedule_families().get(plan.schedule)
+
+
+def _order_of(plan: Plan) -> Schedule:
+    """The ops that a plan brings itself: of one mini-batch, which its update ends."""
+    schedule = from_text("\n".join(plan.order), plan.schedule)
+    if not schedule.flush or schedule.stages != len(plan.stages) or plan.replication != "split":
+        raise InfeasiblePlanError(
+            f"the order of plan {plan.planner!r} must be of {len(plan.stages)} stages, without updates, for replicas that split "
+            f"micro-batches; got {schedule.stages} stages, {'no' if schedule.flush else 'some'} updates, {plan.replication}"
+        )
+    return schedule
 
 
 def _stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:
@@ -346,7 +365,7 @@ def stream_length(plan: Plan) -> int:
 
 def _updates_by_minibatch(plan: Plan) -> bool:
     """Whether an asynchronous plan updates once an iteration, after all of its micro-batches, and not after each of them."""
-    family = schedule_families().get(plan.schedule)
+    family = _family(plan)
     return family is not None and "microbatches_per_minibatch" in family.options
 
 
@@ -366,13 +385,13 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:
     for position, size in enumerate(costs.boundary_bytes):
         if plan.stages[position].devices != plan.stages[position + 1].devices:
             boundary += 2.0 * size
-    family = schedule_families()[plan.schedule]
+    family = _family(plan)
 
     def reduced(size: float, devices: int, replicas: Sequence[int]) -> float:
         """Bytes a sample of an all-reduce that stages of these numbers of replicas do once they all have a gradient."""
         samples = (
             problem.batch
-            if family.flush or _updates_by_minibatch(plan)
+            if family is None or family.flush or _updates_by_minibatch(plan)
             else problem.batch
             / len(plan.microbatches)
             * (math.lcm(*replicas) if plan.replication == "round-robin" else 1)

@@ -108,13 +108,15 @@ class PlanCosts:
         return self.plan.stages[stage].devices[replica]
 
     def recomputes(self, stage: int) -> bool:
-        """Whether a stage runs forward again before backward: the problem says so, or its backward takes other micro-batches.
+        """Whether a stage runs forward again before backward: the plan says so, or else the problem, or its backward takes other
+        micro-batches.
 
         What a forward op has stored cannot be cut again at other samples.
         """
         plan = self.plan
-        if self.problem.recompute or not (plan.forward_sizes and plan.backward_sizes):
-            return self.problem.recompute
+        wanted = plan.recompute[stage] if plan.recompute else self.problem.recompute
+        if wanted or not (plan.forward_sizes and plan.backward_sizes):
+            return wanted
         return plan.forward_sizes[stage] != plan.backward_sizes[stage]
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -147,6 +147,9 @@ class Plan:
     microbatches: samples of each micro-batch of one iteration; their sum is the problem's batch
     replication: replicas `split` every micro-batch, or take micro-batches `round-robin`
     forward_sizes, backward_sizes: micro-batches of each stage where stages differ, else empty
+    order: the ops themselves, a line for each list of ops as `simulator.schedules.text` reads it; `schedule` then is a name of
+        the plan's own. Empty: the family of that name makes them
+    recompute: of each stage, whether it keeps its input alone; empty: all stages as the problem says
     """
 
     planner: str
@@ -156,6 +159,8 @@ class Plan:
     replication: Replication = "split"
     forward_sizes: tuple[tuple[int, ...], ...] = field(default=())
     backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
+    order: tuple[str, ...] = field(default=())
+    recompute: tuple[bool, ...] = field(default=())
 
     def __repr__(self) -> str:
         return brief(
@@ -258,6 +263,10 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                 f"{name} sizes of plan {plan.planner!r} must be one list for each of {len(plan.stages)} stages, of at least "
                 f"1 sample each, that sum to {problem.batch}; got lists that sum to {[sum(one) for one in sizes]}"
             )
+    if plan.recompute and len(plan.recompute) != len(plan.stages):
+        raise InfeasiblePlanError(
+            f"plan {plan.planner!r} says of {len(plan.recompute)} stages whether they recompute, and has {len(plan.stages)}"
+        )
     if plan.backward_sizes and not plan.forward_sizes:
         raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
 

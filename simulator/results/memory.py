@@ -108,7 +108,7 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
 
 def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[int] | None:
     """Copies of each stage's weights by the rule of the plan's method, or None for schedules of no such method."""
-    method = plan.schedule
+    method = "" if plan.order else plan.schedule
     if method in PIPEDREAM_SCHEDULES and weight_versions == "vertical-sync":
         method = weight_versions
     elif method not in VERSION_METHODS:

@@ -164,24 +164,31 @@ def from_columns(
 
 def from_lists(name: str, lists: Sequence[Sequence[Op]], *, flush: bool = True) -> Schedule:
     """A schedule from one list of ops per rank; stages and micro-batches are counted from the ops."""
-    every = [op for ops in lists for op in ops]
-    if not every:
+    return from_ranks(name, [columns_of(ops) for ops in lists], flush=flush)
+
+
+def columns_of(ops: Sequence[Op]) -> Columns:
+    """Some ops as columns."""
+    return (
+        np.array([op.stage for op in ops], dtype=np.int32),
+        np.array([int(op.kind) for op in ops], dtype=np.int8),
+        np.array([op.microbatch for op in ops], dtype=np.int32),
+    )
+
+
+def from_ranks(name: str, ranks: Sequence[Columns], *, flush: bool = True) -> Schedule:
+    """A schedule from the columns of each rank, whose stages, micro-batches and replicas are counted from the ops."""
+    held = [np.unique(stage) for stage, _, _ in ranks]
+    if not any(len(one) for one in held):
         raise ScheduleError("a schedule needs at least one op, got none")
-    stages = max(op.stage for op in every) + 1
-    computing = [op.microbatch for op in every if op.kind <= OpKind.WEIGHT_GRADIENT]
-    microbatches = max(computing, default=0) + 1
-    columns = [
-        (
-            np.array([op.stage for op in ops], dtype=np.int32),
-            np.array([int(op.kind) for op in ops], dtype=np.int8),
-            np.array([op.microbatch for op in ops], dtype=np.int32),
-        )
-        for ops in lists
+    computing = [
+        int(microbatch[kind <= OpKind.WEIGHT_GRADIENT].max(initial=0)) for _, kind, microbatch in ranks if len(kind)
     ]
-    seen: dict[frozenset[int], int] = {}
+    seen: dict[tuple[int, ...], int] = {}
     replica = []
-    for ops in lists:
-        held = frozenset(op.stage for op in ops)
-        replica.append(seen.get(held, 0))
-        seen[held] = seen.get(held, 0) + 1
-    return from_columns(name, stages, microbatches, columns, replica=replica, flush=flush)
+    for stages in held:
+        key = tuple(stages.tolist())
+        replica.append(seen.get(key, 0))
+        seen[key] = seen.get(key, 0) + 1
+    stages_in_all = 1 + max(int(one[-1]) for one in held if len(one))
+    return from_columns(name, stages_in_all, 1 + max(computing), ranks, replica=replica, flush=flush)

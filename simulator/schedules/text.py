@@ -1,4 +1,8 @@
-"""Text forms of a schedule: one line a device, and the CSV of `torch.distributed.pipelining`."""
+"""Text forms of a schedule: one line a device, and the CSV of `torch.distributed.pipelining`.
+
+A line is its ops, apart by spaces. `(0F3 0B0)*5` is five times these ops, each time with micro-batches one higher: 0F3 0B0 0F4
+0B1 and so on; `(0F4 0F5 0B0 0B1)*3+2` with micro-batches two higher: warm-up, a pattern, drain.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from hardware_profiles import read_bytes
 from simulator.schedules.ops import COMPUTE_KINDS, Op, OpKind
-from simulator.schedules.schedule import Schedule, ScheduleError, from_lists
+from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
 _COMMUNICATION = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
+_REPEATED = re.compile(r"\(([^()]*)\)\*([0-9]{1,9})(?:\+([0-9]{1,9}))?")
+_WORD = re.compile(r"\([^()]*\)\S*|\S+")
 _OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 """Torch's pair of a forward and a backward, which it performs one after the other: `(0F4;1B2)OVERLAP_F_B`."""
 
@@ -23,8 +31,8 @@ def to_text(schedule: Schedule) -> str:
 
 
 def from_text(text: str, name: str = "text") -> Schedule:
-    """Read what `to_text` writes; ScheduleError names the line and the op."""
-    lines = [line.split() for line in text.splitlines() if line.strip()]
+    """Read what `to_text` writes, and repeated patterns; ScheduleError names the line and the op."""
+    lines = [_WORD.findall(line) for line in text.splitlines() if line.strip()]
     return _parse(lines, name)
 
 
@@ -83,18 +91,42 @@ def read_schedule(path: str | Path) -> Schedule:
 
 
 def _parse(rows: list[list[str]], name: str) -> Schedule:
-    lists = []
+    ranks: list[Columns] = []
+    count = 0
     for row_number, row in enumerate(rows, 1):
+        pieces: list[Columns] = []
         ops: list[Op] = []
         for column, cell in enumerate(row, 1):
             try:
-                ops.extend(_ops_of(cell))
+                repeated = _REPEATED.fullmatch(cell)
+                if repeated is None:
+                    ops.extend(_ops_of(cell))
+                    continue
+                pattern, times, step = [Op.parse(word) for word in repeated[1].split()], int(repeated[2]), repeated[3]
+                count += len(pattern) * times
+                if count > MOST_OPS:
+                    raise ValueError(f"a schedule has at most {MOST_OPS:,} ops: these patterns are more")
+                pieces += [columns_of(ops), _repeat(columns_of(pattern), times, int(step or 1))]
+                ops = []
             except ValueError as error:
                 raise ScheduleError(f"row {row_number}, column {column}: {error}") from None
-        if ops:
-            lists.append(ops)
-    flush = not any(op.kind is OpKind.UPDATE for ops in lists for op in ops)
-    return from_lists(name, lists, flush=flush)
+        pieces.append(columns_of(ops))
+        stage, kind, microbatch = (np.concatenate([piece[number] for piece in pieces]) for number in range(3))
+        if len(stage):
+            ranks.append((stage, kind, microbatch))
+    flush = not any((kind == OpKind.UPDATE).any() for _, kind, _ in ranks)
+    return from_ranks(name, ranks, flush=flush)
+
+
+def _repeat(pattern: Columns, times: int, step: int) -> Columns:
+    """A pattern several times, with micro-batches `step` higher each time."""
+    stage, kind, microbatch = (np.tile(column, times) for column in pattern)
+    later = np.repeat(np.arange(times, dtype=np.int64) * step, len(pattern[0]))
+    if len(later) and int(later[-1]) + int(pattern[2].max()) >= MOST_OPS:
+        raise ValueError(
+            f"a repeated micro-batch has a number below {MOST_OPS:,}, got {int(later[-1]) + pattern[2].max():,}"
+        )
+    return stage, kind, microbatch + later.astype(np.int32)
 
 
 def _ops_of(cell: str) -> Iterator[Op]:

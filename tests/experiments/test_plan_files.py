@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from experiments.cli import main
 from experiments.output import InputError
-from experiments.plan_files import ProblemTable, read_plan
+from experiments.plan_files import ProblemTable, plan_document, read_plan, write_plan
 from experiments.problem_options import add_problem_arguments
+from simulator import simulate
 
 DOCUMENT: dict[str, Any] = {
     "format": "pipeplan-plan-1",
@@ -77,6 +79,8 @@ CASES = [
         ("plan.microbatches", value)
         for value in ([4.9, 4.2], ["4", "4"], [True], [float("inf")], [], [0, 8], [4], None, [2**63])
     ],
+    *[("plan.order", value) for value in ("0F0 0B0", [5], ["0F0 0X0"], ["(0F0 0B0)*999999999"], ["0F0 0B0"])],
+    *[("plan.recompute", value) for value in (True, ["no"], [True], [1, 0])],
     *[("problem.no_contention", value) for value in ("false", 0, None)],
     *[("problem.recompute", value) for value in ("no", 1)],
     *[("problem.batch", value) for value in ("8", [8], 0, -8, 8.0, 10**30, 9)],
@@ -166,6 +170,18 @@ def test_a_plan_file_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert (code, err) == (0, "")
     assert "ok: plan of hand for chain-4 on pipedream-arxiv-b" in out
     assert "gpipe, straight, 2 stages, 2 micro-batches" in out
+
+
+def test_a_plan_of_its_own_order_is_written_and_read_again(tmp_path: Path) -> None:
+    """The order, also as a pattern, and what each stage keeps; a plan without them has neither key."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(DOCUMENT))
+    given = read_plan(str(path))
+    assert not {"order", "recompute"} & set(plan_document(given.plan))
+    own = replace(given.plan, order=("(0F0)*2 (0B0)*2", "1F0 1B0 1F1 1B1"), recompute=(True, False))
+    write_plan(path, own, given.options)
+    assert read_plan(str(path)).plan == own
+    assert simulate(given.problem, own).iteration_seconds > simulate(given.problem, given.plan).iteration_seconds
 
 
 def test_a_plan_file_keeps_every_option_of_a_problem() -> None:

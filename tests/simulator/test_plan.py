@@ -5,20 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import (
+    CATEGORIES,
+    Evaluations,
     InfeasiblePlanError,
     Layer,
+    OpKind,
     Plan,
+    PlanCosts,
     Problem,
+    Schedule,
+    ScheduleError,
     Stage,
     Workload,
     build_program,
+    build_schedule,
     check_plan,
     equal_microbatches,
+    simulate,
+    to_text,
 )
 from simulator.plans.plan import stages_from_cuts
 from simulator.workloads.synthetic import chain
@@ -186,3 +196,76 @@ def test_stages_from_cuts() -> None:
         Stage((1, 2), (1, 2)),
         Stage((3, 4), (3,)),
     )
+
+
+# ---- orders and recomputation of a plan's own ------------------------------------------------------------------------
+
+
+KEEPING = chain([1.0] * 4, parameters=[10] * 4, output_elements=[8.0] * 4)
+"""Four layers of 8 outputs."""
+
+
+def lines_of(schedule: Schedule) -> tuple[str, ...]:
+    """A schedule as an order of a plan."""
+    return tuple(to_text(schedule).splitlines())
+
+
+def test_an_order_is_replayed_as_the_family_that_made_it() -> None:
+    """The ops themselves, or as a pattern; seconds, memory and bytes of the family, on the reference and in evaluations."""
+    here = problem(workload=KEEPING)
+    for name in ("gpipe", "1f1b"):
+        family = plan(TWO, schedule=name)
+        order = replace(family, schedule="own", order=lines_of(build_schedule(name, 2, len(family.microbatches))))
+        expected, found = simulate(here, family), simulate(here, order)
+        assert found.iteration_seconds == expected.iteration_seconds
+        assert [one.peak_bytes for one in found.memory] == [one.peak_bytes for one in expected.memory]
+        assert found.bytes_per_sample == expected.bytes_per_sample
+        evaluation = Evaluations(here)(order)
+        assert evaluation is not None
+        assert evaluation.seconds == expected.iteration_seconds
+
+
+def test_an_order_that_no_family_makes_is_a_plan() -> None:
+    """Two forwards ahead instead of all four: half of the activations."""
+    here, sizes = problem(workload=KEEPING, batch=4), (1,) * 4
+    peaks = []
+    for order in (("(0F0)*4 (0B0)*4", "(1F0)*4 (1B0)*4"), ("0F0 0F1 (0B0 0F2)*2 0B2 0B3", "(1F0 1B0)*4")):
+        outcome = simulate(here, plan(TWO, order=order, microbatches=sizes, schedule="own"))
+        peaks.append(outcome.memory[0].peak_parts["activations"])
+    assert peaks[0] > 0.0
+    assert peaks[1] == peaks[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("order", "error", "message"),
+    [
+        (("0F0 0B0",), InfeasiblePlanError, "must be of 2 stages"),
+        (("0F0 0B0 0U0", "1F0 1B0 1U0"), InfeasiblePlanError, "without updates"),
+        (("0F0 0X0", "1F0"), ScheduleError, "row 1, column 2"),
+        (("0F0 0B0", "1B0 1F0"), ScheduleError, "stands before"),
+    ],
+)
+def test_orders_that_cannot_be_replayed_are_refused(
+    order: tuple[str, ...], error: type[Exception], message: str
+) -> None:
+    """The rule and what was found."""
+    with pytest.raises(error, match=message):
+        simulate(problem(), plan(TWO, order=order, microbatches=(problem().batch,), schedule="own"))
+
+
+def test_each_stage_recomputes_as_the_plan_says() -> None:
+    """The first stage alone: its backward takes a forward more, and it keeps nothing; the second as before."""
+    here, own = problem(workload=KEEPING), plan(TWO, recompute=(True, False))
+    costs = [PlanCosts(here, one) for one in (plan(TWO), own)]
+    one = np.ones(1, dtype=np.int64)
+    first = [each.seconds(OpKind.BACKWARD, 0, 0, one)[0] for each in costs]
+    assert first[1] == first[0] + costs[0].seconds(OpKind.FORWARD, 0, 0, one)[0]
+    assert costs[0].seconds(OpKind.BACKWARD, 1, 0, one)[0] == costs[1].seconds(OpKind.BACKWARD, 1, 0, one)[0]
+    outcome = simulate(here, own)
+    assert outcome.memory[0].bytes[:, CATEGORIES.index("activations")].max() == 0.0
+    assert outcome.memory[1].bytes[:, CATEGORIES.index("activations")].max() > 0.0
+    found = Evaluations(here)(own)
+    assert found is not None
+    assert (found.seconds, found.peak_bytes) == (outcome.iteration_seconds, outcome.fullest.peak_bytes)
+    with pytest.raises(InfeasiblePlanError, match="says of 1 stages whether they recompute, and has 2"):
+        simulate(here, plan(TWO, recompute=(True,)))

@@ -232,3 +232,40 @@ def test_reference_cases_of_torch_classes(visualizer: Any, shared_data: Path) ->
             assert timeline.ops == case["ops"]
         known += 1
     assert known == 8
+
+
+# ---- repeated patterns -----------------------------------------------------------------------------------------------
+
+
+def test_a_pattern_is_repeated_with_higher_micro_batches() -> None:
+    """1F1B of two stages and five micro-batches: warm-up, three times the pattern and more, drain."""
+    written = "0F0 (0F1 0B0)*4 0B4\n(1F0 1B0)*5\n"
+    assert to_text(from_text(written)) == to_text(build_schedule("1f1b", 2, 5))
+    assert to_text(from_text("(0F0 0F1 0B1 0B0)*2+2")) == "0F0 0F1 0B1 0B0 0F2 0F3 0B3 0B2\n"
+    assert to_text(from_text("(0F0)*1 (0B0)*1+7")) == "0F0 0B0\n"
+
+
+def test_a_pattern_of_many_ops_takes_no_longer_than_its_columns() -> None:
+    """A hundred thousand repetitions in one short line."""
+    schedule = from_text("(0F0 0B0)*100000")
+    assert len(schedule) == 200_000
+    assert (schedule.microbatches, int(schedule.microbatch[-1])) == (100_000, 99_999)
+    assert schedule.flush
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0 (0F1 0X0)*3", "row 1, column 2: op '0X0' is not"),
+        ("(0F0 0B0)*999999999", "row 1, column 1: a schedule has at most 67,108,864 ops"),
+        ("(0F0)*2+99999999", "row 1, column 1: a repeated micro-batch has a number below 67,108,864, got 99,999,999"),
+        ("(0F0 0B0)*0", "at least one op, got none"),
+        ("(0F0 0B0)*x", "row 1, column 1: op '(0F0 0B0)*x' is not"),
+        ("(0F0 0B0", "row 1, column 1: op '(0F0' is not"),
+    ],
+)
+def test_patterns_that_say_nothing_are_refused(text: str, message: str) -> None:
+    """One line: row, column, rule, value."""
+    with pytest.raises(ScheduleError) as raised:
+        from_text(text)
+    assert message in str(raised.value)
