@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -125,6 +125,18 @@ class Outcome(Explained):
             f"{self.samples_per_second:,.4g} samples/s"
         )
 
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
+        fullest = self.fullest
+        return {
+            "asynchronous": not self.schedule.flush,
+            "iteration_seconds": self.iteration_seconds,
+            "samples_per_second": self.samples_per_second,
+            "feasible": self.fits,
+            "peak_memory_bytes": fullest.peak_bytes,
+            "capacity_bytes": fullest.capacity_bytes,
+        }
+
     def tables(self) -> tuple[TextTable, ...]:
         """What each stage holds."""
         peaks = {memory.device: memory for memory in self.memory}
@@ -163,6 +175,10 @@ class Outcome(Explained):
     def frame(self) -> pd.DataFrame:
         """The timeline as a pandas DataFrame, one row a task."""
         return self.timeline.frame
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """The timeline: `plot_gantt`."""
+        return self.plot_gantt(ax)
 
     def plot_gantt(self, ax: Axes | None = None) -> Figure:
         """Draw the timeline; of a stream without a flush a cut from the middle that can be read.

@@ -59,10 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
         name = f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
         content = json.dumps(chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
     else:
-        from simulator import build_program, to_text
+        from simulator import ScheduleError, build_program, to_text
 
         _, schedule, _ = build_program(problem, plan)
-        content = torch_csv(plan, schedule) if arguments.format == "torch-csv" else to_text(schedule)
+        try:
+            content = torch_csv(plan, schedule) if arguments.format == "torch-csv" else to_text(schedule)
+        except ScheduleError as error:
+            raise UsageError(f"--format torch-csv: {error}; --format text takes it") from None
     if path is None:
         print(content, end="")
         return 0
@@ -74,34 +77,28 @@ def run(arguments: argparse.Namespace) -> int:
 def torch_csv(plan: Plan, schedule: Schedule) -> str:
     """The plan's schedule for torch, with a line on stderr where replicas decide how torch is launched.
 
-    UsageError, saying why, for a plan that torch cannot run.
+    ScheduleError, saying why, for a plan that torch cannot run.
     """
     import sys
 
-    from experiments.output import UsageError
     from simulator import ScheduleError, to_torch_csv
 
     sizes, replicas = sorted(set(plan.microbatches)), plan.replicas
-    try:
-        if plan.forward_sizes:
-            raise ScheduleError(
-                "the plan has micro-batches of other sizes on each stage; torch's have one size everywhere"
-            )
-        content = to_torch_csv(schedule)
-        if len(set(replicas)) > 1:
-            raise ScheduleError(
-                f"stages have {plan.notation} replicas; torch runs copies of a whole pipeline, as many of each stage"
-            )
-        if len(sizes) > 1 or sizes[0] % replicas[0]:
-            raise ScheduleError(
-                f"micro-batches of {' or '.join(map(str, sizes))} samples, replicas of a stage: {replicas[0]}; "
-                "torch sends tensors of one shape: as many whole samples in every micro-batch of every device"
-            )
-    except ScheduleError as error:
-        raise UsageError(f"--format torch-csv: {error}; --format text takes it") from None
+    if plan.forward_sizes:
+        raise ScheduleError("the plan has micro-batches of other sizes on each stage; torch's have one size everywhere")
+    content = to_torch_csv(schedule)
+    if len(set(replicas)) > 1:
+        raise ScheduleError(
+            f"stages have {plan.notation} replicas; torch runs copies of a whole pipeline, as many of each stage"
+        )
+    if len(sizes) > 1 or sizes[0] % replicas[0]:
+        raise ScheduleError(
+            f"micro-batches of {' or '.join(map(str, sizes))} samples, replicas of a stage: {replicas[0]}; "
+            "torch sends tensors of one shape: as many whole samples in every micro-batch of every device"
+        )
     if replicas[0] > 1:
         print(
-            f"pipeplan export: the CSV is of one of {replicas[0]} equal pipelines: launch {replicas[0]} × {schedule.ranks} "
+            f"pipeplan: the CSV is of one of {replicas[0]} equal pipelines: launch {replicas[0]} × {schedule.ranks} "
             f"processes, a pipeline group of {schedule.ranks} ranks a replica, {sizes[0] // replicas[0]} samples a micro-batch "
             "in each, and DistributedDataParallel over the replicas of a stage",
             file=sys.stderr,

@@ -1,4 +1,4 @@
-"""`pipeplan simulate`: replay one schedule from numbers."""
+"""`pipeplan simulate`: replay one schedule from numbers, or a plan from its file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator import Schedule, ScheduleReplay
+    from simulator import Outcome, Schedule, ScheduleReplay
 
 _OPTIONS = ("microbatches_per_minibatch", "chunks", "replicas", "replica_updates", "lanes")
 """Arguments that are options of a schedule family."""
@@ -46,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--schedule", metavar="NAME", help="schedule family (see pipeplan list schedules)")
     source.add_argument("--schedule-csv", metavar="FILE", help="schedule file: torch CSV, or text lines of ops")
+    source.add_argument("--plan", metavar="FILE", help="plan file of pipeplan plan --out, with its problem")
     parser.add_argument("--stages", type=count, metavar="P", help="stages of the pipeline (all chunks counted)")
     parser.add_argument("--microbatches", type=count, metavar="M", help="micro-batches")
     parser.add_argument(
@@ -67,24 +66,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOW",
         help="how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
     )
-    parser.add_argument(
-        "--forward", type=numbers, required=True, metavar="F", help="seconds of a forward: one number, or one a stage"
-    )
+    parser.add_argument("--forward", type=numbers, metavar="F", help="seconds of a forward: one number, or one a stage")
     parser.add_argument(
         "--backward",
         type=numbers,
-        required=True,
         metavar="B",
         help="seconds of a full backward; of the input gradient if --weight is given",
     )
-    parser.add_argument(
-        "--weight", type=numbers, default=[0.0], metavar="W", help="seconds of a weight gradient (default 0)"
-    )
-    parser.add_argument("--update", type=numbers, default=[0.0], metavar="U", help="seconds of an update (default 0)")
-    parser.add_argument(
-        "--predict", type=numbers, default=[0.0], metavar="P", help="seconds of a weight prediction (default 0)"
-    )
-    parser.add_argument("--transfer", type=float, default=0.0, metavar="C", help="one-way transfer seconds (default 0)")
+    parser.add_argument("--weight", type=numbers, metavar="W", help="seconds of a weight gradient (default 0)")
+    parser.add_argument("--update", type=numbers, metavar="U", help="seconds of an update (default 0)")
+    parser.add_argument("--predict", type=numbers, metavar="P", help="seconds of a weight prediction (default 0)")
+    parser.add_argument("--transfer", type=float, metavar="C", help="one-way transfer seconds (default 0)")
     parser.add_argument(
         "--sizes", type=counts, metavar="S,…", help="samples of each micro-batch; all numbers are then seconds a sample"
     )
@@ -111,33 +103,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print."""
     from experiments.output import UsageError, output_file, print_explained, print_json
-    from simulator import ENGINES, OpSeconds, replay_schedule, write_atomically
+    from simulator import ENGINES, save, write_atomically
 
     if arguments.engine not in ENGINES:
         raise UsageError(f"--engine {arguments.engine!r} is unknown; choices: {', '.join(ENGINES)}")
     files = [_output(path) for path in arguments.out]
     if arguments.gantt:
         output_file(_stem(arguments.gantt) + ".png", "--gantt")
-    replayed = replay_schedule(
+    replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
+    result = replayed.record()
+    contents = [_content(path, replayed, arguments) for path in files]
+    for path, content in zip(files, contents, strict=True):
+        write_atomically(path, content)
+    if arguments.gantt:
+        save(replayed.plot(), _stem(arguments.gantt))
+    if arguments.json:
+        print_json(result)
+    else:
+        print_explained(replayed)
+    return 0
+
+
+def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
+    from experiments.output import UsageError
+    from simulator import OpSeconds, replay_schedule
+
+    if arguments.forward is None or arguments.backward is None:
+        raise UsageError("a schedule needs --forward and --backward, seconds of its ops")
+    seconds = {name: value for name in OpSeconds.__slots__ if (value := getattr(arguments, name)) is not None}
+    return replay_schedule(
         _schedule(arguments),
-        OpSeconds(**{name: getattr(arguments, name) for name in OpSeconds.__slots__}),
+        OpSeconds(**seconds),
         sizes=arguments.sizes,
         communication=arguments.communication,
         engine=arguments.engine,
         noise=arguments.noise,
         seed=arguments.seed,
     )
-    result = replayed.record()
-    contents = [_content(path, replayed, arguments.sizes) for path in files]
-    for path, content in zip(files, contents, strict=True):
-        write_atomically(path, content)
-    if arguments.gantt:
-        _draw(arguments.gantt, replayed)
-    if arguments.json:
-        print_json(result)
-    else:
-        print_explained(replayed)
-    return 0
+
+
+def _of_plan(arguments: argparse.Namespace) -> Outcome:
+    from experiments.output import UsageError
+    from experiments.plan_files import read_plan
+    from experiments.questions import simulate
+    from simulator import OpSeconds
+
+    of_a_schedule = ("stages", "microbatches", "minibatches", *_OPTIONS, *OpSeconds.__slots__, "sizes", "communication")
+    for name in of_a_schedule:
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is of a schedule; --plan {arguments.plan} says its own")
+    found = read_plan(arguments.plan)
+    return simulate(found.problem, found.plan, engine=arguments.engine, noise=arguments.noise, seed=arguments.seed)
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
@@ -166,12 +182,6 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     )
 
 
-def _draw(path: str, replayed: ScheduleReplay) -> None:
-    from simulator import save
-
-    save(replayed.plot(), _stem(path))
-
-
 def _stem(path: str) -> str:
     """The path of a figure without the ending of its form."""
     return path.removesuffix(".png").removesuffix(".svg")
@@ -186,12 +196,13 @@ def _output(path: str) -> Path:
     return output_file(path)
 
 
-def _content(path: Path, replayed: ScheduleReplay, sizes: Sequence[int] | None) -> str:
+def _content(path: Path, replayed: ScheduleReplay | Outcome, arguments: argparse.Namespace) -> str:
     """What the file is to hold, by its name's ending; UsageError for a schedule that torch cannot run."""
     import json
 
+    from experiments.commands.export import torch_csv
     from experiments.output import UsageError
-    from simulator import ScheduleError, chrome_trace, to_text, to_torch_csv
+    from simulator import Outcome, ScheduleError, chrome_trace, to_text, to_torch_csv
 
     schedule = replayed.schedule
     if path.suffix == ".json":
@@ -199,7 +210,9 @@ def _content(path: Path, replayed: ScheduleReplay, sizes: Sequence[int] | None) 
     if path.suffix == ".txt":
         return to_text(schedule)
     try:
-        if len(set(sizes or ())) > 1:
+        if isinstance(replayed, Outcome):
+            return torch_csv(replayed.plan, schedule)
+        if len(set(arguments.sizes or ())) > 1:
             raise ScheduleError("torch's micro-batches have one size, --sizes gives several")
         return to_torch_csv(schedule)
     except ScheduleError as error:

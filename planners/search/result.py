@@ -96,16 +96,10 @@ class Result(Explained):
 
     def record(self) -> dict[str, Any]:
         """The figures by name, in base units."""
-        outcome, fullest = self.outcome, self.outcome.fullest
         return {
-            "asynchronous": not outcome.schedule.flush,
-            "iteration_seconds": outcome.iteration_seconds,
-            "samples_per_second": outcome.samples_per_second,
+            **self.outcome.record(),
             "lower_bound_seconds": self.bound,
             "gap": self.gap,
-            "feasible": outcome.fits,
-            "peak_memory_bytes": fullest.peak_bytes,
-            "capacity_bytes": fullest.capacity_bytes,
             "planning_seconds": self.seconds,
             "evaluations": self.evaluations,
             "interrupted": self.interrupted,

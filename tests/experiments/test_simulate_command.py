@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
+from experiments.plan_files import read_plan
+from simulator import Plan, Problem, simulate
 
 SECONDS = ("--forward", "1", "--backward", "2")
 
@@ -95,3 +97,78 @@ def test_engines_that_know_shared_lanes_take_them(capsys: pytest.CaptureFixture[
     documents = [simulated(capsys, *words, "--engine", engine) for engine in ("simpy", "compiled")]
     assert [document["engine"] for document in documents] == ["simpy", "compiled"]
     assert documents[0]["makespan_seconds"] == documents[1]["makespan_seconds"]
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """A straight plan of four layers on two devices."""
+    path = str(tmp_path / "plan.json")
+    words = "--workload chain:4 --cluster pipedream-arxiv-b --devices 2 --batch 8 --planner uniform --microbatches 4"
+    assert main(("plan", *words.split(), "--out", path)) == 0
+    capsys.readouterr()
+    return path
+
+
+def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The seconds that the search gave; its ops, for torch and as lines, its trace and its figure."""
+    assert main(("check", plan_file)) == 0
+    capsys.readouterr()
+    files = [str(tmp_path / name) for name in ("ops.csv", "ops.txt", "trace.json")]
+    outs = [word for name in files for word in ("--out", name)]
+    assert main(("simulate", "--plan", plan_file, "--json", *outs, "--gantt", str(tmp_path / "gantt"))) == 0
+    document = json.loads(capsys.readouterr().out)
+    expected = simulate(*plan_and_problem(plan_file))
+    assert document == expected.record()
+    assert document["feasible"]
+    assert Path(files[1]).read_text().startswith("0F0 ")
+    assert Path(files[0]).read_text().startswith("0F0,")
+    assert json.loads(Path(files[2]).read_text())
+    assert (tmp_path / "gantt.png").stat().st_size > 1000
+    assert main(("simulate", "--plan", plan_file)) == 0
+    assert "an iteration" in capsys.readouterr().out
+
+
+def plan_and_problem(path: str) -> tuple[Problem, Plan]:
+    """What a plan file says."""
+    found = read_plan(path)
+    return found.problem, found.plan
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--forward 1", "--forward is of a schedule; --plan"),
+        ("--microbatches 4", "--microbatches is of a schedule; --plan"),
+        ("--engine no-such", "--engine 'no-such' is unknown"),
+    ],
+)
+def test_a_plan_says_its_own_seconds(
+    plan_file: str, capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    """Exit 2, one line: the option and the file."""
+    assert main(("simulate", "--plan", plan_file, *words.split())) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_schedule_needs_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Forward and backward; the others are 0."""
+    assert main(("simulate", "--schedule", "gpipe", "--stages", "2", "--microbatches", "2", "--forward", "1")) == 2
+    assert "needs --forward and --backward" in capsys.readouterr().err
+
+
+def test_a_plan_that_torch_cannot_run_has_no_csv(
+    plan_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Micro-batches of two sizes: the option, the rule and what takes it; no file."""
+    document = json.loads(Path(plan_file).read_text())
+    document["plan"]["microbatches"] = [3, 1, 2, 2]
+    Path(plan_file).write_text(json.dumps(document))
+    path = tmp_path / "ops.csv"
+    assert main(("simulate", "--plan", plan_file, "--out", str(path))) == 2
+    err = capsys.readouterr().err
+    assert "torch sends tensors of one shape" in err
+    assert "a name in .txt takes it" in err
+    assert not path.exists()
