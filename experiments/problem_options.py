@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from experiments.commands.simulate import count
+from experiments.argument_types import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.argument_types import count
 from experiments.cli import INTERRUPTED, OK
-from experiments.commands.simulate import count
 from experiments.method_throughput import (
     BATCH,
     CLUSTER,

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from experiments.commands.simulate import count
+from experiments.argument_types import count
 from experiments.problem_options import (
     add_problem_arguments,
     add_search_arguments,

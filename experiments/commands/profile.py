@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.commands.simulate import count
+from experiments.argument_types import count
 
 if TYPE_CHECKING:
     from simulator import MeasuredProfile

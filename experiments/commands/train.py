@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from experiments.commands.simulate import count, counts, numbers
+from experiments.argument_types import count, counts, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -94,13 +94,15 @@ def test_structures_that_were_used_longest_ago_are_given_up(monkeypatch: pytest.
 
 
 def test_what_is_not_covered_is_left_to_a_simulation() -> None:
-    """Asynchronous plans, and stages that are not contiguous."""
+    """Asynchronous plans, stages that are not contiguous, and layers that are not there."""
     evaluate = Evaluations(PROBLEM)
     assert evaluate(plan(3, schedule="pipedream")) is None
     assert evaluate(plan(3, schedule="pipedream")) is None
     mixed = (Stage((0, 2, 3), (0,)), Stage((1, 4, 5), (1,)))
     assert evaluate(plan(3, stages=mixed)) is None
     assert evaluate.peak_bytes(plan(3, stages=mixed)) is None
+    beyond = (Stage((0, 1, 2), (0,)), Stage((3, 4, 5, 6), (1,)))
+    assert evaluate(plan(3, stages=beyond)) is None
 
 
 def test_a_plan_that_cannot_run_raises_as_a_simulation_does() -> None:
