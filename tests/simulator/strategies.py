@@ -325,6 +325,10 @@ def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
     many = draw(st.integers(1, 5))
     batch = draw(st.integers(3 * many, 4 * many + 3))
     workload = random_chain(layers, rng, flop=1.0, parameters=1000)
+    if draw(st.booleans()):  # ops that take no time at all
+        idle = rng.random(layers) < 0.6
+        pairs = zip(workload.layers, idle.tolist(), strict=True)
+        workload = replace(workload, layers=tuple(replace(one, flop=0.0) if none else one for one, none in pairs))
     if layers > 1 and draw(st.booleans()):
         first, *middle, last = workload.layers
         last = replace(last, tied_to=first.name, tied_parameters=first.parameters)
