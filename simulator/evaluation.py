@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +168,7 @@ class Evaluations:
         if isinstance(prepared, _NotCovered):
             return None
         asked = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
-        if np.isnan(asked).any():
+        if np.isnan(asked.sum()):
             asked = self._ask(costs, numbers, prepared)
         tied = prepared.together and bool(self.layers.tied_weights)
         if tied:  # a stage's weights depend on what the other stages of its devices hold
@@ -187,8 +188,8 @@ class Evaluations:
             return None
         seconds = prepared.replay(values, least, lags, moved)
         stash = self._bytes[numbers, 1]
-        kept, again = stash, np.zeros_like(stash)
-        if prepared.recomputes.any():
+        kept, again = stash, prepared.nothing
+        if prepared.recomputing:
             input_bytes = np.ceil(self.layers.cut_bytes[cuts[:, 0]])
             kept, again = np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0)
         static = self._bytes[numbers, 0]
@@ -301,6 +302,8 @@ class Evaluations:
             move_bandwidth=np.array([np.inf, *(bandwidth for _, bandwidth in links)]),
             arrival_rows=moves.row if program.sends is None else moves.row[:0],
             recomputes=recomputes,
+            recomputing=bool(recomputes.any()),
+            nothing=np.zeros(len(recomputes)),
             slot_device=np.searchsorted(plan.devices, [device for device, _ in slots]),
             slot_stage=np.array([stage for _, stage in slots]),
             devices=plan.devices,
@@ -339,6 +342,7 @@ class _Prepared:
     what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
     updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
     move_*: of each transfer class: the boundary that it crosses, samples, seconds of latency, bytes a second
+    recomputes: bool [stages]; recomputing: any of them; nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
     slot_device, slot_stage: each copy of a stage: place of its device among the plan's devices, stage
     devices: in use, rising; together: a device holds several stages
@@ -359,6 +363,8 @@ class _Prepared:
     move_bandwidth: Floats
     arrival_rows: Integers
     recomputes: NDArray[np.bool_]
+    recomputing: bool
+    nothing: Floats
     slot_device: Integers
     slot_stage: Integers
     devices: tuple[int, ...]
@@ -390,8 +396,7 @@ class _Prepared:
         return float(end.max(initial=0.0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Replay:
+class _Replay(NamedTuple):
     """A plan replayed.
 
     asked, values, transfer_seconds, buckets, ties: as `simulator.lowering.values_of` takes and gives them

@@ -27,6 +27,7 @@ class Order(NamedTuple):
     place: int32 [n]; position of each task
     offsets: int64 [n + 1]; empty where the columns below hold one dependency a task
     dependency, transfer: int32; position of the dependency, class of the transfer in between, 0 for none
+    last: int32 [lanes]; position of the last task of each lane that has one
     """
 
     task: NDArray[np.int32]
@@ -35,6 +36,7 @@ class Order(NamedTuple):
     offsets: NDArray[np.int64]
     dependency: NDArray[np.int32]
     transfer: NDArray[np.int32]
+    last: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,11 +115,12 @@ def order_of(program: Program) -> Order:
     offsets, rows = _rows(program, order)
     dependency, transfer = place[program.dependency[rows]], program.transfer[rows]
     has = np.diff(offsets)
+    last = place[program.lane_offsets[1:][np.diff(program.lane_offsets) > 0] - 1]
     if len(order) and has.max() <= 1:
         single, classes = np.full(len(order), len(order), dtype=np.int32), np.zeros(len(order), dtype=np.int32)
         single[has > 0], classes[has > 0] = dependency, transfer
-        return Order(order, place, previous, offsets[:0], single, classes)
-    return Order(order, place, previous, offsets, dependency, transfer)
+        return Order(order, place, previous, offsets[:0], single, classes, last)
+    return Order(order, place, previous, offsets, dependency, transfer, last)
 
 
 def ends(prepared: Prepared, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
@@ -309,25 +312,29 @@ def replay_values(
     value: int32 [n]; number of what the task at each position takes; values: float64, seconds; lags: float64, of classes
     times: float64 [at least 2 · n + 1]; entry 2 · n is the 0 before everything
     """
-    _, _, previous, offsets, dependency, transfer = order
+    _, _, previous, offsets, dependency, transfer, last = order
     tasks = len(previous)
     start, end = times[:tasks], times[tasks : 2 * tasks + 1]
     end[tasks] = 0.0
-    last = 0.0
-    for position in range(tasks):
-        begins = end[previous[position]]
-        if len(offsets) == 0:
+    if len(offsets) == 0:
+        for position in range(tasks):
+            begins = end[previous[position]]
             ready = end[dependency[position]] + lags[transfer[position]]
             begins = ready if ready > begins else begins
-        else:
+            start[position] = begins
+            end[position] = begins + values[value[position]]
+    else:
+        for position in range(tasks):
+            begins = end[previous[position]]
             for row in range(offsets[position], offsets[position + 1]):
                 ready = end[dependency[row]] + lags[transfer[row]]
                 begins = ready if ready > begins else begins
-        start[position] = begins
-        now = begins + values[value[position]]
-        end[position] = now
-        last = now if now > last else last
-    return last
+            start[position] = begins
+            end[position] = begins + values[value[position]]
+    makespan = 0.0
+    for position in last:  # a running maximum over all tasks would take longer than the rest
+        makespan = max(makespan, end[position])
+    return makespan
 
 
 @kernel()
@@ -339,33 +346,67 @@ def makespans_of_values(
     Eight rows at a time, beside each other in vector registers: eight additions and maxima are one instruction or two.
     value, lags: as of `replay_values`; values: float64 [rows, values]
     """
-    _, _, previous, offsets, dependency, transfer = order
+    _, _, previous, offsets, dependency, transfer, last = order
     tasks, rows = len(previous), len(values)
     end, taken = np.zeros((tasks + 1, 8)), np.empty((values.shape[1], 8))
     result = np.empty(rows)
     for first in range(0, rows, 8):
         for beside in range(8):
             taken[:, beside] = values[min(first + beside, rows - 1)]
-        last = np.zeros(8)
-        for position in range(tasks):
-            now = end[position]
-            now[:] = end[previous[position]]
-            if len(offsets) == 0:
-                ready, lag = end[dependency[position]], lags[transfer[position]]
-                for beside in range(8):
-                    now[beside] = max(now[beside], ready[beside] + lag)
-            else:
-                for row in range(offsets[position], offsets[position + 1]):
-                    ready, lag = end[dependency[row]], lags[transfer[row]]
-                    for beside in range(8):
-                        now[beside] = max(now[beside], ready[beside] + lag)
-            seconds = taken[value[position]]
-            for beside in range(8):
-                now[beside] += seconds[beside]
-                last[beside] = max(last[beside], now[beside])
+        if len(offsets) == 0:
+            _single_beside(previous, dependency, transfer, value, taken, lags, end)
+        else:
+            _many_beside(previous, offsets, dependency, transfer, value, taken, lags, end)
         for beside in range(min(8, rows - first)):
-            result[first + beside] = last[beside]
+            makespan = 0.0
+            for position in last:
+                makespan = max(makespan, end[position, beside])
+            result[first + beside] = makespan
     return result
+
+
+@kernel()
+def _single_beside(
+    previous: NDArray[np.int32],
+    dependency: NDArray[np.int32],
+    transfer: NDArray[np.int32],
+    value: NDArray[np.int32],
+    taken: NDArray[np.float64],
+    lags: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> None:
+    """Eight replays of a structure of one dependency a task; taken: float64 [values, 8]; end: float64 [n + 1, 8]."""
+    for position in range(len(previous)):
+        now, free, seconds = end[position], end[previous[position]], taken[value[position]]
+        ready, lag = end[dependency[position]], lags[transfer[position]]
+        for beside in range(8):
+            begins = ready[beside] + lag
+            begins = begins if begins > free[beside] else free[beside]
+            now[beside] = begins + seconds[beside]
+
+
+@kernel()
+def _many_beside(
+    previous: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    dependency: NDArray[np.int32],
+    transfer: NDArray[np.int32],
+    value: NDArray[np.int32],
+    taken: NDArray[np.float64],
+    lags: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> None:
+    """As `_single_beside`, for any number of dependencies."""
+    for position in range(len(previous)):
+        now, free, seconds = end[position], end[previous[position]], taken[value[position]]
+        for beside in range(8):
+            now[beside] = free[beside]
+        for row in range(offsets[position], offsets[position + 1]):
+            ready, lag = end[dependency[row]], lags[transfer[row]]
+            for beside in range(8):
+                now[beside] = max(now[beside], ready[beside] + lag)
+        for beside in range(8):
+            now[beside] += seconds[beside]
 
 
 @kernel(parallel=True)
