@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from hardware_profiles import legible
 
 if TYPE_CHECKING:
-    from experiments.cost_model import ProfileComparison
+    from experiments.profile_comparison import ProfileComparison
 
 
 def draw(comparisons: Sequence[ProfileComparison], accelerator: str) -> Figure:

@@ -19,15 +19,12 @@ the op, which reads weights once an op, and moves features that do not fit. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work
 from hardware_profiles.gpu import ZERO_COST_KINDS, demand
-
-if TYPE_CHECKING:
-    from hardware_profiles.fpga import FieldProgrammableGateArray
 
 TRAINING_COPIES = 2
 """Weights and the sums of their gradients, as in BaPipe's table (2w)."""
@@ -35,6 +32,41 @@ TRAINING_COPIES = 2
 
 CLOSE_ENOUGH = 1e-12
 """Relative width of the interval at which the search for the least time stops."""
+
+
+class Board(Protocol):
+    """What is divided: the figures of a `hardware_profiles.fpga.FieldProgrammableGateArray`."""
+
+    @property
+    def dsps(self) -> int:
+        """DSP blocks."""
+
+    @property
+    def clock(self) -> float:
+        """Hz."""
+
+    @property
+    def macs_per_cycle(self) -> Mapping[str, float]:
+        """Multiply-adds a DSP and cycle, by precision."""
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the cycles that do useful work."""
+
+    @property
+    def on_chip_bytes(self) -> float:
+        """Memory on the chip."""
+
+    @property
+    def ddr_bandwidth(self) -> float:
+        """Bytes a second of the memory beside it."""
+
+    @property
+    def share(self) -> float:
+        """Part of all of it that there is to divide."""
+
+    def flop_rate(self, precision: Precision) -> float:
+        """FLOP a second of that share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +83,7 @@ class Division:
     free_bytes: float
 
 
-def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision) -> Division:
+def divide(board: Board, works: Sequence[Work], precision: Precision) -> Division:
     """The division of `board` over the layers `works` of one stage; ValueError if layers outnumber its DSPs."""
     work = [0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works]
     room = board.on_chip_bytes * board.share
@@ -85,9 +117,7 @@ def divide_dsps(work: Sequence[float], dsps: int) -> tuple[int, ...]:
     return tuple(max(1, math.ceil(one / high)) if one > 0.0 else 0 for one in work)
 
 
-def stage_seconds(
-    board: FieldProgrammableGateArray, works: Sequence[Work], samples: float, phase: Phase, precision: Precision
-) -> float:
+def stage_seconds(board: Board, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
     """Seconds of one pass of a stage over `samples` samples: streaming, or layer after layer, whichever is faster."""
     division = divide(board, works, precision)
     phases: tuple[Phase, ...] = ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
@@ -101,7 +131,7 @@ def stage_seconds(
 
 
 def sample_seconds(
-    board: FieldProgrammableGateArray,
+    board: Board,
     works: Sequence[Work],
     division: Division,
     samples: float,
@@ -144,7 +174,7 @@ def _moves(phase: Phase) -> float:
 
 
 def layerwise_seconds(
-    board: FieldProgrammableGateArray,
+    board: Board,
     works: Sequence[Work],
     division: Division,
     samples: float,

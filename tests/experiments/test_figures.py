@@ -14,8 +14,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments import cost_model_plots, pipedream_growth_plots, pipedream_tables_plots, umpipe_plots
-from experiments.cost_model import Group, ProfileComparison
 from experiments.plots import comparison_figure, growth_figure
+from experiments.profile_comparison import Group, ProfileComparison
 from experiments.umpipe_fronts import MemoryPoint
 from experiments.umpipe_searches import Found, Instance
 from planners.unequal import UnequalPlan, best_equal, random_problem
