@@ -105,3 +105,13 @@ def test_a_schedule_that_covers_its_stages_runs_with_as_few_microbatches_as_stag
     for plan in BruteForce(Request(schedule="2bw")).plans(problem):
         counts.setdefault(len(plan.stages), set()).add(len(plan.microbatches))
     assert {stages: min(found) for stages, found in counts.items()} == {1: 1, 2: 2}
+
+
+def test_of_equally_fast_plans_the_first_is_handed_back() -> None:
+    """On one device every order of the passes takes as long: the plan that comes first, with fewest micro-batches."""
+    problem = Problem(uniform_chain(4), load_cluster("dapple-c").take(1), 6)
+    planner = BruteForce(Request())
+    seconds = [outcome.iteration_seconds for outcome in reference(problem, planner)]
+    assert seconds.count(min(seconds)) > 1
+    found = make_plan("brute-force", problem).plan
+    assert found == list(planner.plans(problem))[seconds.index(min(seconds))]

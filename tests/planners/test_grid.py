@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -173,6 +174,75 @@ def test_points_with_room_come_first() -> None:
         if search._may_fit(point) and search._has_room(point)
         if (found := search.candidate(point, search._equal_shares(point))) is not None and found.fullest <= 1.0
     ]
-    found = list(search.candidates())
-    assert 0 < len(roomy) < len(found)
-    assert {one.point for one in found[: len(roomy)]} == {one.point for one in roomy}
+    ordered = list(search.candidates())
+    assert 0 < len(roomy) < len(ordered)
+    assert {one.point for one in ordered[: len(roomy)]} == {one.point for one in roomy}
+
+
+@pytest.mark.parametrize(
+    ("recompute", "together", "first"),
+    [(False, 48e6 + 384e6, 24e6 + 2 * 192e6), (True, 48e6, 24e6 + 192e6 + 2 * 14.4e6)],
+)
+def test_room_is_judged_as_if_layers_were_alike(recompute: bool, together: float, first: float) -> None:
+    """Two of four layers a device, 12 MB of weights and, for two samples, 96 MB of activations each; the first holds two.
+
+    Recomputed, a micro-batch leaves its input only, on the mean of all cuts 3/5 of 24 MB, and one is made again. All devices
+    together hold the weights and one micro-batch; the first may be a tenth too small.
+    """
+    network = chain([2e10] * 4, parameters=[10**6] * 4, output_elements=[3e6] * 4, stashed_elements=[1.2e7] * 4)
+    point = Point("1f1b", ((0,), (1,)), 1, 4)
+    for memory_bytes, fits, room in (
+        (together / 2, True, False),
+        (together / 2 - 1.0, False, False),
+        (first / 1.1 + 1.0, True, True),
+        (first / 1.1 - 1.0, True, False),
+    ):
+        devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
+        problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
+        search = _Search(problem, Evaluator(problem), Request(), "grid")
+        assert (search._may_fit(point), search._has_room(point)) == (fits, room)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_stages_of_a_device_share_its_memory_by_what_each_needs(recompute: bool) -> None:
+    """Three like stages on a device that just holds them: each leaves so much free that what it needs alone is left.
+
+    Recomputed, what backward makes again counts for each stage, and once for all of them.
+    """
+    network = chain([2e10] * 6, parameters=[10**6] * 6, output_elements=[3e6] * 6, stashed_elements=[1.2e7] * 6)
+    problem = Problem(network, _switched((_gpu(),) * 2), 8, optimizer="momentum", recompute=recompute)
+    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    point = Point("interleaved-1f1b", ((0,), (1,)), 3, 4)
+    again, kept = (96e6, 24e6 * 5 / 7) if recompute else (0.0, 96e6)
+    spare = search._equal_shares(point)
+    for stage, most in enumerate(search.in_flight(point).tolist()):
+        held = search.held(point)[stage % 2]
+        together = 3 * 12e6 + kept * max(moment.sum() for moment in held) + again
+        assert _gpu().memory_bytes - spare[stage] == pytest.approx(
+            _gpu().memory_bytes * (12e6 + kept * most + again) / together
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, {"1f1b": {1}, "eager-1f1b": {1}, "interleaved-1f1b": {2, 3, 4}}),
+        ({"chunks": 1}, {"1f1b": {1}, "eager-1f1b": {1}, "interleaved-1f1b": {1}}),
+        ({"chunks": 2}, {"interleaved-1f1b": {2}}),
+        ({"chunks": 5}, {"interleaved-1f1b": {5}}),
+        ({"schedule": "gpipe"}, {"gpipe": {1}}),
+        ({"schedule": "gpipe", "chunks": 1}, {"gpipe": {1}}),
+        ({"schedule": "looped-bfs"}, {"looped-bfs": {1, 2, 3, 4}}),
+        ({"schedule": "looped-bfs", "chunks": 3}, {"looped-bfs": {3}}),
+    ],
+    ids=str,
+)
+def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
+    asked: dict[str, Any], expected: dict[str, set[int]]
+) -> None:
+    """Of ten layers on two devices: only looped schedules put several stages on a device, one only where that is asked for."""
+    problem = Problem(uniform_chain(10), _switched((_gpu(),) * 2), 4)
+    found: dict[str, set[int]] = {}
+    for point in _Search(problem, Evaluator(problem), Request(**asked), "grid").points():
+        found.setdefault(point.schedule, set()).add(point.chunks)
+    assert found == expected
