@@ -141,9 +141,19 @@ def test_sizes_are_checked() -> None:
         for wrong in ([[0, 1]], [[1, 5]], [[1, 1, 1]]):
             with pytest.raises(ValueError, match="sizes must"):
                 EVALUATORS[name](problem).forward_population(wrong)
+        for shaped in ([1, 1], [[[1, 1], [1, 1]]]):  # neither one individual nor a list of populations
+            with pytest.raises(ValueError, match=r"must have shape \(individuals, 2\)"):
+                EVALUATORS[name](problem).forward_population(shaped)
     narrow = problem_from_callables(4, [float], [float], candidates=(1, 4))
     with pytest.raises(ValueError, match="must be candidates"):
         EVALUATORS["matrix"](narrow).forward_population([[2]])
+
+
+@pytest.mark.parametrize("name", sorted(EVALUATORS))
+def test_the_least_and_the_largest_size_are_taken(name: str) -> None:
+    """1 and B, the ends of the range, are sizes: blocks of a second on two stages take a second more than the most blocks."""
+    evaluate = EVALUATORS[name](constant_problem(2, 4, 1.0))
+    assert evaluate.forward_population([[1, 1], [4, 4], [1, 4]]).tolist() == [5.0, 2.0, 5.0]
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,29 @@ def test_evaluations_are_those_of_both_passes() -> None:
     assert announced == [10]
 
 
+@pytest.mark.parametrize(("recomputation", "pairs"), [("none", 0), ("where-differs", 3)])
+def test_evaluations_of_the_greedy_searches_by_hand(recomputation: str, pairs: int) -> None:
+    """Two stages of three sizes: 3 + 3 x 3 extensions a pass, then each pass's sizes alone and for both where passes depend.
+
+    Equal sizes: three, one for both passes; where the passes depend and each has its own, all 3 x 3. Alone a stage takes none
+    but the plan itself. What is announced before is no less, and just that where the passes depend.
+    """
+    times = [lambda size: 1.0 + size] * 2
+    problem = problem_from_callables(4, times, times, candidates=(1, 2, 4), recomputation=recomputation)
+    told: list[int] = []
+
+    def progress(evaluations: int, seconds: float) -> None:
+        told.append(evaluations)
+
+    greedy = greedy_dp(problem, progress)
+    assert greedy.evaluations == greedy.history[0][0] == 2 * (3 + 3 * 3) + pairs
+    assert told == [2 * (3 + 3 * 3) + 3]
+    told.clear()
+    equal = [best_equal(problem, same_for_both, progress).evaluations for same_for_both in (True, False)]
+    assert equal == told == [3, 3 * 3 if problem.coupled else 3]
+    assert local_greedy(problem).evaluations == 1
+
+
 def test_which_genetic_searches_start_from_the_greedy_plan() -> None:
     """TiDGAP does, DGAP does not."""
     assert (tidgap().seeded, tidgap("compiled", seeded=False).seeded, dgap().seeded) == (True, False, False)
