@@ -116,6 +116,18 @@ def test_all_evaluators_agree_to_the_last_bit(
     assert set(found.values()) == {replayed.tobytes()}
 
 
+@pytest.mark.parametrize("link_block", sorted(LINK_BLOCKS))
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_short_chains_agree_under_every_link_rule(stages: int, link_block: str) -> None:
+    """The first link and the last one of one, two and three stages: whose blocks they send is the same for all evaluators."""
+    rng = np.random.default_rng(stages)
+    for recomputation in RECOMPUTATION:
+        problem = random_problem(rng, "affine", stages, 12, (1, 2, 3, 5, 12), link_block, recomputation)
+        forward, backward = rng.choice(problem.candidates, (2, 5, problem.genes))
+        expected = [makespan(problem, f, g) for f, g in zip(forward.tolist(), backward.tolist(), strict=True)]
+        assert all(build(problem)(forward, backward).tolist() == expected for build in EVALUATORS.values())
+
+
 def test_wide_and_narrow_profiles_in_one_population() -> None:
     """1,000 blocks of 1 sample beside one block of 1,000: no class of widths is left out of the matrix form."""
     rng = np.random.default_rng(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,32 @@ def test_the_grid_survives_replace() -> None:
     copy = replace(problem, link_block="receiver")
     assert copy.forward.tobytes() == problem.forward.tobytes()
     assert (problem.forward / problem.quantum == np.rint(problem.forward / problem.quantum)).all()
+
+
+def _up_to_two(seconds: float, size: int) -> float:
+    """So many seconds a sample in blocks of one or two; larger ones are quicker."""
+    return seconds * min(size, 2)
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "links", "longest"),
+    [
+        ([1.0], [0.0], [], 16.0),  # 8 samples, forward twice
+        ([0.99], [0.0], [], 15.84),
+        ([1.0], [1.99], [], 31.92),
+        ([1.0], [2.0], [], 32.0),
+        ([0.5, 0.25], [0.25, 0.125], [0.06], 15.96),
+        ([0.5, 0.25], [0.25, 0.125], [0.0625], 16.0),
+        ([0.0], [0.0], [], 0.5),  # any grid is good for no time at all
+    ],
+)
+def test_the_grid_is_the_finest_on_which_sums_are_exact(
+    forward: list[float], backward: list[float], links: list[float], longest: float
+) -> None:
+    """The longest possible makespan, in blocks of the slowest size, forward twice, is under 2^52 steps, no less than 2^51."""
+    tables = [[partial(_up_to_two, one) for one in row] for row in (forward, backward, links)]
+    problem = problem_from_callables(8, tables[0], tables[1], tables[2], tables[2])
+    assert 2.0**51 <= longest / problem.quantum < 2.0**52
 
 
 def test_tables_are_read_only() -> None:

@@ -261,6 +261,18 @@ def test_settings_are_checked() -> None:
         Genetic(individuals=4, elites=4)
 
 
+def test_the_least_settings_of_a_genetic_search() -> None:
+    """Two individuals, no elite and no generation are enough: the best of the first population; one less of any is refused."""
+    problem = problem_from_callables(2, [float], [float], candidates=(1, 2))
+    least = Genetic(evaluator="compiled", individuals=2, elites=0, generations=0)
+    plan = least(problem, np.random.default_rng(0))
+    assert (plan.makespan_seconds, plan.evaluations) == (4.0, 2)
+    for wrong in ({"individuals": 1}, {"elites": -1}, {"elites": 2}, {"generations": -1}):
+        with pytest.raises(ValueError, match="2 or more individuals, fewer elites and generations >= 0"):
+            replace(least, **wrong)  # type: ignore[arg-type]
+    assert replace(least, elites=1).elites == 1
+
+
 def test_evaluations_are_those_of_both_passes() -> None:
     """One stage, sizes 1 and 2: a pass takes two extensions, the greedy vector and two equal ones, and meets the bound.
 
