@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from planners import Evaluator, Request
+from planners.search import candidates
 from planners.search.candidates import (
     closest_to_fit,
     device_choices,
@@ -60,6 +62,11 @@ def test_stages_that_no_devices_hold_are_refused() -> None:
     assert straight_shape(problem, Request(schedule="looped-bfs", stages=8)) is None
     assert straight_shape(problem, Request(schedule="gpipe", stages=4)) is None
     assert straight_shape(problem, Request(stages=12, chunks=3)) is None
+    assert straight_shape(problem, Request(chunks=12)) is None
+    assert straight_shape(problem, Request(chunks=13)) == "13 stages a device are more than the 12 layers"
+    assert straight_shape(problem, Request(stages=13)) == "13 stages are more than the 12 layers"
+    assert straight_shape(problem, Request(stages=5)) == "5 stages, 1 a device, are more than 4 devices hold"
+    assert straight_shape(problem, Request(chunks=1, schedule="gpipe")) is None
     for request in (Request(schedule="looped-bfs", stages=10), Request(schedule="gpipe", stages=5)):
         assert "are more than 4 devices hold" in (straight_shape(problem, request) or "")
     assert Request(microbatches=1, stages=1, chunks=1).microbatches == 1
@@ -112,3 +119,17 @@ def test_numbers_of_microbatches() -> None:
         microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 3)
     with pytest.raises(ValueError, match="at most the batch of 13 samples, got 14"):
         microbatch_counts(problem, Request(microbatches=14), 3)
+    assert microbatch_counts(problem, Request(schedule="2bw", microbatches=3), 3) == (3,)
+    assert microbatch_counts(problem, Request(microbatches=13), 3) == (13,)
+    with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one a stage, got 2"):
+        microbatch_counts(replace(problem, batch=2), Request(schedule="2bw"), 3)
+
+
+def test_plans_of_too_many_ops_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On three devices 24 ops are four micro-batches, forward and backward; as many as a schedule needs are tried always."""
+    monkeypatch.setattr(candidates, "MOST_OPS", 24)
+    problem = _problem(batch=13)
+    assert microbatch_counts(problem, Request(), 3) == (1, 2, 3, 4)
+    monkeypatch.setattr(candidates, "MOST_OPS", 17)
+    assert microbatch_counts(problem, Request(), 3) == (1, 2)
+    assert microbatch_counts(problem, Request(schedule="2bw"), 3) == (3,)

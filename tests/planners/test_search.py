@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners import Evaluator, Progress, Request, UniformLayers, make_plan, run_planner
+from planners import Evaluator, Planner, Progress, Request, UniformLayers, make_plan, run_planner
+from planners.search.evaluator import BudgetSpent, Score, best_plan
 from simulator import InfeasiblePlanError, Plan, Problem, equal_microbatches, stages_from_cuts
 from simulator.workloads.synthetic import chain
 
@@ -38,6 +39,9 @@ def test_history_keeps_improvements_only(small_problems: dict[str, Problem]) -> 
     assert len(set(seconds)) == len(seconds)
     assert heard == evaluate.history
     assert [step.elapsed_seconds for step in heard] == list(range(1, len(heard) + 1))
+    assert [step.evaluations for step in heard] == [1, 2, 3, 4][: len(heard)]
+    evaluate.report(7, 0.5)  # a search with an evaluator of its own: its evaluations beside those of before
+    assert heard[-1] == Progress(evaluate.evaluations + 7, float(len(heard)), 0.5)
 
 
 def test_spent_budget_answers_with_the_best_so_far(small_problems: dict[str, Problem]) -> None:
@@ -73,7 +77,8 @@ def test_budget_without_a_plan_that_fits_is_infeasible(small_problems: dict[str,
     tiny = replace(
         problem,
         cluster=replace(
-            problem.cluster, devices=tuple(replace(one, memory_bytes=1e6) for one in problem.cluster.devices)
+            problem.cluster,
+            devices=tuple(replace(one, memory_bytes=1e6) for one in problem.cluster.devices),  # type: ignore[type-var]
         ),
     )
     with pytest.raises(InfeasiblePlanError, match="budget of 1 evaluations ended"):
@@ -105,3 +110,75 @@ def test_scores_know_contention(small_problems: dict[str, Problem]) -> None:
     assert Evaluator(problem, engine="recurrence")(plan) == calm(plan) == calm.on_reference(plan)
     assert (crowded.evaluations, calm.evaluations) == (2, 2)
     assert len(crowded.history) == len(calm.history) == 1
+
+
+def test_a_budget_allows_as_many_replays_as_it_says(small_problems: dict[str, Problem]) -> None:
+    """What is known costs nothing, a replay on the reference one, and what another evaluator made is credited."""
+    problem = small_problems["two-devices"]
+    evaluate = Evaluator(problem, budget=5)
+    for _ in range(2):
+        evaluate(_plan(problem, 1))
+    assert evaluate.remaining == 4
+    evaluate.on_reference(_plan(problem, 1))
+    evaluate.credit(2)
+    assert (evaluate.remaining, evaluate.evaluations) == (1, 4)
+    evaluate(_plan(problem, 2))
+    with pytest.raises(BudgetSpent):
+        evaluate(_plan(problem, 4))
+    assert evaluate(_plan(problem, 1)).fits
+    assert (evaluate.remaining, evaluate.evaluations) == (0, 5)
+    assert Evaluator(problem).remaining == float("inf")
+
+
+def test_a_full_device_fits() -> None:
+    """Memory may be used to its last byte, and not by one more; a quarter too much is a key of a quarter."""
+    assert Score(1.0, 100.0, 100.0, 0).fits
+    assert not Score(1.0, 101.0, 100.0, 0).fits
+    assert Score(2.0, 100.0, 100.0, 0).key == Score(2.0, 1.0, 100.0, 0).key == (0.0, 2.0)
+    assert Score(2.0, 125.0, 100.0, 0).key == (0.25, 2.0)
+
+
+def test_of_equals_the_first_plan_is_the_best(small_problems: dict[str, Problem]) -> None:
+    """Neither the choice among plans nor the best so far changes for a plan that is as fast."""
+    problem = small_problems["two-devices"]
+
+    class Fixed(Evaluator):
+        def _replay(self, plan: Plan, engine: object) -> Score:
+            return Score({1: 5.0, 2: 4.0, 4: 4.0, 8: 6.0}[len(plan.microbatches)], 1.0, 1.0, 0)
+
+    evaluate = Fixed(problem)
+    plans = [_plan(problem, count) for count in (1, 2, 4, 8)]
+    assert best_plan("test", plans, evaluate) == evaluate.best == plans[1]
+    assert [step.iteration_seconds for step in evaluate.history] == [5.0, 4.0]
+
+
+@pytest.mark.parametrize("name", ["microbatches", "stages", "chunks"])
+def test_counts_of_a_request_begin_at_one(name: str) -> None:
+    """One is a count, none is not."""
+    assert getattr(Request(**{name: 1}), name) == 1  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"at least 1.*got 0"):
+        Request(**{name: 0})  # type: ignore[arg-type]
+
+
+def test_proven_is_what_a_planner_declares_that_came_to_its_end(small_problems: dict[str, Problem]) -> None:
+    """Without a declaration, or stopped early, the result says why nothing is proven."""
+    problem = small_problems["two-devices"]
+
+    def planner(space: str, *, stops: bool) -> Planner:
+        def search(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+            evaluate(_plan(problem, 1))
+            evaluate.declare_optimal(space)
+            if stops:
+                raise BudgetSpent
+            return _plan(problem, 1)
+
+        return search
+
+    for space, stops, said in (
+        ("all plans", False, "proven the fastest of all plans"),
+        ("", False, "not proven: the planner has not ruled out the plans that it did not try"),
+        ("all plans", True, "not proven: interrupted, this is the best so far"),
+    ):
+        found = run_planner(planner(space, stops=stops), problem, Evaluator(problem), np.random.default_rng(0))
+        assert str(found.proof) == said
+        assert (bool(found.proof), found.interrupted) == (said.startswith("proven"), stops)
