@@ -165,7 +165,7 @@ class _Search:
 
     def _placements(self, devices: Sequence[int], ranks: int) -> list[tuple[tuple[int, ...], ...]]:
         """Replicas beside each other (all-reduces stay inside servers), or ranks beside each other (pipelines do)."""
-        most = min(len(devices) // ranks, self.problem.batch // (self.request.microbatches or 1), self.problem.batch)
+        most = min(len(devices) // ranks, self.problem.batch // (self.request.microbatches or 1))
         found = []
         for replicas in {max(1, most), 1 << max(0, most.bit_length() - 1)}:
             used = tuple(devices[: ranks * replicas])

@@ -151,6 +151,34 @@ def test_a_front_that_is_cut_in_bands_is_whole(monkeypatch: pytest.MonkeyPatch, 
     assert [value for value, _ in found] == pytest.approx(sorted(total[kept]))
 
 
+@pytest.mark.parametrize(
+    ("limit", "seconds", "kept"),
+    [(12.0, 1.0, [[2.0, 5.0], [11.0, 1.0]]), (11.0, 1.0, [[2.0, 5.0]]), (6.0, 1.0, []), (math.inf, math.inf, [])],
+)
+def test_partial_partitions_that_must_end_above_the_limit_are_not_kept(
+    limit: float, seconds: float, kept: list[list[float]]
+) -> None:
+    """Sums of 1 and 10 s with slowest stages of 5 and 1 s: a stage of 1 s more makes 2 + 5 and 11 + 1 s, the least to come."""
+    table = np.full((1, 1, 3, 3), seconds)
+    found, _, complete = balanced_partition._extended(
+        table,
+        np.zeros(2, dtype=np.int64),
+        np.zeros((1, 1, 3)),
+        np.zeros((1, 3)),
+        np.full((2, 3), 2),
+        1,
+        np.array([[1.0, 5.0], [10.0, 1.0]]),
+        np.array([[1, 0], [1, 0]]),
+        np.array([math.inf, math.inf, 0.0]),
+        np.zeros((1, 3)),
+        1.0,
+        limit,
+        10,
+    )
+    assert complete
+    assert found.tolist() == kept
+
+
 def test_many_unlike_devices_have_a_front_that_can_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heavy last layer on a slow device bounds the rest loosely, and the sums of partitions differ by rounding.
 

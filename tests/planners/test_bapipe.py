@@ -34,9 +34,12 @@ from planners import (
     streamed_fractions,
 )
 from planners.bapipe import explorer as bapipe
+from planners.bapipe import intra_layer
+from planners.bapipe.intra_layer import GRAIN
 from simulator import (
     InfeasiblePlanError,
     Layer,
+    LayerCosts,
     Plan,
     Problem,
     Workload,
@@ -194,6 +197,17 @@ def test_boards_that_stream_are_cut_inside_the_layer_between_them() -> None:
     assert streamed_fractions(problem, (0, 1, 2, 3), 64) == [LayerCut(0, 0.75), LayerCut(1, 0.5), LayerCut(2, 0.25)]
     with pytest.raises(ValueError, match=r"device 0 \(.*\) does not stream layers"):
         streamed_fractions(replace(problem, cluster=load_cluster("pipedream-b").take(4)), (0, 1), 64)
+
+
+def test_a_part_of_a_layer_is_its_share_of_the_work() -> None:
+    """From a quarter of the first of three layers to half of the last: 3/4 of one, a whole one, half of one."""
+    works = LayerCosts(Problem(chain([4e9, 8e9, 16e9]), load_cluster("fpga-vcu118-4"), 8)).works
+    first, second, third = intra_layer._works_between(works, GRAIN // 4, 2 * GRAIN + GRAIN // 2)
+    assert second == works[1]
+    for part, whole, share in ((first, works[0], 0.75), (third, works[2], 0.5)):
+        sizes = {name: getattr(whole, name) * share for name in ("flop", "output_elements", "parameters")}
+        assert part == replace(whole, **sizes)
+    assert intra_layer._works_between(works, GRAIN, 2 * GRAIN) == [works[1]]
 
 
 def test_only_products_can_be_split() -> None:

@@ -246,3 +246,30 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
     for point in _Search(problem, Evaluator(problem), Request(**asked), "grid").points():
         found.setdefault(point.schedule, set()).add(point.chunks)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "microbatches", "ranks", "replicas"),
+    [
+        (8, None, 1, {7, 4}),
+        (8, None, 2, {3, 2}),
+        (8, None, 7, {1}),
+        (5, None, 1, {5, 4}),
+        (1, None, 2, {1}),
+        (8, 4, 1, {2}),
+        (8, 8, 2, {1}),
+        (15, 5, 2, {3, 2}),
+    ],
+)
+def test_replicas_are_as_many_as_devices_and_samples_permit(
+    batch: int, microbatches: int | None, ranks: int, replicas: set[int]
+) -> None:
+    """On seven devices: the most with a sample of each micro-batch for every replica, and the power of two below."""
+    problem = Problem(uniform_chain(8), _switched((_gpu(),) * 7), batch)
+    search = _Search(problem, Evaluator(problem), Request(microbatches=microbatches), "grid")
+    found = search._placements(range(7), ranks)
+    assert {len(groups[0]) for groups in found} == replicas
+    for count in replicas:
+        beside = tuple(tuple(range(rank * count, rank * count + count)) for rank in range(ranks))
+        apart = tuple(tuple(range(rank, ranks * count, ranks)) for rank in range(ranks))
+        assert {groups for groups in found if len(groups[0]) == count} == {beside, apart}

@@ -261,3 +261,13 @@ def test_partitions_fit_into_the_smallest_device(
     assert asked <= {(4e9, copies + 1.0), (4e9, copies, replicated)}
     with pytest.raises(InfeasiblePlanError, match=r"over 2 devices within 0\.0009313 GiB a device"):
         make_plan("pipedream", with_memory(2e6, 1e6))
+
+
+def test_the_table_holds_the_seconds_of_a_device() -> None:
+    """Of its mini-batch, forward and backward, also where the cluster has no second device; sizes are the mini-batch's."""
+    problem = Problem(uniform_chain(4, flop=1e11, output_elements=3e6), load_cluster("pipedream-a").take(1), 4)
+    evaluate = Evaluator(problem)
+    table = problem_table(problem, evaluate, 2)
+    seconds = evaluate.layer_costs.round_trip_seconds(0, 2)
+    assert table.seconds == pytest.approx(seconds.cumsum())
+    assert table.output_bytes[:-1] == pytest.approx(2 * 3e6 * 4)
