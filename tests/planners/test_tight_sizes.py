@@ -163,7 +163,8 @@ def test_of_all_plans_the_fastest_that_fits_is_taken(equal: bool) -> None:
 def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that needs a byte in a thousand more than there is: the fullest device gets so much less, and 1 % of it."""
     free = generated(seed, 2, 4)
-    replayed = make_plan("exact-unequal", free).outcome
+    unlimited = make_plan("exact-unequal", free)
+    replayed = unlimited.outcome
     capacity = 0.999 * replayed.fullest.peak_bytes
     seen: list[tuple[float, ...]] = []
     search = unequal_planners.start_partition
@@ -173,11 +174,14 @@ def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monke
         return search(tables, candidates, limits, *more, **options)
 
     monkeypatch.setattr(unequal_planners, "start_partition", recorded)
-    make_plan("exact-unequal", with_memory(free, capacity))
+    again = make_plan("exact-unequal", with_memory(free, capacity))
     fuller = [device.peak_bytes for device in replayed.memory]
     missing = [1.01 * (peak - capacity) if peak == max(fuller) else 0.0 for peak in fuller]
     assert seen[0] == (capacity, capacity)
     assert seen[1] == pytest.approx(tuple(capacity - one for one in missing), rel=1e-12)
+    # the bound holds for as much memory as there is, and not only for less
+    assert again.details["sizes_lower_bound_seconds"] == unlimited.details["sizes_lower_bound_seconds"]
+    assert again.details["makespan_seconds"] > unlimited.details["makespan_seconds"]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("fullest", "stages"), [(0, {0, 1}), (1, {0, 1, 2}), (2, {1, 2})])
@@ -197,6 +201,48 @@ def test_neighbours_change_the_fullest_stage_or_one_beside_it(fullest: int, stag
     }
     assert set(found) == expected
     assert [tight_sizes._near(sizes, size) for size in (1, 8, 2)] == [[1, 2], [4, 6, 8], [1, 2, 3, 4]]
+
+
+def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
+    """With twice the memory the fullest stage fills half of the share; no room is left where it just fits."""
+    problem = generated(0, 2, 4)
+    rooms = []
+    for memory_bytes in (1e9, 2e9):
+        space = tight_sizes._space(tables_of(with_memory(problem, memory_bytes), range(2)), (1,), (1, 2))
+        assert space is not None
+        rooms.append(space.room)
+    filled = 1.0 - rooms[0]
+    assert 0.0 < filled < 1.0
+    assert 1.0 - rooms[1] == pytest.approx(filled / 2)
+    tight = tight_sizes._space(tables_of(with_memory(problem, 1e9 * filled * (1 + 1e-9)), range(2)), (1,), (1, 2))
+    assert tight is not None
+    assert tight.room == pytest.approx(0.0, abs=1e-8)
+    assert (
+        tight_sizes._space(tables_of(with_memory(problem, 1e9 * filled * (1 - 1e-9)), range(2)), (1,), (1, 2)) is None
+    )
+
+
+def test_sizes_are_changed_from_the_best_start_on() -> None:
+    """With replays for the starts alone the best of them is the answer; with more, none that is a step away is better."""
+    sizes = [1, 2, 3, 4]
+    every = tuple(itertools.product(sizes, sizes))
+    tables = tables_of(generated(0, 2, 4), range(2))
+    space = tight_sizes._Space((1,), unequal_problem(tables, (1,), tuple(sizes)), (every, every), 0.0)
+    tried: list[tuple[tuple[int, int], ...]] = []
+
+    def score(one: TightSizes) -> Score:
+        """Seconds are the distance from 3 forward and 1 backward on both stages, the second of which is the fullest."""
+        tried.append(one.pairs)
+        return Score(sum(abs(f - 3) + abs(g - 1) for f, g in one.pairs), 1.0, 1.0, 1)
+
+    starts = [((size, size),) * 2 for size in (4, 2, 1)]  # 8, 4 and 4 away
+    assert tight_sizes._descend(space, starts, tables, sizes, score, 3).pairs == ((2, 2), (2, 2))
+    assert tried == starts
+    assert tight_sizes._descend(space, starts, tables, sizes, score, 2).pairs == ((2, 2), (2, 2))
+    assert tight_sizes._descend(space, starts, tables, sizes, score, 1).pairs == ((4, 4), (4, 4))
+    tried.clear()
+    assert tight_sizes._descend(space, starts, tables, sizes, score, 100).pairs == ((3, 1), (3, 1))
+    assert len({*tried}) == len(tried) <= 100
 
 
 def test_tight_sizes_fit_in_the_search_and_on_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:

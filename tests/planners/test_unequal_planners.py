@@ -33,7 +33,7 @@ from planners.unequal import (
     memory_use,
     program_of,
 )
-from planners.unequal.planners import MOST_DURATIONS, SEARCHES
+from planners.unequal.planners import MOST_DURATIONS, SEARCHES, _bound
 from planners.unequal.tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, load_workload, simulate
 from simulator.engines import reference as engine
@@ -244,6 +244,20 @@ def test_the_command_prints_the_keys(name: str, capsys: pytest.CaptureFixture[st
     assert all(isinstance(sizes, list) for sizes in document["forward_sizes"])
     assert main(arguments) == 0
     assert "sizes of each stage: forward [" in capsys.readouterr().out
+
+
+def test_a_bound_within_caps_is_none_for_what_they_cut_off(vgg: dict[bool, Problem]) -> None:
+    """A cap of one stage is enough for that: the bound is then that of the problem without caps, which needs no search."""
+    problem = vgg[False]
+    free = unequal_problem(tables_of(problem, (0, 1, 2)), [10, 20], (1, 2, 32))
+    plan = UnequalPlan((1,) * 3, (1,) * 3, 100.0, 100.0, True, 1, 0.0)
+    bounds = {caps: _bound(problem, replace(free, backward_caps=caps), plan) for caps in (None, (32,) * 3, (32, 32, 1))}
+    known = 100.0 + free.fixed_seconds
+    assert bounds == {None: known, (32,) * 3: known, (32, 32, 1): lower_bound(free) + free.fixed_seconds}
+    assert lower_bound(free) < 100.0
+    fixed = replace(free, recomputation="always", backward_caps=(32, 32, 1))
+    assert _bound(problem, fixed, plan) == known  # these caps are those of memory
+    assert _bound(replace(problem, contention=False), free, plan) <= lower_bound(free) + free.fixed_seconds
 
 
 def test_every_search_is_a_planner() -> None:

@@ -29,9 +29,11 @@ from planners.unequal import (
     random_problem,
     tidgap,
 )
+from planners.unequal.chain import Floats, Integers
 from planners.unequal.chain_recurrence import makespan
 from planners.unequal.exact import exact_chain
 from planners.unequal.genetic import _Part
+from planners.unequal.greedy import greedy_chain
 
 
 def small_problem(seed: int, family: str, link_block: str, recomputation: str = "none") -> UnequalProblem:
@@ -312,6 +314,134 @@ def test_evaluations_of_the_greedy_searches_by_hand(recomputation: str, pairs: i
 def test_which_genetic_searches_start_from_the_greedy_plan() -> None:
     """TiDGAP does, DGAP does not."""
     assert (tidgap().seeded, tidgap("compiled", seeded=False).seeded, dgap().seeded) == (True, False, False)
+
+
+def test_the_genetic_searches_have_the_settings_of_the_reference() -> None:
+    """200 individuals, 100 generations, crossover 0.9, a gene in K mutates, 4 elites; DGAP on (R), TiDGAP on the matrix form."""
+    for search, evaluator in ((dgap(), "recurrence"), (tidgap(), "matrix")):
+        assert (search.individuals, search.generations, search.crossover, search.elites) == (200, 100, 0.9, 4)
+        assert search.mutation is None
+        assert (search.evaluator, search.chromosomes, search.survival) == (evaluator, "dual", "elites")
+
+
+def _plain_part(genes: int, sizes: int) -> _Part:
+    """A part of so many genes, all of the same sizes; the fitness is the sum of the sizes."""
+    return _Part(np.arange(1, sizes + 1), np.full(genes, sizes), lambda chosen: chosen.sum(axis=1).astype(float), [])
+
+
+def test_mutations_are_of_three_kinds_in_the_shares_of_the_reference() -> None:
+    """Of a tenth of the genes 30 % to any size, 40 % to the next, 30 % to a neighbouring stage's (at an end half to its own)."""
+    before = np.tile([1000, 2000, 3000], (20_000, 1))
+    after = _plain_part(3, 4000)._mutated(np.random.default_rng(0), before, rate=0.1)
+    expected = 0.1 * np.array([0.4, 0.4, 0.4])
+    assert (abs(after - before) == 1).mean(axis=0) == pytest.approx(expected, abs=0.005)
+    copied = [[np.mean(after[:, gene] == before[0, source]) for source in range(3)] for gene in range(3)]
+    own = [0.9 + 0.1 * 0.15, 0.9, 0.9 + 0.1 * 0.15]
+    assert np.diag(copied) == pytest.approx(own, abs=0.007)
+    neighbours = copied[0][1], copied[1][0], copied[1][2], copied[2][1]
+    assert neighbours == pytest.approx([0.1 * 0.15] * 4, abs=0.003)
+    anywhere = after[~np.isin(after, [one + side for one in before[0] for side in (-1, 0, 1)])]
+    assert len(anywhere) / after.size == pytest.approx(0.1 * 0.3, abs=0.003)
+    assert anywhere.min() < 40 < 3960 < anywhere.max()
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.9, 1.0])
+def test_neighbours_exchange_the_genes_between_two_cuts(probability: float) -> None:
+    """Of two parents, one all 0 and one all 1, the children are complements, with one run exchanged; a last one alone stays.
+
+    Of the cuts in 0..4 a fifth are equal, and then nothing is exchanged.
+    """
+    parents = np.tile([[0] * 4, [1] * 4], (5_000, 1))
+    parents = np.vstack([parents, [[7] * 4]])
+    children = _plain_part(4, 8)._crossed(np.random.default_rng(0), parents, probability)
+    first, second = children[0:-1:2], children[1:-1:2]
+    assert (first + second == 1).all()
+    assert (np.abs(np.diff(np.pad(first, ((0, 0), (1, 1))), axis=1)).sum(axis=1) <= 2).all()  # one run of ones
+    assert first.any(axis=1).mean() == pytest.approx(0.8 * probability, abs=0.02)
+    assert (children[-1] == 7).all()
+    assert parents[0].tolist() == [0] * 4  # parents stay as they are
+
+
+def test_the_better_of_two_random_individuals_is_a_parent() -> None:
+    """Of n with different fitness the k-th best wins a tournament of two with probability (2 (n - k) - 1) / n^2, k from 0."""
+    part = _plain_part(1, 4)
+    part._take(np.tile([[2], [0], [3], [1]], (5_000, 1)), np.tile([3.0, 1.0, 4.0, 2.0], 5_000))
+    chosen = part._selected(np.random.default_rng(0))
+    shares = np.bincount(chosen[:, 0], minlength=4) / len(chosen)
+    assert shares == pytest.approx([7 / 16, 5 / 16, 3 / 16, 1 / 16], abs=0.015)
+
+
+@pytest.mark.parametrize("chromosomes", ["dual", "single"])
+@pytest.mark.parametrize("recomputation", RECOMPUTATION)
+def test_a_seeded_population_holds_the_greedy_sizes_within_the_caps(recomputation: str, chromosomes: str) -> None:
+    """Each pass's own sizes; where one vector serves both passes, cut to the caps of both. All are announced as evaluated."""
+    candidates, caps = (1, 2, 3, 4, 6, 12), ((12, 6, 3, 2), (2, 3, 12, 12))
+    problem = replace(
+        random_problem(np.random.default_rng(1), "affine", 4, 12, candidates, recomputation=recomputation),
+        forward_caps=caps[0],
+        backward_caps=caps[1],
+    )
+    search = Genetic(evaluator="compiled", chromosomes=chromosomes, seeded=True, individuals=5, generations=0)
+    forward, backward = (np.array(greedy_chain(one)[0]) for one in (problem.forward_chain, problem.backward_chain))
+    ahead, back = map(np.array, caps)
+    if chromosomes == "single":
+        expected = [[np.minimum(one, np.minimum(ahead, back)) for one in (forward, backward)]]
+    elif problem.coupled:
+        pairs = (forward, backward), (forward, forward), (backward, backward)
+        expected = [[np.hstack([np.minimum(f, ahead), np.minimum(g, back)]) for f, g in pairs]]
+    else:
+        expected = [[forward], [backward]]
+    parts = search._parts(problem, EVALUATORS["compiled"](problem))
+    assert [[part.sizes[seed].tolist() for seed in part.seeds] for part in parts] == [
+        [one.tolist() for one in part] for part in expected
+    ]
+    told: list[int] = []
+    plan = search(problem, np.random.default_rng(0), lambda evaluations, seconds: told.append(evaluations))
+    assert told == [plan.evaluations] == [len(candidates) + len(expected[0])]
+
+
+def test_elites_stay_and_the_others_are_children() -> None:
+    """Of sixty individuals the three best stay as they are, 57 children replace the rest and are evaluated, no more."""
+    part = _plain_part(5, 50)
+    rng = np.random.default_rng(0)
+    part.begin(rng, 60)
+    best = part.vectors[np.argsort(part.fitness, kind="stable")[:3]]
+    evaluated: list[np.ndarray] = []
+
+    def fitness(sizes: Integers) -> Floats:
+        evaluated.append(sizes)
+        return np.asarray(1000.0 + sizes.sum(axis=1))
+
+    part.fitness_of = fitness
+    part.advance(rng, Genetic(individuals=60, elites=3))
+    assert part.vectors[:3].tolist() == best.tolist()
+    assert (part.sizes[part.vectors[3:]] == evaluated[0]).all()
+    assert [len(one) for one in evaluated] == [60 - 3]
+    assert part.fitness[3:].tolist() == fitness(evaluated[0]).tolist()
+
+
+def test_the_distinct_that_survive_are_the_best_of_parents_and_children() -> None:
+    """No vector stands twice where there are enough; where there are not, the best ones do; the population keeps its size."""
+    part, few = _plain_part(4, 6), _plain_part(1, 2)
+    rng, settings = np.random.default_rng(0), Genetic(individuals=30, survival="distinct")
+    part.begin(rng, 30)
+    part.advance(rng, settings)
+    children: list[np.ndarray] = []
+
+    def fitness(sizes: Integers) -> Floats:
+        children.append(sizes - 1)
+        return np.asarray(sizes.sum(axis=1), dtype=float)
+
+    for _ in range(3):
+        parents, part.fitness_of = part.vectors, fitness
+        part.advance(rng, settings)
+        every = {tuple(one) for one in np.vstack([parents, children[-1]]).tolist()}
+        assert len({*map(tuple, part.vectors.tolist())}) == len(part.vectors) == 30
+        assert {*map(tuple, part.vectors.tolist())} <= every
+        assert sorted(part.fitness) == sorted(sum(one) + 4.0 for one in every)[:30]
+    few.begin(rng, 5)
+    few.advance(rng, settings)
+    assert sorted(few.fitness) == [1.0, 1.0, 1.0, 1.0, 2.0]
 
 
 def test_a_neighbour_mutation_takes_the_next_candidate_and_stays_within_the_caps() -> None:
