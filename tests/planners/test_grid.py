@@ -273,3 +273,20 @@ def test_replicas_are_as_many_as_devices_and_samples_permit(
         beside = tuple(tuple(range(rank * count, rank * count + count)) for rank in range(ranks))
         apart = tuple(tuple(range(rank, ranks * count, ranks)) for rank in range(ranks))
         assert {groups for groups in found if len(groups[0]) == count} == {beside, apart}
+
+
+@pytest.mark.parametrize(
+    ("layers", "reach"), [(2.0, ([1, 2, 3, 4, 4], [2, 3, 4, 4, 4])), (4.0, ([2, 3, 4, 4, 4], [4, 4, 4, 4, 4]))]
+)
+def test_cuts_keep_stages_within_what_they_have_in_flight(layers: float, reach: tuple[list[int], list[int]]) -> None:
+    """Two samples a micro-batch: a layer takes 12 MB of weights and 96 MB for each of two micro-batches, then of one.
+
+    On a device that holds so many layers of the last stage, each stage may reach from every layer as far as that.
+    """
+    network = chain([2e10] * 4, parameters=[10**6] * 4, stashed_elements=[1.2e7] * 4)
+    devices = (replace(_gpu(), memory_bytes=layers * 108e6),) * 2
+    problem = Problem(network, _switched(devices), 8, optimizer="momentum")
+    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    furthest = search._partition_costs(Point("1f1b", ((0,), (1,)), 1, 4), ()).furthest
+    assert furthest is not None
+    assert tuple(furthest.tolist()) == reach

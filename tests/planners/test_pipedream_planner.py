@@ -237,8 +237,8 @@ def test_partitions_fit_into_the_smallest_device(
             uniform_chain(4),
             replace(cluster, devices=devices),
             8,
-            optimizer=optimizer,  # type: ignore[arg-type]
-            replica_updates=updates,  # type: ignore[arg-type]
+            optimizer=optimizer,
+            replica_updates=updates,
         )
 
     asked: set[tuple[float, ...]] = set()
