@@ -144,6 +144,20 @@ def test_receive_queues_follow_from_the_profile() -> None:
     assert (use.peak_bytes >= use.static_bytes).all()
 
 
+def test_receive_queues_of_either_pass_are_those_of_the_stage_that_waits() -> None:
+    """Three stages, 8 samples one at a time, a second each but for stage 2 forward and stage 0 backward: 8 s a sample.
+
+    These receive sample s at s + 1 and end their first at 2 + 8. At the end of the first all the others have come: 7 inputs of 30 bytes wait at stage 2, 7 gradients of 20 at stage 0.
+    """
+    memory = MemoryModel((0.0,) * 3, (10.0, 20.0, 30.0), (50.0,) * 3, (0.0,) * 3, (0.0,) * 3)
+    slow = [lambda size: 8.0 * size]
+    problem = problem_from_callables(8, [float, float, *slow], [*slow, float, float], memory=memory)
+    use = memory_use(problem, (1, 1, 1), (1, 1, 1))
+    assert use.queue_bytes.tolist() == [7 * 20.0, 0.0, 7 * 30.0]
+    whole = memory_use(problem, (2, 8, 1), (1, 8, 2))  # stage 1 delivers all at once
+    assert whole.queue_bytes.tolist() == [7 * 20.0, 0.0, 7 * 30.0]
+
+
 def test_a_memory_limit_becomes_caps() -> None:
     """Stage 0 with recomputation: 1080 + g 53 <= 1300 allows g = 4 (1292), not 8 (1504)."""
     limited = two_stages(recomputation="always", candidates=(1, 2, 4, 8)).with_memory_limit((1300, 10_000))
