@@ -147,7 +147,8 @@ def test_receive_queues_follow_from_the_profile() -> None:
 def test_receive_queues_of_either_pass_are_those_of_the_stage_that_waits() -> None:
     """Three stages, 8 samples one at a time, a second each but for stage 2 forward and stage 0 backward: 8 s a sample.
 
-    These receive sample s at s + 1 and end their first at 2 + 8. At the end of the first all the others have come: 7 inputs of 30 bytes wait at stage 2, 7 gradients of 20 at stage 0.
+    These receive sample s at s + 1 and end their first at 2 + 8, when all the others have come: 7 inputs of 30 bytes wait at
+    stage 2, 7 gradients of 20 at stage 0.
     """
     memory = MemoryModel((0.0,) * 3, (10.0, 20.0, 30.0), (50.0,) * 3, (0.0,) * 3, (0.0,) * 3)
     slow = [lambda size: 8.0 * size]
