@@ -290,3 +290,15 @@ def test_cuts_keep_stages_within_what_they_have_in_flight(layers: float, reach: 
     furthest = search._partition_costs(Point("1f1b", ((0,), (1,)), 1, 4), ()).furthest
     assert furthest is not None
     assert tuple(furthest.tolist()) == reach
+
+
+def test_recomputing_stages_hold_their_inputs_and_one_stash() -> None:
+    """Two of eight layers a stage, four samples: 24 MB of weights, 2 x 192 MB made again, and 48 MB for each input in flight.
+
+    The first stage's input is nothing, so that the second, with three in flight, is the fullest.
+    """
+    network = chain([2e10] * 8, parameters=[10**6] * 8, output_elements=[3e6] * 8, stashed_elements=[1.2e7] * 8)
+    problem = Problem(network, _switched((_gpu(),) * 4), 32, optimizer="momentum", recompute=True)
+    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    fullest = search._fullest(POINTS["1f1b"], (2, 4, 6))
+    assert fullest * _gpu().memory_bytes == pytest.approx(24e6 + 384e6 + 3 * 48e6)
