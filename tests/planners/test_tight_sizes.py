@@ -203,6 +203,23 @@ def test_neighbours_change_the_fullest_stage_or_one_beside_it(fullest: int, stag
     assert [tight_sizes._near(sizes, size) for size in (1, 8, 2)] == [[1, 2], [4, 6, 8], [1, 2, 3, 4]]
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", ["best-equal", "exact-unequal"])
+def test_a_refusal_names_the_least_that_the_fullest_stage_needs(name: str, recompute: bool) -> None:
+    """State and all activations, or all inputs and one sample's activations, as chosen; sizes that differ recompute."""
+    problem = replace(generated(0, 2, 8), recompute=recompute)
+    tables = tables_of(problem, range(2))
+    model = unequal_problem(tables, (1,), (1,)).memory
+    assert model is not None
+    state, inputs, activations = map(np.array, (model.state_bytes, model.input_bytes, model.activation_bytes))
+    stored, recomputed = state + 8 * activations, state + 8 * inputs + activations
+    assert (stored != recomputed).all()
+    chosen = recomputed if recompute else stored
+    least = chosen if name == "best-equal" else np.minimum(recomputed, chosen)
+    refusal = unequal_planners._does_not_fit(name, tables, NothingFits(True, 0))
+    assert f"stage {least.argmax()} of an even partition needs at least {least.max() / 2**30:.4g} GiB" in refusal
+
+
 def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
     """With twice the memory the fullest stage fills half of the share; no room is left where it just fits."""
     problem = generated(0, 2, 4)
