@@ -249,6 +249,7 @@ def test_the_command_writes_tables_and_figures(
     monkeypatch.setattr(umpipe, "COUNTS", (8, 16))
     monkeypatch.setattr(umpipe_searches, "GENETIC", {name: umpipe_searches.GENETIC[name] for name in SHORT})
     monkeypatch.setattr(umpipe, "QUICK_GENERATIONS", 2)
+    monkeypatch.setattr(umpipe_searches, "available", lambda: False)  # the same record with and without pymoo
     assert umpipe.main(["--quick", "--json", "--out", str(tmp_path)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["proven_optimal"]
