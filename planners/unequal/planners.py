@@ -97,8 +97,8 @@ def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Report) 
 
 SEARCHES: dict[str, Search] = {
     "exact-unequal": exact,
-    "tidgap": tidgap(),
-    "dgap": dgap(),
+    "tidgap": tidgap("compiled"),
+    "dgap": dgap("compiled"),
     "greedy-dp": _greedy_or_equal,
     "local-greedy": _local,
     "best-equal": _equal,
