@@ -97,26 +97,25 @@ def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -
 
     replayed_ops: in a repeat of the compiled replays, so that one is long enough for the clock
     """
-    from simulator.engines import event_loop, recurrence
+    from simulator.engines import event_loop
     from simulator.engines import reference as engine
 
     free, moving = build(devices, microbatches, 0.0), build(devices, microbatches, TRANSFER_SECONDS)
     queueing = on_channels(moving)
     prepared_queueing = event_loop.prepare(queueing, contention=True)
     event_loop.makespan(prepared_queueing)
-    prepared, prepared_moving = recurrence.prepare(free), recurrence.prepare(moving)
-    out = recurrence.ends(prepared)
-    recurrence.ends(prepared_moving, out)
+    replay_free, replay_moving = prepared(free), prepared(moving)
+    replay_free()
     ops = len(free)
     loops = max(1, min(4_000, replayed_ops // ops))
 
     def scratch() -> None:
-        recurrence.makespan(recurrence.prepare(build(devices, microbatches, TRANSFER_SECONDS)))
+        prepared(build(devices, microbatches, TRANSFER_SECONDS))()
 
-    def repeat_prepared(plan: recurrence.Prepared) -> Callable[[], None]:
+    def repeated(replay: Callable[[], float]) -> Callable[[], None]:
         def body() -> None:
             for _ in range(loops):
-                recurrence.ends(plan, out)
+                replay()
 
         return body
 
@@ -127,12 +126,12 @@ def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -
         "simpy_contended": ops / cpu_seconds(lambda: engine.replay(queueing, contention=True)),
         "event_loop_contended_prepared": ops / cpu_seconds(lambda: event_loop.makespan(prepared_queueing)),
         "event_loop_contended": ops / cpu_seconds(lambda: event_loop.replay(queueing, contention=True)),
-        "recurrence_prepared": ops * loops / cpu_seconds(repeat_prepared(prepared)),
-        "recurrence_prepared_with_transfers": ops * loops / cpu_seconds(repeat_prepared(prepared_moving)),
+        "recurrence_prepared": ops * loops / cpu_seconds(repeated(replay_free)),
+        "recurrence_prepared_with_transfers": ops * loops / cpu_seconds(repeated(replay_moving)),
         "recurrence_from_scratch": ops / cpu_seconds(scratch),
         "plain_python": ops / cpu_seconds(lambda: plain_replay(*lists)),
     }
-    assert plain_replay(*lists) == recurrence.makespan(prepared_moving) == engine.replay(moving).makespan_seconds
+    assert plain_replay(*lists) == replay_moving() == engine.replay(moving).makespan_seconds
     assert event_loop.makespan(prepared_queueing) == engine.replay(queueing, contention=True).makespan_seconds
     return {
         "devices": devices,
@@ -143,6 +142,18 @@ def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -
             name: rate / rates["plain_python"] for name, rate in rates.items() if name != "plain_python"
         },
     }
+
+
+def prepared(program: Program) -> Callable[[], float]:
+    """A program ready for the recurrence: a replay that takes no argument and gives the makespan in seconds."""
+    import numpy as np
+
+    from simulator.engines.recurrence import order_of, replay_values
+
+    order = order_of(program)
+    value, seconds = np.arange(len(program), dtype=np.int32), program.seconds[order.task]
+    times = np.empty(2 * len(program) + 1)
+    return lambda: float(replay_values(order, value, seconds, program.transfer_seconds, times))
 
 
 def on_channels(program: Program) -> Program:
@@ -225,21 +236,17 @@ def one_size(devices: int, microbatches: int) -> dict[str, Any]:
     """Seconds and memory of one size, measured in this process alone."""
     import resource
 
-    import numpy as np
-
-    from simulator.engines import recurrence
     from simulator.engines import reference as engine
 
-    recurrence.makespan(recurrence.prepare(build(2, 2, TRANSFER_SECONDS)))
+    prepared(build(2, 2, TRANSFER_SECONDS))()
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     begin = time.process_time()
     program = build(devices, microbatches, TRANSFER_SECONDS)
     built = time.process_time()
-    prepared = recurrence.prepare(program)
+    replay = prepared(program)
     ordered = time.process_time()
-    out = recurrence.ends(prepared, np.empty(len(prepared) + 1))
-    replay = cpu_seconds(lambda: recurrence.ends(prepared, out))
-    makespan = float(out.max())
+    makespan = replay()
+    replay_seconds = cpu_seconds(replay)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     row: dict[str, Any] = {
         "devices": devices,
@@ -247,7 +254,7 @@ def one_size(devices: int, microbatches: int) -> dict[str, Any]:
         "ops": len(program),
         "build_seconds": built - begin,
         "prepare_seconds": ordered - built,
-        "replay_seconds": replay,
+        "replay_seconds": replay_seconds,
         "simpy_seconds": None,
         "peak_bytes": peak,
         "bytes_per_op": (peak - base) / len(program),

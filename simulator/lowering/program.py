@@ -146,14 +146,6 @@ class Program:
         """The op of a task as text, as in `2F0`."""
         return f"{self.stage[task]}{LETTERS[self.kind[task]]}{self.microbatch[task]}"
 
-    def with_seconds(self, seconds: NDArray[np.float64]) -> Program:
-        """The same program with other durations, float64 [tasks], at least 0."""
-        if seconds.shape != self.seconds.shape:
-            raise ValueError(f"durations must have shape {self.seconds.shape}, got {seconds.shape}")
-        if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
-            raise ValueError("durations must be finite and at least 0")
-        return replace(self, seconds=np.ascontiguousarray(seconds, dtype=np.float64))
-
     def with_noise(self, spread: float, rng: np.random.Generator) -> Program:
         """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm.
 

@@ -352,15 +352,6 @@ def test_given_costs_are_checked(arguments: dict[str, Any], message: str) -> Non
         given_costs(3, **{"forward": 1.0, "backward": 1.0, **arguments})
 
 
-def test_durations_of_a_program_are_checked() -> None:
-    """Other durations must be of the same shape, finite and not negative."""
-    program = lower(build_schedule("gpipe", 1, 1), given_costs(1, 1.0, 1.0))
-    with pytest.raises(ValueError, match="durations must have shape"):
-        program.with_seconds(np.ones(3))
-    with pytest.raises(ValueError, match="finite and at least 0"):
-        program.with_seconds(np.array([1.0, -1.0]))
-
-
 def test_predictions_cost_nothing_unless_given() -> None:
     """A schedule with weight predictions (P) lowers with given costs."""
     program = lower(from_text("0P0 0F0 0B0 0U0"), given_costs(1, 1.0, 2.0))

@@ -98,55 +98,26 @@ def test_no_task_starts_before_its_lane_and_its_data(program: Program | None) ->
             free = timeline.end[task]
 
 
-def test_makespan_of_a_prepared_program_is_the_closed_form() -> None:
+def test_makespan_is_the_closed_form() -> None:
     """1F1B without transfers: (m + p - 1)(F + B) = 11 · 3."""
-    assert recurrence.makespan(recurrence.prepare(one_forward_one_backward())) == 33.0
+    assert recurrence.replay(one_forward_one_backward()).makespan_seconds == 33.0
 
 
-def test_makespans_of_many_plans_equal_single_ones() -> None:
-    """A batch of different plans, with one dependency a task and with several, gives each plan's own makespan to the bit."""
-    plans = [one_forward_one_backward(1.0 + i / 7, i / 3) for i in range(5)]
-    plans.append(lower(build_schedule("gpipe", 3, 5), given_costs(3, [1, 2, 3], 1.5, transfer=0.1)))
-    plans.append(
-        lower(
-            build_schedule("gpipe", 2, 4),
-            given_costs(2, 1.0, 1.0, per_sample=True),
-            forward_sizes=[[1, 2, 3, 2], [2, 2, 2, 2]],
-        )
-    )
-    prepared = [recurrence.prepare(plan) for plan in plans]
-    assert {one.single for one in prepared} == {True, False}
-    assert recurrence.makespans(prepared).tolist() == [recurrence.makespan(one) for one in prepared]
-
-
-def test_makespans_of_no_plans_is_empty() -> None:
-    """No plans, no makespans."""
-    assert recurrence.makespans([]).shape == (0,)
-
-
-def test_makespans_of_durations_equal_single_ones() -> None:
-    """Each row of durations, in the program's task order, gives the makespan of the program with those durations."""
+@pytest.mark.parametrize("rows", [0, 1, 8, 11])
+@pytest.mark.parametrize("several", [False, True])
+def test_makespans_of_many_durations_equal_single_ones(several: bool, rows: int) -> None:
+    """Each row of durations gives the makespan of the program with those durations, with one dependency a task and several."""
     program = one_forward_one_backward(transfer=0.25)
-    rng = np.random.default_rng(5)
-    rows = program.seconds * rng.uniform(0.5, 2.0, (6, len(program)))
-    batch = recurrence.makespans_of_durations(recurrence.prepare(program), rows)
-    single = [recurrence.makespan(recurrence.prepare(program.with_seconds(row))) for row in rows]
-    assert batch.tolist() == single
-
-
-def test_makespans_of_durations_wants_a_row_per_variant() -> None:
-    """Durations of another shape are refused with the shape that is needed."""
-    prepared = recurrence.prepare(one_forward_one_backward())
-    with pytest.raises(ValueError, match=r"shape \(rows, 64\), got \(64,\)"):
-        recurrence.makespans_of_durations(prepared, np.ones(64))
-
-
-def test_ends_fills_the_memory_that_it_is_given() -> None:
-    """`out` is filled and returned, so that many replays need one allocation."""
-    prepared = recurrence.prepare(one_forward_one_backward())
-    out = np.empty(len(prepared) + 1)
-    assert recurrence.ends(prepared, out) is out
-    assert out.max() == 33.0
+    if several:
+        sizes = [[1, 2, 3, 2], [2, 2, 2, 2]]
+        costs = given_costs(2, 1.0, 1.0, transfer=0.1, per_sample=True)
+        program = lower(build_schedule("gpipe", 2, 4), costs, forward_sizes=sizes)
+    order = recurrence.order_of(program)
+    assert (len(order.offsets) > 0) == several
+    seconds = program.seconds * np.random.default_rng(5).uniform(0.5, 2.0, (rows, len(program)))
+    found = recurrence.makespans_of_values(order, order.task, seconds, program.transfer_seconds)
+    alone = [recurrence.replay(replace(program, seconds=row)).makespan_seconds for row in seconds]
+    assert found.tolist() == alone
 
 
 def test_shared_lanes_are_refused() -> None:
@@ -154,7 +125,7 @@ def test_shared_lanes_are_refused() -> None:
     program = one_forward_one_backward()
     shared = replace(program, lane_sharing=np.zeros(program.lanes, dtype=np.int32))
     with pytest.raises(ValueError, match="use the engine simpy or compiled"):
-        recurrence.prepare(shared)
+        recurrence.order_of(shared)
 
 
 def test_deadlock_names_device_position_and_op() -> None:
@@ -165,7 +136,7 @@ def test_deadlock_names_device_position_and_op() -> None:
     ]
     program = lower(from_lists("stuck", lists), given_costs(2, 1.0, 1.0))
     with pytest.raises(DeadlockError) as caught:
-        recurrence.prepare(program)
+        recurrence.order_of(program)
     assert str(caught.value) == (
         "deadlock: device 0, position 1: op 0B0 waits for 1B0 (device 1, position 2); "
         "device 1, position 1: op 1F1 waits for 0F1 (device 0, position 2)"
