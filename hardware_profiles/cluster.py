@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from hardware_profiles.accelerator import Accelerator
 from hardware_profiles.reading import brief
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 Duplex = Literal["full", "half"]
 
 AllReduce = Literal["fastest", "flat-ring"]
-ALLREDUCES: tuple[str, ...] = get_args(AllReduce)
 """Which rings a cluster's library all-reduces over: the better of flat and hierarchical, or the flat one only."""
 
 ROUTING_BYTES = 2**20
@@ -103,7 +102,7 @@ class Cluster:
     devices: accelerators; the index is the device id
     nodes: name of each device's node in the graph; switches: names of the nodes that only pass on
     servers: device ids by server; links: cables
-    allreduce: the rings that all-reduces run over, one of ALLREDUCES
+    allreduce: the rings that all-reduces run over, one of `AllReduce`
 
     Raises ValueError for duplicate names, links to nodes that do not exist, devices in no or two servers,
     devices that cannot reach one another, and links that share a medium but disagree about it.

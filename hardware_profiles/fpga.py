@@ -10,7 +10,7 @@ weight gradient one each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work, check_request
 from hardware_profiles.fpga_division import stage_seconds
@@ -74,10 +74,6 @@ class FieldProgrammableGateArray:
     def memory_bytes(self) -> float:
         """DDR bytes of this share of the board: what a plan may fill."""
         return self.ddr_bytes * self.share
-
-    def portion(self, share: float) -> FieldProgrammableGateArray:
-        """The same board with `share` of its DSPs, memory and bandwidth, to divide it over layers."""
-        return replace(self, share=self.share * share)
 
     def flop_rate(self, precision: Precision) -> float:
         """FLOP/s that the DSPs of this share reach: the bound that no layer can beat."""

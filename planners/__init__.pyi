@@ -30,7 +30,6 @@ from .straight.brute_force import BruteForce as BruteForce
 from .straight.grid import PipelineDataGrid as PipelineDataGrid
 from .bapipe.intra_layer import (
     LayerCut as LayerCut,
-    fractional_cuts as fractional_cuts,
     split_workload as split_workload,
     streamed_fractions as streamed_fractions,
 )

@@ -91,7 +91,7 @@ from .results.tables import (
     in_a_line as in_a_line,
     is_numeric as is_numeric,
 )
-from .results.traces import chrome_trace as chrome_trace, write_chrome_trace as write_chrome_trace
+from .results.traces import chrome_trace as chrome_trace
 from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
 from .workloads.errors import WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt

@@ -9,16 +9,12 @@ makes the network whose parts are layers, and every planner, schedule and engine
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hardware_profiles import FieldProgrammableGateArray, Work
-from planners.partitioning.balanced_partition import BISECTIONS, filled_cuts
+from planners.partitioning.balanced_partition import filled_cuts
 from simulator import Layer, LayerCosts, Problem, Workload
 
 SPLITTABLE_KINDS = ("convolution", "linear")
@@ -44,66 +40,6 @@ class LayerCut:
 
     layer: int
     fraction: float
-
-
-def fractional_cuts(seconds: NDArray[np.float64], splittable: Sequence[bool]) -> list[LayerCut]:
-    """Cuts that bring every stage to one time T, where layers that may be split permit.
-
-    seconds: float64 [stages, layers], of each layer on each stage's device
-    A layer that may not be split goes to the stage in which more than half of it would lie.
-    """
-    stages, layers = seconds.shape
-    low, high = 0.0, float(seconds.sum(axis=1).max())
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2.0
-        if _poured(seconds, middle)[1]:
-            high = middle
-        else:
-            low = middle
-    cuts = []
-    for layer, fraction in _poured(seconds, high)[0][: stages - 1]:
-        whole = not splittable[min(layer, layers - 1)]
-        if fraction <= 1e-9 or (whole and fraction < 0.5):
-            layer, fraction = layer - 1, 1.0
-        elif whole or fraction >= 1.0 - 1e-9:
-            fraction = 1.0
-        cuts.append(LayerCut(layer, fraction))
-    return _apart(cuts, layers)
-
-
-def _poured(seconds: NDArray[np.float64], limit: float) -> tuple[list[tuple[int, float]], bool]:
-    """Where each stage ends if it takes `limit` seconds: (layer, part of it that is done); and whether all is done."""
-    stages, layers = seconds.shape
-    ends, layer, done = [], 0, 0.0
-    for stage in range(stages):
-        left = limit
-        while layer < layers:
-            rest = float(seconds[stage, layer]) * (1.0 - done)
-            if rest > left:
-                done += left / float(seconds[stage, layer])
-                break
-            left -= rest
-            layer, done = layer + 1, 0.0
-        ends.append((layer, done))
-    return ends, layer == layers
-
-
-def _apart(cuts: list[LayerCut], layers: int) -> list[LayerCut]:
-    """The cuts without doubles: every stage keeps at least part of a layer; ValueError if there are too few parts."""
-    place = [0.0, *(cut.layer + cut.fraction for cut in cuts), float(layers)]
-    for position in range(1, len(place) - 1):
-        if place[position] <= place[position - 1]:
-            place[position] = float(math.floor(place[position - 1]) + 1)
-    for position in range(len(place) - 2, 0, -1):
-        if place[position] >= place[position + 1]:
-            place[position] = float(math.ceil(place[position + 1]) - 1)
-    if any(second <= first for first, second in pairwise(place)):
-        raise ValueError(f"{len(place) - 1} stages need as many layers or parts of layers, got {layers} layers")
-    found = []
-    for value in place[1:-1]:
-        layer = math.ceil(value) - 1
-        found.append(LayerCut(layer, value - layer))
-    return found
 
 
 def split_workload(workload: Workload, cuts: Sequence[LayerCut]) -> tuple[Workload, list[int]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream.kernels import held_copies
 from simulator import AntichainStates, Workload, antichain_states, measured_layer_seconds
 
 
@@ -42,11 +41,6 @@ class StateTable:
     def __len__(self) -> int:
         """Number of states."""
         return len(self.seconds)
-
-    def stage_parameter_bytes(self, start: int, stop: int) -> float:
-        """Weights of the stage of states [start, stop), its copies of shared ones with them."""
-        own = self.parameter_bytes[stop - 1] - (self.parameter_bytes[start - 1] if start > 0 else 0.0)
-        return float(own) + held_copies(self.copy_bytes, start, stop - 1)
 
     @property
     def one_device_seconds(self) -> float:

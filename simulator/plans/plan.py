@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from hardware_profiles import PRECISION_BYTES, Cluster, FieldProgrammableGateArray, Precision, brief
 from simulator.schedules.asynchronous import REPLICA_UPDATES
@@ -12,7 +12,6 @@ from simulator.schedules.communications import COMMUNICATIONS, Communication
 from simulator.workloads.layers import Workload
 
 Replication = Literal["split", "round-robin"]
-REPLICATIONS: tuple[str, ...] = get_args(Replication)
 
 OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """State tensors a parameter (fp32 each): none, momentum, two moments."""

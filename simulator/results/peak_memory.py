@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
-from simulator.results.memory import parts_of, stage_bytes
+from simulator.results.memory import parts_of
 from simulator.schedules.ops import OpKind
 
 Integers = NDArray[np.int64]
@@ -313,12 +312,6 @@ def _most_at_once(begin: Integers, end: Integers) -> float:
     return float(np.cumsum(change).max())
 
 
-def byte_sizes(costs: PlanCosts, transfer_bytes: Floats) -> Floats:
-    """The bytes that `MemoryEvents.size` numbers, float64 [2 · stages + transfer classes]."""
-    kept = np.array([stage_bytes(costs, stage) for stage in range(len(costs.plan.stages))])
-    return np.concatenate([kept[:, 0], kept[:, 1], np.ceil(transfer_bytes)])
-
-
 # ---- peaks ------------------------------------------------------------------------------------------------------------
 
 
@@ -327,7 +320,7 @@ def peaks(events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, stat
     """Peak bytes of each device, float64 [devices].
 
     times: seconds, as `MemoryEvents.time` numbers them; lags: seconds of each transfer class, for arrivals not yet written
-    sizes: bytes, as `byte_sizes`; static: bytes that are always there
+    sizes: bytes, as `MemoryEvents.size` numbers them; static: bytes that are always there
     """
     amounts = _amounts(events, sizes)
     result = static.copy()

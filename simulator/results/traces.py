@@ -7,9 +7,7 @@ own and transfers that overlap go to further ones. Times are whole nanoseconds, 
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from numpy.typing import NDArray
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
 from simulator.results.memory import CATEGORIES, DeviceMemory
-from simulator.results.written_files import write_atomically
 from simulator.schedules.ops import LETTERS, OpKind
 
 Event = dict[str, Any]
@@ -57,25 +54,6 @@ def chrome_trace(
         "otherData": {"name": name, "makespan_seconds": timeline.makespan_seconds, "ops": timeline.ops},
         "traceEvents": events,
     }
-
-
-def write_chrome_trace(
-    path: str | Path,
-    timeline: Timeline,
-    memories: Sequence[DeviceMemory] = (),
-    *,
-    name: str = "pipeplan",
-    device_word: str = "GPU",
-) -> Path:
-    """Write `chrome_trace` to a file, whole or not at all; return its path. Raises OSError where it cannot be written."""
-    target = Path(path)
-    text = json.dumps(
-        chrome_trace(timeline, memories, name=name, device_word=device_word),
-        separators=(",", ":"),
-        ensure_ascii=False,
-        allow_nan=False,
-    )
-    return write_atomically(target, text)
 
 
 def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:

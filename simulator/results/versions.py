@@ -105,16 +105,6 @@ class VersionTable:
         """Per stage: the largest `difference` of the weights present at its backwards (shape: stages)."""
         return self._largest(self.difference(), (OpKind.BACKWARD, OpKind.INPUT_GRADIENT))
 
-    def stashed_difference(self) -> Integers:
-        """Per stage: the largest difference at backward when the forward's own weights are stashed and reused."""
-        return self._largest(self.synchronous - self.forward_seen, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT))
-
-    def mean_forward_difference(self) -> NDArray[np.float64]:
-        """Per stage: the mean `difference` over its forwards, fill of the pipeline included (shape: stages)."""
-        rows = self.kind == OpKind.FORWARD
-        total = np.bincount(self.stage[rows], self.difference()[rows], minlength=self.stages)
-        return total / np.bincount(self.stage[rows], minlength=self.stages)
-
     def _largest(self, values: Integers, kinds: tuple[OpKind, ...]) -> Integers:
         rows = np.isin(self.kind, kinds)
         largest = np.full(self.stages, np.iinfo(np.int64).min)

@@ -162,11 +162,6 @@ def from_columns(
     )
 
 
-def from_lists(name: str, lists: Sequence[Sequence[Op]], *, flush: bool = True) -> Schedule:
-    """A schedule from one list of ops per rank; stages and micro-batches are counted from the ops."""
-    return from_ranks(name, [columns_of(ops) for ops in lists], flush=flush)
-
-
 def columns_of(ops: Sequence[Op]) -> Columns:
     """Some ops as columns."""
     return (

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -170,13 +169,6 @@ class Workload:
         """Whether it was measured that a layer takes time, or a layer was not measured."""
         return any(not layer.measured or any(f or b for _, f, b in layer.measured) for layer in self.layers)
 
-    def scaled_to(self, minibatch: int) -> Workload:
-        """The same network at another default mini-batch of one device (samples).
-
-        Figures are per sample, so nothing else changes; `Layer.measured` keeps the row that was measured.
-        """
-        return replace(self, minibatch=minibatch)
-
     def input_elements(self, index: int) -> float:
         """Elements a sample that layer `index` reads: the outputs of its producers, summed."""
         if not 0 <= index < len(self.layers):
@@ -207,23 +199,6 @@ class Workload:
                 change[producer + 1] += elements
                 change[last + 1] -= elements
         return np.array([float(total) for total in accumulate(change)], dtype=np.float64)
-
-    def prefix_parameters(self) -> npt.NDArray[np.int64]:
-        """Shape (layers + 1,): entry i = weight elements of layers[:i]."""
-        totals = accumulate((layer.parameters for layer in self.layers), initial=0)
-        return np.fromiter(totals, dtype=np.int64, count=len(self.layers) + 1)
-
-    def prefix_flop(self) -> npt.NDArray[np.float64]:
-        """Shape (layers + 1,): entry i = forward FLOP a sample of layers[:i]."""
-        return _prefix(layer.flop for layer in self.layers)
-
-    def prefix_stashed(self) -> npt.NDArray[np.float64]:
-        """Shape (layers + 1,): entry i = elements a sample that layers[:i] keep from forward to backward."""
-        return _prefix(layer.stashed_elements for layer in self.layers)
-
-
-def _prefix(values: Iterable[float]) -> npt.NDArray[np.float64]:
-    return np.array(list(accumulate(values, initial=0.0)), dtype=np.float64)
 
 
 def _check_workload(workload: Workload) -> None:

@@ -74,11 +74,10 @@ def test_features_that_do_not_fit_move_for_every_sample() -> None:
 
 
 def test_half_a_board_takes_twice_as_long() -> None:
-    """A share divides DSPs, memory and bandwidth; shares multiply."""
-    half = board().portion(0.5)
+    """A share divides DSPs, memory and bandwidth."""
+    half = board(share=0.5)
     assert half.seconds(SMALL, 4, "forward", "fp32") == pytest.approx(2 * board().seconds(SMALL, 4, "forward", "fp32"))
     assert half.memory_bytes == board().memory_bytes / 2
-    assert half.portion(0.5).share == 0.25
 
 
 @settings(deadline=None, max_examples=100)

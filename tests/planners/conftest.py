@@ -11,7 +11,8 @@ import pytest
 from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
 from planners import Result, applicable_planners, make_plan
 from simulator import Problem
-from simulator.workloads.synthetic import measured_chain, random_chain, uniform_chain
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import measured_chain, random_chain
 
 
 def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cluster:

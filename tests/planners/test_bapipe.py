@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
-from itertools import accumulate, combinations, pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,7 +25,6 @@ from planners import (
     explore,
     filled_cuts,
     formula_seconds,
-    fractional_cuts,
     ideal_stage_seconds,
     make_plan,
     minimax_cuts,
@@ -49,8 +47,9 @@ from simulator import (
     workload_names,
 )
 from simulator.simulation import simulate
-from simulator.workloads.synthetic import chain as compute_chain
-from simulator.workloads.synthetic import random_chain, uniform_chain
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain as compute_chain
+from tests.chains import random_chain
 from tests.simulator.strategies import chain_cluster
 
 # ---- balanced partition ----------------------------------------------------------------------------------------------
@@ -125,59 +124,6 @@ def chain(macs: list[float]) -> Workload:
         Layer(f"layer{number}", "linear", 2.0 * one, int(one), 100.0, 100.0) for number, one in enumerate(macs)
     )
     return Workload("hand", layers, tuple(pairwise(range(len(layers)))))
-
-
-def test_boundary_layer_is_split_where_both_sides_reach_the_ideal_time() -> None:
-    """Layers of 1, 2 and 3 s on two equal devices: T* = 3, exactly behind the second; of 2, 2 and 2: in the middle."""
-    assert fractional_cuts(np.array([[1.0, 2.0, 3.0]] * 2), [True] * 3) == [LayerCut(1, 1.0)]
-    (cut,) = fractional_cuts(np.array([[2.0, 2.0, 2.0]] * 2), [True] * 3)
-    assert (cut.layer, round(cut.fraction, 6)) == (1, 0.5)
-
-
-def test_unequal_devices_take_unequal_parts() -> None:
-    """One layer of 6 s on a device twice as slow as the other: a third of it against two thirds."""
-    (cut,) = fractional_cuts(np.array([[6.0], [3.0]]), [True])
-    assert (cut.layer, round(cut.fraction, 6)) == (0, 0.333333)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    times=st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=6),
-    speeds=st.lists(st.sampled_from([1, 2, 3]), min_size=2, max_size=4),
-)
-def test_layers_that_cannot_be_split_go_where_more_of_them_lies(
-    times: list[tuple[int, bool]], speeds: list[int]
-) -> None:
-    """Stage s is given work in proportion to its speed; a cut inside a layer that stays whole moves to its nearer end."""
-    work = [time for time, _ in times]
-    wanted = []
-    for share in accumulate(speeds[:-1]):
-        place = Fraction(sum(work) * share, sum(speeds))
-        layer = next(number for number in range(len(work)) if sum(work[: number + 1]) >= place)
-        fraction = (place - sum(work[:layer])) / work[layer]
-        assume(times[layer][1] or fraction != Fraction(1, 2))
-        wanted.append(layer + (fraction if times[layer][1] else round(fraction)))
-    assume(len({0, *wanted, len(work)}) == len(speeds) + 1)  # every stage has something
-    found = fractional_cuts(np.array([work]) / np.array([speeds]).T, [may for _, may in times])
-    assert [cut.layer + cut.fraction for cut in found] == pytest.approx([float(place) for place in wanted])
-    assert all(0.0 < cut.fraction <= 1.0 for cut in found)
-    assert all(cut.fraction == 1.0 or times[cut.layer][1] for cut in found)
-
-
-@pytest.mark.parametrize(
-    ("times", "wanted"),
-    [([9, 1, 1], [1, 2]), ([1, 1, 9], [1, 2]), ([1, 9, 1], [1, 2]), ([9, 1, 1, 1, 1], [1, 2]), ([1, 1, 1, 9], [2, 3])],
-)
-def test_every_stage_keeps_a_layer_where_none_can_be_split(times: list[int], wanted: list[int]) -> None:
-    """One heavy layer is a stage of its own, and the cuts that fell into it stand before and behind it, or beside those."""
-    found = fractional_cuts(np.array([times] * 3, dtype=float), [False] * len(times))
-    assert [cut.layer + cut.fraction for cut in found] == wanted
-
-
-def test_more_stages_than_whole_layers_are_refused() -> None:
-    """Two layers that stay whole are no three stages."""
-    with pytest.raises(ValueError, match="3 stages need as many layers or parts of layers, got 2 layers"):
-        fractional_cuts(np.ones((3, 2)), [False, False])
 
 
 def test_a_cut_inside_a_layer_carries_its_input_and_the_first_part() -> None:

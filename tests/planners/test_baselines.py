@@ -14,7 +14,7 @@ from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
 from planners.straight.baselines import GreedyBalance
 from simulator import InfeasiblePlanError, Problem, load_workload, simulate
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.planners.conftest import line
 
 

@@ -21,7 +21,8 @@ from planners import (
 from planners.search.bounds import best_weighted_sum
 from simulator import SCHEDULES, InfeasiblePlanError, Problem
 from simulator.simulation import simulate
-from simulator.workloads.synthetic import measured_chain, random_chain, uniform_chain
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import measured_chain, random_chain
 
 
 def _switched(devices: tuple[object, ...]) -> Cluster:

@@ -8,7 +8,8 @@ import pytest
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import BruteForce, Evaluator, Request, make_plan
 from simulator import Engine, Outcome, Problem, simulate
-from simulator.workloads.synthetic import random_chain, uniform_chain
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import random_chain
 from tests.planners.conftest import line
 
 

@@ -12,7 +12,7 @@ from hardware_profiles import load_cluster
 from planners import equal_partition
 from planners.partitioning import balanced_partition
 from simulator import LayerCosts, Plan, Problem, simulate, stages_from_cuts
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 
 
 def costs_of(seed: int, batch: int, devices: int = 3) -> LayerCosts:

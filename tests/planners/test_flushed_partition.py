@@ -14,7 +14,7 @@ from planners import Request, make_plan
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
 from planners.pipedream.planner import in_flight
 from simulator import Problem, simulate, workload_from_spec
-from simulator.workloads.synthetic import chain as compute_chain
+from tests.chains import chain as compute_chain
 from tests.planners.test_pipedream import network, tabled
 
 

@@ -13,7 +13,8 @@ from planners import Evaluator, Request, make_plan, planner_entry
 from planners.partitioning.tight_memory import in_flight
 from planners.straight.grid import FINALISTS, Point, _Search
 from simulator import Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
-from simulator.workloads.synthetic import chain, uniform_chain
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain
 from tests.planners.test_bounds import _gpu, _switched
 
 

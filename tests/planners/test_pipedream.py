@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from planners.pipedream import partitioner as pipedream
+from planners.pipedream.kernels import held_copies
 from planners.pipedream.partitioner import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -79,6 +80,12 @@ def tables(draw: st.DrawFn, most: int = 6) -> StateTable:
     return tabled(draw(networks(most)))
 
 
+def stage_parameter_bytes(table: StateTable, start: int, stop: int) -> float:
+    """Weights of the stage of states [start, stop), its copies of shared ones with them."""
+    own = table.parameter_bytes[stop - 1] - (table.parameter_bytes[start - 1] if start > 0 else 0.0)
+    return float(own) + held_copies(table.copy_bytes, start, stop - 1)
+
+
 @settings(deadline=None, max_examples=60)
 @given(networks(8))
 def test_a_stage_holds_copies_of_weights_that_it_shares(workload: Workload) -> None:
@@ -88,7 +95,7 @@ def test_a_stage_holds_copies_of_weights_that_it_shares(workload: Workload) -> N
     for start, stop in combinations(range(len(table) + 1), 2):
         if start == 0 or table.states.contains(stop - 1, start - 1):
             expected = costs.weight_elements(table.states.stage_layers(start, stop))
-            assert table.stage_parameter_bytes(start, stop) == expected
+            assert stage_parameter_bytes(table, start, stop) == expected
 
 
 def nested_chains(table: StateTable, start: int, stop: int) -> Iterator[list[tuple[int, int]]]:
@@ -311,7 +318,7 @@ def memory_needs(table: StateTable, levels: list[list[LevelStage]], recompute: b
         lower = stage.start - 1
         stash = table.stash_bytes[stage.stop - 1] - (table.stash_bytes[lower] if lower >= 0 else 0)
         entry = table.output_bytes[lower] if lower >= 0 else 0
-        weights = table.stage_parameter_bytes(stage.start, stage.stop)
+        weights = stage_parameter_bytes(table, stage.start, stage.stop)
         extra = replicated if replicas > 1 and len(flat) > 1 else 0.0
         kept = stash + flights * entry if recompute else flights * stash
         needs.append(kept + (flights + 1 + extra) * weights)

@@ -20,7 +20,8 @@ from planners.pipedream.state_table import StateTable, state_table
 from planners.search.evaluator import Evaluator
 from simulator import InfeasiblePlanError, Plan, Problem, read_profile
 from simulator.simulation import simulate
-from simulator.workloads.synthetic import chain, uniform_chain
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain
 
 
 def _vgg(shared_data: Path, cluster: str, devices: int) -> tuple[Problem, Plan]:

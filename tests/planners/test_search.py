@@ -10,7 +10,7 @@ import pytest
 from planners import Evaluator, Planner, Progress, Request, UniformLayers, make_plan, run_planner
 from planners.search.evaluator import BudgetSpent, Score, best_plan
 from simulator import InfeasiblePlanError, Plan, Problem, equal_microbatches, stages_from_cuts
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 
 
 def _plan(problem: Problem, count: int, planner: str = "test") -> Plan:

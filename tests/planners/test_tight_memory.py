@@ -21,7 +21,7 @@ from planners.straight.baselines import DataParallel
 from planners.straight.brute_force import BruteForce
 from planners.straight.grid import Candidate, _Search
 from simulator import InfeasiblePlanError, Plan, Problem, build_schedule
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.planners.test_bounds import _gpu, _switched
 
 

@@ -17,7 +17,7 @@ from planners.unequal import tight_sizes
 from planners.unequal.tables import unequal_plan, unequal_problem
 from planners.unequal.tight_sizes import NothingFits, TightSizes
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.planners.conftest import line
 
 NAMES = ("exact-unequal", "unequal-nested", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal")

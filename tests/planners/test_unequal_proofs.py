@@ -15,7 +15,7 @@ from planners.search.evaluator import Evaluator
 from planners.unequal import EVALUATORS
 from planners.unequal.tables import unequal_plan
 from simulator import LayerCosts, Plan, Problem, load_workload, simulate
-from simulator.workloads.synthetic import random_chain
+from tests.chains import random_chain
 from tests.planners.conftest import line
 
 CLOSE = 1.0 - 1e-9

@@ -29,8 +29,8 @@ from simulator import (
     stages_from_cuts,
 )
 from simulator.costs.given import TiedReduction
-from simulator.schedules.schedule import from_lists
-from simulator.workloads.synthetic import random_chain
+from simulator.schedules.schedule import columns_of, from_ranks
+from tests.chains import random_chain
 
 F, B, I, W, U = (  # noqa: E741
     OpKind.FORWARD,
@@ -150,6 +150,11 @@ def bits(program_start: NDArray[np.float64], other: NDArray[np.float64]) -> bool
 
 
 # ---- generated schedules ---------------------------------------------------------------------------------------------
+
+
+def from_lists(name: str, lists: Sequence[Sequence[Op]]) -> Schedule:
+    """A schedule of one list of ops a rank."""
+    return from_ranks(name, [columns_of(ops) for ops in lists])
 
 
 @st.composite

@@ -25,7 +25,8 @@ from simulator import (
 )
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
-from simulator.schedules.schedule import from_columns, from_lists
+from simulator.schedules.schedule import from_columns
+from tests.simulator.strategies import from_lists
 
 SHAPES = [(4, 8), (8, 32), (3, 5), (1, 3), (2, 2), (5, 3)]
 TIMES = [(1.0, 2.0), (1.0, 1.0), (2.0, 1.0), (0.5, 1.25)]

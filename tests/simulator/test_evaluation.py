@@ -23,7 +23,7 @@ from simulator import (
 )
 from simulator import evaluation as module
 from simulator.simulation import plan_structure
-from simulator.workloads.synthetic import random_chain
+from tests.chains import random_chain
 from tests.simulator.strategies import chain_cluster, plans
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
 from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
 ROWS = ((2.0, 1.0, 3.0), (4.0, 2.0, 4.0), (8.0, 3.0, 8.0))

@@ -6,7 +6,6 @@ import math
 import re
 from dataclasses import FrozenInstanceError, replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,12 +34,9 @@ def test_a_producer_with_three_consumers_crosses_a_cut_once() -> None:
     assert diamond().cut_elements().tolist() == [0, 10, 30, 70, 0]
 
 
-def test_totals_and_prefix_sums_of_the_diamond() -> None:
-    """Entry i of a prefix is the sum of the first i layers."""
+def test_totals_of_the_diamond() -> None:
+    """Sums over the layers."""
     workload = diamond()
-    assert workload.prefix_parameters().tolist() == [0, 5, 11, 18, 26]
-    assert workload.prefix_flop().tolist() == [0, 1, 3, 7, 15]
-    assert workload.prefix_stashed().tolist() == [0, 2, 5, 9, 14]
     assert (workload.parameters(), workload.flop(), len(workload)) == (26, 15.0, 4)
 
 
@@ -59,14 +55,6 @@ def test_the_networkx_graph_has_the_layers_and_the_tensors() -> None:
     assert sorted(graph.edges) == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)]
     assert graph.nodes[2]["layer"].name == "c"
     assert graph.edges[2, 3]["elements"] == 40
-
-
-def test_scaling_changes_only_the_default_minibatch() -> None:
-    """Figures are per sample, so another mini-batch leaves them alone."""
-    workload = diamond()
-    scaled = workload.scaled_to(32)
-    assert scaled.minibatch == 32
-    assert (scaled.layers, scaled.edges) == (workload.layers, workload.edges)
 
 
 def test_a_workload_cannot_be_changed_and_can_be_a_key() -> None:
@@ -100,16 +88,6 @@ def test_cuts_equal_brute_force_on_any_graph(workload: Workload) -> None:
         for i in range(count + 1)
     ]
     assert workload.cut_elements().tolist() == expected
-
-
-@settings(deadline=None, max_examples=50)
-@given(graphs())
-def test_prefix_sums_have_one_entry_more_than_layers_and_never_fall(workload: Workload) -> None:
-    """Prefix arrays start at 0 and rise."""
-    for prefix in (workload.prefix_parameters(), workload.prefix_flop(), workload.prefix_stashed()):
-        assert prefix.shape == (len(workload) + 1,)
-        assert prefix[0] == 0
-        assert (np.diff(prefix) >= 0).all()
 
 
 BROKEN_LAYERS = [

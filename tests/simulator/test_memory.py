@@ -27,7 +27,7 @@ from simulator import (
 from simulator.engines.recurrence import replay
 from simulator.engines.timeline import Timeline
 from simulator.results.memory import parts_of, whole_part
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.simulator.strategies import chain_cluster
 
 STRAIGHT = (Stage((0,), (0,)), Stage((1,), (1,)))

@@ -31,7 +31,7 @@ from simulator import (
     to_text,
 )
 from simulator.plans.plan import stages_from_cuts
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.simulator.strategies import chain_cluster
 
 

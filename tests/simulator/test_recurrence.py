@@ -20,8 +20,8 @@ from simulator import (
 )
 from simulator.engines import recurrence
 from simulator.engines import reference as simpy_engine
-from simulator.schedules.schedule import ScheduleError, from_lists
-from tests.simulator.strategies import B, F, bits, programs
+from simulator.schedules.schedule import ScheduleError
+from tests.simulator.strategies import B, F, bits, from_lists, programs
 
 
 def one_forward_one_backward(forward: float = 1.0, transfer: float = 0.0) -> Program:

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import Op, ScheduleError, build_schedule, check_schedule, from_text
-from simulator.schedules.schedule import from_lists
-from tests.simulator.strategies import op_lists, schedules
+from tests.simulator.strategies import from_lists, op_lists, schedules
 
 GOOD = "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"
 

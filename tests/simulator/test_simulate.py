@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import OpKind, Plan, Problem, Stage, equal_microbatches, simulate
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.simulator.strategies import bits, chain_cluster, star_cluster
 
 

@@ -19,7 +19,7 @@ from simulator import (
 from simulator import simulation as simulation_module
 from simulator.engines import recurrence
 from simulator.results.steady_state import steady_state
-from simulator.workloads.synthetic import chain
+from tests.chains import chain
 from tests.simulator.strategies import chain_cluster, star_cluster
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from simulator.engines import recurrence
 from simulator.engines.timeline import LaneKind, Timeline, Transfers
 from simulator.lowering.lower import lower
 from simulator.results.memory import CATEGORIES, DeviceMemory
-from simulator.results.traces import chrome_trace, free_tracks, write_chrome_trace
+from simulator.results.traces import chrome_trace, free_tracks
 from simulator.schedules import build_schedule
 
 
@@ -265,23 +263,3 @@ def test_free_tracks_are_as_few_as_overlap_demands(spans: list[tuple[int, int]])
     if len(spans) and (end > start).all():
         most = max(int(((start <= moment) & (end > moment)).sum()) for moment in range(30))
         assert track.max() + 1 == most
-
-
-def test_file_is_valid_json_and_the_same_every_time(tmp_path: Path) -> None:
-    """The file holds the trace, has the same bytes twice, and nothing else is left in the folder."""
-    timeline = replayed("interleaved-1f1b", 4, 4, transfer=0.1, chunks=2)
-    first = write_chrome_trace(tmp_path / "a.json", timeline, name="twice")
-    second = write_chrome_trace(tmp_path / "b.json", timeline, name="twice")
-    assert first.read_bytes() == second.read_bytes()
-    trace = json.loads(first.read_text(encoding="utf-8"))
-    assert trace["otherData"] == {"name": "twice", "makespan_seconds": timeline.makespan_seconds, "ops": 32}
-    assert_no_overlap(trace)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
-
-
-def test_nothing_is_left_where_the_folder_cannot_be(tmp_path: Path) -> None:
-    """A file in the folder's place is an OSError, and nothing is written."""
-    (tmp_path / "missing").write_text("a file")
-    with pytest.raises(OSError, match="missing"):
-        write_chrome_trace(tmp_path / "missing" / "a.json", replayed("gpipe", 1, 1))
-    assert [path.name for path in tmp_path.iterdir()] == ["missing"]

@@ -55,7 +55,6 @@ def test_straight_pipedream_keeps_n_minus_s_versions(hand: Any, stages: int) -> 
     assert COPY_RULES["vertical-sync"](table).tolist() == [stages] * stages
     assert COPY_RULES["naive"](table).tolist() == [1] * stages
     assert COPY_RULES["spectrain-v2"](table).tolist() == [stages - s + 1 for s in range(stages - 1)] + [1]
-    assert table.stashed_difference().tolist() == table.forward_difference().tolist()
     assert peak_in_flight(table).tolist() == [stages - s for s in range(stages)]
 
 
@@ -170,12 +169,6 @@ def test_split_backward(hand: Any) -> None:
     table = version_table(timeline, 1)
     assert table.seen.tolist() == [0, 0, 0, -1, 1, 1]
     assert table.forward_seen.tolist() == [0, 0, 0, -1, 1, 1]
-
-
-def test_mean_difference_counts_the_fill(hand: Any) -> None:
-    """N=2, T=1, 3 mini-batches: stage 0 forwards with differences 0, 1, 1."""
-    table = version_table(hand.replayed(hand.staircase(2, 1, 3)), 1)
-    assert table.mean_forward_difference().tolist() == pytest.approx([2 / 3, 0.0])
 
 
 def test_copy_rules_and_prediction_rules_have_the_same_names() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from simulator.workloads.layers import Workload
 from simulator.workloads.pipedream_profile import ProfileFormatError, read_profile
 from simulator.workloads.resnet import resnet50
 from simulator.workloads.vgg import vgg16
+from tests.chains import stashed_elements
 
 
 def node(number: int, operator: str, forward: float = 0, backward: float = 0, out: str = "0", w: float = 0) -> str:
@@ -69,7 +71,7 @@ def test_input_nodes_are_kept_on_request_with_their_loading_time(small: Path) ->
 
 def test_another_minibatch_scales_by_rows_per_sample(small: Path) -> None:
     """Per-sample figures, weights and the measured row stay; only the default mini-batch changes."""
-    assert read_profile(small, minibatch=16) == read_profile(small).scaled_to(16)
+    assert read_profile(small, minibatch=16) == replace(read_profile(small), minibatch=16)
 
 
 def test_the_argument_overrides_the_shapes(small: Path) -> None:
@@ -107,7 +109,7 @@ def test_measured_and_analytic_networks_agree(name: str, make: object, shared_da
     analytic: Workload = make()  # type: ignore[operator]
     assert measured.parameters() == analytic.parameters()
     assert measured.flop() == analytic.flop()
-    assert measured.prefix_stashed()[-1] == analytic.prefix_stashed()[-1] - 1000
+    assert stashed_elements(measured) == stashed_elements(analytic) - 1000
     assert measured.sample == analytic.sample == "image"
 
 

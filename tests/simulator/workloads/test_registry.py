@@ -13,6 +13,7 @@ from simulator.workloads import registry
 from simulator.workloads.layers import LAYER_KINDS, Workload
 from simulator.workloads.registry import WORKLOADS, load_workload, workload_from_spec, workload_names
 from simulator.workloads.vgg import vgg16
+from tests.chains import stashed_elements
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -24,7 +25,7 @@ def test_every_entry_is_a_sound_network(name: str) -> None:
     assert networkx.is_weakly_connected(graph)
     assert [workload.layers[node].kind for node in graph if graph.out_degree(node) == 0] == ["loss"]
     assert {layer.kind for layer in workload.layers} <= set(LAYER_KINDS) - {"input"}
-    assert min(workload.parameters(), workload.flop(), workload.prefix_stashed()[-1]) > 0
+    assert min(workload.parameters(), workload.flop(), stashed_elements(workload)) > 0
     assert (workload.cut_elements()[1:-1] > 0).all()
     assert workload.bytes_per_element is None
     assert load_workload(name) == workload

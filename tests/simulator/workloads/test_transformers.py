@@ -8,6 +8,7 @@ from simulator.workloads.bert import bert, bert_base, bert_large
 from simulator.workloads.gpt import gpt, gpt2, gpt2_large, gpt2_medium, gpt2_xl, gpt3_175b, gpt_14
 from simulator.workloads.layers import Workload
 from simulator.workloads.llama import llama
+from tests.chains import stashed_elements
 
 
 def block_sum(workload: Workload, block: int, field: str) -> float:
@@ -70,7 +71,7 @@ def test_a_block_keeps_what_korthikanti_counts(workload: Workload) -> None:
 def test_around_the_blocks_gpt_keeps_mask_norm_head_and_fp32_logits() -> None:
     """s·h (embedding mask), 2·s·h (final norm), 2·s·h (head) and 4·s·v bytes (Korthikanti section 4.3)."""
     workload = gpt(1, 8, 2, 16, 100)
-    outside = workload.prefix_stashed()[-1] - block_sum(workload, 1, "stashed_elements")
+    outside = stashed_elements(workload) - block_sum(workload, 1, "stashed_elements")
     assert 2 * outside == 5 * 16 * 8 + 4 * 16 * 100
 
 
