@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
+from hardware_profiles.gpu import DEFAULT_EFFICIENCIES
 from planners import Result, applicable_planners, make_plan
 from simulator import Problem
 from simulator.workloads.synthetic import uniform_chain
@@ -29,6 +31,42 @@ def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cl
         ("switch",),
         (tuple(range(len(devices))),),
         tuple(Link(node, "switch", 10e9, 5e-6) for node in nodes),
+    )
+
+
+def slower(problem: Problem, factor: float) -> Problem:
+    """The problem where everything takes `factor` times as long, launches, transfers, latencies and measured layers alike."""
+    efficiencies = {
+        kind: replace(one, saturation_seconds=one.saturation_seconds * factor)
+        for kind, one in DEFAULT_EFFICIENCIES.items()
+    }
+    devices = tuple(
+        replace(
+            device,
+            memory_bandwidth=device.memory_bandwidth / factor,
+            peak_flops={precision: rate / factor for precision, rate in device.peak_flops.items()},
+            call_overhead=device.call_overhead * factor,
+            step_overhead=device.step_overhead * factor,
+            efficiencies=efficiencies,
+        )
+        for device in problem.cluster.devices
+        if isinstance(device, GraphicsProcessor)
+    )
+    links = tuple(
+        replace(link, bandwidth=link.bandwidth / factor, latency=link.latency * factor)
+        for link in problem.cluster.links
+    )
+    layers = tuple(
+        replace(
+            layer,
+            measured=tuple((samples, forward * factor, back * factor) for samples, forward, back in layer.measured),
+        )
+        for layer in problem.workload.layers
+    )
+    return replace(
+        problem,
+        cluster=replace(problem.cluster, devices=devices, links=links),
+        workload=replace(problem.workload, layers=layers),
     )
 
 
