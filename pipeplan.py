@@ -19,7 +19,6 @@ from experiments import (
     make_problem as Problem,
     names as names,
     plan as plan,
-    read_any_profile as read_profile,
     simulate as simulate,
 )
 from hardware_profiles import load_cluster as load_cluster
@@ -28,8 +27,10 @@ from simulator import (
     InfeasiblePlanError as InfeasiblePlanError,
     Outcome as Outcome,
     Plan as Plan,
+    PlanFile as PlanFile,
     Schedule as Schedule,
     ScheduleReplay as ScheduleReplay,
     Stage as Stage,
+    read_any_profile as read_profile,
     workload_from_spec as load_workload,
 )

@@ -149,7 +149,7 @@ def _exit_code(error: ValueError) -> int:
     from experiments.output import InputError
     from hardware_profiles import ProfileError, UnknownProfileError
     from planners import PlannerFailedError
-    from simulator import InfeasiblePlanError, WorkloadFileError
+    from simulator import InfeasiblePlanError, PlanFileError, WorkloadFileError
 
     if isinstance(error, InfeasiblePlanError):
         return INFEASIBLE
@@ -157,7 +157,7 @@ def _exit_code(error: ValueError) -> int:
         return FAILURE
     if isinstance(error, UnknownProfileError):
         return USAGE
-    if isinstance(error, (InputError, ProfileError, WorkloadFileError)):
+    if isinstance(error, (InputError, PlanFileError, ProfileError, WorkloadFileError)):
         return BAD_FILE
     return USAGE
 

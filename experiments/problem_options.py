@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from experiments.argument_types import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from planners import Request
     from simulator import Problem, Workload
@@ -93,6 +93,7 @@ def read_problem(arguments: argparse.Namespace) -> Problem:
     """The problem that the arguments describe; raises what its parts raise, one line each."""
     from experiments.output import UsageError
     from experiments.questions import make_problem
+    from simulator import read_any_profile
 
     workload: Workload | str = _given(arguments.workload, DEFAULT_WORKLOAD)
     if arguments.profile is not None:
@@ -147,21 +148,6 @@ def add_profiled_minibatches(parser: argparse.ArgumentParser, profiles: Sequence
     )
 
 
-def read_any_profile(path: str, profiled_minibatch: int | None = None) -> Workload:
-    """A measured profile in either form, told apart by the suffix: `.json` is `pipeplan profile`'s, anything else PipeDream's.
-
-    profiled_minibatch: of PipeDream's form; UsageError with the other, which says its own
-    """
-    from experiments.output import UsageError
-    from simulator import read_measured_profile, read_profile
-
-    if not path.endswith(".json"):
-        return read_profile(path, profiled_minibatch=profiled_minibatch)
-    if profiled_minibatch is not None:
-        raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt; {path} says its own samples")
-    return read_measured_profile(path)
-
-
 def read_request(arguments: argparse.Namespace) -> Request:
     """What the user fixes of every plan."""
     from experiments.output import UsageError
@@ -178,26 +164,41 @@ def read_request(arguments: argparse.Namespace) -> Request:
     )
 
 
-def problem_options(arguments: argparse.Namespace, problem: Problem) -> dict[str, object]:
-    """The options that give this problem again, as a plan file keeps them; files by absolute path."""
+def options_of(problem: Problem) -> dict[str, object]:
+    """The options that describe a problem, by name, with what it says of each; of one made in Python without its sources."""
+    workload, cluster = problem.workload.source, problem.cluster.source
+    return {
+        "workload": workload and workload.name,
+        "profile": workload and workload.profile,
+        "profiled_minibatch": workload and workload.profiled_minibatch,
+        "sequence": workload and workload.sequence,
+        "cluster": cluster and cluster.name,
+        "devices": len(problem.cluster.devices),
+        "batch": problem.batch,
+        "recompute": problem.recompute,
+        "no_contention": not problem.contention,
+        **{name: getattr(problem, name) for name in CHOICES},
+    }
+
+
+def refuse_contradictions(
+    arguments: argparse.Namespace, path: str, own: dict[str, object], others: Container[str]
+) -> None:
+    """UsageError for an option that says something else than a plan file.
+
+    own: what the file says, by option; others: options that may say anything
+    """
     from pathlib import Path
 
-    def path(text: str | None) -> str | None:
-        return str(Path(text).resolve()) if text is not None and Path(text).is_file() else text
+    from experiments.output import UsageError
 
-    return {
-        "workload": path(arguments.workload),
-        "profile": path(arguments.profile),
-        "profiled_minibatch": arguments.profiled_minibatch,
-        "cluster": path(_given(arguments.cluster, DEFAULT_CLUSTER)),
-        "devices": arguments.devices,
-        "batch": problem.batch,
-        "sequence": arguments.sequence,
-        "precision": problem.precision,
-        "optimizer": problem.optimizer,
-        "recompute": problem.recompute,
-        "communication": problem.communication,
-        "no_contention": not problem.contention,
-        "weight_versions": problem.weight_versions,
-        "replica_updates": problem.replica_updates,
-    }
+    for name, value in vars(arguments).items():
+        if value in (None, False, []) or name in others:
+            continue
+        option = "--" + name.replace("_", "-")
+        if name not in own:
+            if value != 0:
+                raise UsageError(f"{option} is for a search; --plan {path} has made its plan already")
+        elif own[name] not in (value, str(Path(str(value)).resolve())):
+            said = option if value is True else f"{option} {value}"
+            raise UsageError(f"{said} contradicts --plan {path}, which says {own[name]}")

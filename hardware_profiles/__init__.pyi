@@ -7,7 +7,13 @@ from .accelerator import (
     Precision as Precision,
     Work as Work,
 )
-from .cluster import Channel as Channel, Cluster as Cluster, Level as Level, Link as Link
+from .cluster import (
+    Channel as Channel,
+    Cluster as Cluster,
+    ClusterSource as ClusterSource,
+    Level as Level,
+    Link as Link,
+)
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import GraphicsProcessor as GraphicsProcessor
 from .load import (
@@ -29,5 +35,6 @@ from .reading import (
     one_line as one_line,
     printable as printable,
     read_bytes as read_bytes,
+    remembering as remembering,
     shown as shown,
 )

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
 
 from hardware_profiles.accelerator import Accelerator
-from hardware_profiles.reading import brief
+from hardware_profiles.reading import brief, remembering
 
 if TYPE_CHECKING:
     import networkx
@@ -95,6 +97,15 @@ class CollectivePlan:
     occupancy: tuple[float, ...]
 
 
+class ClusterSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where a cluster comes from: a name, name:SERVERS or path as `load_cluster` takes it; how many devices are in use, if not
+    all of them.
+    """
+
+    name: str
+    devices: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Devices and the links between them.
@@ -103,6 +114,7 @@ class Cluster:
     nodes: name of each device's node in the graph; switches: names of the nodes that only pass on
     servers: device ids by server; links: cables
     allreduce: the rings that all-reduces run over, one of `AllReduce`
+    source: what gives it again; None for one that was made in Python, or changed there
 
     Raises ValueError for duplicate names, links to nodes that do not exist, devices in no or two servers,
     devices that cannot reach one another, and links that share a medium but disagree about it.
@@ -115,6 +127,7 @@ class Cluster:
     servers: tuple[tuple[int, ...], ...]
     links: tuple[Link, ...]
     allreduce: AllReduce = "fastest"
+    source: ClusterSource | None = field(init=False, default=None, repr=False, compare=False)
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     _hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -329,7 +342,7 @@ class Cluster:
             passive -= dead
             links = tuple(link for link in links if link.first not in dead and link.second not in dead)
         servers = (tuple(device for device in server if device < count) for server in self.servers)
-        return Cluster(
+        taken = Cluster(
             name=self.name,
             devices=self.devices[:count],
             nodes=self.nodes[:count],
@@ -338,6 +351,8 @@ class Cluster:
             links=links,
             allreduce=self.allreduce,
         )
+        source = self.source
+        return taken if source is None else remembering(taken, msgspec.structs.replace(source, devices=count))
 
     # ------------------------------------------------------------------------------------------------ checks
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hardware_profiles.accelerator import Accelerator
-from hardware_profiles.cluster import Cluster
+from hardware_profiles.cluster import Cluster, ClusterSource
 from hardware_profiles.files import (
     MOST_DEVICES,
     AcceleratorFile,
@@ -36,7 +36,7 @@ from hardware_profiles.files import (
 from hardware_profiles.gpu import GraphicsProcessor
 from hardware_profiles.plugins import plugged_in
 from hardware_profiles.ranges import doubts, impossible
-from hardware_profiles.reading import explained, one_line, read_bytes, shown, unknown
+from hardware_profiles.reading import explained, one_line, read_bytes, remembering, shown, unknown
 
 Built = TypeVar("Built")
 
@@ -74,6 +74,12 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     `dgx-a100:4`.
     """
     text, count = _split_count(os.fspath(name_or_path))
+    found = _find_cluster(text, count)
+    name = str(Path(text).resolve()) if _is_path(text) else text
+    return remembering(found, ClusterSource(name if count is None else f"{name}:{count}"))
+
+
+def _find_cluster(text: str, count: int | None) -> Cluster:
     if _is_path(text):
         return _read_cluster(Path(text), count)
     found = _find("cluster", text)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import errno
 import re
 from collections.abc import Iterable
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec.inspect
 
@@ -23,6 +24,16 @@ def read_bytes(path: Path | Traversable) -> bytes:
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES // 2**20} MiB, the most that is read")
     return content
+
+
+Value = TypeVar("Value")
+
+
+def remembering(value: Value, source: object) -> Value:
+    """A copy of a frozen value with a field `source` that says where it came from; one made anew of it has none."""
+    known = copy.copy(value)
+    object.__setattr__(known, "source", source)
+    return known
 
 
 def one_line(text: str) -> str:

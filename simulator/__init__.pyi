@@ -19,7 +19,12 @@ from .results.written_files import write_atomically as write_atomically
 from .results.gantt_plots import gantt as gantt, readable_window as readable_window
 from .engines.kernels import kernel as kernel
 from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
-from .workloads.layers import LAYER_KINDS as LAYER_KINDS, Layer as Layer, Workload as Workload
+from .workloads.layers import (
+    LAYER_KINDS as LAYER_KINDS,
+    Layer as Layer,
+    Workload as Workload,
+    WorkloadSource as WorkloadSource,
+)
 from .lowering.lower import lower as lower
 from .schedules.communications import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication
 from .results.memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory, memory_over_time as memory_over_time
@@ -36,6 +41,12 @@ from .plans.plan import (
     equal_microbatches as equal_microbatches,
     ranges as ranges,
     stages_from_cuts as stages_from_cuts,
+)
+from .plan_files import (
+    PlanFile as PlanFile,
+    PlanFileError as PlanFileError,
+    decisions as decisions,
+    is_plan_file as is_plan_file,
 )
 from .costs.plan_costs import BUCKET_BYTES as BUCKET_BYTES, MOST_BUCKETS as MOST_BUCKETS, PlanCosts as PlanCosts
 from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
@@ -110,6 +121,7 @@ from .workloads.pipedream_profile import ProfileFormatError as ProfileFormatErro
 from .workloads.registry import (
     WORKLOADS as WORKLOADS,
     load_workload as load_workload,
+    read_any_profile as read_any_profile,
     workload_from_spec as workload_from_spec,
     workload_names as workload_names,
 )

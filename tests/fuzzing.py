@@ -191,25 +191,21 @@ def fault(path: Path) -> str | None:
 # ---- readers --------------------------------------------------------------------------------------------------------
 
 PLAN = {
-    "format": "pipeplan-plan-1",
+    "format": "pipeplan-plan-2",
     "problem": {
-        "workload": "chain:4",
-        "profile": None,
-        "cluster": "pipedream-arxiv-b",
-        "devices": 2,
+        "workload": {"name": "chain:4", "sequence": None},
+        "cluster": {"name": "pipedream-arxiv-b", "devices": 2},
         "batch": 8,
-        "sequence": None,
         "precision": "fp32",
         "optimizer": "momentum",
         "recompute": False,
         "communication": "overlapped",
-        "no_contention": False,
+        "contention": True,
         "weight_versions": "stashing",
     },
     "plan": {
         "planner": "hand",
         "schedule": "gpipe",
-        "notation": "straight",
         "replication": "split",
         "microbatches": [4, 4],
         "stages": [{"layers": [0, 1], "devices": [0]}, {"layers": [2, 3], "devices": [1]}],

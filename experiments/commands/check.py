@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _summary(path: str, profiled_minibatch: int | None) -> str:
     from experiments.output import blamed_on
-    from experiments.problem_options import read_any_profile
+    from simulator import read_any_profile
 
     if path.endswith(".txt"):
         profile = read_any_profile(path, profiled_minibatch)
@@ -50,8 +50,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
             f"mini-batch {profile.minibatch}"
         )
     if path.endswith(".json"):
-        from experiments.plan_files import is_plan_file, read_plan
-        from simulator import is_measured_profile, load_measured_profile, read_config
+        from simulator import PlanFile, is_measured_profile, is_plan_file, load_measured_profile, read_config
 
         if is_measured_profile(path):
             measured = load_measured_profile(path)
@@ -62,7 +61,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
                 + ("" if measured.measurement.steady else " (too large)")
             )
         if is_plan_file(path):
-            found = read_plan(path)
+            found = PlanFile.read(path)
             plan, problem = found.plan, found.problem
             return (
                 f"ok: plan of {plan.planner} for {problem.workload.name} on {problem.cluster.name}: {plan.schedule}, "

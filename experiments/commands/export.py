@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from experiments.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
+from experiments.problem_options import (
+    add_problem_arguments,
+    add_search_arguments,
+    options_of,
+    read_problem,
+    read_request,
+    refuse_contradictions,
+)
 
 if TYPE_CHECKING:
-    from experiments.plan_files import ReadPlan
     from simulator import Plan, Problem, Schedule
 
 DEFAULT_PLANNER = "pipedream"
@@ -37,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from experiments.output import UsageError, output_file, say, to_json
+    from experiments.output import UsageError, output_file, say
     from simulator import write_atomically
 
     if arguments.format not in FORMATS:
@@ -45,11 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     path = None if arguments.out is None else output_file(arguments.out)
     problem, plan = _plan(arguments)
     if arguments.format == "plan":
-        from experiments.plan_files import FORMAT, plan_document
-        from experiments.problem_options import problem_options
+        from simulator import PlanFile
 
-        document = {"format": FORMAT, "problem": problem_options(arguments, problem), "plan": plan_document(plan)}
-        content = to_json(document) + "\n"
+        content = PlanFile(problem, plan).to_json()
     elif arguments.format == "chrome-trace":
         import json
 
@@ -108,37 +112,21 @@ def torch_csv(plan: Plan, schedule: Schedule) -> str:
 
 def _plan(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
     if arguments.plan is not None:
-        from experiments.plan_files import read_plan
+        from simulator import PlanFile
 
-        found = read_plan(arguments.plan)
-        _refuse_contradictions(arguments, found)
-        vars(arguments).update(found.options)
-        return found.problem, found.plan
+        found = PlanFile.read(arguments.plan)
+        plan = found.plan
+        own = {
+            **options_of(found.problem),
+            "planner": plan.planner,
+            "schedule": plan.schedule,
+            "microbatches": len(plan.microbatches),
+            "stages": len(plan.stages),
+        }
+        refuse_contradictions(arguments, arguments.plan, own, ("command", "version", "format", "plan", "out"))
+        return found.problem, plan
     from planners import make_plan
 
     problem = read_problem(arguments)
     name = arguments.planner or DEFAULT_PLANNER
     return problem, make_plan(name, problem, read_request(arguments), seed=arguments.seed).plan
-
-
-def _refuse_contradictions(arguments: argparse.Namespace, found: ReadPlan) -> None:
-    """UsageError for an option that says something else than the plan, or that only a search could heed."""
-    from experiments.output import UsageError
-
-    plan = found.plan
-    own = {
-        **found.options,
-        "planner": plan.planner,
-        "schedule": plan.schedule,
-        "microbatches": len(plan.microbatches),
-        "stages": len(plan.stages),
-    }
-    for name, value in vars(arguments).items():
-        if value in (None, False) or name in ("command", "version", "format", "plan", "out"):
-            continue
-        option = "--" + name.replace("_", "-")
-        if name not in own and value != 0:
-            raise UsageError(f"{option} is for a search; --plan {arguments.plan} has made its plan already")
-        if name in own and value != own[name]:
-            said = option if value is True else f"{option} {value}"
-            raise UsageError(f"{said} contradicts --plan {arguments.plan}, which says {own[name]}")

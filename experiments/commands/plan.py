@@ -10,8 +10,6 @@ from experiments.argument_types import count
 from experiments.problem_options import (
     add_problem_arguments,
     add_search_arguments,
-    problem_options,
-    read_any_profile,
     read_problem,
     read_request,
 )
@@ -56,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     from experiments.cli import INFEASIBLE, INTERRUPTED, OK
     from experiments.output import output_file, print_explained, print_json, progress
-    from experiments.plan_files import plan_document, write_plan
     from planners import make_plan
+    from simulator import PlanFile, decisions
 
     problem, request = read_problem(arguments), read_request(arguments)
     path = None if arguments.out is None else output_file(arguments.out)
@@ -74,11 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"warning: {outcome.warning}", file=sys.stderr)
     flushed = _flushed(outcome)
     if path is not None:
-        write_plan(path, result.plan, problem_options(arguments, problem))
+        PlanFile(problem, result.plan).write(path)
     if arguments.json:
         print_json(
             {
-                **plan_document(result.plan),
+                "forward_sizes": [],
+                "backward_sizes": [],
+                **decisions(result.plan),
+                "notation": result.plan.notation,
                 **result.record(),
                 "fill_seconds": outcome.fill_seconds,
                 "drain_seconds": outcome.drain_seconds,
@@ -135,6 +136,7 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], rule: str) ->
 def _run_partition(arguments: argparse.Namespace) -> int:
     from experiments.output import UsageError, print_json
     from planners import measured_table, notation, partition
+    from simulator import read_any_profile
 
     if arguments.profile is None:
         raise UsageError("--workers needs --profile FILE: the partition is made from measured seconds")

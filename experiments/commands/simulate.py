@@ -120,15 +120,14 @@ def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
 
 def _of_plan(arguments: argparse.Namespace) -> Outcome:
     from experiments.output import UsageError
-    from experiments.plan_files import read_plan
     from experiments.questions import simulate
-    from simulator import OpSeconds
+    from simulator import OpSeconds, PlanFile
 
     of_a_schedule = ("stages", "microbatches", "minibatches", *_OPTIONS, *OpSeconds.__slots__, "sizes", "communication")
     for name in of_a_schedule:
         if getattr(arguments, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} is of a schedule; --plan {arguments.plan} says its own")
-    found = read_plan(arguments.plan)
+    found = PlanFile.read(arguments.plan)
     return simulate(found.problem, found.plan, engine=arguments.engine, noise=arguments.noise, seed=arguments.seed)
 
 

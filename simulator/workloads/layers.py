@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -101,6 +102,27 @@ class TiedWeight:
     parameters: int
 
 
+class WorkloadSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where a workload comes from: what `workload_from_spec` or `read_any_profile` takes.
+
+    name: a registered name, chain:LAYERS, or a file; with the tokens of a sample, if they are not the workload's own
+    profile: file of a measured profile; with the samples of its mini-batch, if it does not tell them
+    """
+
+    name: str | None = None
+    profile: str | None = None
+    sequence: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    profiled_minibatch: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.profile is None):
+            raise ValueError("give one of name and profile")
+        if self.profile is not None and self.sequence is not None:
+            raise ValueError("sequence goes with name; a profile has its own")
+        if self.name is not None and self.profiled_minibatch is not None:
+            raise ValueError("profiled_minibatch goes with profile")
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A network as layers in topological order and the tensors that flow between them.
@@ -113,6 +135,7 @@ class Workload:
     bytes_per_element: bytes of one element of a measured profile (4 for fp32); None for an analytic workload,
         whose precision is the problem's choice
     measured_on: what the profile calls the device that it was measured on; "" where it does not say
+    source: what gives it again; None for one that was made in Python, or changed there
 
     Raises ValueError (one line) if a rule is broken.
     """
@@ -124,6 +147,7 @@ class Workload:
     minibatch: int = 1
     bytes_per_element: int | None = None
     measured_on: str = ""
+    source: WorkloadSource | None = field(init=False, default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {len(self)} layers, {self.parameters():,} parameters")
@@ -252,8 +276,8 @@ def _check_layer(where: str, layer: Layer) -> None:
     _check_count(f"{where}: tied_parameters", layer.tied_parameters, least=0)
     if layer.tied_parameters and not layer.tied_to:
         raise ValueError(f"{where}: tied_parameters go with tied_to, got {layer.tied_parameters} without")
-    for field in ("flop", "output_elements", "stashed_elements"):
-        _check_amount(f"{where}: {field}", getattr(layer, field))
+    for figure in ("flop", "output_elements", "stashed_elements"):
+        _check_amount(f"{where}: {figure}", getattr(layer, figure))
     before = 0.0
     for row in layer.measured:
         if len(row) != 3:

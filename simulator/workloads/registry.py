@@ -6,15 +6,17 @@ import difflib
 import inspect
 import os
 from collections.abc import Callable
+from pathlib import Path
 
-from hardware_profiles import plugged_in, shown
+from hardware_profiles import plugged_in, remembering, shown
 from simulator.workloads.alexnet import alexnet
 from simulator.workloads.bert import bert_base, bert_large
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.gpt import gpt2, gpt2_large, gpt2_medium, gpt2_xl, gpt3_175b, gpt_14
 from simulator.workloads.huggingface import read_config
-from simulator.workloads.layers import Workload
+from simulator.workloads.layers import Workload, WorkloadSource
 from simulator.workloads.llama import llama2_7b
+from simulator.workloads.measured_profile import read_measured_profile
 from simulator.workloads.pipedream_profile import read_profile
 from simulator.workloads.resnet import resnet50, resnet101
 from simulator.workloads.synthetic import uniform_chain
@@ -64,10 +66,10 @@ def load_workload(name: str, sequence: int | None = None) -> Workload:
     where the workload has none, and for a package's entry that is no workload.
     """
     if name in WORKLOADS:
-        return _called(name, WORKLOADS[name], sequence)
+        return remembering(_called(name, WORKLOADS[name], sequence), WorkloadSource(name, sequence=sequence))
     plugins = _plugins()
     if name in plugins:
-        return _called(name, plugins[name], sequence)
+        return remembering(_called(name, plugins[name], sequence), WorkloadSource(name, sequence=sequence))
     names = workload_names()
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
@@ -89,13 +91,36 @@ def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
         if not (layers.isascii() and layers.isdigit() and 0 < len(digits) <= 9 and int(digits) <= LONGEST_CHAIN):
             raise ValueError(f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {shown(spec)}")
         _refuse_sequence(spec, sequence)
-        return uniform_chain(int(digits))
+        return remembering(uniform_chain(int(digits)), WorkloadSource(spec))
     if spec.endswith(".txt"):
         _refuse_sequence(spec, sequence)
-        return read_profile(spec)
+        return read_any_profile(spec)
     if spec.endswith(".json") or "/" in spec or os.sep in spec:
-        return read_config(spec, sequence)
+        workload = read_config(spec, sequence)
+        return remembering(workload, WorkloadSource(str(Path(spec).resolve()), sequence=sequence))
     return load_workload(spec, sequence)
+
+
+def read_any_profile(path: str, profiled_minibatch: int | None = None) -> Workload:
+    """A measured profile in either form, told apart by the suffix: `.json` is `pipeplan profile`'s, anything else PipeDream's.
+
+    profiled_minibatch: of PipeDream's form; ValueError with the other, which says its own
+    """
+    if not path.endswith(".json"):
+        workload = read_profile(path, profiled_minibatch=profiled_minibatch)
+    elif profiled_minibatch is not None:
+        raise ValueError(f"profiled_minibatch goes with PipeDream's graph.txt; {path} says its own samples")
+    else:
+        workload = read_measured_profile(path)
+    profile = str(Path(path).resolve())
+    return remembering(workload, WorkloadSource(profile=profile, profiled_minibatch=profiled_minibatch))
+
+
+def workload_of(source: WorkloadSource) -> Workload:
+    """The workload that comes from there. ValueError as of `workload_from_spec` and `read_any_profile`."""
+    if source.name is not None:
+        return workload_from_spec(source.name, source.sequence)
+    return read_any_profile(source.profile or "", source.profiled_minibatch)
 
 
 def _plugins() -> dict[str, Callable[..., Workload]]:

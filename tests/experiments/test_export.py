@@ -59,8 +59,8 @@ def test_unequal_replicas_are_refused_and_equal_ones_say_how_torch_is_launched(
 ) -> None:
     """2-1 has no form in torch. 2-2 is two pipelines of two ranks with half of each micro-batch: a line on stderr says it."""
     plan = {
-        "format": "pipeplan-plan-1",
-        "problem": {"workload": "chain:4", "cluster": "pipedream-b", "devices": 4, "batch": 16},
+        "format": "pipeplan-plan-2",
+        "problem": {"workload": "chain:4", "cluster": {"name": "pipedream-b", "devices": 4}, "batch": 16},
         "plan": {"planner": "hand", "schedule": "gpipe", "replication": "split", "microbatches": [8, 8]},
     }
     path = tmp_path / "plan.json"

@@ -145,12 +145,12 @@ def test_profiled_minibatch_is_asked_for_and_taken(
     half = planned(capsys, "--planner", "data-parallel", *words, "--profiled-minibatch", "128")["iteration_seconds"]
     assert seconds == pytest.approx(2 * half, rel=0.05)
     assert main(["plan", "--planner", "pipedream", *words, *sized, "--out", str(out)]) == 0
-    assert json.loads(out.read_text(encoding="utf-8"))["problem"]["profiled_minibatch"] == 64
+    assert json.loads(out.read_text(encoding="utf-8"))["problem"]["workload"]["profiled_minibatch"] == 64
     capsys.readouterr()
     assert main(["export", "--plan", str(out), "--format", "text"]) == 0
     for refused in (["plan", "--planner", "uniform", *sized], ["check", str(out), *sized]):
         assert main(refused) == 2
-        assert "--profiled-minibatch goes with" in capsys.readouterr().err
+        assert "minibatch goes with" in capsys.readouterr().err
 
 
 def test_replica_updates_are_an_option_of_the_problem(capsys: pytest.CaptureFixture[str]) -> None:

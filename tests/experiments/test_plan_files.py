@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from experiments.cli import main
-from experiments.output import InputError
-from experiments.plan_files import ProblemTable, plan_document, read_plan, write_plan
-from experiments.problem_options import add_problem_arguments
-from simulator import simulate
+from experiments.problem_options import add_problem_arguments, options_of
+from experiments.questions import make_problem
+from simulator import Plan, PlanFile, PlanFileError, Problem, Stage, read_any_profile, simulate
+from simulator.plan_files import PlanTable, ProblemTable, StageTable
+from tests.fuzzing import GRAPH, PROFILED
 
 DOCUMENT: dict[str, Any] = {
-    "format": "pipeplan-plan-1",
+    "format": "pipeplan-plan-2",
     "problem": {
         "workload": "chain:4",
-        "profile": None,
-        "cluster": "pipedream-arxiv-b",
-        "devices": 2,
+        "cluster": {"name": "pipedream-arxiv-b", "devices": 2},
         "batch": 8,
-        "sequence": None,
         "precision": "fp32",
         "optimizer": "momentum",
         "recompute": False,
         "communication": "overlapped",
-        "no_contention": False,
+        "contention": True,
         "weight_versions": "stashing",
         "replica_updates": "overlapped",
     },
     "plan": {
         "planner": "hand",
         "schedule": "gpipe",
-        "notation": "straight",
         "replication": "split",
         "microbatches": [4, 4],
         "stages": [{"layers": [0, 1], "devices": [0]}, {"layers": [2, 3], "devices": [1]}],
@@ -81,21 +80,30 @@ CASES = [
     ],
     *[("plan.order", value) for value in ("0F0 0B0", [5], ["0F0 0X0"], ["(0F0 0B0)*999999999"], ["0F0 0B0"])],
     *[("plan.recompute", value) for value in (True, ["no"], [True], [1, 0])],
-    *[("problem.no_contention", value) for value in ("false", 0, None)],
+    *[("problem.contention", value) for value in ("false", 0, None)],
     *[("problem.recompute", value) for value in ("no", 1)],
     *[("problem.batch", value) for value in ("8", [8], 0, -8, 8.0, 10**30, 9)],
-    *[("problem.devices", value) for value in ("4", 4.0, 0, 99)],
+    *[("problem.cluster.devices", value) for value in ("4", 4.0, 0, 99)],
+    *[("problem.cluster.name", value) for value in (5, None, "", "no-such")],
+    *[("problem.cluster", value) for value in ({}, [], {"devices": 2}, {"name": "pipedream-a", "count": 2})],
     *[("problem.cluster", value) for value in (5, None, "", "no-such", "/dev/null", "a\u0000b", "x\u001b[31m")],
     *[("problem.workload", value) for value in (5, "no-such", "chain:9", "chain:999999999999", "/")],
-    *[("problem.profile", value) for value in (5, "graph.txt")],
+    *[("problem.workload", {"profile": value}) for value in (5, None, "graph.txt", "graph.json", "/")],
+    *[("problem.workload", value) for value in ({}, [], {"name": "chain:4", "profile": "graph.txt"}, {"sequence": 8})],
+    *[("problem.workload", {"name": "gpt2", "sequence": value}) for value in ("8", 0, 8.5, 2**40)],
+    ("problem.workload", {"name": "chain:4", "sequence": 4}),
+    ("problem.workload", {"name": "chain:4", "profiled_minibatch": 4}),
+    ("problem.workload", {"profile": "graph.json", "profiled_minibatch": 4}),
     *[("problem.precision", value) for value in ("fp7", 32)],
     *[("problem.optimizer", value) for value in ("magic", [])],
     *[("problem.communication", value) for value in ("pigeon", {})],
     ("problem.weight_versions", "none"),
     ("problem.replica_updates", "whenever"),
-    ("problem.sequence", 4),
-    *[(f"problem.{key}", "x") for key in ("out", "format", "command", "planner", "seed", "x" * 1000, "\u001b[31m")],
-    *[(f"plan.{key}", 1) for key in ("out", "seconds")],
+    *[
+        (f"problem.{key}", "x")
+        for key in ("out", "devices", "no_contention", "format", "command", "planner", "seed", "x" * 1000, "\u001b[31m")
+    ],
+    *[(f"plan.{key}", 1) for key in ("out", "seconds", "notation")],
     *[("plan.schedule", value) for value in ("no-such", 1)],
     *[("plan.planner", value) for value in (1, None)],
     *[("plan.stages", value) for value in ([], {}, 3, [[0], [1]], [{"layers": [0, 1, 2, 3]}])],
@@ -103,7 +111,7 @@ CASES = [
     *[("plan.stages.0.devices", value) for value in ([1], [], [7], [0, 0], None)],
     *[("plan.forward_sizes", value) for value in ([[4, 4]], [[4, 4], [4, 3]], [4, 4], "x")],
     ("plan.backward_sizes", [[4, 4], [4, 4]]),
-    *[("format", value) for value in ("pipeplan-plan-2", 1, None)],
+    *[("format", value) for value in ("pipeplan-plan-1", 1, None)],
     ("extra", 1),
 ]
 
@@ -133,14 +141,14 @@ def test_a_wrong_value_is_one_line(
         ("{}", "$.format: is missing"),
         ("null", "a table"),
         ("[1", "a table"),
-        ('{"format": "pipeplan-plan-1", "problem": {', "not JSON"),
+        ('{"format": "pipeplan-plan-2", "problem": {', "not JSON"),
         (without("problem.batch"), "$.problem.batch: is missing"),
         (without("plan.stages"), "$.plan.stages: is missing"),
         ("[" * 100_000, "a table"),
-        ('{"format": "pipeplan-plan-1", "plan": ' + "[" * 100_000, "$.plan: expected a table"),
+        ('{"format": "pipeplan-plan-2", "plan": ' + "[" * 100_000, "$.plan: expected a table"),
         (
-            '{"format": "pipeplan-plan-1", "problem": {"cluster": ' + '{"a":' * 100_000,
-            "$.problem.cluster: expected `str`",
+            '{"format": "pipeplan-plan-2", "problem": {"cluster": ' + '{"a":' * 100_000,
+            "$.problem.cluster.a: unknown key",
         ),
         (changed("problem.batch", 8).replace("8", "9" * 5000, 1), "$.problem.batch: Integer value out of range"),
         (changed("problem.batch", 8) + " " * (16 * 2**20), "larger than 16 MiB"),
@@ -162,7 +170,7 @@ def test_what_is_no_plan_file_is_one_line(
 def test_a_plan_file_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The document above is right: its ops, what `check` says of it, and optional keys left out."""
     path = tmp_path / "plan.json"
-    for text in (json.dumps(DOCUMENT), without("plan.notation"), without("problem.no_contention")):
+    for text in (json.dumps(DOCUMENT), without("problem.contention"), without("problem.precision")):
         path.write_text(text, encoding="utf-8")
         code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path))
         assert (code, out, err) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n", "")
@@ -176,19 +184,81 @@ def test_a_plan_of_its_own_order_is_written_and_read_again(tmp_path: Path) -> No
     """The order, also as a pattern, and what each stage keeps; a plan without them has neither key."""
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(DOCUMENT))
-    given = read_plan(str(path))
-    assert not {"order", "recompute"} & set(plan_document(given.plan))
+    given = PlanFile.read(path)
+    assert not {"order", "recompute"} & set(json.loads(given.to_json())["plan"])
     own = replace(given.plan, order=("(0F0)*2 (0B0)*2", "1F0 1B0 1F1 1B1"), recompute=(True, False))
-    write_plan(path, own, given.options)
-    assert read_plan(str(path)).plan == own
+    PlanFile(given.problem, own).write(path)
+    assert PlanFile.read(path) == PlanFile(given.problem, own)
     assert simulate(given.problem, own).iteration_seconds > simulate(given.problem, given.plan).iteration_seconds
 
 
-def test_a_plan_file_keeps_every_option_of_a_problem() -> None:
-    """The keys of `problem` are the options that describe one, so that none is lost between `plan` and `export`."""
+@pytest.mark.parametrize(("table", "value"), [(ProblemTable, Problem), (PlanTable, Plan), (StageTable, Stage)])
+def test_the_keys_are_the_fields(table: type[msgspec.Struct], value: Any) -> None:
+    """A document has every field of problem, plan and stage by its name; what it leaves out has the field's own default."""
+    keys = {one.name: one.default for one in msgspec.structs.fields(table)}
+    own = {one.name: one.default for one in dataclasses.fields(value)}
+    assert set(keys) == set(own)
+    for name, default in keys.items():
+        assert default in (own[name], msgspec.NODEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("workload", "cluster", "more"),
+    [
+        ("vgg16", "pipedream-b", {}),
+        ("chain:0012", "dgx-a100:2", {"devices": 3}),
+        ("gpt2", "own.toml", {"sequence": 128}),
+        ("config.json", "own.toml:3", {}),
+        ("graph.txt", "own.toml:3", {"devices": 2}),
+        ("graph", "pipedream-c", {"profiled_minibatch": 2}),
+        ("profile.json", "pipedream-c", {"profiled_minibatch": None}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:workload .* was measured", "ignore:precision fp16 is ignored")
+def test_a_document_is_the_same_when_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str, cluster: str, more: dict[str, Any]
+) -> None:
+    """Whatever workload and cluster come from: problem, plan and text are the same to the bit, and from any folder."""
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 8, "vocab_size": 9}
+    servers = '[[servers]]\ncount = 2\naccelerator = "h100"\n[network]\nbandwidth_gbps = 10\nlatency_us = 5\n'
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(config))
+    Path("profile.json").write_text(json.dumps(PROFILED))
+    Path("graph.txt").write_bytes(GRAPH)
+    Path("graph").write_bytes(GRAPH)
+    Path("own.toml").write_text(f'name = "own"\n{servers}')
+    read = read_any_profile(workload, more.pop("profiled_minibatch")) if "profiled_minibatch" in more else workload
+    problem = make_problem(read, cluster, 4, precision="fp16", optimizer="adam", contention=False, **more)
+    stage = Stage(tuple(range(len(problem.workload))), (0,))
+    given = PlanFile(problem, Plan("hand", "1f1b", (stage,), (3, 1), recompute=(True,)))
+    text = given.to_json()
+    monkeypatch.chdir("/")
+    again = PlanFile.from_json(text)
+    assert again == given
+    assert again.to_json() == text
+
+
+def test_what_was_made_in_python_has_no_document() -> None:
+    """A file names a workload and a cluster: what was changed after loading is refused, and is not taken for what was loaded."""
+    problem = make_problem("chain:4", "pipedream-a", 8, devices=2)
+    plan = Plan("hand", "gpipe", (Stage((0, 1, 2, 3), (0,)),), (8,))
+    cluster = problem.cluster
+    for changed_problem, named in (
+        (
+            replace(problem, workload=replace(problem.workload, minibatch=3)),
+            "workload 'chain-4' was made or changed in Python",
+        ),
+        (replace(problem, cluster=replace(cluster, allreduce="flat-ring")), f"cluster {cluster.name!r} was made"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            PlanFile(changed_problem, plan).to_json()
+
+
+def test_a_plan_file_says_every_option_of_a_problem() -> None:
+    """Every option that describes a problem is compared with the file."""
     parser = argparse.ArgumentParser()
     add_problem_arguments(parser)
-    assert set(ProblemTable.__struct_fields__) == set(vars(parser.parse_args([])))
+    assert set(options_of(make_problem("chain:4", "pipedream-a"))) == set(vars(parser.parse_args([])))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +316,7 @@ def test_options_that_say_the_same_as_the_plan_are_taken(capsys: pytest.CaptureF
             "$.plan.stages[0].device = 1: unknown key (did you mean devices?); choose from layers, devices",
         ),
         ("plan.seconds", "choose from planner, schedule, replication, microbatches, stages"),
-        ("problem.precission", "(did you mean precision?); choose from cluster, batch, workload"),
+        ("problem.precission", "(did you mean precision?); choose from workload, cluster, batch"),
         ("plan.replication", "$.plan.replication = 1: expected `str`, got `int`"),
         ("problem.precision", "$.problem.precision = 1: expected `str`, got `int`"),
     ],
@@ -258,6 +328,6 @@ def test_an_unknown_key_names_those_of_its_table(
     file = tmp_path / "p.json"
     file.write_text(changed(path, 1), encoding="utf-8")
     assert run(capsys, "check", str(file))[0] == 4
-    with pytest.raises(InputError) as caught:
-        read_plan(str(file))
+    with pytest.raises(PlanFileError) as caught:
+        PlanFile.read(file)
     assert said in str(caught.value)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.plan_files import read_plan
-from simulator import Plan, Problem, simulate
+from simulator import Plan, PlanFile, Problem, simulate
 
 SECONDS = ("--forward", "1", "--backward", "2")
 
@@ -133,7 +132,7 @@ def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.Capture
 
 def plan_and_problem(path: str) -> tuple[Problem, Plan]:
     """What a plan file says."""
-    found = read_plan(path)
+    found = PlanFile.read(path)
     return found.problem, found.plan
 
 

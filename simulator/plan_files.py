@@ -1,0 +1,213 @@
+"""Plan files: a plan and the problem that it answers as one JSON document, which a person can read and edit.
+
+    {
+      "format": "pipeplan-plan-2",
+      "problem": {"workload": "vgg16", "cluster": "pipedream-b", "batch": 64},
+      "plan": {
+        "planner": "hand", "schedule": "1f1b", "replication": "split", "microbatches": [32, 32],
+        "stages": [{"layers": [0, 1], "devices": [0]}, …]
+      }
+    }
+
+The keys are the fields of `Problem`, `Plan` and `Stage`; what a problem leaves out has its default, what a plan leaves out is
+empty. A workload and a cluster are named as loaders take them, or are a table of `WorkloadSource`, `ClusterSource`.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from hardware_profiles import ClusterSource, Precision, explained, load_cluster, read_bytes
+from simulator.costs.plan_costs import PlanCosts
+from simulator.plans.plan import DEFAULT_PRECISION, Plan, Problem, Replication, Stage
+from simulator.results.written_files import write_atomically
+from simulator.schedules.communications import Communication
+from simulator.simulation import plan_structure
+from simulator.workloads.layers import WorkloadSource
+from simulator.workloads.registry import workload_of
+
+FORMAT = "pipeplan-plan-2"
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+Index = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+
+Source = TypeVar("Source", WorkloadSource, ClusterSource)
+Made = TypeVar("Made")
+
+
+class PlanFileError(ValueError):
+    """A plan file that cannot be read: one line with file, path of the key, value, rule and choices."""
+
+
+class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A JSON object that refuses keys it does not know."""
+
+
+class ProblemTable(Table, frozen=True, kw_only=True):
+    """`problem`: the fields of `Problem`."""
+
+    workload: str | WorkloadSource
+    cluster: str | ClusterSource
+    batch: Count
+    precision: Precision = DEFAULT_PRECISION
+    optimizer: str = "momentum"
+    recompute: bool = False
+    communication: Communication = "overlapped"
+    contention: bool = True
+    weight_versions: str = "stashing"
+    replica_updates: str = "overlapped"
+
+
+class StageTable(Table, frozen=True, kw_only=True):
+    """One of `plan.stages`: indices of the workload's layers, and ids of the cluster's devices."""
+
+    layers: tuple[Index, ...]
+    devices: tuple[Index, ...]
+
+
+class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
+    """`plan`: the fields of `Plan`."""
+
+    planner: str
+    schedule: str
+    replication: Replication
+    microbatches: tuple[Count, ...]
+    stages: tuple[StageTable, ...]
+    forward_sizes: tuple[tuple[Count, ...], ...] = ()
+    backward_sizes: tuple[tuple[Count, ...], ...] = ()
+    order: tuple[str, ...] = ()
+    recompute: tuple[bool, ...] = ()
+
+
+class Document(Table, frozen=True, kw_only=True):
+    """A plan file."""
+
+    format: Literal["pipeplan-plan-2"]
+    problem: ProblemTable
+    plan: PlanTable
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan and the problem that it answers."""
+
+    problem: Problem
+    plan: Plan
+
+    def to_json(self) -> str:
+        """The document; the same pair, and the same text, when it is read again.
+
+        ValueError for a workload or a cluster that was made in Python: a file can only name it.
+        """
+        problem = _fields_of(self.problem)
+        for name in ("workload", "cluster"):
+            problem[name] = _named(name, problem[name])
+        document = Document(format="pipeplan-plan-2", problem=ProblemTable(**problem), plan=_plan_table(self.plan))
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+        return re.sub(r"\[\n[\w\s,]*\]", _on_one_line, text) + "\n"
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write the document to a file, whole or not at all."""
+        write_atomically(Path(path), self.to_json())
+
+    @staticmethod
+    def from_json(text: str | bytes, source: str = "plan") -> PlanFile:
+        """Read a document, and see that its plan runs on its problem.
+
+        source: what messages call the document
+        Raises PlanFileError, and warns of options that have no effect.
+        """
+        document = _decoded(text, source)
+        given = msgspec.structs.asdict(document.problem)
+        for name, kind, make in (("workload", WorkloadSource, workload_of), ("cluster", ClusterSource, _cluster_of)):
+            one = given[name]
+            given[name] = _blamed(f"{source}: $.problem.{name}", make, kind(one) if isinstance(one, str) else one)
+        problem = _blamed(f"{source}: $.problem", Problem, **given)
+        for line in problem.doubts():
+            warnings.warn(line, stacklevel=2)
+        decided = msgspec.structs.asdict(document.plan)
+        decided["stages"] = tuple(Stage(one.layers, one.devices) for one in document.plan.stages)
+        plan = Plan(**decided)
+        _blamed(f"{source}: $.plan", plan_structure, PlanCosts(problem, plan))
+        return PlanFile(problem, plan)
+
+    @staticmethod
+    def read(path: str | PathLike[str]) -> PlanFile:
+        """Read what `write` wrote, or a person. Raises PlanFileError and warns as `from_json`."""
+        try:
+            content = read_bytes(Path(path))
+        except OSError as error:
+            raise PlanFileError(f"{path}: {error.strerror or error}") from None
+        return PlanFile.from_json(content, str(path))
+
+
+def decisions(plan: Plan) -> dict[str, Any]:
+    """The plan as a document has it, as plain JSON values."""
+    found: dict[str, Any] = msgspec.to_builtins(_plan_table(plan))
+    return found
+
+
+def is_plan_file(path: str | PathLike[str]) -> bool:
+    """Whether a file says that it is a plan file; False for a file that cannot be read."""
+    try:
+        return b'"pipeplan-plan-' in read_bytes(Path(path))
+    except OSError:
+        return False
+
+
+def _on_one_line(numbers: re.Match[str]) -> str:
+    return "[" + re.sub(r"\s+", " ", numbers[0][1:-1].strip()) + "]"
+
+
+def _fields_of(value: Problem | Plan) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _plan_table(plan: Plan) -> PlanTable:
+    stages = tuple(StageTable(layers=one.layers, devices=one.devices) for one in plan.stages)
+    return PlanTable(**{**_fields_of(plan), "stages": stages})
+
+
+def _named(what: str, value: Any) -> Any:
+    """What a document says in place of a workload or a cluster: its name, or where it comes from."""
+    source = value.source
+    if source is None:
+        raise ValueError(
+            f"{what} {value.name!r} was made or changed in Python: a plan file names one that can be loaded again"
+        )
+    return source.name if source == type(source)(source.name or "") else source
+
+
+def _cluster_of(source: ClusterSource) -> Any:
+    cluster = load_cluster(source.name)
+    return cluster if source.devices is None else cluster.take(source.devices)
+
+
+def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) -> Made:
+    """What is made of what a document says; a ValueError of it becomes the document's."""
+    try:
+        return make(*given, **named)
+    except ValueError as error:
+        raise PlanFileError(f"{where}: {error}") from None
+
+
+def _decoded(text: str | bytes, source: str) -> Document:
+    try:
+        return msgspec.json.decode(text, type=Document)
+    except msgspec.ValidationError as error:
+        try:
+            values = msgspec.json.decode(text)
+        except (RecursionError, UnicodeDecodeError, msgspec.DecodeError):  # no value to show
+            values = None
+        hint = " (pipeplan plan --out writes plan files)" if "format" in str(error) else ""
+        raise PlanFileError(f"{source}: {explained(str(error), values, Document)}{hint}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanFileError(f"{source}: is not JSON: {error}") from None
