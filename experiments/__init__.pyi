@@ -1,7 +1,7 @@
 """Public names, each in its module; loaded when they are first used."""
 
-from .comparison import Answer as Answer, Comparison as Comparison, compare_planners as compare_planners
-from .questions import (
+from .compare.comparison import Answer as Answer, Comparison as Comparison, compare_planners as compare_planners
+from .compare.questions import (
     compare as compare,
     make_problem as make_problem,
     names as names,

@@ -14,15 +14,16 @@ else that an evaluation takes (cuts, durations, memory), and `batched_nanosecond
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from experiments.cli import OK
-from experiments.output import print_json, print_table, progress
 from experiments.studies import add_shared, run_study
+from experiments.terminal.exits import OK
+from experiments.terminal.output import print_json, print_table, progress
 from experiments.unequal_cases import EVALUATORS
 from hardware_profiles import load_cluster
 from planners.unequal import powers_of_two, random_problem
@@ -177,10 +178,5 @@ def plans_of(problem: Problem, stages: int, microbatches: int) -> list[Plan]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m experiments.evaluator_speed`; returns the exit code."""
-    return run_study("evaluator-speed", arguments)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run_study("evaluator-speed"))

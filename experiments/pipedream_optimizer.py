@@ -28,8 +28,8 @@ from statistics import median
 
 import numpy as np
 
-from experiments.output import InputError, print_json
 from experiments.studies import add_shared, run_study
+from experiments.terminal.output import InputError, print_json
 from planners import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -358,10 +358,5 @@ def run(options: argparse.Namespace) -> int:
     return 1 if result["failed"] else 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m experiments.pipedream_optimizer`; returns the exit code."""
-    return run_study("pipedream-optimizer", arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_study("pipedream-optimizer"))

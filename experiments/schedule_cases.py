@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli import OK
-from experiments.output import InputError, print_json, print_table, progress
 from experiments.studies import add_shared, run_study
+from experiments.terminal.exits import OK
+from experiments.terminal.output import InputError, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from simulator import Timeline
@@ -190,10 +189,5 @@ def relative_error(value: float, expected: float) -> float:
     return abs(value - expected) / (abs(expected) or 1.0)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m experiments.schedule_cases`; returns the exit code."""
-    return run_study("schedule-cases", arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_study("schedule-cases"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from experiments.cli import Parser, guarded
+from experiments.terminal.exits import Parser, guarded
 from hardware_profiles import plugged_in
 
 ENTRY_POINT_GROUP = "pipeplan.studies"
@@ -46,7 +46,10 @@ STUDIES: dict[str, Study] = {
         "experiments.schedule_cases", "Do both engines give the times that an independent replay found?", 0.1
     ),
     "replay-speed": Study(
-        "experiments.replay_speed", "How fast are the engines, and how do they grow?", 0.4, figures=("growth",)
+        "experiments.replay_speed.__main__",
+        "How fast are the engines, and how do they grow?",
+        0.4,
+        figures=("growth",),
     ),
     "evaluator-speed": Study(
         "experiments.evaluator_speed",
@@ -54,7 +57,7 @@ STUDIES: dict[str, Study] = {
         0.3,
     ),
     "cost-model": Study(
-        "experiments.cost_model",
+        "experiments.cost_model.__main__",
         "How well does the GPU model predict measured V100 profiles?",
         0.1,
         figures=("cost_model",),
@@ -65,20 +68,20 @@ STUDIES: dict[str, Study] = {
         0.1,
     ),
     "pipedream-tables": Study(
-        "experiments.pipedream_tables",
+        "experiments.pipedream_tables.__main__",
         "What of PipeDream's two result tables can be reproduced?",
         0.3,
         figures=("pipedream_tables",),
     ),
     "pipedream-growth": Study(
-        "experiments.pipedream_growth",
+        "experiments.pipedream_growth.__main__",
         "How does the partitioner grow with states, workers and levels?",
         0.3,
         0.1,
         figures=("pipedream_growth",),
     ),
     "bapipe-explore": Study(
-        "experiments.bapipe_explore",
+        "experiments.bapipe_explore.__main__",
         "Does BaPipe's explorer beat data parallelism, GPipe and PipeDream, where, and by how much?",
         7,
         0.2,
@@ -91,14 +94,14 @@ STUDIES: dict[str, Study] = {
         "experiments.unequal_speed", "How fast is each evaluator of unequal sizes, and how far from the limit?", 0.4
     ),
     "umpipe": Study(
-        "experiments.umpipe",
+        "experiments.umpipe.__main__",
         "What do unequal micro-batches gain, over which baseline, by which search?",
         3.5,
         0.2,
         figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
     ),
     "xpipe": Study(
-        "experiments.xpipe",
+        "experiments.xpipe.__main__",
         "Which claims of XPipe hold: throughput, memory, accuracy?",
         10,
         0.3,
@@ -137,7 +140,11 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
         raise ValueError(f"study {name!r} is unknown; choices: {', '.join(sorted(known))}")
     study = known[name]
     module = import_module(study.module)
-    parser = Parser(prog=prog or f"python -m {study.module}", description=study.question, epilog=study.epilog)
+    parser = Parser(
+        prog=prog or f"python -m {study.module.removesuffix('.__main__')}",
+        description=study.question,
+        epilog=study.epilog,
+    )
     module.add_arguments(parser)
     arguments = parser.parse_args(words)
     return guarded(parser.prog, lambda: int(module.run(arguments)))

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.argument_types import count
-from experiments.cli import INTERRUPTED, OK
-from experiments.method_throughput import (
+from experiments.studies import add_shared, run_study
+from experiments.terminal.argument_types import count
+from experiments.terminal.exits import INTERRUPTED, OK
+from experiments.terminal.output import UsageError, output_folder, print_json, print_table, progress, to_json
+from experiments.training.clocks import ClusterClock, method_order
+from experiments.training.method_throughput import (
     BATCH,
     CLUSTER,
     DEVICES,
@@ -33,10 +35,7 @@ from experiments.method_throughput import (
     cluster_problem,
     data_parallel_plan,
 )
-from experiments.output import UsageError, output_folder, print_json, print_table, progress, to_json
-from experiments.studies import add_shared, run_study
-from experiments.training_clocks import ClusterClock, method_order
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid
+from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with, train_grid
 from simulator import LayerCosts, Plan, equal_microbatches, save, simulate, write_atomically
 from simulator.training import DATA_SETS, minibatches_per_epoch
 
@@ -52,21 +51,21 @@ WARMUP = 110
 DATA_PARALLEL = "data parallel"
 
 CASES = (
-    Case(DATA_PARALLEL, "synchronous", 1),
-    Case("GPipe T=4", "synchronous", 4, flushed="gpipe"),
-    Case("GPipe T=8", "synchronous", 8, flushed="gpipe"),
-    Case("1F1B T=8", "synchronous", 8, flushed="1f1b"),
-    Case("PipeDream T=1", "pipedream", 1),
-    Case("2BW T=8", "2bw", 8),
-    Case("SpecTrain v2 T=1", "spectrain-v2", 1),
-    Case("PipeOptim T=1", "pipeoptim", 1),
-    Case("PipeOptim T=4", "pipeoptim", 4),
-    Case("PipeMare T=1", "pipemare", 1),
-    Case("PipeMare T=4, warm-up", "pipemare", 4, rule_with("pipemare", warmup_updates=WARMUP), warmup=WARMUP),
-    Case("XPipe T=1", "xpipe", 1),
-    Case("XPipe T=2", "xpipe", 2),
-    Case("XPipe T=4", "xpipe", 4),
-    Case("XPipe T=8", "xpipe", 8),
+    MethodCase(DATA_PARALLEL, "synchronous", 1),
+    MethodCase("GPipe T=4", "synchronous", 4, flushed="gpipe"),
+    MethodCase("GPipe T=8", "synchronous", 8, flushed="gpipe"),
+    MethodCase("1F1B T=8", "synchronous", 8, flushed="1f1b"),
+    MethodCase("PipeDream T=1", "pipedream", 1),
+    MethodCase("2BW T=8", "2bw", 8),
+    MethodCase("SpecTrain v2 T=1", "spectrain-v2", 1),
+    MethodCase("PipeOptim T=1", "pipeoptim", 1),
+    MethodCase("PipeOptim T=4", "pipeoptim", 4),
+    MethodCase("PipeMare T=1", "pipemare", 1),
+    MethodCase("PipeMare T=4, warm-up", "pipemare", 4, rule_with("pipemare", warmup_updates=WARMUP), warmup=WARMUP),
+    MethodCase("XPipe T=1", "xpipe", 1),
+    MethodCase("XPipe T=2", "xpipe", 2),
+    MethodCase("XPipe T=4", "xpipe", 4),
+    MethodCase("XPipe T=8", "xpipe", 8),
 )  # fmt: skip
 
 
@@ -125,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         },
     }  # fmt: skip
     if folder is not None:
-        from experiments.training_plots import target_figure, time_figure
+        from experiments.training.training_plots import target_figure, time_figure
 
         clock = f"{arguments.workload} on {DEVICES} devices of {arguments.cluster}, mini-batch {BATCH}"
         clock += ", INTERRUPTED" if interrupted else ""
@@ -152,7 +151,7 @@ class MachineClock:
             raise UsageError(f"--workload {workload}: {len(self.stages)} stages, {DEVICES} are needed")
         self.clock = ClusterClock(self.problem, self.stages, LayerCosts(self.problem))
 
-    def update_seconds(self, case: Case, setting: Setting, minibatches: int) -> NDArray[np.float64]:
+    def update_seconds(self, case: MethodCase, setting: Setting, minibatches: int) -> NDArray[np.float64]:
         """When each update was done, float64 [minibatches]."""
         if case.label == DATA_PARALLEL:
             seconds = simulate(self.problem, data_parallel_plan(self.problem)).iteration_seconds
@@ -168,7 +167,7 @@ class MachineClock:
         )
         return np.maximum.accumulate(found.order.update_seconds)
 
-    def memory(self, case: Case) -> dict[str, Any]:
+    def memory(self, case: MethodCase) -> dict[str, Any]:
         """Peak bytes of the fullest device, and whether it fits; of the asynchronous part where there is a warm-up."""
         plan = data_parallel_plan(self.problem)
         if case.label != DATA_PARALLEL:
@@ -249,10 +248,5 @@ def _figure(value: float | None, digits: int) -> str:
     return "-" if value is None or not np.isfinite(value) else f"{value:.{digits}f}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m experiments.time_to_accuracy`; returns the exit code."""
-    return run_study("time-to-accuracy", arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_study("time-to-accuracy"))

@@ -12,13 +12,13 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.output import UsageError, progress
 from experiments.studies import add_shared, run_study
+from experiments.terminal.output import UsageError, progress
 from planners.unequal import (
     EVALUATORS as POPULATION_EVALUATORS,
 )
@@ -178,10 +178,5 @@ def exact_mismatch(rng: np.random.Generator, number: int) -> int:
     return int(plan.makespan_seconds != best or not plan.proven_optimal or plan.lower_bound_seconds != best)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m experiments.unequal_cases`; returns the exit code."""
-    return run_study("unequal-cases", arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_study("unequal-cases"))

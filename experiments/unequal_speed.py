@@ -17,15 +17,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.output import UsageError, progress
 from experiments.studies import add_shared, run_study
+from experiments.terminal.output import UsageError, progress
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from planners.unequal import UnequalProblem, exact_sizes, powers_of_two, random_problem
 from simulator import kernel
@@ -35,7 +35,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PipelineSize:
     """An instance shape: stages, samples, and whether all sizes or powers of two are candidates."""
 
     stages: int
@@ -48,7 +48,14 @@ class Shape:
         return f"K={self.stages} B={self.samples} {'all sizes' if self.every_size else 'powers of two'}"
 
 
-SHAPES = (Shape(8, 64), Shape(8, 64, True), Shape(8, 256), Shape(8, 1024), Shape(16, 256), Shape(32, 512))
+SHAPES = (
+    PipelineSize(8, 64),
+    PipelineSize(8, 64, True),
+    PipelineSize(8, 256),
+    PipelineSize(8, 1024),
+    PipelineSize(16, 256),
+    PipelineSize(32, 512),
+)
 POPULATION = 200
 TILES = 32
 
@@ -79,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(shape: Shape, family: str, seed: int, seconds: float, core: dict[str, float]) -> dict[str, Any]:
+def measure(shape: PipelineSize, family: str, seed: int, seconds: float, core: dict[str, float]) -> dict[str, Any]:
     """One shape: rates of all evaluators, their ratios to the plain recurrence, and the counted limit."""
     rng = np.random.default_rng(seed)
     candidates = tuple(range(1, shape.samples + 1)) if shape.every_size else powers_of_two(shape.samples)
@@ -221,10 +228,5 @@ def _timed(evaluate: Evaluate, forward: Integers, backward: Integers) -> tuple[f
     return max(time.process_time() - cpu, 1e-7), max(time.perf_counter() - wall, 1e-7)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m experiments.unequal_speed`; returns the exit code."""
-    return run_study("unequal-speed", arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_study("unequal-speed"))

@@ -18,9 +18,24 @@ FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 
 ROOMS = {
     "simulator": ("workloads", "schedules", "plans", "costs", "lowering", "engines", "results", "training"),
+    "experiments": (
+        "terminal",
+        "compare",
+        "profiling",
+        "training",
+        "studies",
+        "commands",
+        "bapipe_explore",
+        "cost_model",
+        "pipedream_growth",
+        "pipedream_tables",
+        "replay_speed",
+        "umpipe",
+        "xpipe",
+    ),
     "planners": ("search", "partitioning", "pipedream", "straight", "bapipe", "unequal"),
 }
-"""Folders of a floor, from the ground up; modules beside them stand above them all."""
+"""Folders of a floor (and modules that stand among them), from the ground up; other modules beside them stand above them all."""
 
 DOORS = {
     "simulator.engines.reference",
@@ -145,7 +160,7 @@ def test_no_import_goes_up_within_a_floor(name: str) -> None:
     """Rooms import from themselves and from rooms below; a module beside them, from every room."""
     order = {room: height for height, room in enumerate(ROOMS[name])}
     folders = {path.parent.name for path in (ROOT / name).glob("*/*.py")}
-    assert folders == set(order)
+    assert folders == {room for room in order if (ROOT / name / room).is_dir()}
 
     def height(module: str) -> int:
         parts = module.split(".")

@@ -9,7 +9,7 @@ SCHEMAS = ("accelerator", "cluster")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
-    from experiments.problem_options import add_profiled_minibatch
+    from experiments.compare.problem_options import add_profiled_minibatch
 
     add_profiled_minibatch(parser)
     group = parser.add_mutually_exclusive_group(required=True)
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, or print a schema."""
-    from experiments.output import UsageError, print_json, say
+    from experiments.terminal.output import UsageError, print_json, say
 
     if arguments.schema is not None:
         from hardware_profiles import schema
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _summary(path: str, profiled_minibatch: int | None) -> str:
-    from experiments.output import blamed_on
+    from experiments.terminal.output import blamed_on
     from simulator import read_any_profile
 
     if path.endswith(".txt"):

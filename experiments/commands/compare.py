@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
+from experiments.compare.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
 
 if TYPE_CHECKING:
-    from experiments.comparison import Comparison
+    from experiments.compare.comparison import Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
-    from experiments.cli import INFEASIBLE, INTERRUPTED, OK
-    from experiments.comparison import compare_planners
-    from experiments.output import output_folder, print_explained, print_json, progress, say
+    from experiments.compare.comparison import compare_planners
+    from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
+    from experiments.terminal.output import output_folder, print_explained, print_json, progress, say
 
     problem, request = read_problem(arguments), read_request(arguments)
     names = tuple(arguments.planner)
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _raise_if_nobody_can_plan(comparison: Comparison) -> None:
     """Where no planner has a plan, and none because of memory: the first error, or in short why none applies."""
-    from experiments.output import UsageError
+    from experiments.terminal.output import UsageError
 
     plans = comparison.plans
     if any(one.status in ("fits", "does-not-fit", "no-plan-fits") for one in plans):
@@ -85,7 +85,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
-    from experiments.output import progress, to_json
+    from experiments.terminal.output import progress, to_json
     from simulator import save, write_atomically
 
     written = [folder / "comparison.csv", folder / "comparison.json"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from experiments.problem_options import (
+from experiments.compare.problem_options import (
     add_problem_arguments,
     add_search_arguments,
     options_of,
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from experiments.output import UsageError, output_file, say
+    from experiments.terminal.output import UsageError, output_file, say
     from simulator import write_atomically
 
     if arguments.format not in FORMATS:

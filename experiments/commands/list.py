@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the names of one topic, or of all."""
-    from experiments.output import UsageError, print_json, print_table
+    from experiments.terminal.output import UsageError, print_json, print_table
 
     if arguments.topic is not None and arguments.topic not in TOPICS:
         raise UsageError(f"topic {arguments.topic!r} is unknown; choices: {', '.join(TOPICS)}")

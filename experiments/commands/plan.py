@@ -6,13 +6,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from experiments.argument_types import count
-from experiments.problem_options import (
+from experiments.compare.problem_options import (
     add_problem_arguments,
     add_search_arguments,
     read_problem,
     read_request,
 )
+from experiments.terminal.argument_types import count
 
 if TYPE_CHECKING:
     from planners import HierarchicalPartition
@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None:
         return _run_partition(arguments)
     _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
-    from experiments.cli import INFEASIBLE, INTERRUPTED, OK
-    from experiments.output import output_file, print_explained, print_json, progress
+    from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
+    from experiments.terminal.output import output_file, print_explained, print_json, progress
     from planners import make_plan
     from simulator import PlanFile, decisions
 
@@ -126,7 +126,7 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], rule: str) -> None:
     """UsageError for the first of these options that was given."""
-    from experiments.output import UsageError
+    from experiments.terminal.output import UsageError
 
     for name in names:
         if getattr(arguments, name) not in (None, False, 0):
@@ -134,7 +134,7 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], rule: str) ->
 
 
 def _run_partition(arguments: argparse.Namespace) -> int:
-    from experiments.output import UsageError, print_json
+    from experiments.terminal.output import UsageError, print_json
     from planners import measured_table, notation, partition
     from simulator import read_any_profile
 
@@ -169,7 +169,7 @@ def _run_partition(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_partition_document(found, workload, arguments.bandwidths))
         return 0
-    from experiments.output import print_table
+    from experiments.terminal.output import print_table
 
     print_table(
         f"{workload.name} on {' × '.join(map(str, found.workers_per_level))} workers: {notation(found)} ({variant})",

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.argument_types import count
+from experiments.terminal.argument_types import count
 
 if TYPE_CHECKING:
     from simulator import MeasuredProfile
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print; a spread that is too large is said on stderr."""
     import sys
 
-    from experiments.output import UsageError, output_file, progress
+    from experiments.terminal.output import UsageError, output_file, progress
 
     sizes = tuple(sorted(set(_whole_numbers("--sizes", arguments.sizes))))
     shape = None if arguments.input is None else _whole_numbers("--input", arguments.input)
@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--device {arguments.device!r} is unknown; choices: {', '.join(DEVICES)}")
     if find_spec("torch") is None:
         raise UsageError("measuring a model needs PyTorch, which is not installed; install pipeplan[torch]")
-    from experiments.layer_profiler import ProfileSettings, check_device, profile_model
-    from experiments.profiled_models import find_model
+    from experiments.profiling.layer_profiler import ProfileSettings, check_device, profile_model
+    from experiments.profiling.profiled_models import find_model
     from simulator import write_atomically
 
     check_device(arguments.device)
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    from experiments.output import UsageError
+    from experiments.terminal.output import UsageError
 
     try:
         numbers = tuple(int(word) for word in text.split(","))
@@ -111,7 +111,7 @@ def _unsteady(profile: MeasuredProfile) -> str:
 
 
 def _print(profile: MeasuredProfile, path: Path) -> None:
-    from experiments.output import print_table, say
+    from experiments.terminal.output import print_table, say
 
     measured = profile.measurement
     print_table(

@@ -18,8 +18,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one study, or list them all."""
     from dataclasses import asdict
 
-    from experiments.output import print_json, print_table
     from experiments.studies import run_study, studies
+    from experiments.terminal.output import print_json, print_table
 
     if arguments.name is not None:
         words = [*["--json"] * arguments.json, *arguments.options]

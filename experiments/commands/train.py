@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from experiments.argument_types import count, counts, numbers
+from experiments.terminal.argument_types import count, counts, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.training_clocks import Clock, MethodOrder
+    from experiments.training.clocks import Clock, MethodOrder
     from simulator import PredictionRule
     from simulator.training import DataSet, Network, TrainingRun
 
@@ -96,8 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train every seed and print."""
-    from experiments.output import UsageError, print_json, progress
-    from experiments.training_clocks import method_order
+    from experiments.terminal.output import UsageError, print_json, progress
+    from experiments.training.clocks import method_order
     from simulator import check_size
     from simulator.training import (
         DATA_SETS,
@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _stages(arguments: argparse.Namespace) -> int:
     """Stages asked for; UsageError for replicas of other stages, of a method without a rule for them, or an unknown rule."""
-    from experiments.output import UsageError
+    from experiments.terminal.output import UsageError
     from simulator import REPLICA_UPDATES
     from simulator.training import REPLICATED_METHODS
 
@@ -194,7 +194,7 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
     """The method's rule with the settings asked for; UsageError for an unknown method, or settings that it has not."""
     from dataclasses import replace
 
-    from experiments.output import UsageError
+    from experiments.terminal.output import UsageError
     from simulator import PREDICTION_RULES
 
     method = arguments.method
@@ -218,8 +218,8 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
 
 def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tuple[Clock, str]:
     """The clock asked for, and what its seconds are of."""
-    from experiments.output import UsageError
-    from experiments.training_clocks import GivenClock, network_clock
+    from experiments.terminal.output import UsageError
+    from experiments.training.clocks import GivenClock, network_clock
     from hardware_profiles import load_cluster
 
     given = [
@@ -298,7 +298,7 @@ def _document(
 def _print(arguments: argparse.Namespace, trained: Sequence[TrainingRun], found: MethodOrder, seconds_of: str) -> None:
     from statistics import mean
 
-    from experiments.output import print_table
+    from experiments.terminal.output import print_table
 
     rows = [
         (

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import bapipe_explore, bapipe_explore_plots
-from experiments.bapipe_explore_plots import DEPTH_METHODS, draw_all
+from experiments.bapipe_explore import exploration as bapipe_explore
+from experiments.bapipe_explore import exploration_plots as bapipe_explore_plots
+from experiments.bapipe_explore.exploration_plots import DEPTH_METHODS, draw_all
+from experiments.studies import run_study
 from hardware_profiles import load_cluster
 from planners import make_plan
 from simulator import Problem, load_workload
@@ -37,7 +39,7 @@ def test_every_schedule_row_is_simulated_as_its_formula_says() -> None:
 
 def test_quick_studies(quick: dict[str, Any], recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     """The document of `--quick`, and the tables that it prints."""
-    bapipe_explore._print(quick)
+    bapipe_explore.print_document(quick)
     recorded(document=quick, printed=lines(capsys.readouterr().out))
 
 
@@ -211,16 +213,16 @@ def test_an_interrupted_run_keeps_its_rows_and_says_so(
         yield
 
     monkeypatch.setattr(bapipe_explore, "plan_rows", stopped)
-    assert bapipe_explore.main(["--quick", "--json", "--out", str(tmp_path)]) == 130
+    assert run_study("bapipe-explore", ["--quick", "--json", "--out", str(tmp_path)]) == 130
     document = json.loads(capsys.readouterr().out)
     assert document["interrupted"] is True
     assert (len(document["schedules"]), document["plans"]) == (20, [])
     assert json.loads((tmp_path / "explore.json").read_text()) == document
     assert {path.name for path in tmp_path.iterdir()} == {"explore.json", "schedules.png", "schedules.svg"}
-    assert bapipe_explore.main(["--quick"]) == 130
+    assert run_study("bapipe-explore", ["--quick"]) == 130
     assert "INTERRUPTED" in capsys.readouterr().out
     monkeypatch.setattr(bapipe_explore, "schedule_rows", lambda quick: stopped("", ()))
-    assert bapipe_explore.main(["--quick"]) == 130
+    assert run_study("bapipe-explore", ["--quick"]) == 130
     assert capsys.readouterr().out == ""
 
 
@@ -236,6 +238,6 @@ def test_a_search_that_was_interrupted_ends_the_study(monkeypatch: pytest.Monkey
 def test_json_is_one_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` prints the studies by name and nothing else."""
     document = {"interrupted": False, "schedules": bapipe_explore.schedule_rows(True)}
-    monkeypatch.setattr(bapipe_explore, "measure", lambda quick: document)
-    assert bapipe_explore.main(["--quick", "--json"]) == 0
+    monkeypatch.setattr("experiments.bapipe_explore.__main__.measure", lambda quick: document)
+    assert run_study("bapipe-explore", ["--quick", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"interrupted", "schedules"}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.comparison import FIELDS, _use
-from experiments.plots import comparison_bars
+from experiments.compare.comparison import FIELDS, _use
+from experiments.compare.comparison_plots import comparison_bars
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
 from planners.straight.baselines import UniformLayers

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cost_model
-from experiments.cost_model import (
+from experiments.cost_model.model_error_plots import draw
+from experiments.cost_model.model_errors import (
     CASES,
     TARGET,
-    Case,
     LayerSeconds,
+    ProfileCase,
     ProfileComparison,
     compare_all,
     compared,
     grouped,
-    main,
     predicted_seconds,
-    print_table,
+    print_comparisons,
 )
-from experiments.cost_model_plots import draw
+from experiments.studies import run_study
 from hardware_profiles import load_accelerator
 from simulator import Layer, Workload, load_workload
 from tests.records import Recorded, lines
@@ -97,12 +96,13 @@ def test_command_on_a_profile_of_its_own(
         )
         return Workload("two", layers, ((0, 1), (1, 2)))
 
-    cases = (Case("small", two_layers), Case("small", two_layers, 30))
-    monkeypatch.setattr(cost_model, "CASES", cases)
+    cases = (ProfileCase("small", two_layers), ProfileCase("small", two_layers, 30))
+    for module in ("__main__", "model_errors"):
+        monkeypatch.setattr(f"experiments.cost_model.{module}.CASES", cases)
     words = ["--profiles", str(tmp_path), "--profiled-minibatch", "small=4"]
-    assert main([*words, "--json"]) == 1
+    assert run_study("cost-model", [*words, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert main(words) == 1
+    assert run_study("cost-model", words) == 1
     printed = lines(capsys.readouterr().out)
     accelerator = load_accelerator("v100-sxm2")
     seconds = {
@@ -152,7 +152,7 @@ def test_figure_has_a_panel_of_totals_and_one_a_profile(comparisons: list[Profil
 def test_command(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It prints JSON, writes PNG and SVG, and ends with 0."""
     profiles = str(shared_data / "pipedream_profiles")
-    assert main(["--profiles", profiles, "--out", str(tmp_path / "figures"), "--json"]) == 0
+    assert run_study("cost-model", ["--profiles", profiles, "--out", str(tmp_path / "figures"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["within_target"] is True
     assert [row["name"] for row in printed["profiles"]] == [case.profile for case in CASES]
@@ -161,7 +161,7 @@ def test_command(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_table_names_every_profile(comparisons: list[ProfileComparison], capsys: pytest.CaptureFixture[str]) -> None:
     """The table has a row a profile, and a line on the sentence lengths follows."""
-    print_table(comparisons)
+    print_comparisons(comparisons)
     printed = capsys.readouterr().out
     assert all(case.profile in printed for case in CASES)
     assert "at the 48 of the recorded tensors" in printed
@@ -171,7 +171,7 @@ def test_profiled_minibatches_are_taken(shared_data: Path, capsys: pytest.Captur
     """A profile said to hold fewer samples is compared at these: the model's seconds fall, the measured ones stay."""
     found = []
     for more in ([], ["--profiled-minibatch", "vgg16=32", "--profiled-minibatch", "alexnet=64"]):
-        main(["--profiles", str(shared_data / "pipedream_profiles"), "--json", *more])
+        run_study("cost-model", ["--profiles", str(shared_data / "pipedream_profiles"), "--json", *more])
         found.append({row["name"]: row for row in json.loads(capsys.readouterr().out)["profiles"]})
     for name, samples in (("vgg16", 32), ("alexnet", 64), ("resnet50", found[0]["resnet50"]["minibatch"])):
         assert found[1][name]["minibatch"] == samples
@@ -183,7 +183,7 @@ def test_profiled_minibatches_are_taken(shared_data: Path, capsys: pytest.Captur
 def test_missing_folder_is_one_line_and_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder without profiles writes nothing but the complaint."""
     out = tmp_path / "figures"
-    assert main(["--profiles", str(tmp_path / "gone"), "--out", str(out)]) == 4
+    assert run_study("cost-model", ["--profiles", str(tmp_path / "gone"), "--out", str(out)]) == 4
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

@@ -8,6 +8,7 @@ import pytest
 
 from experiments import evaluator_speed
 from experiments.evaluator_speed import QUESTIONS, SMALL, comparisons, measurements, plans_of, problem_of, rate
+from experiments.studies import run_study
 from simulator import Evaluations, simulate
 
 
@@ -46,7 +47,7 @@ def test_the_document_holds_every_figure(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(evaluator_speed, "measurements", lambda: [(name, lambda _: 1000.0) for name in QUESTIONS])
     for words in (["--json"], []):
         monkeypatch.setattr("sys.argv", ["evaluator_speed", *words])
-        assert evaluator_speed.main() == 0
+        assert run_study("evaluator-speed") == 0
         text = capsys.readouterr().out
         if words:
             assert set(QUESTIONS) < set(json.loads(text))
@@ -59,5 +60,5 @@ def test_seconds_below_nothing_are_a_mistake(
 ) -> None:
     """One line, exit 2."""
     monkeypatch.setattr("sys.argv", ["evaluator_speed", "--seconds", "0"])
-    assert evaluator_speed.main() == 2
+    assert run_study("evaluator-speed") == 2
     assert "seconds must be above 0" in capsys.readouterr().err

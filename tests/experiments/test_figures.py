@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import cost_model_plots, pipedream_growth_plots, pipedream_tables_plots, umpipe_plots
-from experiments.plots import comparison_figure, growth_figure
-from experiments.profile_comparison import Group, ProfileComparison
-from experiments.umpipe_fronts import MemoryPoint
-from experiments.umpipe_searches import Found, Instance
+from experiments.compare.comparison_plots import comparison_figure, growth_figure
+from experiments.cost_model import model_error_plots as cost_model_plots
+from experiments.cost_model.profile_comparison import Group, ProfileComparison
+from experiments.pipedream_growth import partitioner_growth_plots as pipedream_growth_plots
+from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
+from experiments.umpipe import gain_plots as umpipe_plots
+from experiments.umpipe.memory_fronts import MemoryPoint
+from experiments.umpipe.search_comparison import Found, Instance
 from planners.unequal import UnequalPlan, best_equal, random_problem
 from tests.drawings import drawing
 from tests.layout import assert_readable, lightness
@@ -280,21 +283,21 @@ def test_lightness_of_known_colours() -> None:
 def test_every_figure_has_a_check() -> None:
     """Each function that returns a Figure is drawn by a test that checks it."""
     made = set()
-    for path in sorted((ROOT / "experiments").glob("*plots.py")):
+    for path in sorted((ROOT / "experiments").rglob("*plots.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == "Figure":
                 made.add(f"{path.stem}.{node.name}")
     here = {
-        "cost_model_plots.draw",
-        "pipedream_growth_plots.draw",
-        "pipedream_tables_plots.draw",
-        "plots.comparison_figure",
-        "plots.growth_figure",
-        "umpipe_plots.convergence_figure",
-        "umpipe_plots.gains_figure",
-        "umpipe_plots.gantt_figure",
-        "umpipe_plots.pareto_figure",
+        "model_error_plots.draw",
+        "partitioner_growth_plots.draw",
+        "speedup_plots.draw",
+        "comparison_plots.comparison_figure",
+        "comparison_plots.growth_figure",
+        "gain_plots.convergence_figure",
+        "gain_plots.gains_figure",
+        "gain_plots.gantt_figure",
+        "gain_plots.pareto_figure",
     }
-    bapipe = {f"bapipe_explore_plots.{name}" for name in ("schedules", "plans", "claims", "depth")}
+    bapipe = {f"exploration_plots.{name}" for name in ("schedules", "plans", "claims", "depth")}
     training = {f"training_plots.{name}_figure" for name in ("throughput", "accuracy", "difference", "time", "target")}
     assert made == here | bapipe | training

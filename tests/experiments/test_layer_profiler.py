@@ -151,11 +151,11 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.nn", nn)
-    monkeypatch.delitem(sys.modules, "experiments.layer_profiler", raising=False)
-    import experiments.layer_profiler as loaded
+    monkeypatch.delitem(sys.modules, "experiments.profiling.layer_profiler", raising=False)
+    import experiments.profiling.layer_profiler as loaded
 
     yield loaded
-    sys.modules.pop("experiments.layer_profiler")
+    sys.modules.pop("experiments.profiling.layer_profiler")
 
 
 def test_producers_are_found_through_what_lies_between(profiler: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
-from experiments.output import print_table, to_json
+from experiments.terminal.output import print_table, to_json
 
 COLUMNS = ("planner", "schedule", "micro-\nbatches", "iteration,\nseconds", "what it is", "peak memory,\nGiB")
 ROWS = (
@@ -216,7 +216,7 @@ def test_memory_that_is_not_there_is_one_line(
 
 def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     """What is not finite is null, as JSON has no word for it."""
-    from experiments.output import print_json
+    from experiments.terminal.output import print_json
 
     print_json({"a": float("inf"), "b": [float("nan"), 1.5]})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}

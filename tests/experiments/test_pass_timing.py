@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from experiments.pass_timing import (
+from experiments.profiling.pass_timing import (
     LayerWeights,
     PassSeconds,
     TimedPass,

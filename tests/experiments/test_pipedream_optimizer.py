@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import pipedream_growth, pipedream_optimizer
-from experiments.pipedream_growth import growth_exponent, inception_like, measure, random_chain
-from experiments.pipedream_optimizer import RecordedRun, RecordedStage, main, read_runs
+from experiments import pipedream_optimizer
+from experiments.pipedream_growth import partitioner_growth as pipedream_growth
+from experiments.pipedream_growth.partitioner_growth import growth_exponent, inception_like, measure, random_chain
+from experiments.pipedream_optimizer import RecordedRun, RecordedStage, read_runs
+from experiments.studies import run_study
 from planners import HierarchicalPartition, LevelStage, measured_table, plan_seconds
 from simulator import Layer, Workload, antichain_states
 from tests.records import Recorded, lines, ticking
@@ -49,7 +51,7 @@ ROW: dict[str, object] = {
 def run(folder: Path, rows: list[dict[str, object]], *options: str) -> int:
     (folder / "two.txt").write_text(PROFILE)
     (folder / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return main(["--runs", str(folder / "runs.jsonl"), "--profiles", str(folder), *options])
+    return run_study("pipedream-optimizer", ["--runs", str(folder / "runs.jsonl"), "--profiles", str(folder), *options])
 
 
 def test_a_right_row_is_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +197,7 @@ def test_bad_files_are_one_line_and_exit_4(
     """Empty, no JSON, other JSON, missing keys, wrong types, no seconds; the line is named."""
     path = tmp_path / "runs.jsonl"
     path.write_text(text)
-    assert main(["--runs", str(path), "--profiles", str(tmp_path)]) == 4
+    assert run_study("pipedream-optimizer", ["--runs", str(path), "--profiles", str(tmp_path)]) == 4
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
@@ -206,7 +208,7 @@ def test_missing_files_and_folders_are_exit_4(tmp_path: Path, capsys: pytest.Cap
     """No runs, a folder as runs, no profile."""
     (tmp_path / "runs.jsonl").write_text(json.dumps(ROW))
     for runs in (tmp_path / "absent", tmp_path, tmp_path / "runs.jsonl"):
-        assert main(["--runs", str(runs), "--profiles", str(tmp_path)]) == 4
+        assert run_study("pipedream-optimizer", ["--runs", str(runs), "--profiles", str(tmp_path)]) == 4
         assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -214,7 +216,8 @@ def test_every_recorded_run_is_matched(shared_data: Path, capsys: pytest.Capture
     """All 55 recorded runs of the official optimizer, on five profiles."""
     runs = shared_data / "pipedream_optimizer_runs.jsonl"
     assert len(read_runs(runs)) == 55
-    assert main(["--runs", str(runs), "--profiles", str(shared_data / "pipedream_profiles"), "--json"]) == 0
+    words = ["--runs", str(runs), "--profiles", str(shared_data / "pipedream_profiles"), "--json"]
+    assert run_study("pipedream-optimizer", words) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["matched"], result["failed"]) == (55, 0)
     assert max(abs(row["relative_error"]) for row in result["rows"]) < 1e-12
@@ -264,11 +267,11 @@ def test_growth_is_measured_and_drawn(
         pipedream_growth, "_row", lambda study, workload, *more: asked.append([study, workload.name, *more])
     )
     measure()
-    monkeypatch.setattr(pipedream_growth, "measure", lambda quick: rows)
+    monkeypatch.setattr("experiments.pipedream_growth.__main__.measure", lambda quick: rows)
     monkeypatch.setenv("COLUMNS", "120")
-    assert pipedream_growth.main(["--out", str(tmp_path)]) == 0
+    assert run_study("pipedream-growth", ["--out", str(tmp_path)]) == 0
     printed = lines(capsys.readouterr().out)
-    assert pipedream_growth.main(["--json"]) == 0
+    assert run_study("pipedream-growth", ["--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     recorded(document=document, asked=asked, printed=printed)
     assert (tmp_path / "pipedream_growth.png").stat().st_size > 10_000

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from experiments.pipedream_tables import (
+from experiments.pipedream_tables.published_rows import (
     EFFICIENCY_BAND,
     GPIPE_PUBLISHED,
     ROWS,
     TOLERANCE,
-    _print,
     _published,
     collective_efficiency,
     data_parallel_plan,
-    main,
+    print_document,
     published_plan,
     reproduce,
     run_gpipe,
     run_row,
     with_collective_efficiency,
 )
+from experiments.studies import run_study
 from hardware_profiles import load_cluster
 from simulator import Problem, load_workload, read_profile
 from tests.records import Recorded, lines, without_measured
@@ -90,7 +90,7 @@ def test_rows_and_tables(recorded: Recorded, capsys: pytest.CaptureFixture[str])
         "missing": [{**_published(row), "lacking": row.lacking} for row in ROWS if row.lacking],
         "gpipe": run_gpipe(load_workload("gnmt16"), "pipedream-b"),
     }
-    _print(document)
+    print_document(document)
     recorded(document=without_measured(document, "planning_seconds"), printed=lines(capsys.readouterr().out))
 
 
@@ -117,12 +117,12 @@ def test_missing_rows_are_listed_not_guessed(tmp_path: Path) -> None:
 
 def test_figure_and_json(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     """The command prints one JSON document and writes the figure and the records beside it."""
-    from experiments import pipedream_tables
+    from experiments.pipedream_tables import published_rows
 
     row = dataclasses.replace(ROWS[2])
-    monkeypatch.setattr(pipedream_tables.reproduce, "__defaults__", ((row,),))
+    monkeypatch.setattr(published_rows.reproduce, "__defaults__", ((row,),))
     profiles = str(shared_data / "pipedream_profiles")
-    assert main(["--profiles", profiles, "--out", str(tmp_path), "--json"]) == 0
+    assert run_study("pipedream-tables", ["--profiles", profiles, "--out", str(tmp_path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [one["model"] for one in printed["rows"]] == ["ResNet-50"]
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -136,13 +136,13 @@ def test_profiled_minibatches_are_taken(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ResNet-50, profiled with 128: said to be half as many, data parallelism takes its compute twice."""
-    from experiments import pipedream_tables
+    from experiments.pipedream_tables import published_rows
 
-    monkeypatch.setattr(pipedream_tables.reproduce, "__defaults__", ((ROWS[2],),))
+    monkeypatch.setattr(published_rows.reproduce, "__defaults__", ((ROWS[2],),))
     words = ["--profiles", str(shared_data / "pipedream_profiles"), "--json"]
     seconds = []
     for more in ([], ["--profiled-minibatch", "resnet50=128"], ["--profiled-minibatch", "resnet50=64"]):
-        assert main([*words, *more]) == 0
+        assert run_study("pipedream-tables", [*words, *more]) == 0
         seconds.append(json.loads(capsys.readouterr().out)["rows"][0]["data_parallel_seconds"])
     assert seconds[0] == seconds[1]
     assert 1.5 * seconds[0] < seconds[2] < 2.1 * seconds[0]
@@ -160,7 +160,7 @@ def test_profiled_minibatches_are_taken(
 def test_bad_profiled_minibatches_are_one_line(value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, the profile and the rule."""
     with pytest.raises(SystemExit, match="2"):
-        main(["--profiled-minibatch", value])
+        run_study("pipedream-tables", ["--profiled-minibatch", value])
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -168,7 +168,7 @@ def test_bad_profiled_minibatches_are_one_line(value: str, message: str, capsys:
 
 def test_a_folder_without_profiles_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 4 and the file that is missing."""
-    assert main(["--profiles", str(tmp_path)]) == 4
+    assert run_study("pipedream-tables", ["--profiles", str(tmp_path)]) == 4
     error = capsys.readouterr().err
     assert "vgg16.txt" in error
     assert error.count("\n") == 1

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from experiments.cli import main
-from experiments.problem_options import add_problem_arguments, options_of
-from experiments.questions import make_problem
+from experiments.compare.problem_options import add_problem_arguments, options_of
+from experiments.compare.questions import make_problem
 from simulator import Plan, PlanFile, PlanFileError, Problem, Stage, read_any_profile, simulate
 from simulator.plan_files import PlanTable, ProblemTable, StageTable
 from tests.fuzzing import GRAPH, PROFILED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.plots import common_limit, comparison_bars, comparison_figure, limit_in_view
+from experiments.compare.comparison_plots import common_limit, comparison_bars, comparison_figure, limit_in_view
 
 GIB = 2**30
 

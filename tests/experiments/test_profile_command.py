@@ -213,8 +213,8 @@ def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
 
     models = SimpleNamespace(find_model=find_model)
     monkeypatch.setattr(command, "find_spec", lambda name: name)
-    monkeypatch.setitem(sys.modules, "experiments.layer_profiler", profiler)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "experiments.profiled_models", models)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "experiments.profiling.layer_profiler", profiler)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "experiments.profiling.profiled_models", models)  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     said = {}
     for words in (
@@ -274,8 +274,8 @@ def test_models_are_built_as_described(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.nn", nn)
-    monkeypatch.delitem(sys.modules, "experiments.profiled_models", raising=False)
-    import experiments.profiled_models as models
+    monkeypatch.delitem(sys.modules, "experiments.profiling.profiled_models", raising=False)
+    import experiments.profiling.profiled_models as models
 
     try:
         found = {}
@@ -303,6 +303,6 @@ def test_models_are_built_as_described(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(models.UsageError, match="must be callable without arguments"):
             models.find_model("nets_for_a_test:needs", 1)
     finally:
-        sys.modules.pop("experiments.profiled_models")
+        sys.modules.pop("experiments.profiling.profiled_models")
         sys.modules.pop("net_of_this_folder", None)
     recorded(found=found, refused=refused, seeds=seeds)

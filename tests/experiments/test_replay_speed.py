@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import simulator
-from experiments import replay_speed
-from experiments.replay_speed import build, on_channels, plain_lists, plain_replay
+from experiments.replay_speed import engine_rates as replay_speed
+from experiments.replay_speed.engine_rates import build, on_channels, plain_lists, plain_replay
+from experiments.studies import run_study
 from simulator.engines import reference as engine
 from tests.records import Recorded, lines, ticking
 
@@ -60,12 +61,12 @@ def test_document_and_tables(
         return float(next(seconds))
 
     monkeypatch.setattr(replay_speed, "cpu_seconds", timed)
-    monkeypatch.setattr(replay_speed, "SHAPES", ((2, 4), (3, 6)))
+    monkeypatch.setattr("experiments.replay_speed.__main__.SHAPES", ((2, 4), (3, 6)))
     found: dict[str, Any] = {}
     for words in (["--json"], []):
         seconds = count(1)
         monkeypatch.setattr(sys, "argv", ["x", *words])
-        assert replay_speed.main() == 0
+        assert run_study("replay-speed") == 0
         out = capsys.readouterr().out
         found["rates" if words else "rates printed"] = json.loads(out) if words else lines(out)
     for row in found["rates"]["rows"]:
@@ -92,7 +93,7 @@ def test_document_and_tables(
     monkeypatch.chdir(tmp_path)
     for words in (["--json", "--largest", "65", "128"], ["--largest", "8", "17"]):
         monkeypatch.setattr(sys, "argv", ["x", "--growth", "--out", "here", *words])
-        assert replay_speed.main() == 0
+        assert run_study("replay-speed") == 0
         out = capsys.readouterr().out
         found["growth" if len(words) > 3 else "growth printed"] = json.loads(out) if len(words) > 3 else lines(out)
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["growth.json"]
@@ -120,7 +121,7 @@ def test_one_size_is_measured_in_its_process(
         monkeypatch.setattr(replay_speed, "gc", SimpleNamespace(collect=lambda: None))
         monkeypatch.setattr(replay_speed, "time", SimpleNamespace(process_time=ticking()))
         monkeypatch.setattr(sys, "argv", ["x", "--one", "2", "3"])
-        assert replay_speed.main() == 0
+        assert run_study("replay-speed") == 0
         assert json.loads(capsys.readouterr().out) == {
             "devices": 2,
             "microbatches": 3,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import schedule_cases
 from experiments.schedule_cases import check_case
+from experiments.studies import run_study
 from tests.records import Recorded, lines
 
 CASE = {"schedule": "1f1b", "devices": 4, "microbatches": 8, "F": 1.0, "B": 2.0, "W": None, "p2p": 0.0, "ops": 64}
@@ -65,10 +65,10 @@ def test_document_and_table(
     path.write_text(json.dumps(cases))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["x", "--cases", "cases.json", "--json"])
-    assert schedule_cases.main() == 1
+    assert run_study("schedule-cases") == 1
     document = json.loads(capsys.readouterr().out)
     monkeypatch.setattr(sys, "argv", ["x", "--cases", "cases.json"])
-    assert schedule_cases.main() == 1
+    assert run_study("schedule-cases") == 1
     recorded(document=document, printed=lines(capsys.readouterr().out))
 
 
@@ -82,7 +82,7 @@ def test_the_bundled_file(
 ) -> None:
     """0 failed, relative error at most 1e-9, on both engines."""
     monkeypatch.setattr(sys, "argv", ["x", "--cases", str(shared_data / "schedule_cases.json"), "--json"])
-    assert schedule_cases.main() == 0
+    assert run_study("schedule-cases") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["failed"] == 0
     assert document["matched"] >= 64
@@ -99,7 +99,7 @@ def test_a_bad_file_is_one_line(
     path = tmp_path / "cases.json"
     path.write_text(text)
     monkeypatch.setattr(sys, "argv", ["x", "--cases", str(path)])
-    assert schedule_cases.main() == 4
+    assert run_study("schedule-cases") == 4
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "cases.json" in err

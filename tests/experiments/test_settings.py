@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-from experiments.cli import COMMANDS
+from experiments.cli import COMMANDS, main
+from experiments.studies import STUDIES, run_study
 from tests.records import Recorded
 from tests.settings import constants, defaults, modules
 
 MODULES = modules("experiments")
-NEED_TORCH = {"experiments.layer_profiler", "experiments.profiled_models"}
+NEED_TORCH = {"experiments.profiling.layer_profiler", "experiments.profiling.profiled_models"}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -48,19 +48,16 @@ def options(parser: argparse.ArgumentParser) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "module", [name for name, tree in MODULES.items() if any(getattr(node, "name", "") == "main" for node in tree.body)]
-)
-def test_options_of_experiments(module: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line's options and their defaults."""
+@pytest.mark.parametrize("door", ["pipeplan", *STUDIES])
+def test_options_of_experiments(door: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line's and every study's options and their defaults."""
 
     def stop(parser: argparse.ArgumentParser, *given: Any) -> None:
         raise _Parsed(parser)
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
-    main = import_module(module).main
     with pytest.raises(_Parsed) as stopped:
-        main(*([[]] if inspect.signature(main).parameters else []))
+        main([]) if door == "pipeplan" else run_study(door, [])
     recorded(**options(stopped.value.args[0]))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.training_clocks import GivenClock, method_order, network_clock, network_workload, with_seconds
+from experiments.training.clocks import GivenClock, method_order, network_clock, network_workload, with_seconds
 from hardware_profiles import load_cluster
 from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, build_schedule
 from simulator.training import (

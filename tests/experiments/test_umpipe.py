@@ -10,8 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments import umpipe, umpipe_baselines, umpipe_fronts, umpipe_plots, umpipe_searches, umpipe_tables
-from experiments.pymoo_search import available, pymoo_search
+from experiments.studies import run_study
+from experiments.umpipe import gain_plots as umpipe_plots
+from experiments.umpipe import gain_tables as umpipe_tables
+from experiments.umpipe import gains as umpipe
+from experiments.umpipe import memory_fronts as umpipe_fronts
+from experiments.umpipe import search_comparison as umpipe_searches
+from experiments.umpipe import system_baselines as umpipe_baselines
+from experiments.umpipe.pymoo_search import available, pymoo_search
 from hardware_profiles import load_cluster
 from planners import Request
 from planners.unequal import (
@@ -120,7 +126,7 @@ def test_an_interrupt_keeps_what_is_complete_and_says_so(
         return replace(plan, interrupted=problem.forward.shape == (8, 65))  # of the simulation networks
 
     monkeypatch.setattr(umpipe_searches, "exact_sizes", cut_short)
-    assert umpipe.main(["--quick", "--json", "--out", str(tmp_path)]) == 130
+    assert run_study("umpipe", ["--quick", "--json", "--out", str(tmp_path)]) == 130
     document = json.loads(capsys.readouterr().out)
     assert document["interrupted"]
     assert {one["network"] for one in document["gains"]} == {"gpt-14", "vgg16"}
@@ -136,16 +142,16 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
     tables: dict[str, list[float]] = {}
 
-    def stand_in(network: str, setting: str) -> umpipe.Case:
+    def stand_in(network: str, setting: str) -> umpipe.GainCase:
         plan = UnequalPlan((1,), (1,), 1.0, 1.0, True, 1, 0.0)
-        return umpipe.Case(network, setting, plain(), plan, plain(), plan, umpipe_baselines.readings(
+        return umpipe.GainCase(network, setting, plain(), plan, plain(), plan, umpipe_baselines.readings(
             umpipe_baselines.Partitions(plain()), (), 1.0))  # fmt: skip
 
-    def network_case(network: str, setting: str, problem: Problem, stages: int) -> umpipe.Case:
+    def network_case(network: str, setting: str, problem: Problem, stages: int) -> umpipe.GainCase:
         asked.append(["case", network, setting, problem.cluster.name, problem.batch, problem.recompute, stages])
         return stand_in(network, setting)
 
-    def case(network: str, setting: str, partitions: umpipe_baselines.Partitions) -> umpipe.Case:
+    def case(network: str, setting: str, partitions: umpipe_baselines.Partitions) -> umpipe.GainCase:
         problem = partitions.problem
         key = f"{setting}: {problem.samples} samples, {len(problem.candidates)} sizes"
         tables.setdefault(key, []).append(float(problem.forward.sum()))
@@ -250,7 +256,7 @@ def test_the_command_writes_tables_and_figures(
     monkeypatch.setattr(umpipe_searches, "GENETIC", {name: umpipe_searches.GENETIC[name] for name in SHORT})
     monkeypatch.setattr(umpipe, "QUICK_GENERATIONS", 2)
     monkeypatch.setattr(umpipe_searches, "available", lambda: False)  # the same record with and without pymoo
-    assert umpipe.main(["--quick", "--json", "--out", str(tmp_path)]) == 0
+    assert run_study("umpipe", ["--quick", "--json", "--out", str(tmp_path)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["proven_optimal"]
     assert {one["network"] for one in document["gains"]} == {"gpt-14", "vgg16", "simulation"}

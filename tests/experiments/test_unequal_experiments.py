@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from experiments import unequal_cases, unequal_speed
+from experiments.studies import run_study
 from planners.unequal import exact_sizes, problem_from_callables, random_problem
 from tests.records import Recorded, lines
 
 
 def test_cases_agree(capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
     """No evaluator disagrees, no exact answer differs from exhaustive search; exit code 0 and one JSON object."""
-    assert unequal_cases.main(["--json", "--count", "48", "--small", "16", "--seed", "7"]) == 0
+    assert run_study("unequal-cases", ["--json", "--count", "48", "--small", "16", "--seed", "7"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["instances"], report["disagreements"], report["exact_mismatches"]) == (48, 0, 0)
-    assert unequal_cases.main(["--count", "2", "--small", "1"]) == 0
+    assert run_study("unequal-cases", ["--count", "2", "--small", "1"]) == 0
     recorded(report=report, printed=lines(capsys.readouterr().out))
 
 
@@ -31,7 +32,7 @@ def test_a_disagreement_is_an_error(capsys: pytest.CaptureFixture[str], monkeypa
         return lambda forward, backward: np.nextafter(right(forward, backward), np.inf)
 
     monkeypatch.setitem(unequal_cases.EVALUATORS, "off", off)
-    assert unequal_cases.main(["--json", "--count", "5", "--small", "0"]) == 1
+    assert run_study("unequal-cases", ["--json", "--count", "5", "--small", "0"]) == 1
     assert json.loads(capsys.readouterr().out)["disagreements_by_evaluator"]["off"] == 5
 
 
@@ -64,7 +65,7 @@ def test_small_instances_are_small_enough_to_try_all(monkeypatch: pytest.MonkeyP
 
 def test_bad_arguments_exit_2() -> None:
     """A negative count is a usage error."""
-    assert unequal_cases.main(["--count", "-1"]) == 2
+    assert run_study("unequal-cases", ["--count", "-1"]) == 2
 
 
 def test_operations_are_counted() -> None:
@@ -76,7 +77,7 @@ def test_operations_are_counted() -> None:
 
 def test_speed_reports_every_evaluator() -> None:
     """One small shape: a positive rate for each evaluator, ratios to the plain recurrence, and the counted limit."""
-    row = unequal_speed.measure(unequal_speed.Shape(2, 8), "affine", 0, 0.002, unequal_speed.core_rates(0.001))
+    row = unequal_speed.measure(unequal_speed.PipelineSize(2, 8), "affine", 0, 0.002, unequal_speed.core_rates(0.001))
     assert set(row["evaluators"]) == set(unequal_cases.EVALUATORS)
     assert all(found["evaluations_per_cpu_second"] > 0 for found in row["evaluators"].values())
     assert row["ratio_to_recurrence"]["recurrence"] == 1.0
@@ -110,14 +111,16 @@ def test_speeds_are_printed(
         return {"evaluations_per_cpu_second": 1e3 * len(asked), "evaluations_per_second": 500.0 + 1e3 * len(asked)}
 
     monkeypatch.setattr(unequal_speed, "rate", rate)
-    monkeypatch.setattr(unequal_speed, "SHAPES", (unequal_speed.Shape(2, 8), unequal_speed.Shape(3, 6, True)))
+    monkeypatch.setattr(
+        unequal_speed, "SHAPES", (unequal_speed.PipelineSize(2, 8), unequal_speed.PipelineSize(3, 6, True))
+    )
     core = {"chain_max_plus_per_second": 4e8, "stream_max_plus_per_second": 5e9}
     monkeypatch.setattr(unequal_speed, "core_rates", lambda seconds: core | {"seconds": seconds})
     ticks = iter(range(100))
     monkeypatch.setattr(unequal_speed, "time", SimpleNamespace(process_time=lambda: 0.25 * next(ticks)))
-    assert unequal_speed.main(["--json", "--family", "affine", "--seed", "3"]) == 0
+    assert run_study("unequal-speed", ["--json", "--family", "affine", "--seed", "3"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert unequal_speed.main(["--seconds", "0.25"]) == 0
+    assert run_study("unequal-speed", ["--seconds", "0.25"]) == 0
     recorded(document=document, printed=lines(capsys.readouterr().out), asked=asked)
 
 

@@ -13,13 +13,15 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from experiments import method_throughput, time_to_accuracy, training_grid, xpipe
-from experiments.paired_tests import holm, paired_difference
-from experiments.studies import seed_range
-from experiments.training_clocks import method_order
-from experiments.training_comparison import compared, directions, order_of, replicated, seed_blocks
-from experiments.training_grid import Case, CaseResult, Setting, rule_with, train_grid, unit_clock
-from experiments.training_plots import (
+from experiments import time_to_accuracy
+from experiments.studies import run_study, seed_range
+from experiments.training import method_throughput
+from experiments.training import seed_grid as training_grid
+from experiments.training.clocks import method_order
+from experiments.training.method_comparison import compared, directions, order_of, replicated, seed_blocks
+from experiments.training.paired_tests import holm, paired_difference
+from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with, train_grid, unit_clock
+from experiments.training.training_plots import (
     GROUPS,
     accuracy_figure,
     color_of,
@@ -29,6 +31,7 @@ from experiments.training_plots import (
     throughput_figure,
     time_figure,
 )
+from experiments.xpipe import accuracy as xpipe
 from hardware_profiles import load_cluster
 from planners import Request
 from planners.search.candidates import microbatch_counts
@@ -153,14 +156,14 @@ def test_holm_by_hand() -> None:
 # ---- grid and comparison ---------------------------------------------------------------------------------------------
 
 
-def trained(data: DataSet, *cases: Case, seeds: int = 6, jobs: int = 1) -> list[CaseResult]:
+def trained(data: DataSet, *cases: MethodCase, seeds: int = 6, jobs: int = 1) -> list[CaseResult]:
     """Cases under the small setting."""
     return train_grid([(case, SMALL) for case in cases], data, range(seeds), jobs=jobs)
 
 
 def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
     """Seeds in order, groups of 5 and 1, one process or two: the same numbers; progress reaches every part."""
-    cases = (Case("synchronous", "synchronous", 2), Case("XPipe T=2", "xpipe", 2))
+    cases = (MethodCase("synchronous", "synchronous", 2), MethodCase("XPipe T=2", "xpipe", 2))
     seen: list[int] = []
     one = train_grid(
         [(case, SMALL) for case in cases], clusters, range(6), jobs=1, report=lambda done, text: seen.append(done)
@@ -175,7 +178,9 @@ def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
 
 def test_comparisons_are_with_the_synchronous_case_of_the_setting(clusters: DataSet) -> None:
     """A method that is synchronous too differs by nothing, p = 1; the reference has no difference of its own."""
-    results = trained(clusters, Case("synchronous", "synchronous", 2), Case("also", "synchronous", 2, flushed="gpipe"))
+    results = trained(
+        clusters, MethodCase("synchronous", "synchronous", 2), MethodCase("also", "synchronous", 2, flushed="gpipe")
+    )
     reference, other = compared(results)
     assert "test_accuracy_difference" not in reference
     assert (other["test_accuracy_difference"], other["test_accuracy_p_holm"]) == (0.0, 1.0)
@@ -221,7 +226,7 @@ def test_other_seeds_are_refused(text: str) -> None:
 
 def test_any_range_of_seeds_is_trained_as_a_part_of_the_whole(clusters: DataSet) -> None:
     """Seeds 4 to 6 are the last three of 0 to 6, to the bit."""
-    case = Case("XPipe T=2", "xpipe", 2)
+    case = MethodCase("XPipe T=2", "xpipe", 2)
     whole = trained(clusters, case, seeds=7)[0]
     part = train_grid([(case, SMALL)], clusters, range(4, 7), jobs=1)[0]
     assert part.seeds == [4, 5, 6]
@@ -230,7 +235,7 @@ def test_any_range_of_seeds_is_trained_as_a_part_of_the_whole(clusters: DataSet)
 
 def test_an_interrupt_leaves_every_case_with_the_same_seeds(clusters: DataSet) -> None:
     """Two cases, seeds in groups of five: after three of four parts both have the first group; after one there is nothing."""
-    cases = (Case("synchronous", "synchronous", 2), Case("XPipe T=2", "xpipe", 2))
+    cases = (MethodCase("synchronous", "synchronous", 2), MethodCase("XPipe T=2", "xpipe", 2))
 
     def stopped(after: int) -> list[CaseResult]:
         def report(done: int, text: str) -> None:
@@ -248,7 +253,7 @@ def test_an_interrupt_leaves_every_case_with_the_same_seeds(clusters: DataSet) -
 
 def test_inputs_of_another_scale_are_another_training(clusters: DataSet) -> None:
     """`unit_inputs` trains on (x + 1) / 2, as a data set of these inputs does."""
-    case = Case("synchronous", "synchronous", 2)
+    case = MethodCase("synchronous", "synchronous", 2)
     moved = replace(clusters, train_x=(clusters.train_x + 1.0) / 2.0, test_x=(clusters.test_x + 1.0) / 2.0)
     (unit,) = train_grid([(case, replace(SMALL, unit_inputs=True))], clusters, range(2), jobs=1)
     assert unit.losses == trained(moved, case, seeds=2)[0].losses
@@ -317,7 +322,7 @@ def test_throughput_on_the_cluster(recorded: Recorded, cluster_rows: list[dict[s
 
 def test_prediction_errors_are_those_of_methods_that_predict(clusters: DataSet) -> None:
     """Means over seeds of the runs' ratios; methods without prediction have no row, and T=1 of two stages is exact."""
-    cases = (Case("naive T=2", "naive", 2), Case("XPipe T=2", "xpipe", 2))
+    cases = (MethodCase("naive T=2", "naive", 2), MethodCase("XPipe T=2", "xpipe", 2))
     results = trained(clusters, *cases, seeds=3)
     (row,) = xpipe.prediction_errors(results)
     assert row["label"] == "XPipe T=2"
@@ -408,7 +413,7 @@ def test_throughput_claims_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_curves_follow_the_clock(clusters: DataSet) -> None:
     """Accuracy at the seconds of its updates; loss as a running mean that starts with its window."""
-    result = trained(clusters, Case("XPipe T=2", "xpipe", 2), seeds=2)[0]
+    result = trained(clusters, MethodCase("XPipe T=2", "xpipe", 2), seeds=2)[0]
     minibatches = len(result.runs[0].update_seconds)
     seconds = np.arange(1.0, minibatches + 1)
     x, y = curve(result, "loss", seconds, window=4)
@@ -426,7 +431,7 @@ def test_curves_follow_the_clock(clusters: DataSet) -> None:
 
 def test_epochs_and_seconds_to_a_target(clusters: DataSet) -> None:
     """The first evaluation at the target, median over the seeds that reach it; never reached is null."""
-    result = trained(clusters, Case("synchronous", "synchronous", 2), seeds=1)[0]
+    result = trained(clusters, MethodCase("synchronous", "synchronous", 2), seeds=1)[0]
     minibatches = len(result.runs[0].update_seconds)
     run = replace(
         result.runs[0],
@@ -473,7 +478,7 @@ def test_machine_clocks_date_data_parallelism_by_its_own_plan(monkeypatch: pytes
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-def made_result(case: Case, number: int, seeds: int = 20) -> CaseResult:
+def made_result(case: MethodCase, number: int, seeds: int = 20) -> CaseResult:
     """A training whose loss falls and whose accuracy rises, the later the higher its number."""
     updates = np.arange(1, 441)
     loss = 2.3 * np.exp(-updates / (40.0 + 20.0 * number))
@@ -542,11 +547,11 @@ def test_xpipe_quick_run(
     recorded: Recorded,
 ) -> None:
     """One JSON document with the numbers behind each claim, three figures in two formats; a table without --json."""
-    monkeypatch.setattr(xpipe, "cluster_problem", chain_problem)
-    monkeypatch.setattr(xpipe, "cluster_rows", lambda problem: cluster_rows)
+    monkeypatch.setattr("experiments.xpipe.__main__.cluster_problem", chain_problem)
+    monkeypatch.setattr("experiments.xpipe.__main__.cluster_rows", lambda problem: cluster_rows)
     monkeypatch.setattr(xpipe, "MORE_CASES", xpipe.MORE_CASES[:1])
     out = tmp_path / "figures"
-    assert xpipe.main(["--quick", "--json", "--out", str(out), "--jobs", "1"]) == 0
+    assert run_study("xpipe", ["--quick", "--json", "--out", str(out), "--jobs", "1"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["quick"], document["seeds"], document["interrupted"]) == (True, [0, 1, 2], False)
     assert list(document["orders"]["headline_order"]) == ["seeds 0 to 2"]
@@ -564,8 +569,9 @@ def test_xpipe_quick_run(
     recorded(document=document, printed=lines(printed), drawn=drawn)
 
 
-@pytest.mark.parametrize("experiment", [xpipe, time_to_accuracy])
+@pytest.mark.parametrize(("name", "experiment"), [("xpipe", xpipe), ("time-to-accuracy", time_to_accuracy)])
 def test_an_interrupted_run_writes_what_it_has_and_says_so(
+    name: str,
     experiment: Any,
     clusters: DataSet,
     cluster_rows: list[dict[str, Any]],
@@ -576,8 +582,9 @@ def test_an_interrupted_run_writes_what_it_has_and_says_so(
     """Interrupted in the second group of seeds: exit code 130; the first group is written, marked in document and tables."""
     monkeypatch.setattr(training_grid, "GROUP", 2)
     monkeypatch.setattr(xpipe, "sensitivity_cases", lambda: [xpipe.CASES[1]])
-    monkeypatch.setattr(experiment, "cluster_problem", chain_problem)
-    monkeypatch.setattr(xpipe, "cluster_rows", lambda problem: cluster_rows)
+    for door in ("experiments.xpipe.__main__", "experiments.time_to_accuracy"):
+        monkeypatch.setattr(f"{door}.cluster_problem", chain_problem)
+    monkeypatch.setattr("experiments.xpipe.__main__.cluster_rows", lambda problem: cluster_rows)
     monkeypatch.setattr(time_to_accuracy, "OTHER_CLUSTERS", ())
     kept = {"data parallel", *xpipe.ORDER}
     monkeypatch.setattr(experiment, "CASES", tuple(case for case in experiment.CASES if case.label in kept))
@@ -594,11 +601,10 @@ def test_an_interrupted_run_writes_what_it_has_and_says_so(
         return train_grid(grid, data, seeds, **{**options, "report": report})
 
     monkeypatch.setattr(experiment, "train_grid", interrupted)
-    assert experiment.main(["--json", "--seeds", "3:6", "--out", str(tmp_path), "--jobs", "1"]) == 130
+    assert run_study(name, ["--json", "--seeds", "3:6", "--out", str(tmp_path), "--jobs", "1"]) == 130
     document = json.loads(capsys.readouterr().out)
     assert (document["interrupted"], document["seeds"], document["epochs"]) == (True, [3, 4], 10)
-    name = experiment.__name__.rpartition(".")[2]
-    assert json.loads((tmp_path / f"{name}.json").read_text()) == document
+    assert json.loads((tmp_path / f"{name.replace('-', '_')}.json").read_text()) == document
     assert (
         "INTERRUPTED" in (tmp_path / ("xpipe_accuracy.svg" if name == "xpipe" else "time_to_accuracy.svg")).read_text()
     )
@@ -620,7 +626,9 @@ def test_time_to_accuracy_quick_run(
     kept = ("data parallel", "GPipe T=4", "PipeDream T=1", "PipeMare T=4, warm-up", "XPipe T=4")
     monkeypatch.setattr(time_to_accuracy, "CASES", tuple(case for case in time_to_accuracy.CASES if case.label in kept))
     out = tmp_path / "figures"
-    assert time_to_accuracy.main(["--quick", "--json", "--out", str(out), "--jobs", "1", "--target", "0.5"]) == 0
+    assert (
+        run_study("time-to-accuracy", ["--quick", "--json", "--out", str(out), "--jobs", "1", "--target", "0.5"]) == 0
+    )
     document = json.loads(capsys.readouterr().out)
     assert set(document["clusters"]) == {"dapple-b", "dgx-a100:1"}
     for rows in document["clusters"].values():
@@ -646,7 +654,7 @@ def test_mistakes_are_one_line(
     clusters: DataSet, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     """Exit code 2, nothing on stdout."""
-    assert time_to_accuracy.main(["--quick", *words]) == 2
+    assert run_study("time-to-accuracy", ["--quick", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err

@@ -1,0 +1,1 @@
+"""BaPipe: what its explorer finds, and where its claims hold."""

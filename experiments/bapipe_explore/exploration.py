@@ -1,0 +1,531 @@
+"""Exploration: BaPipe's schedules, plans and claims, row by row; `experiments.bapipe_explore` says what each section asks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from experiments.terminal.output import print_table
+from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
+from planners import (
+    Evaluator,
+    Exploration,
+    InfeasiblePartition,
+    Request,
+    applicable_planners,
+    explore,
+    make_plan,
+    split_workload,
+    streamed_fractions,
+)
+from simulator import (
+    InfeasiblePlanError,
+    Outcome,
+    Plan,
+    Problem,
+    build_schedule,
+    given_costs,
+    gnmt,
+    load_workload,
+    lower,
+    schedule_families,
+    simulate,
+    stages_from_cuts,
+)
+from simulator.engines import reference as engine
+
+Row = dict[str, Any]
+
+WORKLOADS = ("vgg16", "resnet50", "gnmt8")
+METHODS = ("data-parallel", "uniform", "pipedream", "pipedream-flush", "bapipe", "bapipe pipeline")
+"""`bapipe pipeline`: the best of BaPipe's own plans with several stages, none replicated."""
+
+SPEEDUP_CLAIM, MEMORY_CLAIM = 3.2, 4.0
+"""Of the paper's abstract: `up to` these, over data parallelism and other pipelines."""
+
+FPGA_BATCH = 32
+"""Samples a board of an iteration: chosen."""
+
+CHAIN_BANDWIDTH, CHAIN_LATENCY = 100e9 / 8 * 0.95, 1e-6
+"""Links between boards of different kinds, bytes/s and seconds: as of the bundled chains."""
+
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A row of the paper's table: family, its options, mini-batch seconds, and micro-batches kept at stage i of N."""
+
+    label: str
+    family: str
+    options: dict[str, str]
+    seconds: Callable[[int, int, float, float, float], float]
+    kept: Callable[[int, int], int]
+
+
+def _basis(n: int, m: int, f: float, b: float, sr: float) -> float:
+    return (m + n - 1) * (f + b)
+
+
+SCHEDULE_ROWS = (
+    ScheduleRow("1F1B-AS", "1f1b-as", {}, _basis, lambda n, i: n - i + 1),
+    ScheduleRow("FBP-AS", "fbp-as", {"lanes": "shared"}, _basis, lambda n, i: 2 * (n - i + 1)),
+    ScheduleRow(
+        "FBP split",
+        "fbp-as",
+        {"lanes": "split"},
+        lambda n, m, f, b, sr: (m + 2 * n - 1) * (f + b),
+        lambda n, i: 2 * (n - i + 1),
+    ),
+    ScheduleRow(
+        "1F1B-SNO",
+        "1f1b-sno",
+        {},
+        lambda n, m, f, b, sr: _basis(n, m, f, b, sr) + 2 * sr * (m + n - 2) - sr,
+        lambda n, i: n - i + 1,
+    ),
+    ScheduleRow(
+        "1F1B-SO",
+        "1f1b-so",
+        {},
+        lambda n, m, f, b, sr: _basis(n, m, f, b, sr) + 2 * sr * (n - 1),
+        lambda n, i: 2 * (n - i) + 1,
+    ),
+)
+
+
+def schedule_rows(quick: bool = False) -> list[Row]:
+    """Formula, simulation and memory of every row of the table, over shapes and transfer seconds; F = 1, B = 2."""
+    rows: list[Row] = []
+    parts = (0.0, 0.3, 1.0, 1.5) if quick else (0.0, 0.15, 0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)
+    for n, m in ((4, 8),) if quick else ((4, 8), (8, 32), (3, 5)):
+        for sr in parts:
+            rows.extend(_schedule_row(row, n, m, sr) for row in SCHEDULE_ROWS)
+    return rows
+
+
+def _schedule_row(row: ScheduleRow, n: int, m: int, sr: float) -> Row:
+    f, b = 1.0, 2.0
+    schedule = build_schedule(row.family, n, m, **row.options)
+    costs = given_costs(n, f, b, transfer=sr, devices=schedule)
+    family = schedule_families()[row.family]
+    timeline = engine.replay(lower(schedule, costs, communication=family.communications[0]))
+    return {
+        "schedule": row.label,
+        "stages": n,
+        "microbatches": m,
+        "transfer_seconds": sr,
+        "formula_seconds": row.seconds(n, m, f, b, sr),
+        "simulated_seconds": timeline.makespan_seconds,
+        "kept_by_formula": [min(m, row.kept(n, i)) for i in range(1, n + 1)],
+        "kept_simulated": timeline.peak_in_flight().tolist(),
+        "streamed_seconds": _streamed_seconds(row, n, m, sr) if "streaming" in family.communications else None,
+    }
+
+
+def _streamed_seconds(row: ScheduleRow, n: int, m: int, sr: float) -> float:
+    """Mini-batch seconds where an op that sends takes at least as long as its transfer."""
+    schedule = build_schedule(row.family, n, m, **row.options)
+    costs = given_costs(n, 1.0, 2.0, transfer=sr, devices=schedule)
+    return engine.replay(lower(schedule, costs, communication="streaming")).makespan_seconds
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def board_chain(names: Sequence[str]) -> Cluster:
+    """FPGA boards in a row, each linked to the next."""
+    nodes = tuple(f"board{number}" for number in range(len(names)))
+    return Cluster(
+        name="-".join(names),
+        devices=tuple(load_accelerator(name) for name in names),
+        nodes=nodes,
+        switches=(),
+        servers=(tuple(range(len(names))),),
+        links=tuple(Link(one, two, CHAIN_BANDWIDTH, CHAIN_LATENCY) for one, two in pairwise(nodes)),
+    )
+
+
+def gpu_problems(quick: bool) -> Iterator[tuple[str, Problem]]:
+    """(label, problem) of the GPU study."""
+    for name in WORKLOADS[:1] if quick else WORKLOADS:
+        for devices in (2,) if quick else (2, 4, 8):
+            workload = load_workload(name)
+            cluster = load_cluster("pipedream-b").take(devices)
+            yield f"{devices} V100", Problem(workload, cluster, workload.minibatch * devices)
+
+
+def fpga_problems(quick: bool) -> Iterator[tuple[str, Problem]]:
+    """(label, problem) of the FPGA study."""
+    chains: list[tuple[str, Cluster]] = [
+        (f"{n} {kind.upper()}", load_cluster(f"fpga-{kind}-4").take(n))
+        for kind in ("vcu118", "vcu129")
+        for n in range(1, 5)
+    ]
+    chains.append(("2 VCU118 + 2 VCU129", load_cluster("fpga-mixed-4")))
+    chains.append(("2 U280", board_chain(["u280", "u280"])))
+    chains.append(("VCU118 + VCU129 + U280", board_chain(["vcu118", "vcu129", "u280"])))
+    if quick:
+        chains = [chains[1], chains[-1]]
+    for name in WORKLOADS[:1] if quick else WORKLOADS:
+        for label, cluster in chains:
+            yield label, Problem(load_workload(name), cluster, FPGA_BATCH * len(cluster.devices))
+
+
+def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[tuple[str, Row]]:
+    """(section, row): plans of every method, disagreements of BaPipe's rule and the simulation, and what splitting layers adds
+    between FPGA boards."""
+    for label, problem in problems:
+        _say(f"{study}: {problem.workload.name} on {label}")
+        head = {"study": study, "workload": problem.workload.name, "cluster": label, "batch": problem.batch}
+        outcomes = _outcomes(problem)
+        found = _explored(problem)
+        if found is not None:
+            outcomes["bapipe"] = simulate(problem, found.best.plan)
+            pipeline = _pipeline(problem, found)
+            if pipeline is not None:
+                outcomes["bapipe pipeline"] = pipeline
+                if study == "fpga":
+                    yield "splits", head | _split_row(problem, pipeline.plan, pipeline)
+            if found.disagreement:
+                yield "disagreements", head | {"disagreement": found.disagreement}
+        reference = outcomes.get("data-parallel")
+        for method in METHODS:
+            yield "plans", head | _plan_row(problem, method, outcomes.get(method), reference)
+
+
+def _outcomes(problem: Problem) -> dict[str, Outcome]:
+    """Replays of the other methods' plans, where they have one."""
+    reasons = applicable_planners(problem)
+    found = {}
+    for method in METHODS[:4]:
+        if reasons[method] is None:
+            try:
+                found[method] = _planned(method, problem)
+            except (InfeasiblePlanError, InfeasiblePartition):
+                continue
+    return found
+
+
+def _planned(method: str, problem: Problem, request: Request | None = None) -> Outcome:
+    """The method's plan, replayed; KeyboardInterrupt where its search was interrupted: half a search is no row."""
+    result = make_plan(method, problem, request or Request())
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result.outcome
+
+
+def _explored(problem: Problem, request: Request | None = None) -> Exploration | None:
+    try:
+        return explore(problem, Evaluator(problem), np.random.default_rng(0), request)
+    except InfeasiblePlanError:
+        return None
+
+
+def _pipeline(problem: Problem, found: Exploration) -> Outcome | None:
+    """The fastest of BaPipe's own straight pipelines, on SimPy; None if none fits."""
+    own = [one.plan for one in found.candidates if one.balanced]
+    outcomes = [simulate(problem, plan) for plan in [*own, found.rule.candidate.plan] if plan.notation == "straight"]
+    return min((one for one in outcomes if one.fits), key=lambda one: one.iteration_seconds, default=None)
+
+
+def _plan_row(problem: Problem, method: str, outcome: Outcome | None, reference: Outcome | None) -> Row:
+    row: Row = {"method": method, "devices": len(problem.cluster.devices), "feasible": outcome is not None}
+    if outcome is None:
+        return row
+    peak = outcome.fullest.peak_bytes
+    return row | {
+        "schedule": outcome.plan.schedule,
+        "notation": outcome.plan.notation,
+        "microbatches": len(outcome.plan.microbatches),
+        "seconds": outcome.iteration_seconds,
+        "samples_per_second": outcome.samples_per_second,
+        "peak_bytes": peak,
+        "capacity_bytes": outcome.fullest.capacity_bytes,
+        "speedup": None if reference is None else reference.iteration_seconds / outcome.iteration_seconds,
+        "memory_reduction": None if reference is None else reference.fullest.peak_bytes / peak,
+    }
+
+
+def never_slower(plans: Sequence[Row]) -> list[str]:
+    """For each method without stale weights that BaPipe contains: in how many cases both have a plan, in how many BaPipe's takes
+    longer, and the range of the ratio of seconds."""
+    seconds = {(row["study"], row["workload"], row["cluster"], row["method"]): row.get("seconds") for row in plans}
+    lines = []
+    for method in ("uniform", "pipedream-flush", "data-parallel"):
+        ratios = [
+            theirs / ours
+            for (study, workload, cluster, one), theirs in seconds.items()
+            if one == method and theirs is not None
+            and (ours := seconds.get((study, workload, cluster, "bapipe"))) is not None
+        ]  # fmt: skip
+        if ratios:
+            slower = sum(ratio < 1.0 for ratio in ratios)
+            lines.append(
+                f"BaPipe against {method}: {len(ratios)} cases, slower in {slower}, "
+                f"{min(ratios):.4g} to {max(ratios):.4g} times as fast"
+            )
+    return lines
+
+
+def _split_row(problem: Problem, plan: Plan, whole: Outcome) -> Row:
+    """The same schedule on stages that share boundary layers: seconds and bytes against whole layers."""
+    samples = max(plan.microbatches)
+    devices = [stage.devices[0] for stage in plan.stages]
+    cuts = streamed_fractions(problem, devices, samples)
+    workload, positions = split_workload(problem.workload, cuts)
+    stages = stages_from_cuts(positions, len(workload), [(device,) for device in devices])
+    parts = simulate(replace(problem, workload=workload), replace(plan, stages=stages))
+    return {
+        "schedule": plan.schedule,
+        "split_layers": sum(cut.fraction < 1.0 for cut in cuts),
+        "whole_seconds": whole.iteration_seconds,
+        "split_seconds": parts.iteration_seconds,
+        "whole_bytes_per_sample": whole.bytes_per_sample,
+        "split_bytes_per_sample": parts.bytes_per_sample,
+    }
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def claim_rows(quick: bool = False) -> Iterator[Row]:
+    """Speedup and memory of BaPipe's plan against data parallelism on 8 V100, over link bandwidth and device memory."""
+    bandwidths = (1.25e9, 30e9) if quick else (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
+    memories = (16.0,) if quick else (16.0, 8.0, 4.0, 2.0)
+    devices = 2 if quick else 8
+    for name in WORKLOADS[:1] if quick else WORKLOADS:
+        workload = load_workload(name)
+        for bandwidth in bandwidths:
+            for memory in memories:
+                _say(f"claims: {name}, {bandwidth / 1e9:g} GB/s, {memory:g} GiB")
+                cluster = limited(load_cluster("pipedream-b").take(devices), bandwidth, memory)
+                problem = Problem(workload, cluster, workload.minibatch * devices)
+                yield {"workload": name, "bandwidth": bandwidth, "memory_gib": memory} | _claim(problem)
+
+
+def limited(cluster: Cluster, bandwidth: float, memory_gib: float) -> Cluster:
+    """The same cluster with links of `bandwidth` bytes/s and devices of `memory_gib`."""
+    return replace(
+        cluster,
+        devices=tuple(replace(device, memory_bytes=memory_gib * 2**30) for device in cluster.devices),  # type: ignore[type-var]
+        links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links),
+    )
+
+
+def _claim(problem: Problem) -> Row:
+    found = _explored(problem)
+    try:
+        reference = _planned("data-parallel", problem)
+    except InfeasiblePlanError:
+        reference = None
+    best = None if found is None else simulate(problem, found.best.plan)
+    leanest = None if found is None else min(found.candidates, key=lambda one: one.score.peak_bytes)
+    row: Row = {"data_parallel_fits": reference is not None, "bapipe_fits": best is not None}
+    if best is None or found is None:
+        return row
+    row |= {"notation": best.plan.notation, "schedule": best.plan.schedule, "origin": found.best.origin}
+    if reference is not None and leanest is not None:
+        peak = reference.fullest.peak_bytes
+        row["speedup"] = reference.iteration_seconds / best.iteration_seconds
+        row["memory_reduction"] = peak / best.fullest.peak_bytes
+        row["most_memory_reduction"] = peak / leanest.score.peak_bytes
+        row["leanest_speedup"] = reference.iteration_seconds / leanest.seconds
+    return row
+
+
+def board_rows(quick: bool = False) -> Iterator[Row]:
+    """The same on four VCU118 boards, over the multiply-adds a DSP and cycle (by precision) and the links between boards."""
+    for name in WORKLOADS[:1] if quick else WORKLOADS:
+        for precision in ("fp32",) if quick else BOARD_PRECISIONS:
+            for bandwidth in (12.5e9,) if quick else (0.125e9, 1.25e9, 12.5e9, 50e9):
+                _say(f"boards: {name}, {precision}, {bandwidth / 1e9:g} GB/s")
+                cluster = load_cluster("fpga-vcu118-4").take(2 if quick else 4)
+                cluster = replace(cluster, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
+                problem = Problem(load_workload(name), cluster, FPGA_BATCH * len(cluster.devices), precision=precision)
+                yield {"workload": name, "bandwidth": bandwidth, "precision": precision} | _claim(problem)
+
+
+BOARD_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+"""0.2, 0.5 and 2 multiply-adds a DSP and cycle, 4, 2 and 1 bytes: a sweep of rates, no claim that training works in int8."""
+
+
+# ---- depth -----------------------------------------------------------------------------------------------------------
+
+
+def depth_rows(quick: bool = False) -> Iterator[Row]:
+    """Largest L of GNMT-L that fits on V100s of 16 GiB at 64 sequences a device, per method; a multiple of the step."""
+    step = 64 if quick else 8
+    for devices in (2,) if quick else (2, 4, 8):
+        cluster = load_cluster("pipedream-b").take(devices)
+        for method, fits in _DEPTH_METHODS.items():
+            _say(f"depth: {method} on {devices} V100")
+            low, high = 0, 1
+            while high <= DEEPEST // step and fits(_deep(high * step, cluster)):
+                low, high = high, 2 * high
+            high = min(high, DEEPEST // step + 1)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if fits(_deep(middle * step, cluster)):
+                    low = middle
+                else:
+                    high = middle
+            yield {"method": method, "devices": devices, "layers": low * step}
+
+
+DEEPEST = 1024
+"""GNMT layers beyond which the search for the largest is not carried on."""
+
+
+def _deep(layers: int, cluster: Cluster) -> Problem:
+    workload = gnmt(layers)
+    return Problem(workload, cluster, 64 * len(cluster.devices))
+
+
+def _fits(method: str, request: Request) -> Callable[[Problem], bool]:
+    def fits(problem: Problem) -> bool:
+        try:
+            _planned(method, problem, request)
+        except (InfeasiblePlanError, InfeasiblePartition):
+            return False
+        return True
+
+    return fits
+
+
+_DEPTH_METHODS: dict[str, Callable[[Problem], bool]] = {
+    "data-parallel": _fits("data-parallel", Request()),
+    "uniform GPipe": _fits("uniform", Request(schedule="gpipe")),
+    "pipedream": _fits("pipedream", Request()),
+    "bapipe 1F1B-SO": _fits("bapipe", Request(schedule="1f1b-so", microbatches=64)),
+    "bapipe 1F1B": _fits("bapipe", Request(schedule="1f1b", microbatches=64)),
+}
+
+
+# ---- command ---------------------------------------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+SECTIONS = ("schedules", "plans", "disagreements", "splits", "claims", "boards", "depth")
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Every study's rows by section; `interrupted`, whether an interrupt left out what was to come.
+
+    KeyboardInterrupt where nothing was found before it.
+    """
+    document: dict[str, Any] = {"quick": quick, "interrupted": False, **{section: [] for section in SECTIONS}}
+    try:
+        for section, row in _rows(quick):
+            document[section].append(row)
+    except KeyboardInterrupt:
+        if not any(document[section] for section in SECTIONS):
+            raise
+        document["interrupted"] = True
+    return document
+
+
+def _rows(quick: bool) -> Iterator[tuple[str, Row]]:
+    yield from (("schedules", row) for row in schedule_rows(quick))
+    yield from plan_rows("gpu", gpu_problems(quick))
+    yield from plan_rows("fpga", fpga_problems(quick))
+    yield from (("claims", row) for row in claim_rows(quick))
+    yield from (("boards", row) for row in board_rows(quick))
+    yield from (("depth", row) for row in depth_rows(quick))
+
+
+def print_document(result: dict[str, Any]) -> None:
+    """Print the tables of the study's document."""
+    if result["interrupted"]:
+        print("INTERRUPTED: the tables below are not complete\n")
+    print_table(
+        "Schedules: formula and simulation (F = 1, B = 2)",
+        ("schedule", "N", "M", "SR", "formula", "simulated", "kept"),
+        [
+            (
+                row["schedule"],
+                str(row["stages"]),
+                str(row["microbatches"]),
+                f"{row['transfer_seconds']:g}",
+                f"{row['formula_seconds']:g}",
+                f"{row['simulated_seconds']:g}",
+                " ".join(map(str, row["kept_simulated"])),
+            )
+            for row in result["schedules"]
+        ],
+    )
+    print_table(
+        "Plans",
+        ("workload", "cluster", "method", "schedule", "plan", "M", "seconds", "over DP", "peak GiB", "less memory"),
+        [
+            (
+                row["workload"],
+                row["cluster"],
+                row["method"],
+                row.get("schedule", "no plan"),
+                row.get("notation", ""),
+                str(row.get("microbatches", "")),
+                _number(row.get("seconds")),
+                _number(row.get("speedup")),
+                _number(None if row.get("peak_bytes") is None else row["peak_bytes"] / 2**30),
+                _number(row.get("memory_reduction")),
+            )
+            for row in result["plans"]
+        ],
+    )
+    print_table(
+        "Layers split between boards",
+        ("workload", "cluster", "schedule", "split", "whole s", "split s", "bytes whole", "bytes split"),
+        [
+            (
+                row["workload"],
+                row["cluster"],
+                row["schedule"],
+                str(row["split_layers"]),
+                _number(row["whole_seconds"]),
+                _number(row["split_seconds"]),
+                _number(row["whole_bytes_per_sample"]),
+                _number(row["split_bytes_per_sample"]),
+            )
+            for row in result["splits"]
+        ],
+    )
+    print_table(
+        "Claims: speedup and memory against data parallelism",
+        ("workload", "devices", "GB/s", "plan", "over DP", "less memory", "leanest", "at speedup"),
+        [
+            (
+                row["workload"],
+                row["precision"] if "precision" in row else f"{row['memory_gib']:g} GiB",
+                f"{row['bandwidth'] / 1e9:g}",
+                row.get("notation", "no plan"),
+                _number(row.get("speedup")) or ("DP does not fit" if row["bapipe_fits"] else ""),
+                _number(row.get("memory_reduction")),
+                _number(row.get("most_memory_reduction")),
+                _number(row.get("leanest_speedup")),
+            )
+            for row in [*result["claims"], *result["boards"]]
+        ],
+    )
+    print_table(
+        "Largest GNMT-L that fits",
+        ("method", "V100", "L"),
+        [(row["method"], str(row["devices"]), str(row["layers"])) for row in result["depth"]],
+    )
+    for claim in never_slower(result["plans"]):
+        print(claim)
+    for row in result["disagreements"]:
+        print(f"{row['workload']} on {row['cluster']}: {row['disagreement']}")
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,296 @@
+"""Comparison: several planners on one problem, each plan replayed on the reference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import planners
+from hardware_profiles import brief
+from simulator import Explained, InfeasiblePlanError, Problem, TextTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from planners import Request, Result
+
+REFERENCE = "data-parallel"
+"""Speedups are over this planner's plan."""
+
+STALE = "*"
+"""Behind the schedule of a plan that trains on stale weights; a line under the table says so."""
+
+Status = Literal["fits", "does-not-fit", "no-plan-fits", "not-applicable", "failed", "interrupted"]
+"""How a planner ended: with a plan that fits, with one that does not in the reference replay, without one because none fits,
+because it does not apply, or by an error; `interrupted`: stopped before it had a plan, or not asked any more."""
+
+
+FIELDS = (
+    "planner",
+    "status",
+    "schedule",
+    "asynchronous",
+    "notation",
+    "stages",
+    "devices",
+    "microbatches",
+    "iteration_seconds",
+    "samples_per_second",
+    "speedup_over_data_parallel",
+    "bubble_idle_over_makespan",
+    "bubble_over_ideal",
+    "bubble_longest_stage",
+    "peak_memory_bytes",
+    "capacity_bytes",
+    "fullest_device",
+    "bytes_per_sample",
+    "planning_seconds",
+    "evaluations",
+    "lower_bound_seconds",
+    "gap",
+    "optimal_among",
+    "interrupted",
+    "feasible",
+    "reason",
+)
+"""Columns of a record. `lower_bound_seconds` holds for any plan, flushed or `asynchronous` (stale weights; steady state) as
+this one is, and `gap` is the part by which the plan is above it; `optimal_among` are the plans among which it is proven the
+fastest."""
+
+SPEED = (
+    "planner",
+    "schedule",
+    "plan",
+    "micro-\nbatches",
+    "iteration,\nseconds",
+    "samples/s",
+    "speedup\nover DP",
+    "lower\nbound, s",
+    "gap",
+    "planning,\nCPU s",
+)
+USE = (
+    "planner",
+    "idle /\nmakespan",
+    "idle over\nideal",
+    "idle, longest\nstage",
+    "peak memory,\nGiB",
+    "fullest\ndevice",
+    "MB moved\na sample",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One planner's answer: what it found, or None and why.
+
+    reason: why there is no plan, or why it does not fit, or what to know of one that does, one line
+    error: what was raised, if anything was
+    """
+
+    planner: str
+    status: Status
+    result: Result | None = None
+    reason: str = ""
+    error: ValueError | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt cut the search short: its plan, if it has one, is the best so far."""
+        return self.status == "interrupted" or (self.result is not None and self.result.interrupted)
+
+    def record(self, reference_seconds: float | None) -> dict[str, Any]:
+        """FIELDS of this planner; None where there is no plan.
+
+        reference_seconds: of data parallelism's iteration, if it is known
+        """
+        record: dict[str, Any] = dict.fromkeys(FIELDS)
+        record.update(planner=self.planner, status=self.status, feasible=False, reason=self.reason)
+        if self.result is not None:
+            outcome, plan = self.result.outcome, self.result.plan
+            bubble = outcome.timeline.bubble()
+            record.update(
+                self.result.record(),
+                schedule=plan.schedule,
+                notation=plan.notation,
+                stages=len(plan.stages),
+                devices=len(plan.devices),
+                microbatches=len(plan.microbatches),
+                speedup_over_data_parallel=reference_seconds and reference_seconds / outcome.iteration_seconds,
+                bubble_idle_over_makespan=bubble.idle_over_makespan,
+                bubble_over_ideal=bubble.over_ideal,
+                bubble_longest_stage=bubble.longest_stage,
+                fullest_device=outcome.fullest.device,
+                bytes_per_sample=outcome.bytes_per_sample,
+            )
+        return record | {"interrupted": self.interrupted}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison(Explained):
+    """Every planner's answer, and data parallelism's seconds for reference."""
+
+    problem: Problem
+    plans: tuple[Answer, ...]
+    reference_seconds: float | None
+
+    def __repr__(self) -> str:
+        ended = ", ".join(f"{one.planner} {one.status.replace('-', ' ')}" for one in self.plans)
+        return brief(self, f"{self.problem.title}: {ended}")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupt cut a search short; the planners behind it were not asked."""
+        return any(one.interrupted for one in self.plans)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat record a planner: the table's columns, in base units."""
+        return [one.record(self.reference_seconds) for one in self.plans]
+
+    def planned(self) -> list[dict[str, Any]]:
+        """The records of planners that have a plan, in the order of the planners."""
+        return [record for record in self.records() if record["schedule"] is not None]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The records as a pandas DataFrame, one row a planner."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records())
+
+    def tables(self) -> tuple[TextTable, ...]:
+        """Speed; idle time, memory and traffic; plans that fit first, fast before slow."""
+        problem = self.problem
+        measured = problem.workload.bytes_per_element is not None
+        source = "measured profile" if measured else f"analytic, {problem.precision}"
+        planned = sorted(self.planned(), key=lambda record: (not record["feasible"], record["iteration_seconds"]))
+        return (
+            TextTable(
+                f"{problem.workload.name} ({source}) on {problem.cluster.name}, {len(problem.cluster.devices)} devices, "
+                f"{problem.batch} {problem.workload.sample}s an iteration",
+                SPEED,
+                tuple(map(_speed, planned)),
+            ),
+            TextTable("Idle time (the bubble, by its three names), memory and traffic", USE, tuple(map(_use, planned))),
+        )
+
+    def remarks(self) -> tuple[str, ...]:
+        """Marks, proofs, interrupts, and why planners have no plan."""
+        lines, records = [], self.records()
+        if any(record["asynchronous"] for record in records):
+            lines.append(
+                f"{STALE} asynchronous: gradients of stale weights, seconds of the steady state without fill and drain"
+            )
+        for one in self.plans:
+            if one.result is not None and one.result.proof:
+                lines.append(f"{one.planner}: {one.result.proof}; its gap is to the lower bound on any plan")
+            if one.result is not None and one.interrupted:
+                lines.append(f"{one.planner}: interrupted: this is the best plan so far")
+            if one.reason:
+                lines.append(f"{one.planner}: {one.status.replace('-', ' ')}: {one.reason}")
+        return (*lines, *["interrupted: the comparison is not complete"] * self.interrupted)
+
+    def plot(self) -> Figure:
+        """Draw the plans as bars: samples per second, and peak memory against capacity."""
+        from experiments.compare.comparison_plots import comparison_figure
+
+        early = " (interrupted: not every planner was asked to the end)" if self.interrupted else ""
+        return comparison_figure(self.planned(), title=f"{self.problem.title}{early}")
+
+
+def _speed(record: dict[str, Any]) -> tuple[str, ...]:
+    speedup, rate = record["speedup_over_data_parallel"], record["samples_per_second"]
+    return (
+        record["planner"] + (" (interrupted)" if record["interrupted"] else ""),
+        record["schedule"] + (STALE if record["asynchronous"] else ""),
+        record["notation"],
+        str(record["microbatches"]),
+        f"{record['iteration_seconds']:.4g}",
+        f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,.4g}",
+        "" if speedup is None else f"{speedup:.2f}",
+        f"{record['lower_bound_seconds']:.4g}",
+        f"{100 * record['gap']:.1f} %",
+        f"{record['planning_seconds']:.2f}",
+    )
+
+
+def _use(record: dict[str, Any]) -> tuple[str, ...]:
+    peak, capacity = record["peak_memory_bytes"] / 2**30, record["capacity_bytes"] / 2**30
+    return (
+        record["planner"],
+        f"{record['bubble_idle_over_makespan']:.3f}",
+        f"{record['bubble_over_ideal']:.3f}",
+        f"{record['bubble_longest_stage']:.3f}",
+        f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)"),
+        str(record["fullest_device"]),
+        f"{record['bytes_per_sample'] / 1e6:.3g}",
+    )
+
+
+def compare_planners(
+    problem: Problem,
+    request: Request,
+    *,
+    names: Sequence[str] = (),
+    seed: int = 0,
+    report: Callable[[int, str], None] = lambda done, text: None,
+) -> Comparison:
+    """Plan with each planner and replay each plan on SimPy; whatever ends one planner is the reason in its row.
+
+    names: planners to ask; none for every one but those of unequal micro-batches (what does not apply is listed with its reason)
+    report: called with the planners done and the one at work
+    An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
+    Raises ValueError for an unknown planner; KeyboardInterrupt if there is no plan yet.
+    """
+    for name in names:
+        planners.planner_entry(name)
+    asked = list(dict.fromkeys(names)) or [
+        name for name, entry in planners.planner_entries().items() if not entry.unequal
+    ]
+    plans: list[Answer] = []
+    for number, name in enumerate(asked):
+        if plans and plans[-1].interrupted:
+            plans.append(Answer(name, "interrupted", reason="not asked: an interrupt ended the comparison"))
+            continue
+        report(number, name)
+        plans.append(_ask(problem, request, name, seed))
+    stopped = any(one.interrupted for one in plans)
+    if stopped and all(one.result is None for one in plans):
+        raise KeyboardInterrupt
+    return Comparison(
+        problem=problem,
+        plans=tuple(plans),
+        reference_seconds=_reference(problem, request, plans, seed, search=not stopped),
+    )
+
+
+def _ask(problem: Problem, request: Request, name: str, seed: int) -> Answer:
+    try:
+        result = planners.make_plan(name, problem, request, seed=seed)
+    except KeyboardInterrupt:
+        return Answer(name, "interrupted", reason="interrupted before it had a plan that fits")
+    except planners.InapplicablePlannerError as error:
+        return Answer(name, "not-applicable", reason=error.reason, error=error)
+    except InfeasiblePlanError as error:
+        return Answer(name, "no-plan-fits", reason=str(error), error=error)
+    except ValueError as error:
+        return Answer(name, "failed", reason=str(error), error=error)
+    if result.outcome.fits:
+        notes = (result.outcome.warning, result.details.get("cuts_left_out"))
+        return Answer(name, "fits", result, "; ".join(str(note) for note in notes if note))
+    fullest = result.outcome.fullest
+    reason = (
+        f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "
+        f"which holds {fullest.capacity_bytes / 2**30:.4g} GiB"
+    )
+    return Answer(name, "does-not-fit", result, reason)
+
+
+def _reference(problem: Problem, request: Request, plans: Sequence[Answer], seed: int, *, search: bool) -> float | None:
+    """Iteration seconds of data parallelism, with its own schedule; None where it does not fit or may not be sought."""
+    known = next((one for one in plans if one.planner == REFERENCE), None)
+    if search and (known is None or (known.result is None and request.schedule is not None)):
+        known = _ask(problem, planners.Request(engine=request.engine), REFERENCE, seed)
+    return None if known is None or known.result is None else known.result.outcome.iteration_seconds

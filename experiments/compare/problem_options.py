@@ -1,0 +1,204 @@
+"""Problem options: the arguments that describe a problem, shared by the commands that plan."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from experiments.terminal.argument_types import count
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from planners import Request
+    from simulator import Problem, Workload
+
+DEFAULT_WORKLOAD = "vgg16"
+DEFAULT_CLUSTER = "pipedream-b"
+
+CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates")
+"""Options that are fields of a problem by the same name, with the problem's own defaults."""
+
+
+def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
+    """Workload, cluster, mini-batch and training options; None (or False) is what was not given."""
+    group = parser.add_argument_group("problem")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--workload",
+        metavar="NAME",
+        help=f"workload name, config.json, or chain:N (default {DEFAULT_WORKLOAD}; see pipeplan list workloads)",
+    )
+    source.add_argument(
+        "--profile", metavar="FILE", help="measured profile: PipeDream graph.txt, or JSON of pipeplan profile"
+    )
+    group.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help=f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
+    )
+    group.add_argument("--devices", type=count, metavar="N", help="use the first N devices of the cluster only")
+    group.add_argument(
+        "--batch",
+        type=count,
+        metavar="N",
+        help="samples of an iteration (default: the workload's mini-batch × devices)",
+    )
+    group.add_argument("--sequence", type=count, metavar="N", help="tokens of a sample, for workloads that have them")
+    add_profiled_minibatch(group)
+    group.add_argument("--precision", metavar="NAME", help="fp32 (default), tf32, fp16, bf16, fp8, int8")
+    group.add_argument("--optimizer", metavar="NAME", help="sgd, momentum (default) or adam")
+    group.add_argument(
+        "--recompute", action="store_true", help="keep stage inputs only, run forward again before backward"
+    )
+    group.add_argument(
+        "--communication",
+        metavar="MODE",
+        help="overlapped (default), send-blocking or both-blocking",
+    )
+    group.add_argument(
+        "--weight-versions",
+        metavar="RULE",
+        help="of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
+    )
+    group.add_argument(
+        "--replica-updates",
+        metavar="RULE",
+        help="when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the "
+        "gradients of the round are all-reduced) or barrier (at once, all of a round together)",
+    )
+    group.add_argument("--no-contention", action="store_true", help="transfers do not queue on shared links")
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the planners may choose, and the seed."""
+    group = parser.add_argument_group("search")
+    group.add_argument("--schedule", metavar="NAME", help="schedule of every plan (default: each planner's own)")
+    group.add_argument(
+        "--microbatches", type=count, metavar="M", help="micro-batches of an iteration (default: searched)"
+    )
+    group.add_argument("--stages", type=count, metavar="K", help="stages of the pipeline (default: searched)")
+    group.add_argument(
+        "--chunks", type=count, metavar="V", help="stages a device (default: the schedule's, or searched)"
+    )
+    group.add_argument(
+        "--candidates",
+        metavar="SIZES",
+        help="sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
+    )
+    group.add_argument("--seed", type=int, default=0, help="seed of random searches (default 0)")
+
+
+def read_problem(arguments: argparse.Namespace) -> Problem:
+    """The problem that the arguments describe; raises what its parts raise, one line each."""
+    from experiments.compare.questions import make_problem
+    from experiments.terminal.output import UsageError
+    from simulator import read_any_profile
+
+    workload: Workload | str = _given(arguments.workload, DEFAULT_WORKLOAD)
+    if arguments.profile is not None:
+        if arguments.sequence is not None:
+            raise UsageError("--sequence cannot change a measured profile")
+        workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
+    elif arguments.profiled_minibatch is not None:
+        raise UsageError("--profiled-minibatch goes with --profile")
+    return make_problem(
+        workload,
+        _given(arguments.cluster, DEFAULT_CLUSTER),
+        arguments.batch,
+        devices=arguments.devices,
+        sequence=arguments.sequence,
+        recompute=arguments.recompute,
+        contention=not arguments.no_contention,
+        **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
+    )
+
+
+def _given(text: str | None, default: str) -> str:
+    """What was given, the empty name too."""
+    return default if text is None else text
+
+
+def add_profiled_minibatch(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """What a PipeDream profile does not always tell."""
+    parser.add_argument(
+        "--profiled-minibatch",
+        type=count,
+        metavar="N",
+        help="samples of the mini-batch that a graph.txt was profiled with (default: worked out from its tensors)",
+    )
+
+
+def add_profiled_minibatches(parser: argparse.ArgumentParser, profiles: Sequence[str]) -> None:
+    """`add_profiled_minibatch` where several profiles are read: pairs of a profile's name and its samples."""
+
+    def pair(text: str) -> tuple[str, int]:
+        name, _, samples = text.partition("=")
+        if name not in profiles:
+            raise argparse.ArgumentTypeError(f"profile {name!r} is unknown; choices: {', '.join(profiles)}")
+        return name, count(samples)
+
+    parser.add_argument(
+        "--profiled-minibatch",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="samples of the mini-batch that NAME.txt was profiled with (default: worked out from its tensors); may be repeated",
+    )
+
+
+def read_request(arguments: argparse.Namespace) -> Request:
+    """What the user fixes of every plan."""
+    from experiments.terminal.output import UsageError
+    from planners import Request
+
+    if arguments.seed < 0:
+        raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
+    return Request(
+        schedule=arguments.schedule,
+        microbatches=arguments.microbatches,
+        stages=arguments.stages,
+        chunks=arguments.chunks,
+        candidates=arguments.candidates,
+    )
+
+
+def options_of(problem: Problem) -> dict[str, object]:
+    """The options that describe a problem, by name, with what it says of each; of one made in Python without its sources."""
+    workload, cluster = problem.workload.source, problem.cluster.source
+    return {
+        "workload": workload and workload.name,
+        "profile": workload and workload.profile,
+        "profiled_minibatch": workload and workload.profiled_minibatch,
+        "sequence": workload and workload.sequence,
+        "cluster": cluster and cluster.name,
+        "devices": len(problem.cluster.devices),
+        "batch": problem.batch,
+        "recompute": problem.recompute,
+        "no_contention": not problem.contention,
+        **{name: getattr(problem, name) for name in CHOICES},
+    }
+
+
+def refuse_contradictions(
+    arguments: argparse.Namespace, path: str, own: dict[str, object], others: Container[str]
+) -> None:
+    """UsageError for an option that says something else than a plan file.
+
+    own: what the file says, by option; others: options that may say anything
+    """
+    from pathlib import Path
+
+    from experiments.terminal.output import UsageError
+
+    for name, value in vars(arguments).items():
+        if value in (None, False, []) or name in others:
+            continue
+        option = "--" + name.replace("_", "-")
+        if name not in own:
+            if value != 0:
+                raise UsageError(f"{option} is for a search; --plan {path} has made its plan already")
+        elif own[name] not in (value, str(Path(str(value)).resolve())):
+            said = option if value is True else f"{option} {value}"
+            raise UsageError(f"{said} contradicts --plan {path}, which says {own[name]}")

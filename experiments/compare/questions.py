@@ -1,0 +1,146 @@
+"""Questions: what the face `pipeplan` asks, and the commands with it: a problem by names, a replay, a plan, a comparison."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+import hardware_profiles
+import planners
+import simulator
+from experiments.compare.comparison import Comparison, compare_planners
+
+if TYPE_CHECKING:
+    from hardware_profiles import Cluster
+    from planners import Progress, Result
+    from simulator import Engine, Outcome, Plan, Problem, Schedule, ScheduleReplay, Workload
+
+TOPICS: dict[str, Callable[[], Sequence[str]]] = {
+    "workloads": lambda: sorted(simulator.workload_names()),
+    "accelerators": lambda: sorted(hardware_profiles.accelerator_names()),
+    "clusters": lambda: sorted(hardware_profiles.cluster_names()),
+    "schedules": lambda: sorted(simulator.schedule_families()),
+    "planners": lambda: sorted(planners.planner_entries()),
+}
+"""What has names, and what lists them."""
+
+
+def names(topic: str) -> tuple[str, ...]:
+    """The names that are known of a topic, plug-ins included; ValueError for another topic than those of TOPICS."""
+    if topic not in TOPICS:
+        raise ValueError(f"topic {topic!r} is unknown; choices: {', '.join(TOPICS)}")
+    return tuple(TOPICS[topic]())
+
+
+def make_problem(
+    workload: Workload | str,
+    cluster: Cluster | str,
+    batch: int | None = None,
+    *,
+    devices: int | None = None,
+    sequence: int | None = None,
+    **training: Any,
+) -> Problem:
+    """A problem; what is given by name is looked up.
+
+    workload: or its name, config.json, or chain:N; cluster: or its name, name:SERVERS, or TOML file
+    batch: samples of an iteration; default the workload's mini-batch on every device
+    devices: use the first of the cluster only; sequence: tokens of a sample
+    training: the other fields of `simulator.Problem` (precision, optimizer, recompute, communication, contention, …)
+    Warns of options without an effect. Raises ValueError for unknown names, more devices than there are, options out of range.
+    """
+    if isinstance(workload, str):
+        workload = simulator.workload_from_spec(workload, sequence)
+    elif sequence is not None:
+        raise ValueError(f"sequence {sequence} is for a workload given by name; {workload.name!r} has its own")
+    if isinstance(cluster, str):
+        cluster = hardware_profiles.load_cluster(cluster)
+    if devices is not None:
+        if devices > len(cluster.devices):
+            raise ValueError(f"devices {devices}: cluster {cluster.name} has {len(cluster.devices)} devices")
+        cluster = cluster.take(devices)
+    samples = workload.minibatch * len(cluster.devices) if batch is None else batch
+    problem = simulator.Problem(workload, cluster, samples, **training)
+    for line in problem.doubts():
+        warnings.warn(line, stacklevel=2)
+    return problem
+
+
+@overload
+def simulate(what: Problem, plan: Plan, *, engine: Engine = "simpy", noise: float = 0.0, seed: int = 0) -> Outcome: ...
+
+
+@overload
+def simulate(
+    what: str | Schedule,
+    plan: None = None,
+    *,
+    engine: Engine = "simpy",
+    noise: float = 0.0,
+    seed: int = 0,
+    **numbers: Any,
+) -> ScheduleReplay: ...
+
+
+def simulate(
+    what: Problem | Schedule | str,
+    plan: Plan | None = None,
+    *,
+    engine: Engine = "simpy",
+    noise: float = 0.0,
+    seed: int = 0,
+    **numbers: Any,
+) -> Outcome | ScheduleReplay:
+    """Replay a plan of a problem; or a schedule, by the name of its family or as data, on numbers.
+
+    numbers: of a schedule: forward, backward, weight, update, predict, transfer (seconds: `simulator.OpSeconds`), sizes,
+        communication (`simulator.replay_schedule`); of one by name its stages, microbatches or minibatches, and its options
+    noise: standard deviation of the logarithm of a factor on every duration, drawn with `seed`
+    """
+    if isinstance(what, simulator.Problem):
+        if plan is None or numbers:
+            raise ValueError("a problem is simulated with a plan of it, and without numbers of its own")
+        rng = np.random.default_rng(seed)
+        return simulator.simulate(what, plan, engine=engine, noise=noise, rng=rng)
+    seconds = {name: numbers.pop(name) for name in simulator.OpSeconds.__slots__ if name in numbers}
+    settings = {name: numbers.pop(name) for name in ("sizes", "communication") if name in numbers}
+    if isinstance(what, str):
+        what = simulator.named_schedule(what, engine=engine, **numbers)
+    elif numbers:
+        raise ValueError(f"a schedule that is data says its own {', '.join(sorted(numbers))}")
+    return simulator.replay_schedule(
+        what, simulator.OpSeconds(**seconds), engine=engine, noise=noise, seed=seed, **settings
+    )
+
+
+def plan(
+    problem: Problem,
+    planner: str = "pipedream",
+    *,
+    seed: int = 0,
+    budget: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **wanted: Any,
+) -> Result:
+    """Search one plan.
+
+    budget: evaluations after which the best plan so far is the answer
+    progress: called at every improvement
+    wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, candidates)
+    Raises as `planners.make_plan` does.
+    """
+    request = planners.Request(**wanted)
+    return planners.make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
+
+
+def compare(problem: Problem, names: str | Sequence[str] = (), *, seed: int = 0, **wanted: Any) -> Comparison:
+    """Ask several planners; by default every one that is compared.
+
+    wanted: as for `plan`
+    Raises ValueError for an unknown planner.
+    """
+    asked = (names,) if isinstance(names, str) else tuple(names)
+    return compare_planners(problem, planners.Request(**wanted), names=asked, seed=seed)

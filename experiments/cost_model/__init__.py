@@ -1,0 +1,1 @@
+"""Cost model: predicted seconds of the GPU model beside measured profiles."""

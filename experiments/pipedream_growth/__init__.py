@@ -1,0 +1,1 @@
+"""PipeDream's partitioner: how it grows."""

@@ -1,0 +1,373 @@
+"""Published rows: PipeDream's two result tables, and each of their rows simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.terminal.output import print_table, progress
+from hardware_profiles import Cluster, load_cluster
+from planners import StateTable, make_plan, partition, state_table
+from simulator import (
+    LayerCosts,
+    Outcome,
+    Plan,
+    Problem,
+    Stage,
+    Workload,
+    antichain_states,
+    equal_microbatches,
+    read_profile,
+    simulate,
+)
+
+TOLERANCE = 0.15
+"""Relative error of a simulated speedup that counts as reproduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A row of a published table.
+
+    profile: file of the bundled profiles, None where there is none; lacking: then why the row cannot be run
+    minibatch: of one device; replicas: of the published plan's stages, () for a straight pipeline over all devices
+    speedup: epoch time of data parallelism over that of the plan; saved: share of communication, (low, high), None if not given
+    """
+
+    table: str
+    model: str
+    cluster: str
+    devices: int
+    plan: str
+    replicas: tuple[int, ...]
+    speedup: float
+    minibatch: int = 0
+    profile: str | None = None
+    lacking: str = ""
+    saved: tuple[float, float] | None = None
+    recalled: bool = False
+
+
+NO_TITAN = "no profile of a Titan X (the bundled ones are a V100's)"
+
+ROWS: tuple[PublishedRow, ...] = (
+    PublishedRow("SOSP", "VGG-16", "pipedream-a", 16, "15-1", (15, 1), 5.28, 64, "vgg16", saved=(0.90, 0.95)),
+    PublishedRow("SOSP", "VGG-16", "pipedream-b", 16, "15-1", (15, 1), 2.98, 64, "vgg16", saved=(0.90, 0.95)),
+    PublishedRow("SOSP", "ResNet-50", "pipedream-a", 16, "16", (16,), 1.0, 128, "resnet50"),
+    PublishedRow("SOSP", "ResNet-50", "pipedream-b", 16, "16", (16,), 1.0, 128, "resnet50"),
+    PublishedRow("SOSP", "AlexNet", "pipedream-a", 16, "15-1", (15, 1), 4.92, 256, "alexnet"),
+    PublishedRow("SOSP", "AlexNet", "pipedream-b", 16, "15-1", (15, 1), 2.04, 256, "alexnet"),
+    PublishedRow("SOSP", "GNMT-16", "pipedream-a", 16, "straight", (), 2.34, 64, "gnmt_large", recalled=True),
+    PublishedRow("SOSP", "GNMT-16", "pipedream-b", 16, "straight", (), 3.14, 64, "gnmt_large"),
+    PublishedRow("SOSP", "AWD LM", "pipedream-a", 4, "straight", (), 4.25, lacking="no profile", saved=(0.88, 0.88)),
+    PublishedRow("SOSP", "S2VT", "pipedream-c", 4, "2-1-1", (2, 1, 1), 3.01, lacking="no profile", saved=(0.85, 0.85)),
+    PublishedRow(
+        "arXiv", "VGG-16", "pipedream-arxiv-a", 4, "2-1-1", (2, 1, 1), 2.13, lacking=NO_TITAN, saved=(0.9, 0.9)
+    ),
+    PublishedRow("arXiv", "VGG-16", "pipedream-arxiv-a", 8, "7-1", (7, 1), 2.99, lacking=NO_TITAN, saved=(0.95, 0.95)),
+    PublishedRow(
+        "arXiv", "VGG-16", "pipedream-arxiv-a", 16, "9-5-1-1", (9, 5, 1, 1), 3.0, lacking=NO_TITAN, saved=(0.91, 0.91)
+    ),
+    PublishedRow("arXiv", "VGG-16", "pipedream-arxiv-b", 8, "7-1", (7, 1), 5.12, 32, "vgg16", saved=(0.95, 0.95)),
+    PublishedRow(
+        "arXiv", "Inception-v3", "pipedream-arxiv-a", 8, "8", (8,), 1.0, lacking="no profile", saved=(0.0, 0.0)
+    ),
+    PublishedRow(
+        "arXiv", "S2VT", "pipedream-arxiv-a", 4, "2-1-1", (2, 1, 1), 3.01, lacking="no profile", saved=(0.95, 0.95)
+    ),
+)
+
+EFFICIENCY_BAND: dict[str, tuple[float, float]] = {
+    "pipedream-a": (0.56 / 1.25, 0.68 / 1.25),
+    "pipedream-b": (1.0 / 3.125, 1.45 / 3.125),
+    "pipedream-arxiv-b": (0.75, 0.95),  # no range is known: about a tenth on either side of the fit
+}
+"""Lowest and highest collective efficiency: on A and B the all-reduce rates that SOSP'19's speedups need over the line rate."""
+
+GPIPE_PUBLISHED = (0.35, 0.71)
+"""How much lower GPipe's throughput is than PipeDream's on GNMT-16, 16 GPUs, same partition: lowest and highest published."""
+
+
+def collective_efficiency(cluster: Cluster) -> float:
+    """The network's collective efficiency of a cluster of servers."""
+    return next(link.collective for link in cluster.links if "network" in (link.first, link.second))
+
+
+def with_collective_efficiency(cluster: Cluster, efficiency: float) -> Cluster:
+    """The same cluster whose network reaches another share of its bandwidth in all-reduces."""
+    links = tuple(
+        dataclasses.replace(link, collective=efficiency) if "network" in (link.first, link.second) else link
+        for link in cluster.links
+    )
+    return dataclasses.replace(cluster, links=links)
+
+
+# -------------------------------------------------------------------------------------------------------------- plans
+
+
+def data_parallel_plan(problem: Problem) -> Plan:
+    """Every device holds the network and runs its part of the batch at once."""
+    devices = tuple(range(len(problem.cluster.devices)))
+    stage = Stage(tuple(range(len(problem.workload))), devices)
+    return Plan("data-parallel", "gpipe", (stage,), (problem.batch,))
+
+
+def published_plan(problem: Problem, row: PublishedRow) -> Plan:
+    """The plan of a row: its replicas on the devices in order, cut as the module's docstring says."""
+    if len(row.replicas) == 1:
+        return data_parallel_plan(problem)
+    count = len(problem.cluster.devices)
+    parts = _parts_at_last_pooling(problem.workload) if row.replicas else _straight_parts(problem, count)
+    replicas = row.replicas or (1,) * len(parts)
+    bounds = [sum(replicas[:i]) for i in range(len(replicas) + 1)]
+    stages = tuple(Stage(held, tuple(range(bounds[i], bounds[i + 1]))) for i, held in enumerate(parts))
+    return Plan("published", "1f1b-rr", stages, equal_microbatches(problem.batch, count), "round-robin")
+
+
+def _parts_at_last_pooling(workload: Workload) -> tuple[tuple[int, ...], ...]:
+    cut = 1 + max(i for i, layer in enumerate(workload.layers) if layer.kind == "pooling")
+    return tuple(range(cut)), tuple(range(cut, len(workload)))
+
+
+def _straight_parts(problem: Problem, devices: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of each stage of the search's best straight pipeline, all links at the rate of the slowest level."""
+    bandwidth = min(level.bandwidth for level in problem.cluster.levels())
+    found = partition(_table(problem, problem.batch // devices), (devices,), (bandwidth,), straight=True)
+    return tuple(stage.layers for stage in found.stages)
+
+
+def _table(problem: Problem, minibatch: int) -> StateTable:
+    return state_table(
+        problem.workload,
+        LayerCosts(problem).round_trip_seconds(0, minibatch),
+        minibatch=minibatch,
+        bytes_per_element=problem.element_bytes,
+        states=antichain_states(problem.workload, drop_inputs=False),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- rows
+
+
+def run_row(row: PublishedRow, workload: Workload, *, search: bool = True) -> dict[str, Any]:
+    """Simulate one row; the record of the tables.
+
+    search: also plan with PipeDream's search (seconds a row) and simulate that plan
+    """
+    cluster = load_cluster(row.cluster).take(row.devices)
+    problem = Problem(workload, cluster, row.minibatch * row.devices)
+    plan, baseline = published_plan(problem, row), data_parallel_plan(problem)
+    replayed, parallel = simulate(problem, plan), simulate(problem, baseline)
+    speedup = parallel.iteration_seconds / replayed.iteration_seconds
+    band = sorted(_speedup_at(problem, plan, baseline, share) for share in EFFICIENCY_BAND[row.cluster])
+    record: dict[str, Any] = {
+        **_published(row),
+        "collective_efficiency": collective_efficiency(cluster),
+        "data_parallel_seconds": parallel.iteration_seconds,
+        "iteration_seconds": replayed.iteration_seconds,
+        "feasible": replayed.fits,
+        "stage_layers": [len(stage.layers) for stage in plan.stages],
+        "speedup": speedup,
+        "speedup_low": band[0],
+        "speedup_high": band[1],
+        "relative_error": speedup / row.speedup - 1.0,
+        "within_tolerance": abs(speedup / row.speedup - 1.0) <= TOLERANCE,
+        "communication_saved": _saved(replayed, parallel),
+    }
+    if search:
+        planned = make_plan("pipedream", problem)
+        own = planned.outcome
+        record.update(
+            planned=planned.plan.notation,
+            planned_speedup=parallel.iteration_seconds / own.iteration_seconds,
+            planned_communication_saved=_saved(own, parallel),
+            planning_seconds=planned.seconds,
+        )
+    return record
+
+
+def _published(row: PublishedRow) -> dict[str, Any]:
+    return {
+        "table": row.table,
+        "model": row.model,
+        "cluster": row.cluster,
+        "devices": row.devices,
+        "minibatch": row.minibatch,
+        "published_plan": row.plan,
+        "published_speedup": row.speedup,
+        "published_recalled": row.recalled,
+        "published_communication_saved": row.saved,
+    }
+
+
+def _speedup_at(problem: Problem, plan: Plan, baseline: Plan, efficiency: float) -> float:
+    changed = dataclasses.replace(problem, cluster=with_collective_efficiency(problem.cluster, efficiency))
+    return simulate(changed, baseline).iteration_seconds / simulate(changed, plan).iteration_seconds
+
+
+def _saved(outcome: Outcome, baseline: Outcome) -> float:
+    return 1.0 - outcome.bytes_per_sample / baseline.bytes_per_sample
+
+
+# -------------------------------------------------------------------------------------------------------------- GPipe
+
+
+def run_gpipe(workload: Workload, cluster_name: str, minibatch: int = 64) -> list[dict[str, Any]]:
+    """GPipe and 1F1B with flush against asynchronous PipeDream on one straight partition.
+
+    GPipe recomputes activations, as the original does, and runs as many micro-batches a flush as PipeDream has minibatches in
+    flight (the number of devices), or the most (a power of two of that) that fit into memory. One record each.
+    """
+    cluster = load_cluster(cluster_name)
+    count = len(cluster.devices)
+    row = next(one for one in ROWS if one.model == "GNMT-16" and one.cluster == cluster_name)
+    problem = Problem(workload, cluster, minibatch * count)
+    plan = published_plan(problem, row)
+    reference = simulate(problem, plan)
+    records = []
+    for schedule, recompute in (("gpipe", True), ("gpipe", False), ("1f1b", False)):
+        for flushed in _flushed(problem, plan, schedule, recompute):
+            lower = 1.0 - flushed.samples_per_second / reference.samples_per_second
+            records.append(
+                {
+                    "model": "GNMT-16",
+                    "cluster": cluster_name,
+                    "schedule": schedule,
+                    "recompute": recompute,
+                    "microbatches": len(flushed.plan.microbatches),
+                    "samples_per_second": flushed.samples_per_second,
+                    "pipedream_samples_per_second": reference.samples_per_second,
+                    "lower_by": lower,
+                    "published_lower_by": GPIPE_PUBLISHED if schedule == "gpipe" else None,
+                    "within_published": GPIPE_PUBLISHED[0] <= lower <= GPIPE_PUBLISHED[1]
+                    if schedule == "gpipe"
+                    else None,
+                }
+            )
+    return records
+
+
+def _flushed(problem: Problem, plan: Plan, schedule: str, recompute: bool) -> list[Outcome]:
+    """The plan with a flush: at the pipeline's own depth, and at the largest depth that fits."""
+    devices = len(plan.stages)
+    size = problem.batch // devices
+    found: list[Outcome] = []
+    for count in (devices * 2**power for power in range(5)):
+        larger = dataclasses.replace(problem, batch=size * count, recompute=recompute)
+        outcome = simulate(larger, Plan(schedule, schedule, plan.stages, (size,) * count))
+        if not outcome.fits:
+            break
+        found = [*found[:1], outcome]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- command line
+
+
+def find_profiles() -> Path | None:
+    """`shared/data/pipedream_profiles` beside this checkout or above it, if there is one."""
+    for parent in Path(__file__).resolve().parents:
+        folder = parent / "shared" / "data" / "pipedream_profiles"
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def reproduce(
+    profiles: Path,
+    rows: Sequence[PublishedRow] = ROWS,
+    *,
+    profiled_minibatches: Mapping[str, int] | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Both tables and the comparison with GPipe; rows that cannot be run are listed with what they lack.
+
+    profiled_minibatches: of the profiles that do not tell theirs, by name
+    """
+    records, missing = [], []
+    given = profiled_minibatches or {}
+    workloads: dict[str, Workload] = {}
+    with progress("simulating", total=len(rows), quiet=quiet) as report:
+        for number, row in enumerate(rows):
+            report(number, f"{row.model} on {row.cluster}")
+            if row.profile is None:
+                missing.append({**_published(row), "lacking": row.lacking})
+                continue
+            if row.profile not in workloads:
+                workloads[row.profile] = read_profile(
+                    profiles / f"{row.profile}.txt", profiled_minibatch=given.get(row.profile)
+                )
+            records.append(run_row(row, workloads[row.profile]))
+        gpipe = [
+            record
+            for row in rows
+            if row.model == "GNMT-16"
+            for record in run_gpipe(workloads["gnmt_large"], row.cluster, row.minibatch)
+        ]
+    return {"tolerance": TOLERANCE, "rows": records, "missing": missing, "gpipe": gpipe}
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Print the tables of the study's document."""
+    print_table(
+        "Speedup over data parallelism, simulated and published († recalled, not checked)",
+        (
+            "table",
+            "model",
+            "cluster",
+            "published plan",
+            "published",
+            "simulated",
+            "band",
+            "error",
+            "saved, published",
+            "saved",
+            "search here",
+            "its speedup",
+            "collective efficiency",
+        ),
+        [_cells(record) for record in document["rows"]],
+    )
+    for record in document["missing"]:
+        print(
+            f"not run: {record['table']} {record['model']} on {record['devices']} devices of {record['cluster']} "
+            f"({record['published_plan']}, {record['published_speedup']}): {record['lacking']}"
+        )
+    print_table(
+        "GNMT-16, one straight partition of 16: throughput below asynchronous PipeDream's",
+        ("cluster", "schedule", "recompute", "micro-batches", "lower by", "published"),
+        [
+            (
+                one["cluster"],
+                one["schedule"],
+                "yes" if one["recompute"] else "no",
+                str(one["microbatches"]),
+                f"{100 * one['lower_by']:.0f} %",
+                "" if one["published_lower_by"] is None else "35-71 %",
+            )
+            for one in document["gpipe"]
+        ],
+    )
+
+
+def _cells(record: dict[str, Any]) -> tuple[str, ...]:
+    saved = record["published_communication_saved"]
+    given = "" if saved is None else "-".join(dict.fromkeys(f"{100 * one:.0f}" for one in saved)) + " %"
+    return (
+        record["table"],
+        record["model"],
+        record["cluster"],
+        record["published_plan"],
+        f"{record['published_speedup']:.2f}" + (" †" if record["published_recalled"] else ""),
+        f"{record['speedup']:.2f}",
+        f"{record['speedup_low']:.2f} to {record['speedup_high']:.2f}",
+        f"{100 * record['relative_error']:+.0f} %",
+        given,
+        f"{100 * record['communication_saved']:.0f} %",
+        record["planned"],
+        f"{record['planned_speedup']:.2f}",
+        f"{record['collective_efficiency']:g}",
+    )

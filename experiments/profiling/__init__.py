@@ -1,0 +1,1 @@
+"""Profiling: a PyTorch model measured layer by layer."""

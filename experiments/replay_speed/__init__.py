@@ -1,0 +1,1 @@
+"""Replay speed: how fast the engines are, and how they grow."""

@@ -1,0 +1,114 @@
+"""Exits: how a command ends: its exit code, and one line on stderr for every foreseen error."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from io import StringIO, TextIOWrapper
+from typing import Any, NoReturn
+
+MOST_CHARACTERS = 270
+"""Of a complaint, so that the line stays below 300 with the command's name."""
+
+OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        self.exit(USAGE, f"{self.prog}: {short(message, MOST_CHARACTERS - 60)} (see {self.prog} --help)\n")
+
+
+def guarded(name: str, action: Callable[[], int]) -> int:
+    """Run a command; every foreseen error becomes one line on stderr and its exit code.
+
+    A character that the terminal's encoding lacks is printed as `?`.
+    """
+    if sys.stderr is None:  # closed: what is said there goes nowhere, and not to stdout
+        sys.stderr = StringIO()
+    if sys.stdout is None:
+        return _end(name, "standard output is closed", FAILURE)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _warner(name)
+            code = action()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _end(name, "interrupted", INTERRUPTED)
+    except OSError as error:
+        lost = _abandon_output()
+        if isinstance(error, BrokenPipeError):
+            return FAILURE
+        where = error.filename or ("standard output" if lost else None)
+        return _end(name, f"{where}: {error.strerror}" if where else str(error), FAILURE)
+    except MemoryError:
+        return _end(name, "not enough memory for a problem of this size", FAILURE)
+    except ValueError as error:
+        return _end(name, str(error), _exit_code(error))
+    return code
+
+
+def _warner(name: str) -> Callable[..., None]:
+    """What prints a doubt (a UserWarning) as one line on stderr, each text once, and leaves other warnings as they are."""
+    others, said = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        text = str(message)
+        if category is not UserWarning:
+            others(message, category, *where, **more)
+        elif text not in said:
+            said.add(text)
+            print(f"{name}: warning: {short(text)}", file=sys.stderr)
+
+    return show
+
+
+def _abandon_output() -> bool:
+    """Whether stdout cannot be written; what it holds then goes nowhere, as the interpreter would complain again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _end(name: str, complaint: str, code: int) -> int:
+    """Print the one line and return the code."""
+    print(f"{name}: {short(complaint)}", file=sys.stderr)
+    return code
+
+
+def short(text: str, most: int = MOST_CHARACTERS) -> str:
+    """One printable line: white space as single spaces, controls as escapes, the middle left out of what is too long."""
+    from hardware_profiles import one_line, printable
+
+    line = printable(one_line(text))
+    tail = most // 3
+    return line if len(line) <= most else f"{line[: most - tail - 3]} … {line[-tail:]}"
+
+
+def _exit_code(error: ValueError) -> int:
+    from experiments.terminal.output import InputError
+    from hardware_profiles import ProfileError, UnknownProfileError
+    from planners import PlannerFailedError
+    from simulator import InfeasiblePlanError, PlanFileError, WorkloadFileError
+
+    if isinstance(error, InfeasiblePlanError):
+        return INFEASIBLE
+    if isinstance(error, PlannerFailedError):
+        return FAILURE
+    if isinstance(error, UnknownProfileError):
+        return USAGE
+    if isinstance(error, (InputError, PlanFileError, ProfileError, WorkloadFileError)):
+        return BAD_FILE
+    return USAGE

@@ -1,0 +1,208 @@
+"""Training grid: methods and settings, each trained on many seeds, in parallel processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, cpu_count, delayed
+
+from experiments.training.clocks import FLUSHED, Clock, GivenClock, method_order
+from simulator import PREDICTION_RULES, PredictionRule
+from simulator.training import (
+    NETWORKS,
+    OPTIMIZERS,
+    DataSet,
+    TrainingRun,
+    TrainingSettings,
+    minibatches_per_epoch,
+    train_seeds,
+)
+
+GROUP = 5
+"""Seeds trained side by side: more of them leave the caches, fewer pay more calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCase:
+    """One row of a grid.
+
+    label: what it is called; method: name in `PREDICTION_RULES`; per_minibatch: T
+    rule: settings of the method other than the default; flushed: schedule of a synchronous method
+    warmup: synchronous mini-batches first
+    """
+
+    label: str
+    method: str
+    per_minibatch: int = 1
+    rule: PredictionRule | None = None
+    flushed: str = FLUSHED
+    warmup: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is trained, the same for every case of a comparison.
+
+    unit_inputs: inputs of -1 to 1 are moved to 0 to 1 first
+    """
+
+    optimizer: str = "adam"
+    learning_rate: float = 0.002
+    stages: int = 8
+    network: str = "mlp"
+    batch: int = 32
+    epochs: int = 10
+    unit_inputs: bool = False
+
+    @property
+    def label(self) -> str:
+        """As in `adam 0.002`."""
+        return f"{self.optimizer} {self.learning_rate:g}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CaseResult:
+    """The runs of one case under one setting, by rising seed, and the weight copies of each stage."""
+
+    case: MethodCase
+    setting: Setting
+    copies: tuple[int, ...]
+    runs: tuple[TrainingRun, ...] = field(repr=False)
+
+    @property
+    def losses(self) -> list[float]:
+        """Final train loss of every seed."""
+        return [run.train_loss for run in self.runs]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Final test accuracy of every seed."""
+        return [run.test_accuracy for run in self.runs]
+
+    @property
+    def diverged(self) -> int:
+        """Seeds that diverged."""
+        return sum(run.diverged for run in self.runs)
+
+    @property
+    def error_ratios(self) -> list[float]:
+        """Prediction error ratio of every seed: the distance of the used weights from the synchronous ones over that of the
+        current weights, above 1 where prediction leads away; NaN where no version differs."""
+        return [run.prediction_error_ratio for run in self.runs]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that were trained."""
+        return [run.seed for run in self.runs]
+
+    def record(self) -> dict[str, object]:
+        """A flat record: means, spreads (standard deviation over seeds), counts."""
+        return {
+            "label": self.case.label,
+            "method": self.case.method,
+            "microbatches_per_minibatch": self.case.per_minibatch,
+            "stages": self.setting.stages,
+            "optimizer": self.setting.optimizer,
+            "learning_rate": self.setting.learning_rate,
+            "seeds": len(self.runs),
+            "train_losses": self.losses,
+            "test_accuracies": self.accuracies,
+            **_spread("train_loss", self.losses),
+            **_spread("test_accuracy", self.accuracies),
+            "diverged": self.diverged,
+            "prediction_error_ratio": float(np.mean(self.error_ratios)),
+            "weight_copies": max(self.copies),
+            "weight_copies_per_stage": list(self.copies),
+        }
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}_mean": float(np.mean(values)),
+        f"{name}_median": float(np.median(values)),
+        f"{name}_deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+    }
+
+
+def rule_with(method: str, **settings: Any) -> PredictionRule:
+    """The method's rule with other settings, by name of the field."""
+    return replace(PREDICTION_RULES[method], **settings)
+
+
+def unit_clock(stages: int) -> GivenClock:
+    """Equal stages, a mini-batch 1 s forward and 2 s backward: for runs whose seconds nobody reads."""
+    return GivenClock((1.0,) * stages, (2.0,) * stages)
+
+
+def train_grid(
+    grid: Sequence[tuple[MethodCase, Setting]],
+    data: DataSet,
+    seeds: Sequence[int],
+    *,
+    clock: Clock | None = None,
+    evaluate_every: int | None = None,
+    jobs: int | None = None,
+    report: Callable[[int, str], None] = lambda done, text: None,
+) -> list[CaseResult]:
+    """Train every case of the grid on the seeds; results in the grid's order, the same for any number of processes.
+
+    An interrupt (KeyboardInterrupt) ends the training: the results then have the first seeds, as many as every case has
+    finished; where that is none, it is raised.
+    clock: of every case; default `unit_clock`. jobs: processes, default as many as this process may use cores
+    report: called with the parts done and the label of the last one
+    """
+    groups = [seeds[first : first + GROUP] for first in range(0, len(seeds), GROUP)]
+    # A group of seeds for every case before the next group: what an interrupt leaves is still a comparison.
+    tasks = [(case, setting, group) for group in groups for case, setting in grid]
+    workers = min(cpu_count() if jobs is None else jobs, len(tasks))
+    parts = Parallel(n_jobs=workers, return_as="generator")(
+        delayed(_train)(case, setting, data, group, clock, evaluate_every) for case, setting, group in tasks
+    )
+    done: list[tuple[tuple[int, ...], list[TrainingRun]]] = []
+    try:
+        for part, (case, setting, group) in zip(parts, tasks, strict=True):
+            done.append(part)
+            report(
+                len(done), f"{len(done)}/{len(tasks)} {case.label}, {setting.label}, seeds {group[0]} to {group[-1]}"
+            )
+    except KeyboardInterrupt:
+        if len(done) < len(grid):
+            raise
+    whole = len(done) // len(grid) * len(grid)
+    return [
+        CaseResult(
+            case, setting, done[number][0], tuple(run for _, runs in done[number : whole : len(grid)] for run in runs)
+        )
+        for number, (case, setting) in enumerate(grid)
+    ]
+
+
+def _train(
+    case: MethodCase,
+    setting: Setting,
+    data: DataSet,
+    seeds: Sequence[int],
+    clock: Clock | None,
+    evaluate_every: int | None,
+) -> tuple[tuple[int, ...], list[TrainingRun]]:
+    minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
+    if setting.unit_inputs:
+        data = replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0)
+    found = method_order(
+        case.method,
+        setting.stages,
+        case.per_minibatch,
+        minibatches,
+        clock or unit_clock(setting.stages),
+        flushed=case.flushed,
+        warmup=min(case.warmup, minibatches - 1),
+    )
+    network = NETWORKS[setting.network](setting.stages, data.features, data.classes)
+    settings = TrainingSettings(batch=setting.batch, learning_rate=setting.learning_rate, evaluate_every=evaluate_every)
+    runs = train_seeds(
+        found.order, case.method, network, data, OPTIMIZERS[setting.optimizer](), settings, list(seeds), case.rule
+    )
+    return found.copies, runs

@@ -1,0 +1,1 @@
+"""UMPIPE: what unequal micro-batches gain."""

@@ -1,0 +1,45 @@
+"""UMPIPE: what unequal micro-batches gain, over which baselines, and how the searches for them compare.
+
+`python -m experiments.umpipe [--out DIR] [--json] [--quick]`. GPT with 14 blocks and VGG-16 on every cluster of GPUs that comes
+with the package and has eight devices, with 4 and 8 stages, mini-batches of 32 and 64, activations stored or recomputed;
+"simulation networks" are random tables of four stated families (`planners.unequal.instances`). Every UMPIPE figure is the exact
+method's proven optimum on the partition that the planners take; the baselines, each with the partition that is fastest for it,
+are in `umpipe.system_baselines`. The paper's abstract names GPipe and PipeDream and no number of micro-batches: the one
+reading that is compared with its figures is each of them at its best, PipeDream without flush, as published. All others are
+listed apart. With --out: tables as CSV, figures as PNG and SVG. An interrupt ends with what is complete, marked so, and exit
+code 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from experiments.studies import add_shared, run_study
+from experiments.terminal.exits import INTERRUPTED, OK
+from experiments.terminal.output import output_folder, print_json
+from experiments.umpipe.gain_tables import show
+from experiments.umpipe.gains import document, measure, write
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    add_shared(parser, out="tables and figures", quick="one cluster, B=64, fewer instances and generations")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print and draw."""
+    folder = output_folder(options.out) if options.out else None
+    report = measure(options.quick)
+    if options.json:
+        print_json(document(report))
+    else:
+        show(document(report))
+    if folder is not None:
+        for path in write(report, folder):
+            print(path, file=sys.stderr)
+    return INTERRUPTED if report.interrupted else OK
+
+
+if __name__ == "__main__":
+    sys.exit(run_study("umpipe"))

@@ -1,0 +1,355 @@
+"""Gains of unequal micro-batches: every setting, the published figures beside them, and the report that is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.terminal.output import progress
+from experiments.umpipe.memory_fronts import MemoryPoint, memory_fronts
+from experiments.umpipe.search_comparison import Instance, exact, search_all
+from experiments.umpipe.system_baselines import Partitions, Reading, readings
+from hardware_profiles import load_cluster
+from planners import Request, balanced_problem, make_plan, tables_of
+from planners.unequal import (
+    FAMILIES,
+    InfeasibleSizes,
+    UnequalPlan,
+    UnequalProblem,
+    equal_plan,
+    powers_of_two,
+    random_problem,
+)
+from simulator import Problem, load_workload
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PUBLISHED = {
+    ("gpt-14", "gpipe"): 0.1389,
+    ("gpt-14", "pipedream"): 0.1109,
+    ("vgg16", "gpipe"): 0.1711,
+    ("vgg16", "pipedream"): 0.0796,
+    ("simulation", "gpipe"): 1.70,
+    ("simulation", "pipedream"): 1.00,
+}
+"""Gains in training speed of the abstract; of the simulation networks "at least"."""
+
+PRIMARY = {"gpipe": "gpipe tuned", "pipedream": "pipedream tuned"}
+"""The reading of each baseline that is compared with the published figures: the system as published, at its best."""
+
+NETWORKS = ("gpt-14", "vgg16")
+CLUSTERS = (
+    "dapple-a",
+    "dapple-b",
+    "dapple-c",
+    "dgx-a100",
+    "dgx-h100",
+    "pipedream-a",
+    "pipedream-b",
+    "pipedream-arxiv-a",
+    "pipedream-arxiv-b",
+)
+QUICK_CLUSTER = "dgx-a100"
+STAGES, BATCHES, COUNTS = (4, 8), (32, 64), (4, 8, 16, 32)
+QUICK_GENERATIONS = 20
+NEAR = 0.015
+"""A gain within this of a published one (1.5 percentage points; of gains above 10 %, 15 % of them) agrees with it."""
+
+RANDOM_TARGETS = np.arange(0.0, 0.3, 1e-4)
+"""Gains that a paper might have published: how many of them does a list of readings match?"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GainCase:
+    """One setting: its problem, UMPIPE's optimum, the tuned GPipe's problem and plan, and every baseline's reading."""
+
+    network: str
+    setting: str
+    problem: UnequalProblem
+    plan: UnequalPlan
+    gpipe_problem: UnequalProblem
+    gpipe: UnequalPlan
+    readings: tuple[Reading, ...]
+
+    def gain(self, name: str) -> float:
+        """Gain over one reading."""
+        return next(one.gain for one in self.readings if one.name == name)
+
+
+def network_cases(networks: Sequence[str], clusters: Sequence[str], batches: Sequence[int]) -> list[GainCase]:
+    """The cases of networks whose layers are modelled; settings that do not fit into memory are left out."""
+    cases = []
+    for name in networks:
+        workload = load_workload(name)
+        for cluster_name in clusters:
+            cluster = load_cluster(cluster_name)
+            for stages in STAGES:
+                for batch in batches:
+                    for recompute in (True, False):
+                        problem = Problem(workload, cluster, batch, recompute=recompute)
+                        kept = "recomputed" if recompute else "stored"
+                        setting = f"{cluster_name}, K={stages}, B={batch}, {kept}"
+                        try:
+                            cases.append(network_case(name, setting, problem, stages))
+                        except InfeasibleSizes:
+                            continue
+    return cases
+
+
+def network_case(network: str, setting: str, problem: Problem, stages: int) -> GainCase:
+    """UMPIPE and its baselines on one problem; InfeasibleSizes where it does not fit."""
+    tables = tables_of(problem, tuple(range(stages)))
+    return case(network, setting, Partitions(balanced_problem(tables)[1], tables))
+
+
+def case(network: str, setting: str, partitions: Partitions) -> GainCase:
+    """One case; KeyboardInterrupt where its search was interrupted: half a search is no figure."""
+    problem = partitions.problem
+    plan = exact(problem)
+    found = readings(partitions, COUNTS, plan.makespan_seconds + problem.fixed_seconds)
+    gpipe, size = partitions.gpipe(problem.candidates)
+    return GainCase(network, setting, problem, plan, gpipe, equal_plan(gpipe, size), found)
+
+
+def simulation_cases(instances: int) -> list[GainCase]:
+    """Random tables of every family, 8 stages and 64 samples, candidates powers of two and all sizes."""
+    cases = []
+    for family in FAMILIES:
+        for words, candidates in (("powers of two", powers_of_two(64)), ("all sizes", tuple(range(1, 65)))):
+            for seed in range(instances):
+                problem = random_problem(np.random.default_rng(seed), family, 8, 64, candidates)
+                cases.append(case("simulation", f"{family}, K=8, B=64, {words}", Partitions(problem)))
+    return cases
+
+
+def mean_gains(cases: Sequence[GainCase]) -> dict[tuple[str, str], dict[str, float]]:
+    """(network, setting) -> reading -> gain; of several instances of one setting, the gain over the mean of ratios."""
+    grouped: dict[tuple[str, str], list[GainCase]] = {}
+    for one in cases:
+        grouped.setdefault((one.network, one.setting), []).append(one)
+    return {
+        key: {
+            reading.name: float(np.mean([case.gain(reading.name) for case in group])) for reading in group[0].readings
+        }
+        for key, group in grouped.items()
+    }
+
+
+def tolerance(published: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """How near a gain must come to a published one to agree with it."""
+    return NEAR * np.maximum(1.0, 10.0 * np.asarray(published))
+
+
+def reproductions(gains: dict[tuple[str, str], dict[str, float]]) -> list[dict[str, Any]]:
+    """For each published figure: the one reading that is compared with it, over all settings; the others apart.
+
+    The others are many: of targets drawn at random they match the share `others_match_random_targets` within the same tolerance.
+    """
+    rows = []
+    for (network, system), published in PUBLISHED.items():
+        every: dict[str, list[float]] = {}
+        for (one, _), found in gains.items():
+            for name, gain in found.items():
+                if one == network and name.split(" ")[0] == system:
+                    every.setdefault(name, []).append(gain)
+        if PRIMARY[system] not in every:
+            continue
+        primary = np.array(every.pop(PRIMARY[system]))
+        others = np.array([gain for values in every.values() for gain in values])
+        mean = float(primary.mean())
+        agrees = mean >= published if network == "simulation" else abs(mean - published) <= tolerance(published)
+        far = np.abs(others[None, :] - RANDOM_TARGETS[:, None]).min(axis=1, initial=np.inf)
+        rows.append(
+            {
+                "network": network,
+                "system": system,
+                "published": published,
+                "reading": PRIMARY[system],
+                "settings": len(primary),
+                "mean": mean,
+                "standard_deviation": float(primary.std(ddof=1)) if len(primary) > 1 else 0.0,
+                "least": float(primary.min()),
+                "most": float(primary.max()),
+                "agrees": bool(agrees),
+                "settings_that_agree": int((np.abs(primary - published) <= tolerance(published)).sum()),
+                "others": {name: [min(values), float(np.mean(values)), max(values)] for name, values in every.items()},
+                "others_within": int((np.abs(others - published) <= tolerance(published)).sum()),
+                "others_count": len(others),
+                "others_match_random_targets": float((far <= tolerance(RANDOM_TARGETS)).mean()),
+            }
+        )
+    return rows
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything that the command prints and draws, filled section by section."""
+
+    cases: list[GainCase] = field(default_factory=list)
+    instances: list[Instance] = field(default_factory=list)
+    fronts: dict[str, tuple[list[MemoryPoint], list[MemoryPoint]]] = field(default_factory=dict)
+    nested: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def shown(self) -> GainCase | None:
+        """The case whose plans are drawn: of VGG-16 with recomputation the one with the largest gain over a tuned GPipe."""
+        chosen = [one for one in self.cases if one.network == "vgg16" and "K=8, B=64, recomp" in one.setting]
+        return max(chosen, key=lambda one: one.gain(PRIMARY["gpipe"]), default=None)
+
+
+def measure(quick: bool) -> Report:
+    """Run everything; `quick` takes fewer settings, instances and generations. An interrupt ends with what is complete."""
+    found = Report()
+    with progress("UMPIPE") as report:
+        try:
+            _measure(found, quick, lambda words: report(0, words))
+        except KeyboardInterrupt:
+            found.interrupted = True
+    return found
+
+
+def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
+    clusters, batches = ((QUICK_CLUSTER,), BATCHES[1:]) if quick else (CLUSTERS, BATCHES)
+    for name in NETWORKS:
+        for cluster in clusters:
+            say(f"gains of {name} on {cluster}")
+            found.cases += network_cases((name,), (cluster,), batches)
+    say("gains on simulation networks")
+    found.cases += simulation_cases(1 if quick else 20)
+    for name, problem, generations in _search_instances(found.shown, quick):
+        say(f"searches on {name}")
+        found.instances.append(search_all(name, problem, generations=generations))
+    say("Pareto fronts")
+    for name in NETWORKS:
+        whole = Problem(load_workload(name), load_cluster("pipedream-b"), 64, recompute=True)
+        one = network_case(name, f"{name} (pipedream-b, K=4, B=64, recomputed)", whole, 4)
+        found.fronts[one.setting] = memory_fronts(one.problem)
+    say("partition and sizes together")
+    for stages in (8,) if quick else (4, 8):
+        found.nested.append(nested_search(stages))
+
+
+def _search_instances(shown: GainCase | None, quick: bool) -> Iterator[tuple[str, UnequalProblem, int]]:
+    """Name, problem and generations of the instances on which all searches run."""
+    generations = QUICK_GENERATIONS if quick else 100
+    if shown is not None:
+        yield f"VGG-16 ({shown.setting})", shown.problem, generations
+    rng, every = np.random.default_rng(0), tuple(range(1, 65))
+    yield "roofline tables (K=8, B=64, all sizes)", random_problem(rng, "roofline", 8, 64, every), generations
+    if not quick:
+        yield "log-uniform tables (K=8, B=64, all sizes)", random_problem(rng, "log-uniform", 8, 64, every), generations
+        # the plain recurrence takes minutes at K=32: there 30 generations
+        large = random_problem(rng, "roofline", 32, 512, powers_of_two(512))
+        yield "roofline tables (K=32, B=512, powers of two)", large, 30
+
+
+def nested_search(stages: int) -> dict[str, Any]:
+    """VGG-16 with a balanced partition and exact sizes, beside partitions searched together with the sizes."""
+    problem = Problem(load_workload("vgg16"), load_cluster("dgx-a100"), 64, recompute=True)
+    found = {}
+    for name in ("best-equal", "exact-unequal", "unequal-nested"):
+        planned = make_plan(name, problem, Request(stages=stages, candidates="powers-of-two"))
+        if planned.interrupted:
+            raise KeyboardInterrupt
+        found[name] = {
+            "makespan_seconds": planned.details["makespan_seconds"],
+            "first_layers": [stage.layers[0] for stage in planned.plan.stages],
+            "forward_sizes": planned.details["stage_forward_samples"],
+            "backward_sizes": planned.details["stage_backward_samples"],
+            "partitions": planned.details["evaluations"] if name == "unequal-nested" else None,
+            "proven_optimal": planned.details["proven_optimal"],
+            "planning_seconds": planned.seconds,
+        }
+    return {"setting": f"vgg16, dgx-a100, K={stages}, B=64, recomputed, powers of two", **found}
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The report as plain values."""
+    gains, shown = mean_gains(report.cases), report.shown
+    return {
+        "interrupted": report.interrupted,
+        "gains": [
+            {"network": network, "setting": setting, "gains": found} for (network, setting), found in gains.items()
+        ],
+        "published": reproductions(gains),
+        "proven_optimal": all(one.plan.proven_optimal for one in report.cases),
+        "searches": [
+            {
+                "instance": one.name,
+                "optimum_seconds": one.optimum,
+                "tidgap_acceleration_over_dgap": one.acceleration,
+                "compiled_acceleration_over_dgap": one.compiled_acceleration,
+                "searches": [
+                    {
+                        "search": found.search,
+                        "makespan_seconds": found.plan.makespan_seconds,
+                        "above_exact": found.above_exact,
+                        "evaluations": found.plan.evaluations,
+                        "seconds": found.plan.seconds,
+                        "cpu_seconds": found.cpu_seconds,
+                    }
+                    for found in one.found
+                ],
+            }
+            for one in report.instances
+        ],
+        "pareto": [
+            {"setting": setting, "sizes": sizes, **asdict(point)}
+            for setting, fronts in report.fronts.items()
+            for sizes, points in zip(("unequal", "equal"), fronts, strict=True)
+            for point in points
+        ],
+        "nested": report.nested,
+        "gantt": None
+        if shown is None
+        else {
+            "setting": shown.setting,
+            "unequal": [shown.plan.forward_sizes, shown.plan.backward_sizes],
+            "unequal_seconds": shown.plan.makespan_seconds + shown.problem.fixed_seconds,
+            "gpipe": shown.gpipe.forward_sizes,
+            "gpipe_seconds": shown.gpipe.makespan_seconds + shown.gpipe_problem.fixed_seconds,
+        },
+    }
+
+
+def write(report: Report, folder: Path) -> list[Path]:
+    """Tables as CSV and figures; returns the paths."""
+    import pandas as pd
+
+    from experiments.umpipe import gain_plots as plots
+    from simulator import save, write_atomically
+
+    found = document(report)
+    rows = [{"network": one["network"], "setting": one["setting"], **one["gains"]} for one in found["gains"]]
+    searches = [{"instance": one["instance"], **row} for one in found["searches"] for row in one["searches"]]
+    written = []
+    for name, table in (("gains", rows), ("searches", searches), ("pareto", found["pareto"])):
+        if report.interrupted:
+            table = [{**row, "interrupted": True} for row in table]
+        path = folder / f"umpipe_{name}.csv"
+        write_atomically(path, pd.DataFrame(table).to_csv(index=False))
+        written.append(path)
+    shown = report.shown
+    drawn: list[tuple[str, Callable[[], Figure]]] = [
+        ("gains", lambda: plots.gains_figure(mean_gains(report.cases), PUBLISHED)),
+        ("convergence", lambda: plots.convergence_figure(report.instances)),
+        ("pareto", lambda: plots.pareto_figure(report.fronts)),
+    ]
+    if shown is not None:
+        drawn.append(("gantt", lambda: plots.gantt_figure(shown)))
+    complete = {"gains": report.cases, "convergence": report.instances, "pareto": report.fronts, "gantt": shown}
+    for name, draw in drawn:
+        if not complete[name]:
+            continue
+        figure = draw()
+        if report.interrupted:
+            plots.mark_interrupted(figure)
+        written += save(figure, folder / f"umpipe_{name}")
+    return written

@@ -1,0 +1,1 @@
+"""XPipe: which of its claims hold."""
