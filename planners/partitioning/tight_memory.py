@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from planners.partitioning.balanced_partition import PartitionCosts, fastest_cuts, straight_costs
 from planners.search.candidates import straight_plan
-from planners.search.evaluator import Evaluator
+from planners.search.evaluator import Evaluator, Score
+from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import InfeasiblePlanError, OpKind, Plan, Schedule, ScheduleError, build_program, schedule_families
 
 PlanOf = Callable[[Sequence[int]], Plan]
 """Cuts -> the plan with these cuts."""
-
-ROUNDS = 4
-"""How often cuts are sought again with less memory where the replay of the last ones needs more than there is."""
 
 EXHAUSTIVE = 300
 """Partitions that are replayed one by one where all cuts by the rule do not fit."""
@@ -97,23 +95,21 @@ def _tight(planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[i
         held = _most_held(evaluate, plan_of(range(1, stages)))
     except (InfeasiblePlanError, ScheduleError):
         return None  # the schedule does not run with so many micro-batches
-    samples, spare = -(-problem.batch // count), [0.0] * stages
-    samples_held = (held * samples).tolist()
-    costs = straight_costs(evaluate.layer_costs, devices, samples, alternating=True, in_flight=samples_held)
-    tried = costs
-    for _ in range(ROUNDS):
-        best = fastest_cuts(tried, count)
-        if not best:
-            break
-        score = evaluate(plan_of(best[0][1]))
-        if score.fits:
-            return plan_of(best[0][1])
-        for stage, device in enumerate(devices):
-            spare[stage] += (score.peak_bytes - score.capacity_bytes) * (device == score.device)
-        tried = straight_costs(
+    samples = -(-problem.batch // count)
+
+    def costs(misses: Sequence[Score]) -> PartitionCosts:
+        spare = [missing_bytes(misses, (device,)) for device in devices]
+        samples_held = (held * samples).tolist()
+        return straight_costs(
             evaluate.layer_costs, devices, samples, alternating=True, in_flight=samples_held, spare=spare
         )
-    return fitting_cuts(costs, evaluate, plan_of)
+
+    def search(misses: Sequence[Score]) -> Plan | None:
+        best = fastest_cuts(costs(misses), count)
+        return plan_of(best[0][1]) if best else None
+
+    found = within_memory(evaluate, search)
+    return found if found and evaluate(found).fits else fitting_cuts(costs(()), evaluate, plan_of)
 
 
 def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) -> Plan | None:

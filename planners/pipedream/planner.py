@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, 
 from planners.pipedream.partitioner import HierarchicalPartition, InfeasiblePartition, LevelStage, partition
 from planners.pipedream.state_table import StateTable, state_table
 from planners.search.candidates import closest_to_fit, devices_in_order, microbatch_counts
-from planners.search.evaluator import Evaluator, Request, best_plan, fitting
+from planners.search.evaluator import Evaluator, Request, Score, best_plan, fitting
+from planners.search.memory_retry import shrunk, within_memory
 from simulator import (
     InfeasiblePlanError,
     OpKind,
@@ -27,9 +28,6 @@ from simulator import (
 
 Component = int | tuple["Component", ...]
 """A part of the cluster: a device id, or the parts that a level joins."""
-
-MEMORY_ROUNDS = 6
-"""How often the search is repeated with less memory when its plan does not fit in the replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,8 @@ class PipeDreamFlush:
         """The best number of micro-batches; ValueError if the cluster is no tree of equal servers."""
         schedule = self.request.schedule or "1f1b"
         counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
-        closest = [closest_to_fit(self._plans(problem, evaluate, schedule, counts), evaluate)]
+        own_plans = (self._plan(problem, evaluate, schedule, count) for count in counts)
+        closest = [closest_to_fit(own_plans, evaluate)]
         try:
             # The partition is that of the asynchronous pipeline, whatever count is requested of the flushed one.
             own = Request(engine=self.request.engine)
@@ -80,35 +79,30 @@ class PipeDreamFlush:
             closest.append(closest_to_fit(shared, evaluate))
         return best_plan(self.name, closest, evaluate)
 
-    def _plans(self, problem: Problem, evaluate: Evaluator, schedule: str, counts: Sequence[int]) -> Iterator[Plan]:
-        """For each count the fastest partition that fits by the rule of a flushed pipeline, else plain data parallelism."""
-        view = cluster_views(problem)[-1]
-        for count in counts:
-            microbatches = equal_microbatches(problem.batch, count)
-            table = problem_table(problem, evaluate, microbatches[0])
-            memory = min(device.memory_bytes for device in problem.cluster.devices)
-            plan: Plan | None = None
-            for _ in range(MEMORY_ROUNDS):
-                pipeline = FlushedPipeline(
-                    devices=len(view.components),
-                    samples=microbatches[0],
-                    microbatches=count,
-                    in_flight=in_flight(schedule, min(len(view.components), len(table)), count),
-                    memory_bytes=memory,
-                    weight_copies=2.0 + problem.optimizer_bytes / problem.element_bytes,
-                    recompute=problem.recompute,
-                    bandwidth=view.bandwidths[0],
-                    collective_bandwidth=view.collective_bandwidths[0],
-                )
-                found = flushed_partition(table, pipeline)
-                if found is None:
-                    break
-                plan = Plan(self.name, schedule, _flushed_stages(table, found, view), microbatches)
-                score = evaluate(plan)
-                if score.fits:
-                    break
-                memory *= 0.99 * score.capacity_bytes / score.peak_bytes
-            yield plan or Plan(self.name, schedule, (_whole(problem),), microbatches)
+    def _plan(self, problem: Problem, evaluate: Evaluator, schedule: str, count: int) -> Plan:
+        """The fastest partition that fits by the rule of a flushed pipeline, else plain data parallelism."""
+        view, microbatches = cluster_views(problem)[-1], equal_microbatches(problem.batch, count)
+        table = problem_table(problem, evaluate, microbatches[0])
+        pipeline = FlushedPipeline(
+            devices=len(view.components),
+            samples=microbatches[0],
+            microbatches=count,
+            in_flight=in_flight(schedule, min(len(view.components), len(table)), count),
+            memory_bytes=min(device.memory_bytes for device in problem.cluster.devices),
+            weight_copies=2.0 + problem.optimizer_bytes / problem.element_bytes,
+            recompute=problem.recompute,
+            bandwidth=view.bandwidths[0],
+            collective_bandwidth=view.collective_bandwidths[0],
+        )
+
+        def search(misses: Sequence[Score]) -> Plan | None:
+            left = replace(pipeline, memory_bytes=shrunk(pipeline.memory_bytes, misses))
+            found = flushed_partition(table, left)
+            if found is None:
+                return None
+            return Plan(self.name, schedule, _flushed_stages(table, found, view), microbatches)
+
+        return within_memory(evaluate, search) or Plan(self.name, schedule, (_whole(problem),), microbatches)
 
 
 def inapplicable(problem: Problem) -> str | None:
@@ -285,8 +279,8 @@ def _plan_within_memory(
 ) -> Plan | None:
     """The plan of one view; searched again with less memory while the replay does not fit. None if there is none."""
     memory = min(device.memory_bytes for device in problem.cluster.devices)
-    closest: Plan | None = None
-    for _ in range(MEMORY_ROUNDS):
+
+    def search(misses: Sequence[Score]) -> Plan | None:
         try:
             found = partition(
                 table,
@@ -294,7 +288,7 @@ def _plan_within_memory(
                 view.bandwidths,
                 variant=variant,
                 straight=straight,
-                memory_bytes=memory,
+                memory_bytes=shrunk(memory, misses),
                 collective_bandwidths=view.collective_bandwidths,
                 # Beside the weight versions: gradients, and what the optimizer keeps.
                 unversioned_copies=1.0 + problem.optimizer_bytes / problem.element_bytes,
@@ -303,15 +297,10 @@ def _plan_within_memory(
                 recompute=problem.recompute,
             )
         except InfeasiblePartition:
-            return closest
-        plan = plan_of(found)
-        score = evaluate(plan)
-        if closest is None or score.key < evaluate(closest).key:
-            closest = plan
-        if score.fits:
-            return plan
-        memory *= 0.99 * score.capacity_bytes / score.peak_bytes
-    return closest
+            return None
+        return plan_of(found)
+
+    return within_memory(evaluate, search)
 
 
 def _asynchronous_plan(name: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...], request: Request) -> Plan:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from planners.partitioning.balanced_partition import PartitionCosts, fastest_cuts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts, in_flight
 from planners.search.candidates import device_choices, straight_shape
-from planners.search.evaluator import Evaluator, Request, fitting
+from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import (
     BUCKET_BYTES,
     MOST_BUCKETS,
@@ -53,9 +54,6 @@ WIDTH = 48
 
 CLOSED_FORM_ERROR = 0.05
 """Share by which the closed form may be above a replay: a point is not looked at once it is this much above the best."""
-
-MEMORY_ROUNDS = 4
-"""How often a point's cuts are sought again with less memory where its replay needs more than there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,21 +403,14 @@ class _Search:
 
         The search counts no buffers of transfers, which only a replay knows.
         """
-        best, point = self.plan(candidate), candidate.point
-        spare = np.zeros(point.stages)
-        for _ in range(MEMORY_ROUNDS):
-            score = self.evaluate(best)
-            if score.fits:
-                break
-            for stage in range(point.stages):
-                if score.device in point.groups[stage % len(point.groups)]:
-                    spare[stage] += (score.peak_bytes - score.capacity_bytes) / point.chunks
-            again = self.candidate(point, spare.tolist())
-            if again is None:
-                break
-            plan = self.plan(again)
-            if self.evaluate(plan).key < self.evaluate(best).key:
-                best = plan
+        point = candidate.point
+
+        def search(misses: Sequence[Score]) -> Plan | None:
+            spare = [missing_bytes(misses, group) / point.chunks for group in point.groups * point.chunks]
+            found = self.candidate(point, spare) if misses else candidate
+            return self.plan(found) if found else None
+
+        best = within_memory(self.evaluate, search) or self.plan(candidate)
         if self.evaluate(best).fits:
             return best
         costs = self._partition_costs(point, ())

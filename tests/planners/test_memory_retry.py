@@ -1,0 +1,47 @@
+"""Memory retry: a search repeated with less memory where the replay of its plan needs more than there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from planners.search.evaluator import Score
+from planners.search.memory_retry import ROUNDS, missing_bytes, shrunk, within_memory
+
+
+def score(seconds: float, peak: float, device: int = 0) -> Score:
+    """Of a plan whose fullest device holds 100 bytes."""
+    return Score(seconds, peak, 100.0, device)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "chosen", "searches"),
+    [
+        ([90.0], 0, 1),
+        ([130.0, 120.0, 100.0, 50.0], 2, 3),
+        ([130.0, 110.0, 120.0], 1, 4),
+        ([], None, 1),
+        ([101.0 + round for round in range(2 * ROUNDS)], 0, ROUNDS),
+    ],
+)
+def test_the_first_plan_that_fits_ends_the_search(peaks: list[float], chosen: int | None, searches: int) -> None:
+    """It is found, else the one that misses least; a search that finds nothing more, or too many rounds, end it, too."""
+    heard: list[list[float]] = []
+
+    def search(misses: Sequence[Score]) -> Any:
+        heard.append([one.peak_bytes for one in misses])
+        return str(len(misses)) if len(misses) < len(peaks) else None
+
+    evaluate: Any = lambda plan: score(1.0, peaks[int(plan)])  # noqa: E731
+    assert within_memory(evaluate, search) == (None if chosen is None else str(chosen))
+    assert heard == [peaks[:count] for count in range(searches)]
+
+
+def test_devices_leave_free_what_their_plans_missed() -> None:
+    """Bytes of all plans that were too large, by device; one figure for all devices falls by the share, and 1 % each time."""
+    misses = [score(1.0, 125.0, 0), score(1.0, 110.0, 1), score(1.0, 200.0, 0)]
+    assert [missing_bytes(misses, devices) for devices in ([0], [1], [0, 1], [2])] == [125.0, 10.0, 135.0, 0.0]
+    assert shrunk(1000.0, misses[:2]) == pytest.approx(1000.0 * 0.99 * 0.8 * 0.99 / 1.1)
+    assert shrunk(1000.0, []) == 1000.0
