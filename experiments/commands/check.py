@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or plan JSON",
     )
+    group.add_argument(
+        "--plan", metavar="FILE", help="plan JSON, and nothing else: the rules of the file and of its plan"
+    )
     group.add_argument("--schema", metavar="KIND", help=f"print the JSON Schema of a profile: {' or '.join(SCHEMAS)}")
 
 
@@ -33,10 +36,22 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--schema {arguments.schema!r} is unknown; choices: {', '.join(SCHEMAS)}")
         print_json(schema(arguments.schema))
         return 0
-    if arguments.profiled_minibatch is not None and not arguments.file.endswith(".txt"):
-        raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {arguments.file}")
-    say(f"{arguments.file}: {_summary(arguments.file, arguments.profiled_minibatch)}")
+    path = arguments.plan or arguments.file
+    if arguments.profiled_minibatch is not None and (arguments.plan or not path.endswith(".txt")):
+        raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {path}")
+    say(f"{path}: {_plan_summary(path) if arguments.plan else _summary(path, arguments.profiled_minibatch)}")
     return 0
+
+
+def _plan_summary(path: str) -> str:
+    from simulator import PlanFile
+
+    found = PlanFile.read(path)
+    plan, problem = found.plan, found.problem
+    return (
+        f"ok: plan of {plan.planner} for {problem.workload.name} on {problem.cluster.name}: {plan.schedule}, "
+        f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
+    )
 
 
 def _summary(path: str, profiled_minibatch: int | None) -> str:
@@ -50,7 +65,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
             f"mini-batch {profile.minibatch}"
         )
     if path.endswith(".json"):
-        from simulator import PlanFile, is_measured_profile, is_plan_file, load_measured_profile, read_config
+        from simulator import is_measured_profile, is_plan_file, load_measured_profile, read_config
 
         if is_measured_profile(path):
             measured = load_measured_profile(path)
@@ -61,12 +76,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
                 + ("" if measured.measurement.steady else " (too large)")
             )
         if is_plan_file(path):
-            found = PlanFile.read(path)
-            plan, problem = found.plan, found.problem
-            return (
-                f"ok: plan of {plan.planner} for {problem.workload.name} on {problem.cluster.name}: {plan.schedule}, "
-                f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
-            )
+            return _plan_summary(path)
         workload = read_config(path)
         return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
     if path.endswith(".csv"):

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.compare.problem_options import add_problem_arguments, add_search_arguments, read_problem, read_request
+from experiments.compare.problem_options import (
+    add_problem_arguments,
+    add_search_arguments,
+    options_of,
+    read_problem,
+    read_request,
+    refuse_contradictions,
+)
+from hardware_profiles import shown
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
+    from simulator import Plan, Problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_search_arguments(parser)
     parser.add_argument(
         "--planner", action="append", default=[], metavar="NAME", help="ask this planner only; may be repeated"
+    )
+    parser.add_argument(
+        "--plan",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="compare this plan (from pipeplan plan --out) with the planners, on its own problem; may be repeated",
     )
     parser.add_argument(
         "--out", default="out/compare", metavar="DIR", help="folder for tables and figures (default %(default)s)"
@@ -32,11 +50,11 @@ def run(arguments: argparse.Namespace) -> int:
     from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
     from experiments.terminal.output import output_folder, print_explained, print_json, progress, say
 
-    problem, request = read_problem(arguments), read_request(arguments)
-    names = tuple(arguments.planner)
+    problem, plans = _given(arguments)
+    request, names = read_request(arguments), tuple(arguments.planner)
     folder = output_folder(arguments.out)
     with progress("planning") as report:
-        comparison = compare_planners(problem, request, names=names, seed=arguments.seed, report=report)
+        comparison = compare_planners(problem, request, names=names, plans=plans, seed=arguments.seed, report=report)
     _raise_if_nobody_can_plan(comparison)
     document = _document(comparison)
     written = _write(folder, comparison, document, figures=not arguments.no_figures)
@@ -48,6 +66,32 @@ def run(arguments: argparse.Namespace) -> int:
     if comparison.interrupted:
         return INTERRUPTED
     return OK if any(record["feasible"] for record in document["plans"]) else INFEASIBLE
+
+
+def _given(arguments: argparse.Namespace) -> tuple[Problem, dict[str, Plan]]:
+    """The problem of the options, or of the plan files; and their plans, by the names of the files.
+
+    UsageError for files that answer different problems, or another one than the options.
+    """
+    from experiments.terminal.output import UsageError
+    from simulator import PlanFile
+
+    if not arguments.plan:
+        return read_problem(arguments), {}
+    first, *others = files = [PlanFile.read(path) for path in arguments.plan]
+    own = options_of(first.problem)
+    refuse_contradictions(arguments, arguments.plan[0], own, set(vars(arguments)) - set(own))
+    for path, other in zip(arguments.plan[1:], others, strict=True):
+        for field in fields(first.problem):
+            said, wanted = (getattr(one.problem, field.name) for one in (other, first))
+            if said != wanted:
+                raise UsageError(
+                    f"{path}: $.problem.{field.name} is {shown(said)}, in {arguments.plan[0]} it is {shown(wanted)}: "
+                    "plans that are compared answer one problem"
+                )
+    names = [Path(path).name for path in arguments.plan]
+    names = names if len(set(names)) == len(names) else arguments.plan
+    return first.problem, dict(zip(names, (one.plan for one in files), strict=True))
 
 
 def _raise_if_nobody_can_plan(comparison: Comparison) -> None:
@@ -98,6 +142,7 @@ def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, fi
     with progress("drawing") as report:
         for number, (name, result) in enumerate(results.items()):
             report(number, name)
-            written.extend(save(result.plot_gantt(), folder / f"{name}-gantt"))
-            written.extend(save(result.plot_memory(), folder / f"{name}-memory"))
+            stem = re.sub(r"[^\w.-]+", "-", name)
+            written.extend(save(result.plot_gantt(), folder / f"{stem}-gantt"))
+            written.extend(save(result.plot_memory(), folder / f"{stem}-memory"))
     return written

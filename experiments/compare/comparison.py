@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 import planners
 from hardware_profiles import brief
-from simulator import Explained, InfeasiblePlanError, Problem, TextTable
+from simulator import Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,41 +236,63 @@ def compare_planners(
     request: Request,
     *,
     names: Sequence[str] = (),
+    plans: Mapping[str, Plan] | None = None,
     seed: int = 0,
     report: Callable[[int, str], None] = lambda done, text: None,
 ) -> Comparison:
     """Plan with each planner and replay each plan on SimPy; whatever ends one planner is the reason in its row.
 
     names: planners to ask; none for every one but those of unequal micro-batches (what does not apply is listed with its reason)
+    plans: given plans, a row each under these names, before the planners
     report: called with the planners done and the one at work
     An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
-    Raises ValueError for an unknown planner; KeyboardInterrupt if there is no plan yet.
+    Raises ValueError for an unknown planner, or a given plan of a planner's name; KeyboardInterrupt if there is no plan yet.
     """
     for name in names:
         planners.planner_entry(name)
     asked = list(dict.fromkeys(names)) or [
         name for name, entry in planners.planner_entries().items() if not entry.unequal
     ]
-    plans: list[Answer] = []
-    for number, name in enumerate(asked):
-        if plans and plans[-1].interrupted:
-            plans.append(Answer(name, "interrupted", reason="not asked: an interrupt ended the comparison"))
+    for name in asked:
+        if name in (plans or {}):
+            raise ValueError(
+                f"a given plan is called {name!r}, as the planner that is asked, too: give it another name"
+            )
+    questions = {name: _replaying(problem, plan) for name, plan in (plans or {}).items()}
+    questions |= {name: _planning(problem, request, name, seed) for name in asked}
+    answers: list[Answer] = []
+    for number, (name, question) in enumerate(questions.items()):
+        if answers and answers[-1].interrupted:
+            answers.append(Answer(name, "interrupted", reason="not asked: an interrupt ended the comparison"))
             continue
         report(number, name)
-        plans.append(_ask(problem, request, name, seed))
-    stopped = any(one.interrupted for one in plans)
-    if stopped and all(one.result is None for one in plans):
+        answers.append(_ask(name, question))
+    stopped = any(one.interrupted for one in answers)
+    if stopped and all(one.result is None for one in answers):
         raise KeyboardInterrupt
     return Comparison(
         problem=problem,
-        plans=tuple(plans),
-        reference_seconds=_reference(problem, request, plans, seed, search=not stopped),
+        plans=tuple(answers),
+        reference_seconds=_reference(problem, request, answers, seed, search=not stopped),
     )
 
 
-def _ask(problem: Problem, request: Request, name: str, seed: int) -> Answer:
+Question = Callable[[], "Result"]
+"""What has a plan for an answer."""
+
+
+def _planning(problem: Problem, request: Request, name: str, seed: int) -> Question:
+    return lambda: planners.make_plan(name, problem, request, seed=seed)
+
+
+def _replaying(problem: Problem, plan: Plan) -> Question:
+    rng = np.random.default_rng(0)
+    return lambda: planners.run_planner(lambda *given: plan, problem, planners.Evaluator(problem), rng)
+
+
+def _ask(name: str, question: Question) -> Answer:
     try:
-        result = planners.make_plan(name, problem, request, seed=seed)
+        result = question()
     except KeyboardInterrupt:
         return Answer(name, "interrupted", reason="interrupted before it had a plan that fits")
     except planners.InapplicablePlannerError as error:
@@ -292,5 +316,5 @@ def _reference(problem: Problem, request: Request, plans: Sequence[Answer], seed
     """Iteration seconds of data parallelism, with its own schedule; None where it does not fit or may not be sought."""
     known = next((one for one in plans if one.planner == REFERENCE), None)
     if search and (known is None or (known.result is None and request.schedule is not None)):
-        known = _ask(problem, planners.Request(engine=request.engine), REFERENCE, seed)
+        known = _ask(REFERENCE, _planning(problem, planners.Request(engine=request.engine), REFERENCE, seed))
     return None if known is None or known.result is None else known.result.outcome.iteration_seconds

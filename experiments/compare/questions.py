@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -136,11 +136,18 @@ def plan(
     return planners.make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
 
 
-def compare(problem: Problem, names: str | Sequence[str] = (), *, seed: int = 0, **wanted: Any) -> Comparison:
+def compare(
+    problem: Problem,
+    names: str | Sequence[str] = (),
+    *,
+    plans: Mapping[str, Plan] | None = None,
+    seed: int = 0,
+    **wanted: Any,
+) -> Comparison:
     """Ask several planners; by default every one that is compared.
 
-    wanted: as for `plan`
+    plans: given plans to compare with them, under these names; wanted: as for `plan`
     Raises ValueError for an unknown planner.
     """
     asked = (names,) if isinstance(names, str) else tuple(names)
-    return compare_planners(problem, planners.Request(**wanted), names=asked, seed=seed)
+    return compare_planners(problem, planners.Request(**wanted), names=asked, plans=plans, seed=seed)

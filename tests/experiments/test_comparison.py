@@ -12,10 +12,11 @@ import pytest
 from experiments.cli import main
 from experiments.compare.comparison import FIELDS, _use
 from experiments.compare.comparison_plots import comparison_bars
+from experiments.compare.questions import compare, make_problem
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
 from planners.straight.baselines import UniformLayers
-from simulator import InfeasiblePlanError, Plan, Problem, ScheduleError
+from simulator import InfeasiblePlanError, Plan, PlanFile, Problem, ScheduleError, simulate, stages_from_cuts
 
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
 
@@ -209,3 +210,69 @@ def test_bars_of_stale_and_of_interrupted_plans_say_so() -> None:
     }
     assert comparison_bars([row])[0].label == "a (interrupted)\n2-1 · 1f1b-rr · stale weights"
     assert comparison_bars([{**row, "asynchronous": False, "interrupted": False}])[0].label == "a\n2-1 · 1f1b-rr"
+
+
+@pytest.fixture
+def two_plans(tmp_path: Path) -> tuple[str, str]:
+    """Files of one problem: two stages, and the whole network on one device."""
+    problem = make_problem("chain:4", "pipedream-a", 8, devices=2)
+    paths = tmp_path / "two.json", tmp_path / "one.json"
+    for path, stages in zip(
+        paths, (stages_from_cuts((2,), 4, ((0,), (1,))), stages_from_cuts((), 4, ((0,),))), strict=True
+    ):
+        PlanFile(problem, Plan("hand", "gpipe", stages, (4, 4))).write(path)
+    return str(paths[0]), str(paths[1])
+
+
+def test_given_plans_are_rows_beside_the_planners(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, two_plans: tuple[str, str]
+) -> None:
+    """Table, CSV and JSON have each plan of a file by the file's name, with the seconds of its replay, ranked with the rest."""
+    files = [word for path in two_plans for word in ("--plan", path)]
+    words = ("compare", *files, "--planner", "uniform", "--no-figures", "--out", str(tmp_path))
+    code, out, err = _run(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    rows = {row["planner"]: row for row in json.loads(out)["plans"]}
+    assert list(rows) == ["two.json", "one.json", "uniform"]
+    for name, path in zip(rows, two_plans, strict=False):
+        found = PlanFile.read(path)
+        assert rows[name]["iteration_seconds"] == simulate(found.problem, found.plan).iteration_seconds
+        assert rows[name]["status"] == "fits"
+    with (tmp_path / "comparison.csv").open(encoding="utf-8") as file:
+        assert [row["planner"] for row in csv.DictReader(file)] == list(rows)
+    _, out, _ = _run(capsys, *words)
+    ranked = sorted(rows, key=lambda name: rows[name]["iteration_seconds"])
+    assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0] in rows][:3] == ranked
+
+
+def test_plans_of_different_problems_are_not_compared(
+    capsys: pytest.CaptureFixture[str], two_plans: tuple[str, str]
+) -> None:
+    """One line names the key that differs, or the option that the file contradicts: exit code 2, before any search."""
+    first, second = two_plans
+    document = json.loads(Path(second).read_text())
+    for words, key, value, said in (
+        (("--plan", second), "optimizer", "adam", "$.problem.optimizer is 'adam', in "),
+        (
+            ("--plan", second),
+            "cluster",
+            {"name": "pipedream-b", "devices": 2},
+            "$.problem.cluster is Cluster(pipedream-b",
+        ),
+        (("--batch", "16"), "optimizer", "adam", "--batch 16 contradicts --plan"),
+        (("--cluster", "pipedream-b"), "optimizer", "adam", "says pipedream-a"),
+        (("--no-contention",), "optimizer", "adam", "--no-contention contradicts"),
+    ):
+        Path(second).write_text(json.dumps({**document, "problem": {**document["problem"], key: value}}))
+        code, out, err = _run(capsys, "compare", "--plan", first, *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+
+
+def test_a_given_plan_has_a_name_of_its_own(two_plans: tuple[str, str]) -> None:
+    """A row is one plan: a given plan may not be called as a planner that is asked."""
+    found = PlanFile.read(two_plans[0])
+    rows = compare(found.problem, "uniform", plans={"mine": found.plan}).frame
+    assert list(rows["planner"]) == ["mine", "uniform"]
+    with pytest.raises(ValueError, match="a given plan is called 'uniform'"):
+        compare(found.problem, "uniform", plans={"uniform": found.plan})

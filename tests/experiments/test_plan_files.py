@@ -178,6 +178,7 @@ def test_a_plan_file_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert (code, err) == (0, "")
     assert "ok: plan of hand for chain-4 on pipedream-arxiv-b" in out
     assert "gpipe, straight, 2 stages, 2 micro-batches" in out
+    assert run(capsys, "check", "--plan", str(path)) == (0, out, "")
 
 
 def test_a_plan_of_its_own_order_is_written_and_read_again(tmp_path: Path) -> None:
