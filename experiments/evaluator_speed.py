@@ -138,7 +138,7 @@ def unequal(seconds: float) -> float:
     """Individuals a second of the kernels for unequal sizes, powers of two."""
     rng, candidates = np.random.default_rng(SEED), powers_of_two(64)
     problem = random_problem(rng, "roofline", 8, 64, candidates)
-    forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.genes))
+    forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.stages))
     evaluate = EVALUATORS["compiled"](problem)
 
     def some() -> int:

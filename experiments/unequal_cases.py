@@ -1,9 +1,9 @@
 """Unequal cases: do all evaluators of unequal micro-batches agree to the last bit, and is the exact method exact?
 
-`python -m experiments.unequal_cases --json [--count N --seed S]` generates N instances over all families of tables,
-link rules and recomputation, evaluates random size vectors with every entry of `EVALUATORS`, and compares bits; one vector
-of each also in the 1F1B order with credits, plain replay against both engines. On small instances it compares the exact
-method with an exhaustive search. Exit code 1 on any difference.
+`python -m experiments.unequal_cases --json [--count N --seed S]` generates N instances over all families of tables and kinds
+of recomputation, evaluates random size vectors with every entry of `EVALUATORS`, and compares bits; of one vector of each also
+the 1F1B order with credits on both engines. On small instances it compares the exact method with an exhaustive search. Exit
+code 1 on any difference.
 """
 
 from __future__ import annotations
@@ -19,48 +19,37 @@ from numpy.typing import NDArray
 
 from experiments.studies import add_shared, run_study
 from experiments.terminal.output import UsageError, progress
+from experiments.umpipe.table_costs import program_of
 from planners.unequal import (
     EVALUATORS as POPULATION_EVALUATORS,
 )
 from planners.unequal import (
     FAMILIES,
-    LINK_BLOCKS,
     RECOMPUTATION,
     UnequalProblem,
     exact_sizes,
-    flush_order,
-    one_forward_one_backward_order,
     powers_of_two,
-    program_of,
     random_problem,
-    replay,
 )
-from simulator import Program, Timeline
-from simulator.engines import recurrence
+from simulator.engines import event_loop
 from simulator.engines import reference as engine
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Evaluate = Callable[[Integers, Integers], Floats]
 
-
-def replay_evaluator(problem: UnequalProblem) -> Evaluate:
-    """The flush order replayed block by block, stages and links as lanes."""
-
-    def evaluate(forward_sizes: Integers, backward_sizes: Integers) -> Floats:
-        pairs = zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)
-        return np.array([replay(problem, f, g, flush_order(problem, f, g)).makespan_seconds for f, g in pairs])
-
-    return evaluate
+ENGINES = {"event-loop": event_loop.replay, "simpy": engine.replay}
+"""Engines of the simulator that know contention, and so the links of the model."""
 
 
-def program_evaluator(replay_program: Callable[[Program], Timeline]) -> Callable[[UnequalProblem], Evaluate]:
-    """Programs of stages and links as processes, one an individual, on an engine of the simulator."""
+def on_engine(name: str, schedule: str = "gpipe") -> Callable[[UnequalProblem], Evaluate]:
+    """The sizes lowered as any schedule is, one individual after the other, and replayed on an engine of the simulator."""
 
     def build(problem: UnequalProblem) -> Evaluate:
         def evaluate(forward_sizes: Integers, backward_sizes: Integers) -> Floats:
             pairs = zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)
-            return np.array([replay_program(program_of(problem, f, g)).makespan_seconds for f, g in pairs])
+            programs = (program_of(problem, *sizes, schedule) for sizes in pairs)
+            return np.array([ENGINES[name](one, contention=True).makespan_seconds for one in programs])
 
         return evaluate
 
@@ -69,14 +58,9 @@ def program_evaluator(replay_program: Callable[[Program], Timeline]) -> Callable
 
 EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {
     **POPULATION_EVALUATORS,
-    "replay": replay_evaluator,
-    "program": program_evaluator(recurrence.replay),
-    "simpy": program_evaluator(engine.replay),
+    **{name: on_engine(name) for name in ENGINES},
 }
-"""Name -> (problem) -> (forward sizes, backward sizes; each (individuals, genes)) -> makespans in seconds."""
-
-ENGINES = {"1f1b program": recurrence.replay, "1f1b simpy": engine.replay}
-"""What replays the 1F1B order beside the plain replay."""
+"""Name -> (problem) -> (forward sizes, backward sizes; each (individuals, K)) -> makespans in seconds."""
 
 INDIVIDUALS = 4
 SMALL_VECTORS = 4096
@@ -113,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
 def compare_evaluators(rng: np.random.Generator, count: int) -> dict[str, int]:
     """Instances on which an evaluator differs from the plain recurrence in any bit of any individual, by name."""
-    disagreeing = dict.fromkeys([*sorted(EVALUATORS), *ENGINES], 0)
+    disagreeing = dict.fromkeys([*sorted(EVALUATORS), "1f1b simpy"], 0)
     with progress("comparing", count) as report:
         for number in range(count):
             report(number)
@@ -124,22 +108,19 @@ def compare_evaluators(rng: np.random.Generator, count: int) -> dict[str, int]:
 def _compare(rng: np.random.Generator, number: int, disagreeing: dict[str, int]) -> None:
     """One instance: counts every evaluator and engine that differs."""
     problem = generated_problem(rng, number)
-    forward, backward = rng.choice(np.array(problem.candidates), (2, INDIVIDUALS, problem.genes))
+    forward, backward = rng.choice(np.array(problem.candidates), (2, INDIVIDUALS, problem.stages))
     forward[0], backward[0] = forward[0, 0], forward[0, 0]  # an equal size among them
     expected = EVALUATORS["recurrence"](problem)(forward, backward)
     for name, build in EVALUATORS.items():
         found = np.asarray(build(problem)(forward, backward), dtype=np.float64)
         disagreeing[name] += int(found.tobytes() != expected.tobytes())
-    sizes = forward[-1].tolist(), backward[-1].tolist()
-    orders = one_forward_one_backward_order(problem, *sizes)
-    program, plain = program_of(problem, *sizes, orders), replay(problem, *sizes, orders).makespan_seconds
-    for name, replay_program in ENGINES.items():
-        disagreeing[name] += int(replay_program(program).makespan_seconds != plain)
+    alternating = [on_engine(name, "1f1b")(problem)(forward[-1:], backward[-1:]).tolist() for name in ENGINES]
+    disagreeing["1f1b simpy"] += int(alternating[0] != alternating[1])
 
 
 def generated_problem(rng: np.random.Generator, number: int) -> UnequalProblem:
-    """Instance `number`: families, link rules, recomputation and candidates in turn; 1-8 stages, 1-64 samples."""
-    families, links = list(FAMILIES), list(LINK_BLOCKS)
+    """Instance `number`: families, recomputation and candidates in turn; 1-8 stages, 1-64 samples."""
+    families = list(FAMILIES)
     stages, samples = int(rng.integers(1, 9)), int(rng.integers(1, 65))
     every = tuple(range(1, samples + 1))
     return random_problem(
@@ -148,19 +129,16 @@ def generated_problem(rng: np.random.Generator, number: int) -> UnequalProblem:
         stages,
         samples,
         candidates=powers_of_two(samples) if number % 3 == 0 else every,
-        link_block=links[number // len(families) % len(links)],
-        recomputation=RECOMPUTATION[number // (len(families) * len(links)) % len(RECOMPUTATION)],
+        recomputation=RECOMPUTATION[number // len(families) % len(RECOMPUTATION)],
         link_share=float(rng.choice([0.0, 0.2, 1.0])),
     )
 
 
 def exact_mismatch(rng: np.random.Generator, number: int) -> int:
     """1 if the exact method differs from exhaustive search on small instance `number`, else 0."""
-    families, links = list(FAMILIES), list(LINK_BLOCKS)
-    link_block = links[number // len(families) % len(links)]
+    families = list(FAMILIES)
     stages, samples = int(rng.integers(1, 6)), int(rng.integers(1, 17))
-    genes = 2 * stages - 1 if link_block == "own" else stages
-    most = int(min(7, SMALL_VECTORS ** (1 / genes)))
+    most = int(min(7, SMALL_VECTORS ** (1 / stages)))
     candidates = tuple(sorted(set(rng.integers(1, samples + 1, most).tolist())))
     problem = random_problem(
         rng,
@@ -168,10 +146,9 @@ def exact_mismatch(rng: np.random.Generator, number: int) -> int:
         stages,
         samples,
         candidates,
-        link_block,
-        recomputation=("none", "always")[number // 16 % 2],
+        recomputation=("none", "always")[number // len(families) % 2],
     )
-    vectors = np.array(list(itertools.product(candidates, repeat=genes)))
+    vectors = np.array(list(itertools.product(candidates, repeat=stages)))
     evaluate = POPULATION_EVALUATORS["compiled"](problem)
     best = evaluate.forward_population(vectors).min() + evaluate.backward_population(vectors).min()
     plan = exact_sizes(problem)

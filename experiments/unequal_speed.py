@@ -91,7 +91,7 @@ def measure(shape: PipelineSize, family: str, seed: int, seconds: float, core: d
     rng = np.random.default_rng(seed)
     candidates = tuple(range(1, shape.samples + 1)) if shape.every_size else powers_of_two(shape.samples)
     problem = random_problem(rng, family, shape.stages, shape.samples, candidates)
-    forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.genes))
+    forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.stages))
     rates = {name: rate(build(problem), forward, backward, seconds) for name, build in EVALUATORS.items()}
     operations = operations_per_evaluation(problem, forward, backward)
     single = rates["compiled"]["evaluations_per_cpu_second"]
@@ -156,7 +156,9 @@ def operations_per_evaluation(problem: UnequalProblem, forward: Integers, backwa
     """Blocks of all processes of both passes: the max-plus operations of (R), mean over the population."""
     total = 0
     for chain, sizes in ((problem.forward_chain, forward), (problem.backward_chain, backward)):
-        total += sum(-(-problem.samples // block) for row in sizes.tolist() for block in chain.blocks(row))
+        for row in sizes.tolist():
+            counts = [-(-problem.samples // block) for block in chain.ordered(row)]
+            total += 2 * sum(counts) - counts[-1]  # no link follows the last stage
     return total / len(forward)
 
 

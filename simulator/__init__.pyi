@@ -1,11 +1,6 @@
 """Public names, each in its module; loaded when they are first used."""
 
 from .workloads.antichains import AntichainStates as AntichainStates, antichain_states as antichain_states
-from .lowering.chain_program import (
-    ChainProcess as ChainProcess,
-    chain_process as chain_process,
-    lower_chain as lower_chain,
-)
 from .costs.given import (
     Bucket as Bucket,
     Costs as Costs,
@@ -75,10 +70,6 @@ from .schedules import (
 from .schedules.asynchronous import REPLICA_UPDATES as REPLICA_UPDATES
 from .schedules.unequal import (
     UNEQUAL_SCHEDULES as UNEQUAL_SCHEDULES,
-    credited_orders as credited_orders,
-    flush_orders as flush_orders,
-    least_safe_credits as least_safe_credits,
-    safe_credits as safe_credits,
     unequal_schedule as unequal_schedule,
 )
 from .schedules.weight_versions import (

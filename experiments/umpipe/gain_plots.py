@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.umpipe.table_costs import program_of
 from hardware_profiles import legible
-from planners.unequal import UnequalPlan, UnequalProblem, program_of
+from planners.unequal import UnequalPlan, UnequalProblem
 from simulator import gantt
-from simulator.engines import reference as engine
+from simulator.engines import event_loop
 from simulator.results.figures import logarithmic
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _milliseconds_and_mib(points: Sequence[Any]) -> list[tuple[float, float]]:
 
 
 def gantt_figure(shown: Shown) -> Figure:
-    """The tuned GPipe above the unequal winner, on one time axis; links are processes that are not drawn."""
+    """The tuned GPipe above the unequal winner, on one time axis."""
     figure = Figure(figsize=(13.0, 8.4), dpi=100, facecolor="white")
     axes = figure.subplots(2, 1)
     longest = max(shown.plan.makespan_seconds, shown.gpipe.makespan_seconds)
@@ -242,7 +243,7 @@ def gantt_figure(shown: Shown) -> Figure:
         (axes[0], shown.gpipe_problem, shown.gpipe, f"GPipe, size {shown.gpipe.forward_sizes[0]} everywhere"),
         (axes[1], shown.problem, shown.plan, f"unequal: {_sizes(shown.plan)}"),
     ):
-        timeline = engine.replay(program_of(problem, plan.forward_sizes, plan.backward_sizes))
+        timeline = event_loop.replay(program_of(problem, plan.forward_sizes, plan.backward_sizes), contention=True)
         title = f"{shown.network}, {shown.setting} · {words} · {1e3 * plan.makespan_seconds:.4g} ms"
         gantt(timeline, ax, title=title, window=(0.0, longest))
         ax.set_xlabel("time, ms", color=INK)

@@ -27,7 +27,7 @@ def memory_fronts(problem: UnequalProblem) -> tuple[list[MemoryPoint], list[Memo
     ]
     equal = []
     for size in problem.candidates:
-        sizes = (size,) * problem.genes
+        sizes = (size,) * problem.stages
         use = memory_use(problem, sizes, sizes)
         seconds = gpipe_seconds(problem, size)
         equal.append(MemoryPoint(seconds, float(use.static_bytes.max()), float(use.peak_bytes.max()), sizes, sizes))

@@ -28,7 +28,7 @@ def pymoo_search(
     """
     started = time.perf_counter()
     evaluate = EVALUATORS[evaluator](problem)
-    sizes, genes = np.array(problem.candidates), problem.genes
+    sizes, stages = np.array(problem.candidates), problem.stages
     allowed = [len(one) for chain in (problem.forward_chain, problem.backward_chain) for one in _in_stage_order(chain)]
     history: list[tuple[int, float]] = []
     clock: list[float] = []
@@ -36,12 +36,12 @@ def pymoo_search(
 
     class Sizes(import_module("pymoo.core.problem").Problem):  # type: ignore[misc]
         def __init__(self) -> None:
-            super().__init__(n_var=2 * genes, n_obj=1, xl=0, xu=np.array(allowed) - 1, vtype=int)
+            super().__init__(n_var=2 * stages, n_obj=1, xl=0, xu=np.array(allowed) - 1, vtype=int)
 
         def _evaluate(self, vectors: NDArray[np.int64], out: dict[str, Any], *args: Any, **kwargs: Any) -> None:
             nonlocal best
             chosen = sizes[np.asarray(vectors, dtype=np.int64)]
-            values = evaluate(chosen[:, :genes], chosen[:, genes:])
+            values = evaluate(chosen[:, :stages], chosen[:, stages:])
             best = min(best, float(values.min()))
             history.append((len(values) + (history[-1][0] if history else 0), best))
             clock.append(time.perf_counter() - started)
@@ -60,8 +60,8 @@ def pymoo_search(
     found = sizes[np.asarray(result.X, dtype=np.int64)]
     makespan, bound = float(result.F[0]), lower_bound(problem)
     return UnequalPlan(
-        forward_sizes=tuple(found[:genes].tolist()),
-        backward_sizes=tuple(found[genes:].tolist()),
+        forward_sizes=tuple(found[:stages].tolist()),
+        backward_sizes=tuple(found[stages:].tolist()),
         makespan_seconds=makespan,
         lower_bound_seconds=min(bound, makespan),
         proven_optimal=makespan <= bound,

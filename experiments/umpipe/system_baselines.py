@@ -21,17 +21,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from experiments.umpipe.table_costs import program_of
 from planners import UnequalTables, equal_partition, fastest_cuts, straight_costs, unequal_problem
-from planners.unequal import (
-    EVALUATORS,
-    InfeasibleSizes,
-    UnequalProblem,
-    best_equal,
-    one_forward_one_backward_order,
-)
-from planners.unequal import (
-    replay as replay_order,
-)
+from planners.unequal import EVALUATORS, InfeasibleSizes, UnequalProblem, best_equal
+from simulator.engines import event_loop
 
 FRONT = 4
 """Partitions that are replayed of those that the partition search finds for 1F1B at one size."""
@@ -112,7 +105,7 @@ def _gpipe(partitions: Partitions, sizes: Sequence[int]) -> tuple[float, int]:
 
 def gpipe_seconds(problem: UnequalProblem, size: int) -> float:
     """All forwards, then all backwards, one size everywhere; latencies and update included."""
-    sizes = [[size] * problem.genes]
+    sizes = [[size] * problem.stages]
     return float(EVALUATORS["compiled"](problem)(sizes, sizes)[0]) + problem.fixed_seconds
 
 
@@ -121,9 +114,9 @@ def flush_seconds(problem: UnequalProblem, size: int) -> float:
 
     Latencies count once each, as for UMPIPE: 1F1B, which waits for some again and again, takes no less.
     """
-    sizes = [size] * problem.genes
-    order = one_forward_one_backward_order(problem, sizes, sizes)
-    return replay_order(problem, sizes, sizes, order).makespan_seconds + problem.fixed_seconds
+    sizes = [size] * problem.stages
+    program = program_of(problem, sizes, sizes, "1f1b")
+    return event_loop.replay(program, contention=True).makespan_seconds + problem.fixed_seconds
 
 
 def steady_seconds(problem: UnequalProblem, size: int) -> float:

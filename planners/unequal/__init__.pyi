@@ -1,7 +1,6 @@
 """Public names, each in its module; loaded when they are first used."""
 
 from .bound import lower_bound as lower_bound
-from .chain import LINK_BLOCKS as LINK_BLOCKS
 from .coupled import exact_coupled as exact_coupled
 from .evaluators import EVALUATORS as EVALUATORS, PopulationEvaluator as PopulationEvaluator
 from .exact import exact_sizes as exact_sizes
@@ -15,11 +14,6 @@ from .greedy import (
 from .instances import FAMILIES as FAMILIES, random_problem as random_problem
 from .chain_memory import MemoryModel as MemoryModel, MemoryUse as MemoryUse
 from .nested import NestedPlan as NestedPlan, search_partition as search_partition
-from .orders import (
-    flush_order as flush_order,
-    one_forward_one_backward_order as one_forward_one_backward_order,
-    replay as replay,
-)
 from .pareto import ParetoPoint as ParetoPoint, pareto_front as pareto_front
 from .problem import (
     RECOMPUTATION as RECOMPUTATION,
@@ -28,6 +22,6 @@ from .problem import (
     powers_of_two as powers_of_two,
     problem_from_callables as problem_from_callables,
 )
-from .programs import program_of as program_of
 from .chain_recurrence import memory_use as memory_use
 from .result import SearchStopped as SearchStopped, UnequalPlan as UnequalPlan
+from .tables import blocks as blocks

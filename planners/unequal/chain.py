@@ -1,17 +1,17 @@
-"""A chain: the processes that the samples of one direction pass, with their duration tables.
+"""A chain: the stages that the samples of one direction pass, each with the link behind it, and their duration tables.
 
 Formula (R) of the model, for process p with blocks of b_p samples, P_p[j] = min((j + 1) b_p, B):
 
     E_p[j] = max( E_p[j-1], E_{p-1}[block of p-1 that holds sample P_p[j]] ) + d_p( samples of block j )
 
-Processes in chain order are computation, link, computation, ..., computation: 2K - 1 of them for K stages.
+Processes in chain order are computation, link, computation, ..., computation. A link sends the blocks of the stage before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,63 +19,53 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-LINK_BLOCKS: dict[str, int] = {"sender": 0, "receiver": 1, "smaller": 2, "own": 3}
-"""Whose block size a link sends, and the number by which the compiled code knows the rule."""
+
+class Step(NamedTuple):
+    """One decision of a search: the size of a stage (a named tuple, because that is what a compiled function takes).
+
+    `compute[b]`, `link[b]` seconds of a block of b samples on the stage and on the link behind it, shape (B+1,); `allowed` its
+    sizes, ascending.
+    """
+
+    compute: Floats
+    link: Floats
+    allowed: Integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """One direction of an unequal problem, ready to be evaluated.
 
-    - `durations[p, b]` seconds of a block of b samples on process p, shape (2K-1, B+1), in chain order; where
-      recomputation depends on the sizes, rows 2K-1.. repeat the table with the forward pass run again.
-    - `allowed[i]` the sizes that gene i may take, ascending, in chain order: K genes, or 2K-1 with links of their own.
+    - `durations[row, b]` seconds of a block of b samples, shape (2K, B+1): the K stages in chain order, then the link behind
+      each (behind the last one none, which takes no time). Where recomputation depends on the sizes K rows more: the stages with
+      the forward pass run again.
+    - `allowed[i]` the sizes that stage i may take, ascending, in chain order.
     - `reverse` says that stage K-1 comes first (the backward pass): size vectors are always given in stage order.
     """
 
     samples: int
-    stages: int
     durations: Floats
     allowed: tuple[tuple[int, ...], ...]
-    link_block: str
     reverse: bool
-    coupled: bool
 
     @property
-    def processes(self) -> int:
-        """Computations and links: 2K - 1."""
-        return 2 * self.stages - 1
+    def stages(self) -> int:
+        """Number of stages K."""
+        return len(self.allowed)
 
     @property
-    def genes(self) -> int:
-        """Sizes to choose: one a stage, or one a process where links have a size of their own."""
-        return self.processes if self.link_block == "own" else self.stages
+    def coupled(self) -> bool:
+        """Whether a stage may run its forward pass again, which the sizes of the other direction decide."""
+        return len(self.durations) > 2 * self.stages
+
+    def steps(self, again: bool = False) -> list[Step]:
+        """The decisions in chain order; `again`: where recomputation depends on the sizes, with it."""
+        first = 2 * self.stages if again and self.coupled else 0
+        return [
+            Step(self.durations[first + stage], self.durations[self.stages + stage], np.array(sizes, dtype=np.int64))
+            for stage, sizes in enumerate(self.allowed)
+        ]
 
     def ordered(self, sizes: Sequence[int]) -> list[int]:
         """A size vector in stage order, turned into chain order (and back: it is its own inverse)."""
         return [int(size) for size in (sizes[::-1] if self.reverse else sizes)]
-
-    def blocks(self, sizes: Sequence[int]) -> list[int]:
-        """Block size of every process in chain order, from a size vector in stage order."""
-        genes = self.ordered(sizes)
-        if self.link_block == "own":
-            return genes
-        blocks = [genes[0]]
-        for sender, receiver in pairwise(genes):
-            blocks += [link_size(self.link_block, sender, receiver), receiver]
-        return blocks
-
-    def rows(self, differs: Sequence[bool] | None) -> list[int]:
-        """Row of `durations` of every process; `differs` (stage order) marks the stages that run forward again."""
-        rows = list(range(self.processes))
-        if self.coupled and differs is not None:
-            for stage, flag in enumerate(differs[::-1]):  # only a backward chain is coupled
-                rows[2 * stage] += self.processes if flag else 0
-        return rows
-
-
-def link_size(rule: str, sender: int, receiver: int) -> int:
-    """Block size of a link between two computations, by any rule but "own"."""
-    if rule == "sender":
-        return sender
-    return receiver if rule == "receiver" else min(sender, receiver)

@@ -30,13 +30,16 @@ def process_ends(
 
 
 def chain_profile(chain: Chain, sizes: Sequence[int], differs: Sequence[bool] | None = None) -> list[list[float]]:
-    """End times of every block of every process, in chain order, from sizes in stage order; seconds."""
+    """End times of every block of every stage and of the link behind it, in chain order, from sizes in stage order; seconds."""
     upstream_block, ends = chain.samples, [0.0]
     profile: list[list[float]] = []
-    for block, row in zip(chain.blocks(sizes), chain.rows(differs), strict=True):
-        ends = process_ends(chain.samples, chain.durations[row].tolist(), block, upstream_block, ends)
-        upstream_block = block
-        profile.append(ends)
+    again = differs[::-1] if differs is not None else [False] * chain.stages  # only a backward chain is coupled
+    for stage, block in enumerate(chain.ordered(sizes)):
+        row = stage + 2 * chain.stages * again[stage]
+        for table in (chain.durations[row], chain.durations[chain.stages + stage]):
+            ends = process_ends(chain.samples, table.tolist(), block, upstream_block, ends)
+            upstream_block = block
+            profile.append(ends)
     return profile
 
 
@@ -70,14 +73,13 @@ def memory_use(problem: UnequalProblem, forward_sizes: Sequence[int], backward_s
     if model is None:
         raise ValueError("memory_use needs a problem with a memory model")
     stages, samples = problem.stages, problem.samples
-    step = 2 if problem.link_block == "own" else 1
-    forward, backward = list(forward_sizes[::step]), list(backward_sizes[::step])
+    forward, backward = list(forward_sizes), list(backward_sizes)
     recomputes = problem.recomputes(forward_sizes, backward_sizes)
     stash, block_bytes = model.stash_bytes(recomputes), model.backward_block_bytes(recomputes)
     state, inputs = np.asarray(model.state_bytes), np.asarray(model.input_bytes)
     ahead = chain_profile(problem.forward_chain, forward_sizes)
     back = chain_profile(problem.backward_chain, backward_sizes, _differs(problem, forward_sizes, backward_sizes))
-    links = problem.forward_chain.blocks(forward_sizes)[1::2], problem.backward_chain.blocks(backward_sizes)[1::2]
+    links = forward, backward[::-1]
     workspace = np.asarray(forward) * np.asarray(model.forward_workspace_bytes), np.asarray(backward) * block_bytes
     static_bytes = state + samples * stash + np.maximum(*workspace)
     queue, peak = np.zeros(stages), static_bytes.copy()

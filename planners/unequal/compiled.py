@@ -1,8 +1,8 @@
 """The recurrence compiled: one individual, a population, and a population over both cores.
 
-A chain is walked two processes at a time where a link shares the block size of its neighbour (rules "sender" and
-"receiver"). If all blocks are full, of durations d and l, a path through both from block i to block j costs
-t d + (j - i + 2 - t) l, linear in t, so that (R) of the pair is the one recurrence
+A chain is walked a stage and the link behind it at a time, which have the same blocks. If all of them are full, of
+durations d and l, a path through both from block i to block j costs t d + (j - i + 2 - t) l, linear in t, so that (R) of
+the pair is the one recurrence
 
     out[j] = max( out[j-1] + max(d, l), arrival[j] + d + l )
 
@@ -20,7 +20,7 @@ import numpy as np
 from numba import get_num_threads, prange
 from numpy.typing import ArrayLike
 
-from planners.unequal.chain import LINK_BLOCKS, Chain, Floats, Integers
+from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.problem import UnequalProblem
 from simulator import kernel
 
@@ -36,19 +36,17 @@ def _advance(
     other: int,
     counts: Integers,
 ) -> float:
-    """Ends of the blocks of one process, or of two with the same blocks, into `ends[step + 1]`; returns the last.
+    """Ends of the blocks of a stage and the link behind it into `ends[step + 1]`; returns the last.
 
-    `ends[step]` holds the upstream ends of blocks of `upstream` samples; `durations[row, b]` seconds of the process,
-    `durations[other, b]` of its partner, or `other` < 0; `counts[b]` blocks of b samples in the mini-batch.
+    `ends[step]` holds the upstream ends of blocks of `upstream` samples; `durations[row, b]` seconds of the stage,
+    `durations[other, b]` of the link; `counts[b]` blocks of b samples in the mini-batch.
     """
-    row_, source, target = np.uintp(row), np.uintp(step), np.uintp(step + 1)
+    row_, other_, source, target = np.uintp(row), np.uintp(other), np.uintp(step), np.uintp(step + 1)
     count, upstream_count = counts[np.uintp(block)], counts[np.uintp(upstream)]
     samples = counts[1]
     tail = samples - (count - 1) * block
-    duration, link = durations[row_, np.uintp(block)], 0.0
-    tail_duration, tail_link = durations[row_, np.uintp(tail)], 0.0
-    if other >= 0:
-        link, tail_link = durations[np.uintp(other), np.uintp(block)], durations[np.uintp(other), np.uintp(tail)]
+    duration, link = durations[row_, np.uintp(block)], durations[other_, np.uintp(block)]
+    tail_duration, tail_link = durations[row_, np.uintp(tail)], durations[other_, np.uintp(tail)]
     if tail == block:
         # out[j] = max(out[j-1] + slower, arrival[j] + both): of n blocks on two processes all but one overlap
         both = duration + link
@@ -68,7 +66,7 @@ def _advance(
                         ends[target, place + np.uintp(t)] = sent + t * slower
                     sent += (np.float64(fresh) - 1.0) * slower
                     place += fresh
-                return sent
+                return float(sent)
         else:
             stride = np.uintp(block) // np.uintp(upstream)
             if stride * np.uintp(upstream) == np.uintp(block):
@@ -127,7 +125,7 @@ def _advance(
     end = (arrival if arrival > end else end) + tail_duration
     sent = (end if end > sent else sent) + tail_link
     ends[target, np.uintp(count - 1)] = sent
-    return sent
+    return float(sent)
 
 
 @kernel()
@@ -142,9 +140,6 @@ def _block_counts(samples: int) -> Integers:
 @kernel()
 def _chain_end(
     durations: Floats,
-    samples: int,
-    stages: int,
-    rule: int,
     reverse: bool,
     sizes: Integers,
     individual: int,
@@ -154,72 +149,40 @@ def _chain_end(
 ) -> float:
     """End of the last block of a chain for one row of `sizes` (stage order).
 
-    `ends[i + 1]` receives the profile after the processes of step i (`samples + 1` wide). `differs` has no columns, or
+    `durations` as of `Chain`; `ends[i + 1]` receives the profile after step i (`samples + 1` wide). `differs` has no columns, or
     1 for the stages that run forward again.
     """
-    processes = 2 * stages - 1
-    genes = sizes.shape[1]
-    origin = genes - 1 if reverse else 0
+    stages = sizes.shape[1]
+    origin = stages - 1 if reverse else 0
     sign = -1 if reverse else 1
-    upstream = samples
+    upstream = counts[1]
     last = 0.0
-    process = 0
-    step = 0
-    while process < processes:
-        stage = process >> 1
-        is_link = process & 1
-        if rule == 3:  # LINK_BLOCKS: sender 0, receiver 1, smaller 2, own 3
-            block = sizes[individual, origin + sign * process]
-        else:
-            block = sizes[individual, origin + sign * stage]
-            if is_link:
-                receiver = sizes[individual, origin + sign * (stage + 1)]
-                if rule == 1 or receiver < block:
-                    block = receiver
-        paired = process + 1 < processes and rule == is_link
-        row = process
-        other = process + 1 if paired else -1
+    for step in range(stages):
+        block = sizes[individual, origin + sign * step]
+        row = step
         if differs.shape[1]:
-            compute = (process + is_link) >> 1
-            again = differs[individual, stages - 1 - compute]  # only a backward chain is coupled
-            if is_link == 0:
-                row += processes * again
-            elif paired:
-                other += processes * again
-        last = _advance(ends, step, upstream, block, durations, row, other, counts)
+            row += 2 * stages * differs[individual, stages - 1 - step]  # only a backward chain is coupled
+        last = _advance(ends, step, upstream, block, durations, row, stages + step, counts)
         upstream = block
-        process += 2 if paired else 1
-        step += 1
     return last
 
 
 @kernel()
-def _population(
-    durations: Floats,
-    samples: int,
-    stages: int,
-    rule: int,
-    reverse: bool,
-    sizes: Integers,
-    differs: Integers,
-    result: Floats,
-    first: int,
-    stop: int,
+def evaluate_rows(
+    durations: Floats, reverse: bool, sizes: Integers, differs: Integers, result: Floats, first: int, stop: int
 ) -> None:
-    """End of the chain for rows `first`..`stop` of `sizes`, into `result`."""
-    ends = np.zeros((2 * stages, samples + 1))
+    """End of the chain for rows `first`..`stop` of `sizes`, into `result`; arguments as of `_chain_end`."""
+    samples = durations.shape[1] - 1
+    ends = np.zeros((sizes.shape[1] + 1, samples + 1))
     counts = _block_counts(samples)
     for i in range(first, stop):
-        result[i] = _chain_end(durations, samples, stages, rule, reverse, sizes, i, differs, ends, counts)
+        result[i] = _chain_end(durations, reverse, sizes, i, differs, ends, counts)
 
 
 @kernel(parallel=True)
 def _makespans(
     forward: Floats,
     backward: Floats,
-    samples: int,
-    stages: int,
-    rule: int,
     forward_sizes: Integers,
     backward_sizes: Integers,
     differs: Integers,
@@ -231,8 +194,8 @@ def _makespans(
     none = np.zeros((count, 0), dtype=np.int64)
     for part in prange(parts):
         first, stop = part * count // parts, (part + 1) * count // parts
-        _population(forward, samples, stages, rule, False, forward_sizes, none, result[0], first, stop)
-        _population(backward, samples, stages, rule, True, backward_sizes, differs, result[1], first, stop)
+        evaluate_rows(forward, False, forward_sizes, none, result[0], first, stop)
+        evaluate_rows(backward, True, backward_sizes, differs, result[1], first, stop)
 
 
 def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
@@ -241,14 +204,14 @@ def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_siz
 
 
 def forward_population(problem: UnequalProblem, forward_sizes: ArrayLike) -> Floats:
-    """Seconds of the forward pass of every individual; sizes (individuals, genes), result (individuals,)."""
+    """Seconds of the forward pass of every individual; sizes (individuals, K), result (individuals,)."""
     return chain_population(problem.forward_chain, population(problem, forward_sizes))
 
 
 def backward_population(
     problem: UnequalProblem, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None
 ) -> Floats:
-    """Seconds of the backward pass of every individual; sizes (individuals, genes), result (individuals,)."""
+    """Seconds of the backward pass of every individual; sizes (individuals, K), result (individuals,)."""
     sizes = population(problem, backward_sizes)
     return _evaluate(problem.backward_chain, sizes, differing_stages(problem, sizes, forward_sizes))
 
@@ -256,7 +219,7 @@ def backward_population(
 def makespan_population(
     problem: UnequalProblem, forward_sizes: ArrayLike, backward_sizes: ArrayLike, parallel: bool = False
 ) -> Floats:
-    """Seconds of a mini-batch with a flush of every individual; sizes (individuals, genes), result (individuals,).
+    """Seconds of a mini-batch with a flush of every individual; sizes (individuals, K), result (individuals,).
 
     `parallel` splits the individuals over numba's threads, in one go for both passes. It pays where the cores are free:
     the threads meet at a barrier that spins, so beside other busy processes one core is faster
@@ -270,9 +233,6 @@ def makespan_population(
     _makespans(
         problem.forward_chain.durations,
         problem.backward_chain.durations,
-        problem.samples,
-        problem.stages,
-        LINK_BLOCKS[problem.link_block],
         ahead,
         back,
         differing_stages(problem, back, ahead),
@@ -284,7 +244,7 @@ def makespan_population(
 
 
 def chain_population(chain: Chain, sizes: Integers) -> Floats:
-    """End times of one chain for many individuals; sizes (individuals, genes) are trusted.
+    """End times of one chain for many individuals; sizes (individuals, K) are trusted.
 
     Where recomputation depends on the sizes, as if no stage recomputed.
     """
@@ -292,10 +252,10 @@ def chain_population(chain: Chain, sizes: Integers) -> Floats:
 
 
 def population(problem: UnequalProblem, sizes: ArrayLike) -> Integers:
-    """`sizes` as a contiguous array (individuals, genes); ValueError where it is not sizes in 1..B of that shape."""
+    """`sizes` as a contiguous array (individuals, K); ValueError where it is not sizes in 1..B of that shape."""
     array = np.ascontiguousarray(sizes, dtype=np.int64)
-    if array.ndim != 2 or array.shape[1] != problem.genes:
-        raise ValueError(f"sizes must have shape (individuals, {problem.genes}), not {array.shape}")
+    if array.ndim != 2 or array.shape[1] != problem.stages:
+        raise ValueError(f"sizes must have shape (individuals, {problem.stages}), not {array.shape}")
     if array.size and (array.min() < 1 or array.max() > problem.samples):
         raise ValueError(f"sizes must be in 1..{problem.samples}; they are in {array.min()}..{array.max()}")
     return array
@@ -307,14 +267,10 @@ def differing_stages(problem: UnequalProblem, sizes: Integers, forward_sizes: Ar
         return np.zeros((len(sizes), 0), dtype=np.int64)
     if forward_sizes is None:
         raise ValueError("the backward pass needs the forward sizes where recomputation is 'where-differs'")
-    step = 2 if problem.link_block == "own" else 1
-    other = population(problem, forward_sizes)
-    return np.ascontiguousarray(sizes[:, ::step] != other[:, ::step], dtype=np.int64)
+    return np.ascontiguousarray(sizes != population(problem, forward_sizes), dtype=np.int64)
 
 
 def _evaluate(chain: Chain, sizes: Integers, differs: Integers) -> Floats:
     result = np.empty(len(sizes))
-    rule = LINK_BLOCKS[chain.link_block]
-    fixed = chain.durations, chain.samples, chain.stages, rule, chain.reverse
-    _population(*fixed, sizes, differs, result, 0, len(sizes))
+    evaluate_rows(chain.durations, chain.reverse, sizes, differs, result, 0, len(sizes))
     return result

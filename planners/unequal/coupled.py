@@ -1,4 +1,4 @@
-"""The exact method where the two passes are not independent: recomputation where f_k != g_k, or f = g demanded.
+"""The exact method where the two passes are not independent: recomputation where f_k != g_k.
 
 One sweep over the stages decides (f_k, g_k) together. The forward pass is carried as in `exact`: when each sample has
 left stage k. The backward pass runs the other way, so its time is carried as what follows: L[s], the longest path from
@@ -12,38 +12,38 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from planners.unequal import compiled
 from planners.unequal.bound import lower_bound
-from planners.unequal.chain import LINK_BLOCKS, Chain, Floats, Integers
+from planners.unequal.chain import Chain, Floats, Integers, Step
 from planners.unequal.exact import BEAM, ROWS
 from planners.unequal.genetic import Genetic
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.profiles import extend, non_dominated, spread, steps, tail_of_process, tails
+from planners.unequal.profiles import extend, non_dominated, spread, tail_of_process, tails
 from planners.unequal.result import Report, SearchStopped, UnequalPlan
 from simulator import kernel
-
-_SMALLER = LINK_BLOCKS["smaller"]
 
 
 def exact_coupled(
     problem: UnequalProblem,
-    single: bool = False,
     max_profiles: int = 50_000,
     progress: Report | None = None,
     start: UnequalPlan | None = None,
 ) -> UnequalPlan:
-    """The optimal pair of size vectors when `recomputation` depends on them, or with f = g (`single`) under any.
+    """The optimal pair of size vectors where `recomputation` depends on them; ValueError under the other kinds.
 
     As `exact.exact_sizes` otherwise: `proven_optimal` is False, and the bound weaker, where more than `max_profiles`
     pairs of profiles would have to be kept after a stage, or after an interrupt or a SearchStopped of `progress`.
     Work grows with the square of the candidates. `start` is the first plan to beat, by default that of a genetic search
     with a fixed seed.
     """
+    if not problem.coupled:
+        raise ValueError("exact_coupled needs recomputation 'where-differs'; exact_sizes takes 'none' and 'always'")
     started = time.perf_counter()
-    search = Genetic("compiled", "single" if single else "dual", seeded=True)
+    search = Genetic("compiled", seeded=True)
     first = search(problem, np.random.default_rng(0), progress) if start is None else start
     best = _Best(
         first.forward_sizes, first.backward_sizes, first.makespan_seconds, first.lower_bound_seconds, first.evaluations
@@ -54,7 +54,7 @@ def exact_coupled(
         if best.seconds == best.bound or interrupted:
             break
         try:
-            best = _sweep(problem, single, tail, head, best, width, progress)
+            best = _sweep(problem, tail, head, best, width, progress)
         except (KeyboardInterrupt, SearchStopped):
             interrupted = True
     makespan = compiled.makespan(problem, best.forward, best.backward)
@@ -80,46 +80,49 @@ class _Best:
     tried: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pairs:
-    """Profiles kept after a step: R (count, B+1), L (count, B+2), their last sizes, and their parents."""
+class _Pairs(NamedTuple):
+    """Profiles kept after a step: R (count, B+1), L (count, B+2), their last sizes, their parents, and bounds in seconds."""
 
     ahead: Floats
     after: Floats
     forward: Integers
     backward: Integers
     parents: Integers
+    bounds: Floats
 
     def chosen(self, rows: Integers) -> _Pairs:
-        return _Pairs(self.ahead[rows], self.after[rows], self.forward[rows], self.backward[rows], self.parents[rows])
+        """Some of them."""
+        return _Pairs._make(column[rows] for column in self)
+
+
+class _Stage(NamedTuple):
+    """What a sweep decides at a stage: the steps of both chains, the backward one also with the forward pass run again, and
+    bounds on what other stages take: V after the forward step, H before the backward one."""
+
+    ahead: Step
+    back: Step
+    back_again: Step
+    tail: Floats
+    head: Floats
 
 
 def _sweep(
-    problem: UnequalProblem,
-    single: bool,
-    tail: Floats,
-    head: Floats,
-    best: _Best,
-    width: int,
-    progress: Report | None,
+    problem: UnequalProblem, tail: Floats, head: Floats, best: _Best, width: int, progress: Report | None
 ) -> _Best:
     """One pass over the stages, keeping at most `width` pairs after each."""
     samples = problem.samples
     whole, origin = np.full(1, samples, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    pairs = _Pairs(np.zeros((1, samples + 1)), np.zeros((1, samples + 2)), whole, whole, origin)
+    pairs = _Pairs(np.zeros((1, samples + 1)), np.zeros((1, samples + 2)), whole, whole, origin, np.zeros(1))
     layers: list[_Pairs] = []
     least, tried = best.seconds, best.tried
-    for gene in range(problem.genes):
-        ahead, back = problem.forward_chain.allowed[gene], problem.backward_chain.allowed[::-1][gene]
-        tried += len(pairs.parents) * len(ahead) * (1 if single else len(back))
+    for stage in _stages(problem, tail, head):
+        tried += len(pairs.parents) * len(stage.ahead.allowed) * len(stage.back.allowed)
         if progress is not None:
             progress(tried, best.seconds)
-        pairs, bounds = _layer(
-            problem, gene, single, tail[gene + 1], head[problem.genes - 1 - gene], best.seconds, pairs
-        )
-        if len(bounds) > width:
-            order = np.argsort(bounds, kind="stable")
-            least = min(least, float(bounds[order[width]]))
+        pairs = _layer(stage, best.seconds, pairs)
+        if len(pairs.bounds) > width:
+            order = np.argsort(pairs.bounds, kind="stable")
+            least = min(least, float(pairs.bounds[order[width]]))
             pairs = pairs.chosen(np.sort(order[:width]))
         layers.append(pairs)
         if not len(pairs.parents):
@@ -136,120 +139,56 @@ def _sweep(
     return _Best(tuple(forward[::-1]), tuple(backward[::-1]), seconds, bound, tried)
 
 
-def _layer(
-    problem: UnequalProblem, gene: int, single: bool, tail: Floats, head: Floats, upper: float, pairs: _Pairs
-) -> tuple[_Pairs, Floats]:
-    """All non-dominated extensions by one gene that may beat `upper`, and their bounds."""
-    samples, rule = problem.samples, LINK_BLOCKS[problem.link_block]
-    step = steps(problem.forward_chain)[gene]
-    later, earlier = _backward_rows(problem, gene)
-    own = problem.link_block == "own"
-    ahead = np.array(problem.forward_chain.allowed[gene], dtype=np.int64)
-    back = np.array(problem.backward_chain.allowed[::-1][gene], dtype=np.int64)
-    coupled = problem.coupled and (not own or gene % 2 == 0)
-    offset = problem.backward_chain.processes if coupled else 0
-    rows = max(ROWS // 4, 2 * len(ahead) * len(back))
-    fresh, bounds = _empty(rows, samples), np.empty(rows)
+def _stages(problem: UnequalProblem, tail: Floats, head: Floats) -> list[_Stage]:
+    back, again = (problem.backward_chain.steps(one)[::-1] for one in (False, True))
+    return list(map(_Stage, problem.forward_chain.steps(), back, again, tail[1:], head[::-1]))
+
+
+def _layer(stage: _Stage, upper: float, pairs: _Pairs) -> _Pairs:
+    """All non-dominated extensions by one stage that may beat `upper`."""
+    count, samples = len(stage.ahead.allowed) * len(stage.back.allowed), pairs.ahead.shape[1] - 1
+    rows = max(ROWS // 4, 2 * count)
+    fresh = _room(rows, samples)
     filled = following = 0
     while True:
-        following, filled = _extend_pairs(
-            pairs.ahead,
-            pairs.after,
-            pairs.forward,
-            pairs.backward,
-            following,
-            problem.forward_chain.durations,
-            step.first,
-            step.second,
-            problem.backward_chain.durations,
-            later,
-            earlier,
-            offset,
-            rule,
-            single,
-            ahead,
-            back,
-            tail,
-            head,
-            upper,
-            fresh.ahead,
-            fresh.after,
-            fresh.forward,
-            fresh.backward,
-            fresh.parents,
-            bounds,
-            filled,
-        )
+        following, filled = _extend_pairs(pairs, following, stage, upper, fresh, filled)
         part = fresh.chosen(np.arange(filled))
-        joined = np.hstack([part.ahead, part.after[:, 1:-1]])
-        kept = non_dominated(joined, part.forward * (samples + 1) + part.backward, rule == _SMALLER)
-        result, values = part.chosen(kept), bounds[kept]
+        kept = part.chosen(non_dominated(np.hstack([part.ahead, part.after[:, 1:-1]])))
         if following == len(pairs.parents):
-            return result, values
-        count = len(kept)
-        rows = rows if count * 2 + len(ahead) * len(back) <= rows else rows * 2
-        fresh, bounds = _empty(rows, samples), np.empty(rows)
-        for target, source in (
-            (fresh.ahead, result.ahead),
-            (fresh.after, result.after),
-            (fresh.forward, result.forward),
-            (fresh.backward, result.backward),
-            (fresh.parents, result.parents),
-            (bounds, values),
-        ):
-            target[:count] = source
-        filled = count
+            return kept
+        filled = len(kept.parents)
+        rows = rows if filled * 2 + count <= rows else rows * 2
+        fresh = _room(rows, samples)
+        for target, source in zip(fresh, kept, strict=True):
+            target[:filled] = source
 
 
-def _empty(rows: int, samples: int) -> _Pairs:
-    numbers = [np.empty(rows, dtype=np.int64) for _ in range(3)]
-    return _Pairs(np.empty((rows, samples + 1)), np.zeros((rows, samples + 2)), *numbers)
-
-
-def _backward_rows(problem: UnequalProblem, gene: int) -> tuple[int, int]:
-    """Rows of the backward processes that this gene adds in front of the chain: the later one, then the earlier; or -1.
-
-    A link whose size the smaller neighbour gives is added with the stage that sends, when both sizes are known.
-    """
-    chain = problem.backward_chain
-    place = chain.genes - 1 - gene
-    if problem.link_block == "own":
-        return -1, place
-    compute = 2 * place
-    if problem.link_block == "receiver":
-        return compute, compute - 1
-    return (compute + 1 if compute + 1 < chain.processes else -1), compute
+def _room(rows: int, samples: int) -> _Pairs:
+    sizes = np.empty((3, rows), dtype=np.int64)
+    return _Pairs(
+        np.empty((rows, samples + 1)), np.zeros((rows, samples + 2)), sizes[0], sizes[1], sizes[2], np.empty(rows)
+    )
 
 
 def _heads(chain: Chain) -> Floats:
-    """Earliest deliveries to every step of a chain under any sizes, H[i, s]; shape (genes, B + 1), seconds."""
-    own = chain.link_block == "own"
-    every = tuple(sorted(set().union(*chain.allowed)))
-    profile = np.zeros(chain.samples + 1)
-    heads = [profile]
-    for process in range(chain.processes - 1):
-        # a link takes some candidate's size; which is left open, so that all rules share one bound
-        allowed = chain.allowed[process] if own else every if process % 2 else chain.allowed[process // 2]
-        profile = _earliest(profile, chain.durations, process, np.array(allowed, dtype=np.int64))
-        heads.append(profile)
-    if own:
-        return np.array(heads)
-    if chain.link_block == "receiver":  # a step starts with its link
-        return np.array([heads[max(2 * i - 1, 0)] for i in range(chain.stages)])
-    return np.array(heads[::2])
+    """Earliest deliveries to every stage of a chain under any sizes, H[i, s]; shape (K, B + 1), seconds."""
+    heads = [np.zeros(chain.samples + 1)]
+    for step in chain.steps()[:-1]:
+        heads.append(_earliest(heads[-1], step))
+    return np.array(heads)
 
 
 @kernel()
-def _earliest(profile: Floats, durations: Floats, row: int, allowed: Integers) -> Floats:
-    """The earliest end of every sample over all sizes, one process on."""
+def _earliest(profile: Floats, step: Step) -> Floats:
+    """The earliest end of every sample over all sizes, one step on."""
     samples = profile.shape[0] - 1
     no_tail = np.zeros(samples + 2)
-    ends, between, one = np.zeros(samples), np.zeros(samples + 1), np.zeros(samples + 1)
+    ends, one = np.zeros(samples), np.zeros(samples + 1)
     best = np.full(samples + 1, np.inf)
     best[0] = 0.0
-    for index in range(allowed.shape[0]):
-        block = allowed[index]
-        extend(profile, durations, -1, row, block, block, no_tail, np.inf, ends, between)
+    for index in range(step.allowed.shape[0]):
+        block = step.allowed[index]
+        extend(profile, step, block, no_tail, np.inf, ends)
         spread(ends, block, one)
         for s in range(1, samples + 1):
             best[s] = min(best[s], one[s])
@@ -258,93 +197,45 @@ def _earliest(profile: Floats, durations: Floats, row: int, allowed: Integers) -
 
 @kernel()
 def _extend_pairs(
-    ahead: Floats,
-    after: Floats,
-    last_forward: Integers,
-    last_backward: Integers,
-    start: int,
-    forward: Floats,
-    first: int,
-    second: int,
-    backward: Floats,
-    later: int,
-    earlier: int,
-    offset: int,
-    rule: int,
-    single: bool,
-    forward_sizes: Integers,
-    backward_sizes: Integers,
-    tail: Floats,
-    head: Floats,
-    upper: float,
-    new_ahead: Floats,
-    new_after: Floats,
-    new_forward: Integers,
-    new_backward: Integers,
-    parents: Integers,
-    bounds: Floats,
-    filled: int,
+    pairs: _Pairs, start: int, stage: _Stage, upper: float, found: _Pairs, filled: int
 ) -> tuple[int, int]:
     """Append every pair of extensions that may beat `upper`, from pair `start` on, while there is room for all of one.
 
-    `offset` > 0 is the distance of the rows with recomputation, used where the two sizes differ.
+    Returns (next pair to extend, rows filled).
     """
-    samples = ahead.shape[1] - 1
-    forward_count, backward_count = forward_sizes.shape[0], backward_sizes.shape[0]
-    ends, between = np.zeros(samples), np.zeros(samples + 1)
-    no_tail = np.zeros(samples + 2)
-    profiles = np.zeros((forward_count, samples + 1))
-    forward_bounds = np.zeros(forward_count)
-    variants = 2 if offset > 0 else 1
-    follow = np.zeros((variants, backward_count, samples + 2))
-    backward_bounds = np.zeros((variants, backward_count))
-    middle = np.zeros(samples + 2)
-    for i in range(start, ahead.shape[0]):
-        if filled + forward_count * backward_count > new_ahead.shape[0]:
+    samples = pairs.ahead.shape[1] - 1
+    forward_count, backward_count = stage.ahead.allowed.shape[0], stage.back.allowed.shape[0]
+    ends, no_tail, middle = np.zeros(samples), np.zeros(samples + 2), np.zeros(samples + 2)
+    profiles, forward_bounds = np.zeros((forward_count, samples + 1)), np.zeros(forward_count)
+    follow, backward_bounds = np.zeros((2, backward_count, samples + 2)), np.zeros((2, backward_count))
+    for i in range(start, pairs.ahead.shape[0]):
+        if filled + forward_count * backward_count > found.bounds.shape[0]:
             return i, filled
         for a in range(forward_count):
-            block = forward_sizes[a]
-            link = min(last_forward[i], block) if rule == 2 else block
-            extend(ahead[i], forward, first, second, link, block, no_tail, np.inf, ends, between)
+            block = stage.ahead.allowed[a]
+            extend(pairs.ahead[i], stage.ahead, block, no_tail, np.inf, ends)
             spread(ends, block, profiles[a])
             forward_bounds[a] = 0.0
             for s in range(1, samples + 1):
-                forward_bounds[a] = max(forward_bounds[a], profiles[a, s] + tail[s])
-        for variant in range(variants):
+                forward_bounds[a] = max(forward_bounds[a], profiles[a, s] + stage.tail[s])
+        for again in range(2):
+            step = stage.back_again if again else stage.back
             for b in range(backward_count):
-                block = backward_sizes[b]
-                source = after[i]
-                # of the two processes the link is the later one but where it follows its receiver
-                row, other = later, earlier
-                if rule == 1 and row >= 0:
-                    row += variant * offset
-                elif rule != 1:
-                    other += variant * offset
-                if row >= 0:
-                    link = min(last_backward[i], block) if rule == 2 else block
-                    tail_of_process(backward[row], link, source, middle)
-                    source = middle
-                if other >= 0:
-                    tail_of_process(backward[other], block, source, follow[variant, b])
-                else:
-                    follow[variant, b] = source
-                backward_bounds[variant, b] = 0.0
+                tail_of_process(step.link, step.allowed[b], pairs.after[i], middle)
+                tail_of_process(step.compute, step.allowed[b], middle, follow[again, b])
+                backward_bounds[again, b] = 0.0
                 for s in range(1, samples + 1):
-                    value = head[s] + follow[variant, b, s]
-                    backward_bounds[variant, b] = max(backward_bounds[variant, b], value)
+                    backward_bounds[again, b] = max(backward_bounds[again, b], stage.head[s] + follow[again, b, s])
         for a in range(forward_count):
             for b in range(backward_count):
-                same = forward_sizes[a] == backward_sizes[b]
-                if single and not same:
-                    continue
-                variant = 1 if variants == 2 and not same else 0
-                bound = forward_bounds[a] + backward_bounds[variant, b]
+                again = 0 if stage.ahead.allowed[a] == stage.back.allowed[b] else 1
+                bound = forward_bounds[a] + backward_bounds[again, b]
                 if bound < upper:
-                    new_ahead[filled] = profiles[a]
-                    new_after[filled] = follow[variant, b]
-                    new_forward[filled] = forward_sizes[a]
-                    new_backward[filled] = backward_sizes[b]
-                    parents[filled] = i
-                    bounds[filled] = bound
+                    found.ahead[filled] = profiles[a]
+                    found.after[filled] = follow[again, b]
+                    found.forward[filled] = stage.ahead.allowed[a]
+                    found.backward[filled] = stage.back.allowed[b]
+                    found.parents[filled] = i
+                    found.bounds[filled] = bound
                     filled += 1
-    return ahead.shape[0], filled
+    return pairs.ahead.shape[0], filled

@@ -18,7 +18,7 @@ from planners.unequal.problem import UnequalProblem
 
 
 class PopulationEvaluator(Protocol):
-    """Seconds of many individuals of one problem; sizes (individuals, genes) in stage order, results (individuals,)."""
+    """Seconds of many individuals of one problem; sizes (individuals, K) in stage order, results (individuals,)."""
 
     def forward_population(self, forward_sizes: ArrayLike) -> Floats:
         """Seconds of the forward pass."""

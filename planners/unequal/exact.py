@@ -18,10 +18,10 @@ from functools import partial
 import numpy as np
 
 from planners.unequal import compiled
-from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.chain import Chain, Floats, Integers, Step
 from planners.unequal.greedy import equal_sizes, greedy_chain, greedy_extensions, trace
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.profiles import Step, extend_all, least_ends, non_dominated, steps, tails
+from planners.unequal.profiles import Front, extend_all, least_ends, non_dominated, tails
 from planners.unequal.result import Report, SearchStopped, UnequalPlan
 
 BEAM = 24
@@ -92,12 +92,13 @@ def exact_chain(chain: Chain, max_profiles: int = 200_000) -> ChainPlan:
 
 def _start(chain: Chain) -> ChainPlan:
     """The better of the greedy dynamic programme and the best equal size, with the bound that needs no search."""
-    sizes, extensions = greedy_chain(chain)
-    starts = np.vstack([np.array([sizes], dtype=np.int64), equal_sizes(chain)])
+    starts = np.vstack([np.array([greedy_chain(chain)], dtype=np.int64), equal_sizes(chain)])
     values = compiled.chain_population(chain, starts)
     best = int(np.argmin(values))
     bound = float(tails(chain)[0, 1])
-    return ChainPlan(tuple(starts[best].tolist()), float(values[best]), bound, 1, extensions + len(starts))
+    return ChainPlan(
+        tuple(starts[best].tolist()), float(values[best]), bound, 1, greedy_extensions(chain) + len(starts)
+    )
 
 
 def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Report | None) -> ChainPlan:
@@ -113,23 +114,22 @@ def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Report 
 def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress: Report | None) -> ChainPlan:
     """One pass over the stages, keeping at most `width` profiles after each."""
     profiles: Floats = np.zeros((1, chain.samples + 1))
-    blocks: Integers = np.array([chain.samples], dtype=np.int64)
     layers: list[tuple[Integers, Integers]] = []
     least, most, extensions = known.seconds, 1, known.extensions
     try:
-        for index, step in enumerate(steps(chain)):
+        for index, step in enumerate(chain.steps()):
             tried = len(profiles) * len(step.allowed)
             if progress is not None:
                 progress(extensions + tried, known.seconds)
-            profiles, blocks, parents = _layer(chain, step, bounds[index + 1], known.seconds, profiles, blocks)
+            front = _layer(step, bounds[index + 1], known.seconds, profiles)
             extensions += tried
-            if len(profiles) > width:
-                ends = least_ends(profiles, bounds[index + 1])
+            if len(front.sizes) > width:
+                ends = least_ends(front.profiles, bounds[index + 1])
                 order = np.argsort(ends, kind="stable")
                 least = min(least, float(ends[order[width]]))
-                kept = np.sort(order[:width])
-                profiles, blocks, parents = profiles[kept], blocks[kept], parents[kept]
-            layers.append((blocks, parents))
+                front = _chosen(front, np.sort(order[:width]))
+            profiles = front.profiles
+            layers.append((front.sizes, front.parents))
             most = max(most, len(profiles))
             if not len(profiles):
                 break
@@ -143,44 +143,27 @@ def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress:
     return ChainPlan(sizes, seconds, max(known.bound, min(least, seconds)), most, extensions)
 
 
-def _layer(
-    chain: Chain, step: Step, tail: Floats, upper: float, profiles: Floats, blocks: Integers
-) -> tuple[Floats, Integers, Integers]:
-    """All non-dominated extensions by one step that may beat `upper`: profiles, sizes, parents."""
-    smaller = chain.link_block == "smaller"
-    allowed = np.array(step.allowed, dtype=np.int64)
-    rows = max(ROWS, 2 * len(allowed))
-    result = np.empty((rows, chain.samples + 1))
-    sizes, parents = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+def _layer(step: Step, tail: Floats, upper: float, profiles: Floats) -> Front:
+    """All non-dominated extensions by one step that may beat `upper`."""
+    rows = max(ROWS, 2 * len(step.allowed))
+    found = _room(rows, profiles.shape[1])
     filled = following = 0
     while True:
-        following, filled = extend_all(
-            profiles,
-            blocks,
-            following,
-            chain.durations,
-            step.first,
-            step.second,
-            allowed,
-            smaller,
-            tail,
-            upper,
-            result,
-            sizes,
-            parents,
-            filled,
-        )
-        kept = non_dominated(result[:filled], sizes[:filled], smaller)
+        following, filled = extend_all(profiles, following, step, tail, upper, found, filled)
+        kept = _chosen(found, non_dominated(found.profiles[:filled]))
         if following == len(profiles):
-            return result[kept], sizes[kept], parents[kept]
-        # the buffer is full: keep its front at the start, and double it if that frees too little
-        count = len(kept)
-        larger = rows if count * 2 + len(allowed) <= rows else rows * 2
-        moved = (
-            np.empty((larger, chain.samples + 1)),
-            np.empty(larger, dtype=np.int64),
-            np.empty(larger, dtype=np.int64),
-        )
-        for target, source in zip(moved, (result, sizes, parents), strict=True):
-            target[:count] = source[kept]
-        (result, sizes, parents), filled, rows = moved, count, larger
+            return kept
+        # the room is full: keep its front at the start, and double it if that frees too little
+        filled = len(kept.sizes)
+        rows = rows if filled * 2 + len(step.allowed) <= rows else rows * 2
+        found = _room(rows, profiles.shape[1])
+        for target, source in zip(found, kept, strict=True):
+            target[:filled] = source
+
+
+def _room(rows: int, width: int) -> Front:
+    return Front(np.empty((rows, width)), np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64))
+
+
+def _chosen(front: Front, rows: Integers) -> Front:
+    return Front._make(column[rows] for column in front)

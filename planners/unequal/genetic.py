@@ -117,8 +117,8 @@ class Genetic:
         chains = problem.forward_chain, problem.backward_chain
         limits = [_limits(chain) for chain in chains]
         sizes = np.array(problem.candidates, dtype=np.int64)
-        seeds = [np.searchsorted(sizes, greedy_chain(chain)[0]) for chain in chains] if self.seeded else []
-        genes = problem.genes
+        seeds = [np.searchsorted(sizes, greedy_chain(chain)) for chain in chains] if self.seeded else []
+        genes = problem.stages
         if self.chromosomes == "single":
             shared = np.minimum(*limits)
             return [
@@ -141,7 +141,7 @@ class Genetic:
         if self.chromosomes == "single":
             return found[0], found[0]
         if problem.coupled:
-            return found[0][: problem.genes], found[0][problem.genes :]
+            return found[0][: problem.stages], found[0][problem.stages :]
         return found[0], found[1]
 
 

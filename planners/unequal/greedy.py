@@ -13,7 +13,7 @@ from planners.unequal import compiled
 from planners.unequal.bound import lower_bound
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
-from planners.unequal.profiles import best_of_each_size, steps
+from planners.unequal.profiles import Front, best_of_each_size
 from planners.unequal.result import Report, UnequalPlan
 
 PAIRS = 3
@@ -23,14 +23,14 @@ Vector = TypeVar("Vector", bound=Sequence[int] | Integers)
 
 
 def equal_sizes(chain: Chain) -> Integers:
-    """Every size vector with one size on all stages (and links) that the caps allow; (count, genes), ascending."""
+    """Every size vector with one size on all stages that the caps allow; (count, K), ascending."""
     common = sorted(set.intersection(*(set(allowed) for allowed in chain.allowed)))
-    return np.repeat(np.array(common, dtype=np.int64)[:, None], chain.genes, axis=1)
+    return np.repeat(np.array(common, dtype=np.int64)[:, None], chain.stages, axis=1)
 
 
 def equal_plan(problem: UnequalProblem, size: int) -> UnequalPlan:
     """One size for all stages and passes."""
-    sizes = [size] * problem.genes
+    sizes = [size] * problem.stages
     return plan_of(problem, sizes, sizes, 1, time.perf_counter())
 
 
@@ -43,7 +43,7 @@ def best_equal(problem: UnequalProblem, same_for_both: bool = True, progress: Re
     forward, backward = equal_sizes(problem.forward_chain), equal_sizes(problem.backward_chain)
     if same_for_both:
         common = sorted(set(forward[:, 0].tolist()) & set(backward[:, 0].tolist()))
-        forward = backward = np.repeat(np.array(common, dtype=np.int64)[:, None], problem.genes, axis=1)
+        forward = backward = np.repeat(np.array(common, dtype=np.int64)[:, None], problem.stages, axis=1)
     elif problem.coupled:
         forward = np.repeat(forward, len(backward), axis=0)
         backward = np.tile(backward, (len(forward) // max(len(backward), 1), 1))
@@ -64,18 +64,13 @@ def best_equal(problem: UnequalProblem, same_for_both: bool = True, progress: Re
 
 
 def local_greedy(problem: UnequalProblem) -> UnequalPlan:
-    """Every stage alone: argmin over b of (ceil(B / b) + K - 1) t_k(b), as if all stages were like it.
-
-    Links of their own size likewise.
-    """
+    """Every stage alone: argmin over b of (ceil(B / b) + K - 1) t_k(b), as if all stages were like it."""
     started = time.perf_counter()
     chosen = []
     for chain in (problem.forward_chain, problem.backward_chain):
         genes = []
-        for index, allowed in enumerate(chain.allowed):
-            row = chain.durations[index if chain.link_block == "own" else 2 * index]
-            sizes = np.array(allowed)
-            genes.append(int(sizes[np.argmin((-(-chain.samples // sizes) + chain.stages - 1) * row[sizes])]))
+        for seconds, _, sizes in chain.steps():
+            genes.append(int(sizes[np.argmin((-(-chain.samples // sizes) + chain.stages - 1) * seconds[sizes])]))
         chosen.append(chain.ordered(genes))
     return plan_of(problem, chosen[0], chosen[1], 1, started)
 
@@ -88,16 +83,17 @@ def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> Unequa
     of either pass's sizes for both is taken.
     """
     started = time.perf_counter()
+    chains = problem.forward_chain, problem.backward_chain
+    tried = sum(map(greedy_extensions, chains))
     if progress is not None:
-        progress(sum(map(greedy_extensions, (problem.forward_chain, problem.backward_chain))) + PAIRS, float("inf"))
-    forward, tried = greedy_chain(problem.forward_chain)
-    backward, more = greedy_chain(problem.backward_chain)
+        progress(tried + PAIRS, float("inf"))
+    forward, backward = map(greedy_chain, chains)
     if not problem.coupled:
-        return plan_of(problem, forward, backward, tried + more, started)
+        return plan_of(problem, forward, backward, tried, started)
     pairs = [pair for pair in greedy_pairs([forward, backward]) if _within_caps(problem, pair)]
     values = compiled.makespan_population(problem, [f for f, _ in pairs], [g for _, g in pairs])
     best = int(np.argmin(values))
-    return plan_of(problem, *pairs[best], tried + more + len(pairs), started)
+    return plan_of(problem, *pairs[best], tried + len(pairs), started)
 
 
 def greedy_pairs(found: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
@@ -115,39 +111,23 @@ def _within_caps(problem: UnequalProblem, pair: tuple[Sequence[int], Sequence[in
     )
 
 
-def greedy_chain(chain: Chain) -> tuple[list[int], int]:
-    """Sizes of one chain in stage order by the greedy dynamic programme, and the number of extensions tried."""
+def greedy_chain(chain: Chain) -> list[int]:
+    """Sizes of one chain in stage order by the greedy dynamic programme."""
     profiles: Floats = np.zeros((1, chain.samples + 1))
-    blocks: Integers = np.array([chain.samples], dtype=np.int64)
     no_tail = np.zeros(chain.samples + 2)
-    offset = chain.processes if chain.coupled else 0
     layers: list[tuple[Integers, Integers]] = []
-    tried = 0
-    for step in steps(chain):
-        allowed = np.array(step.allowed, dtype=np.int64)
-        result = np.zeros((len(allowed), chain.samples + 1))
-        parents = np.zeros(len(allowed), dtype=np.int64)
-        best_of_each_size(
-            profiles,
-            blocks,
-            chain.durations,
-            step.first + offset if step.first >= 0 else -1,
-            step.second + offset,
-            allowed,
-            chain.link_block == "smaller",
-            result,
-            parents,
-            no_tail,
-        )
-        tried += len(profiles) * len(allowed)
-        layers.append((allowed, parents))
-        profiles, blocks = result, allowed
-    return chain.ordered(trace(layers, int(np.argmin(profiles[:, -1])))), tried
+    for step in chain.steps(again=True):
+        count = len(step.allowed)
+        best = Front(np.zeros((count, chain.samples + 1)), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        best_of_each_size(profiles, step, no_tail, best)
+        layers.append((best.sizes, best.parents))
+        profiles = best.profiles
+    return chain.ordered(trace(layers, int(np.argmin(profiles[:, -1]))))
 
 
 def greedy_extensions(chain: Chain) -> int:
     """Extensions that `greedy_chain` tries."""
-    counts = [1, *(len(step.allowed) for step in steps(chain))]
+    counts = [1, *map(len, chain.allowed)]
     return sum(before * now for before, now in pairwise(counts))
 
 

@@ -56,7 +56,6 @@ def random_problem(
     stages: int,
     samples: int,
     candidates: tuple[int, ...],
-    link_block: str = "sender",
     recomputation: str = "none",
     link_share: float = 0.5,
     memory: bool = False,
@@ -75,7 +74,6 @@ def random_problem(
         forward_link=link_share * table(rng, stages - 1, samples),
         backward_link=link_share * table(rng, stages - 1, samples),
         candidates=candidates,
-        link_block=link_block,
         recomputation=recomputation,
         memory=random_memory(rng, stages) if memory else None,
     )

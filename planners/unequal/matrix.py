@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,7 +41,7 @@ class _Class:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainMatrix:
-    """The tables of one chain; call it with sizes (individuals, genes) to get seconds (individuals,)."""
+    """The tables of one chain; call it with sizes (individuals, K) to get seconds (individuals,)."""
 
     chain: Chain
     candidates: Integers
@@ -61,45 +60,39 @@ class ChainMatrix:
         count, individuals = len(self.candidates), np.arange(len(sizes))
         flat, offsets, upstream = np.zeros(len(sizes)), individuals, np.full(len(sizes), count)
         groups: list[tuple[_Class, Integers, Floats]] = []
-        for process, block in enumerate(codes):
-            if not process or block is not codes[process - 1]:
-                if process:
-                    flat, offsets = _flatten(groups, len(sizes))
-                    upstream = codes[process - 1]
-                groups = [
-                    (shape, rows, flat.take(self._positions(shape, upstream, block, offsets, rows)))
-                    for shape, rows in self._split(block)
-                ]
-            row = block + process * count
-            if chain.coupled and differs is not None and process % 2 == 0:
-                stage = chain.stages - 1 - process // 2  # only a backward chain is coupled
-                row = row + differs[:, stage] * (chain.processes * count)
-            for shape, rows, ends in groups:
-                table_rows = row if len(rows) == len(sizes) else row[rows]
-                ends -= shape.before.take(table_rows, axis=0)
-                np.maximum.accumulate(ends, axis=1, out=ends)
-                ends += shape.after.take(table_rows, axis=0)
+        for stage, block in enumerate(codes):
+            if stage:
+                flat, offsets = _flatten(groups, len(sizes))
+            groups = [
+                (shape, rows, flat.take(self._positions(shape, upstream, block, offsets, rows)))
+                for shape, rows in self._split(block)
+            ]
+            upstream, first = block, np.full(len(sizes), stage)
+            if chain.coupled and differs is not None:
+                first = (
+                    first + 2 * chain.stages * differs[:, chain.stages - 1 - stage]
+                )  # only a backward chain is coupled
+            processes = [first * count + block]
+            if stage + 1 < chain.stages:
+                processes.append((chain.stages + stage) * count + block)
+            for row in processes:
+                for shape, rows, ends in groups:
+                    table_rows = row if len(rows) == len(sizes) else row[rows]
+                    ends -= shape.before.take(table_rows, axis=0)
+                    np.maximum.accumulate(ends, axis=1, out=ends)
+                    ends += shape.after.take(table_rows, axis=0)
         result = np.empty(len(sizes))
         for _, rows, ends in groups:
             result[rows] = ends[:, -1]
         return result
 
     def _codes(self, sizes: Integers) -> list[Integers]:
-        """Candidate number of every process in chain order; a link that shares a stage's blocks shares its array."""
+        """Candidate number of every stage in chain order."""
         codes = self.code[sizes]
         if codes.size and codes.min() < 0:
             raise ValueError(f"sizes must be candidates, one of {self.candidates.tolist()}")
-        genes = list(np.ascontiguousarray(codes.T))
-        if self.chain.reverse:
-            genes.reverse()
-        rule = self.chain.link_block
-        if rule == "own":
-            return genes
-        result = genes[:1]
-        for sender, receiver in pairwise(genes):
-            link = sender if rule == "sender" else receiver if rule == "receiver" else np.minimum(sender, receiver)
-            result += [link, receiver]
-        return result
+        columns = list(np.ascontiguousarray(codes.T))
+        return columns[::-1] if self.chain.reverse else columns
 
     def _split(self, block: Integers) -> list[tuple[_Class, Integers]]:
         """The classes of widths that occur and the individuals in each."""
@@ -163,7 +156,7 @@ class Matrix:
     backward: ChainMatrix
 
     def forward_population(self, forward_sizes: ArrayLike) -> Floats:
-        """Seconds of the forward pass of every individual; sizes (individuals, genes), all of them candidates."""
+        """Seconds of the forward pass of every individual; sizes (individuals, K), all of them candidates."""
         return self.forward(population(self.problem, forward_sizes))
 
     def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:

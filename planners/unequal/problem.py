@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planners.unequal.chain import LINK_BLOCKS, Chain, Floats
+from planners.unequal.chain import Chain, Floats
 from planners.unequal.chain_memory import MemoryModel
 from simulator import InfeasiblePlanError
 
@@ -35,10 +35,9 @@ class UnequalProblem:
     - `samples` B, the mini-batch.
     - `forward[k, b]`, `backward[k, b]` seconds of a block of b samples on stage k, shape (K, B+1), column 0 is 0;
       `backward` without the repeated forward pass, which `recomputation` adds.
-    - `forward_link[k, b]`, `backward_link[k, b]` seconds of b samples between stages k and k+1, shape (K-1, B+1).
-    - `candidates` the sizes to choose from, each in 1..B.
-    - `link_block` a link sends blocks of its "sender", its "receiver", the "smaller" of both, or its "own" size.
-      With "own", a size vector has 2K-1 entries: stage 0, link 0, stage 1, ...; otherwise K entries.
+    - `forward_link[k, b]`, `backward_link[k, b]` seconds of b samples between stages k and k+1, shape (K-1, B+1); a link sends
+      the blocks of the stage that sends.
+    - `candidates` the sizes to choose from, each in 1..B; a size vector has an entry a stage.
     - `forward_caps`, `backward_caps` the largest size of every stage (memory limits), or None.
     - `memory` the bytes of the stages, or None.
     - `fixed_seconds` what a mini-batch takes beyond the makespan, whatever the sizes: latencies, an update. No evaluator adds
@@ -55,7 +54,6 @@ class UnequalProblem:
     forward_link: Floats
     backward_link: Floats
     candidates: tuple[int, ...]
-    link_block: str = "sender"
     forward_caps: tuple[int, ...] | None = None
     backward_caps: tuple[int, ...] | None = None
     recomputation: str = "none"
@@ -88,11 +86,6 @@ class UnequalProblem:
         return int(self.forward.shape[0])
 
     @property
-    def genes(self) -> int:
-        """Entries of a size vector: K, or 2K-1 where links have a size of their own."""
-        return self.forward_chain.genes
-
-    @property
     def coupled(self) -> bool:
         """Whether the backward time depends on the forward sizes too (recomputation where they differ)."""
         return self.recomputation == "where-differs"
@@ -105,13 +98,7 @@ class UnequalProblem:
 
     def differs(self, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> list[bool]:
         """Per stage, whether the two sizes differ."""
-        step = 2 if self.link_block == "own" else 1
-        return [int(f) != int(g) for f, g in zip(forward_sizes[::step], backward_sizes[::step], strict=True)]
-
-    def check_sizes(self, name: str, sizes: Sequence[int]) -> None:
-        """Raise ValueError unless `sizes` is a vector of sizes 1..B with one entry a gene."""
-        if len(sizes) != self.genes or any(not 1 <= int(size) <= self.samples for size in sizes):
-            raise ValueError(f"{name} must be {self.genes} sizes in 1..{self.samples}, not {list(map(int, sizes))}")
+        return [int(f) != int(g) for f, g in zip(forward_sizes, backward_sizes, strict=True)]
 
     def with_memory_limit(self, limit_bytes: float | Sequence[float]) -> UnequalProblem:
         """This problem with the caps under which every stage's static bytes stay within `limit_bytes`.
@@ -146,8 +133,6 @@ class UnequalProblem:
             raise ValueError(f"samples must be at least 1, not {self.samples}")
         if not self.candidates or any(not 1 <= size <= self.samples for size in self.candidates):
             raise ValueError(f"candidates must be sizes in 1..{self.samples}, not {tuple(self.candidates)}")
-        if self.link_block not in LINK_BLOCKS:
-            raise ValueError(f"link_block must be one of {', '.join(LINK_BLOCKS)}, not {self.link_block!r}")
         if self.recomputation not in RECOMPUTATION:
             raise ValueError(f"recomputation must be one of {', '.join(RECOMPUTATION)}, not {self.recomputation!r}")
         if self.quantum < 0 or (self.quantum and math.frexp(self.quantum)[0] != 0.5):
@@ -159,25 +144,14 @@ class UnequalProblem:
         caps = self.backward_caps if reverse else self.forward_caps
         if reverse and self.recomputation == "always":
             compute = compute + self.forward
-        again = compute + self.forward
-        durations = np.zeros((2 * self.stages - 1, self.samples + 1))
-        repeated = durations.copy()
         order = slice(None, None, -1) if reverse else slice(None)
-        durations[0::2], repeated[0::2] = compute[order], again[order]
-        durations[1::2] = repeated[1::2] = links[order]
-        coupled = reverse and self.coupled
-        table = np.vstack([durations, repeated]) if coupled else durations
+        rows = [compute[order], links[order], np.zeros((1, self.samples + 1))]
+        if reverse and self.coupled:
+            rows.append((compute + self.forward)[order])
+        table = np.vstack(rows)
         table.flags.writeable = False
         allowed = self._allowed(caps)
-        return Chain(
-            samples=self.samples,
-            stages=self.stages,
-            durations=table,
-            allowed=allowed[::-1] if reverse else allowed,
-            link_block=self.link_block,
-            reverse=reverse,
-            coupled=coupled,
-        )
+        return Chain(self.samples, table, allowed[::-1] if reverse else allowed, reverse)
 
     def _allowed(self, caps: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
         limits = caps or (self.samples,) * self.stages
@@ -188,7 +162,7 @@ class UnequalProblem:
             sizes = tuple(size for size in self.candidates if size <= limit)
             if not sizes:
                 raise InfeasibleSizes(f"stage {stage}: no candidate of {self.candidates} is within its cap of {limit}")
-            allowed += [self.candidates, sizes] if self.link_block == "own" and allowed else [sizes]
+            allowed.append(sizes)
         return tuple(allowed)
 
 
@@ -199,7 +173,6 @@ def problem_from_callables(
     forward_link: Sequence[Callable[[int], float]] = (),
     backward_link: Sequence[Callable[[int], float]] = (),
     candidates: Sequence[int] | None = None,
-    link_block: str = "sender",
     forward_caps: tuple[int, ...] | None = None,
     backward_caps: tuple[int, ...] | None = None,
     recomputation: str = "none",
@@ -223,7 +196,6 @@ def problem_from_callables(
         forward_link=arrays[2],
         backward_link=arrays[3],
         candidates=tuple(candidates if candidates is not None else range(1, samples + 1)),
-        link_block=link_block,
         forward_caps=forward_caps,
         backward_caps=backward_caps,
         recomputation=recomputation,

@@ -23,7 +23,6 @@ class UnequalPlan:
     that build a plan stage by stage, extensions of a profile by one stage); `seconds` is wall time; `history` holds
     pairs (evaluations, best makespan in seconds so far), `history_seconds` the wall time at each; `interrupted` that
     the search was stopped and this is its best.
-    Size vectors have K entries, or 2K-1 (stage 0, link 0, stage 1, ...) where links have a size of their own.
     """
 
     forward_sizes: tuple[int, ...]

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
-from planners.unequal import MemoryModel, UnequalProblem, powers_of_two
+from planners.unequal.chain_memory import MemoryModel
+from planners.unequal.problem import UnequalProblem, powers_of_two
 from simulator import LayerCosts, Plan, Problem, stages_from_cuts
 
 Floats = NDArray[np.float64]
@@ -97,7 +98,6 @@ def unequal_problem(
     cuts: Sequence[int],
     candidates: Sequence[int],
     *,
-    link_block: str = "sender",
     recomputation: str | None = None,
 ) -> UnequalProblem:
     """The unequal problem of one partition, without memory limits: a relaxation of the replay.
@@ -127,7 +127,6 @@ def unequal_problem(
         forward_link=busy[:, 0],
         backward_link=busy[:, 1],
         candidates=tuple(candidates),
-        link_block=link_block,
         recomputation=recomputation or ("always" if problem.recompute else "where-differs"),
         memory=MemoryModel(
             state_bytes=tuple(one * problem.state_bytes for one in weights),

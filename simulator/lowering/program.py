@@ -40,7 +40,6 @@ class LaneKind(IntEnum):
 
     COMPUTE = 0
     COLLECTIVE = 1
-    LINK = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -120,7 +120,7 @@ def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int =
     by_device = bool((holders[stages_of[several]] > 1).any())
     keyed: list[tuple[tuple[int, int, int, int], GanttRow]] = []
     for lane, (first, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-        if first == stop or timeline.lane_kind[lane] == LaneKind.LINK:
+        if first == stop:
             continue
         thin = bool(timeline.lane_kind[lane] == LaneKind.COLLECTIVE)
         stages = tuple(np.unique(timeline.stage[first:stop]).tolist())

@@ -8,16 +8,16 @@ Credits. Stage k runs its next forward micro-batch if afterwards the samples it 
 most credit_k, else its next backward micro-batch. So a stage never holds more than credit_k samples, whatever the sizes.
 
 Why it cannot deadlock. Let N_k(i) be the samples that stage k has forwarded before its backward micro-batch i in that order,
-and Q the samples covered once it is done. Backward i waits for a backward link block, which waits for backward i' of stage
-k+1, the one that holds the last sample of that link block; before i', stage k+1 forwards N_{k+1}(i') samples, which reach it
-in forward link blocks up to sample U. Call U the need of backward i (Q on the last stage), and require N_k(i) >= need of i for
-every i and k: `least_safe_credits` are the smallest credits for which it holds, found from the last stage to the first.
+and Q the samples covered once it is done. Backward i waits for backward i' of stage k+1, the one that holds its last sample;
+before i', stage k+1 forwards N_{k+1}(i') samples, which reach it in forward micro-batches of stage k up to sample U. Call U the
+need of backward i (Q on the last stage), and require N_k(i) >= need of i for every i and k: the least credits of `safe_credits`
+are the smallest for which it holds, found from the last stage to the first; larger ones only add to N.
 Suppose that the ops that can still run are exhausted but some remain. A forward at the head of its stage waits for the stage
 before, whose head then is unfinished too; stage 0 never waits, so some stage has a backward at its head that cannot run. Take
 the last such stage k, and its backward i. On the last stage it needs only samples that N(i) >= Q covers, so k is not the last,
 and backward i' of stage k+1 is not done. The head of stage k+1 is i' or something before it in its order. It is not a
 backward: by the choice of k that one could run. So it is a forward among the first N_{k+1}(i') samples; but stage k is past the
-forwards of N_k(i) >= U samples, so the links have delivered all that it covers and it can run. Contradiction.
+forwards of N_k(i) >= U samples, so all that it covers has been delivered and it can run. Contradiction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from simulator.schedules.schedule import Columns, Schedule, from_columns
 Bounds = NDArray[np.int64]
 """int64 [micro-batches + 1]: first sample of each micro-batch, rising, and the end."""
 
-Order = list[tuple[str, int]]
+StageOps = list[tuple[str, int]]
 """Letter (F or B) and number of each op of one stage, in order."""
 
 UNEQUAL_SCHEDULES = ("gpipe", "1f1b")
@@ -84,7 +84,7 @@ def bounds_of(sizes: Sequence[Sequence[int]]) -> list[Bounds]:
     return bounds
 
 
-def flush_orders(forward: Sequence[Bounds], backward: Sequence[Bounds]) -> list[Order]:
+def flush_orders(forward: Sequence[Bounds], backward: Sequence[Bounds]) -> list[StageOps]:
     """All forwards of a stage, then all its backwards (GPipe)."""
     letters = LETTERS[OpKind.FORWARD], LETTERS[OpKind.BACKWARD]
     return [
@@ -93,26 +93,11 @@ def flush_orders(forward: Sequence[Bounds], backward: Sequence[Bounds]) -> list[
     ]
 
 
-def credited_orders(
-    forward: Sequence[Bounds],
-    backward: Sequence[Bounds],
-    credits: Sequence[int],
-    forward_links: Sequence[Bounds] | None = None,
-    backward_links: Sequence[Bounds] | None = None,
-) -> list[Order]:
-    """The order of every stage under credits in samples (see above), which cannot deadlock.
-
-    forward_links, backward_links: block bounds of the link between stages k and k+1, by k; default the sender's
-    Raises ValueError for credits below the least that are safe.
-    """
-    if len(credits) != len(forward):
-        raise ValueError(f"credits must be {len(forward)} numbers of samples, one a stage, not {list(credits)}")
-    least = least_safe_credits(forward, backward, credits, forward_links, backward_links)
-    if any(credit < limit for credit, limit in zip(credits, least, strict=True)):
-        raise ValueError(f"credits {list(credits)} can deadlock: with these sizes they must be at least {least}")
+def credited_orders(forward: Sequence[Bounds], backward: Sequence[Bounds], credits: Sequence[int]) -> list[StageOps]:
+    """The order of every stage under credits in samples (see above): those of `safe_credits` cannot deadlock."""
     orders = []
     for ahead, back, credit in zip(forward, backward, credits, strict=True):
-        order: Order = []
+        order: StageOps = []
         begun = 0
         for i in range(len(back) - 1):
             stop = max(begun, _within(ahead, int(back[i]) + int(credit)))
@@ -123,62 +108,25 @@ def credited_orders(
     return orders
 
 
-def safe_credits(
-    forward: Sequence[Bounds],
-    backward: Sequence[Bounds],
-    ahead: int = 1,
-    forward_links: Sequence[Bounds] | None = None,
-    backward_links: Sequence[Bounds] | None = None,
-) -> list[int]:
+def safe_credits(forward: Sequence[Bounds], backward: Sequence[Bounds], ahead: int = 1) -> list[int]:
     """`ahead` larger micro-batches more than the least at every stage but the last: for equal sizes b, (K - k) b samples.
 
     That is classic 1F1B: stage k starts with K - k forwards. More `ahead` hides links, and costs memory.
     """
-    return _credits(forward, backward, None, ahead, forward_links, backward_links)
-
-
-def least_safe_credits(
-    forward: Sequence[Bounds],
-    backward: Sequence[Bounds],
-    credits: Sequence[int] | None = None,
-    forward_links: Sequence[Bounds] | None = None,
-    backward_links: Sequence[Bounds] | None = None,
-) -> list[int]:
-    """The least credit of every stage that is safe, given those of the stages after it (`credits`; None: their least)."""
-    return _credits(forward, backward, credits, 0, forward_links, backward_links)
-
-
-def _credits(
-    forward: Sequence[Bounds],
-    backward: Sequence[Bounds],
-    given: Sequence[int] | None,
-    ahead: int,
-    forward_links: Sequence[Bounds] | None,
-    backward_links: Sequence[Bounds] | None,
-) -> list[int]:
     stages, samples = len(forward), int(forward[0][-1])
-    down = forward[:-1] if forward_links is None else forward_links
-    up = backward[1:] if backward_links is None else backward_links
-    least = [0] * stages
-    later = 0
+    credits = [0] * stages
     for stage in range(stages - 1, -1, -1):
         for begin, end in zip(backward[stage][:-1].tolist(), backward[stage][1:].tolist(), strict=True):
             need = end
             if stage + 1 < stages:
-                sent = _up(up[stage], end)
-                after = int(np.searchsorted(backward[stage + 1], sent)) - 1
-                ahead_of = forward[stage + 1]
-                reached = int(ahead_of[_within(ahead_of, int(backward[stage + 1][after]) + later)])
-                need = max(need, _up(down[stage], reached))
-            least[stage] = max(least[stage], _up(forward[stage], need) - begin)
-        if given is not None:
-            later = int(given[stage])
-        elif stage + 1 < stages and ahead:
+                after, ahead_of = backward[stage + 1], forward[stage + 1]
+                before = int(after[np.searchsorted(after, end) - 1])  # where the micro-batch that holds `end` begins
+                need = max(need, int(ahead_of[_within(ahead_of, before + credits[stage + 1])]))
+            credits[stage] = max(credits[stage], _up(forward[stage], need) - begin)
+        if stage + 1 < stages:
             largest = max(int(np.diff(forward[stage]).max()), int(np.diff(backward[stage]).max()))
-            later = least[stage] = min(samples, least[stage] + ahead * largest)
-        else:
-            later = least[stage]
-    return least
+            credits[stage] = min(samples, credits[stage] + ahead * largest)
+    return credits
 
 
 def _within(bounds: Bounds, limit: int) -> int:

@@ -42,8 +42,8 @@ def test_small_instances_are_small_enough_to_try_all(monkeypatch: pytest.MonkeyP
     exact = exact_sizes
 
     def tried(problem: Any) -> Any:
-        vectors = len(problem.candidates) ** problem.genes
-        words = problem.candidates, problem.link_block, problem.recomputation
+        vectors = len(problem.candidates) ** problem.stages
+        words = problem.candidates, problem.recomputation
         asked.append([problem.stages, problem.samples, *words, vectors])
         return exact(problem)
 
@@ -85,12 +85,12 @@ def test_speed_reports_every_evaluator() -> None:
 
 
 def test_generated_instances_repeat(recorded: Recorded) -> None:
-    """The same seed gives the same instances; a hundred in turn go through every family, link rule and recomputation."""
+    """The same seed gives the same instances; a hundred in turn go through every family and recomputation."""
     rng = np.random.default_rng(5)
     problems = [unequal_cases.generated_problem(rng, number) for number in range(100)]
     recorded(
         instances=[
-            f"{one.stages} stages, {one.samples} samples, {len(one.candidates)} sizes, link {one.link_block}, "
+            f"{one.stages} stages, {one.samples} samples, {len(one.candidates)} sizes, "
             f"recomputed {one.recomputation}, forward {one.forward.sum():.9g} s, links {one.forward_link.sum():.9g} s"
             for one in problems
         ]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
+from experiments.umpipe.table_costs import program_of
 from hardware_profiles import load_cluster
 from planners import (
     Request,
@@ -31,7 +32,6 @@ from planners.unequal import (
     exact_sizes,
     lower_bound,
     memory_use,
-    program_of,
 )
 from planners.unequal.planners import MOST_DURATIONS, SEARCHES, _bound
 from planners.unequal.tables import blocks, candidate_sizes
@@ -108,7 +108,7 @@ def test_the_sizes_replay_to_the_makespan(vgg: dict[bool, Problem]) -> None:
     for again, problem in vgg.items():
         unequal = balanced_problem(tables_of(problem, (0, 1, 2, 3)))[1]
         plan = exact_sizes(unequal) if again else exact_coupled(unequal)
-        timeline = engine.replay(program_of(unequal, plan.forward_sizes, plan.backward_sizes))
+        timeline = engine.replay(program_of(unequal, plan.forward_sizes, plan.backward_sizes), contention=True)
         assert timeline.makespan_seconds == plan.makespan_seconds >= lower_bound(unequal)
 
 
@@ -176,7 +176,7 @@ def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem]) -> Non
     start = make_plan("best-equal", vgg[True], Request(stages=4)).plan
 
     def interrupted(problem: UnequalProblem, rng: np.random.Generator, progress: object) -> UnequalPlan:
-        sizes = (16,) * problem.genes
+        sizes = (16,) * problem.stages
         seconds = float(EVALUATORS["compiled"](problem)([sizes], [sizes])[0])
         return UnequalPlan(sizes, sizes, seconds, 0.0, False, 1, 0.0, interrupted=True)
 

@@ -16,18 +16,16 @@ from simulator import (
     Plan,
     Problem,
     build_schedule,
-    credited_orders,
+    from_text,
     given_costs,
-    least_safe_credits,
     lower,
-    safe_credits,
     simulate,
     stages_from_cuts,
     to_text,
     unequal_schedule,
 )
 from simulator.engines import reference as simpy_engine
-from simulator.schedules.unequal import bounds_of
+from simulator.schedules.unequal import bounds_of, credited_orders, safe_credits
 from simulator.workloads.synthetic import uniform_chain
 
 
@@ -66,14 +64,16 @@ def test_credits_neither_deadlock_nor_are_exceeded(sizes: tuple[list[list[int]],
     forward, backward = sizes
     bounds = bounds_of(forward), bounds_of(backward)
     credits = safe_credits(*bounds, ahead)
-    assert all(one >= least for one, least in zip(credits, least_safe_credits(*bounds), strict=True))
-    for order, ahead_of, back, credit in zip(credited_orders(*bounds, credits), *bounds, credits, strict=True):
+    assert all(one >= least for one, least in zip(credits, safe_credits(*bounds, 0), strict=True))
+    orders = credited_orders(*bounds, credits)
+    for order, ahead_of, back, credit in zip(orders, *bounds, credits, strict=True):
         held = 0
         for letter, number in order:
             one, sign = (ahead_of, 1) if letter == "F" else (back, -1)
             held += sign * int(one[number + 1] - one[number])
             assert 0 <= held <= credit
-    schedule = unequal_schedule("1f1b", forward, backward)
+    lines = (" ".join(f"{stage}{letter}{number}" for letter, number in one) for stage, one in enumerate(orders))
+    schedule = from_text("\n".join(lines), "credited")
     costs = given_costs(len(forward), 1.0, 2.0, transfer=0.5, per_sample=True)
     program = lower(schedule, costs, forward_sizes=forward, backward_sizes=backward)
     timeline = simpy_engine.replay(program)
@@ -85,40 +85,25 @@ def test_credits_of_equal_sizes(ahead: int) -> None:
     """Micro-batches of 2 samples: the last stage has one, each before it `ahead` more than the next, at most the 12 samples."""
     bounds = bounds_of([[2] * 6] * 4)
     assert safe_credits(bounds, bounds, ahead) == [min(12, 2 + 2 * ahead * (3 - k)) for k in range(4)]
-    assert least_safe_credits(bounds, bounds) == [2, 2, 2, 2]
+    assert safe_credits(bounds, bounds, 0) == [2, 2, 2, 2]
 
 
 def test_credits_of_unequal_sizes() -> None:
     """f = (3, 1), g = (1, 3) of 6 samples. Stage 1 forwards 3 for its first gradient. Stage 0 gives it 3 in one forward, and its
     gradient of 1 comes with those 3: credit 3; one micro-batch ahead is 3 samples more, the larger of both passes."""
     forward, backward = bounds_of([[3, 3], [1] * 6]), bounds_of([[1] * 6, [3, 3]])
-    assert least_safe_credits(forward, backward)[1] == 3
-    assert safe_credits(forward, backward) == [min(6, least_safe_credits(forward, backward)[0] + 3), 3]
+    assert safe_credits(forward, backward, 0) == [3, 3]
+    assert safe_credits(forward, backward) == [6, 3]
 
 
-def test_credits_count_the_micro_batches_of_the_links() -> None:
-    """A link that gathers 4 samples before it sends: the stage above must have forwarded 4 where 2 would do."""
-    bounds, link = bounds_of([[2] * 4] * 2), bounds_of([[4, 4]])
-    assert least_safe_credits(bounds, bounds) == [2, 2]
-    assert least_safe_credits(bounds, bounds, None, link, None) == [4, 2]
-    assert least_safe_credits(bounds, bounds, None, None, link) == [4, 2]
-    assert safe_credits(bounds, bounds) == [4, 2]
-    assert safe_credits(bounds, bounds, 1, link, None) == [6, 2]
-    assert safe_credits(bounds, bounds, 1, None, link) == [6, 2]
-
-
-def test_bad_sizes_and_credits_are_refused() -> None:
-    """One line each: another family, empty sizes, stages of different mini-batches, credits that can deadlock."""
+def test_bad_sizes_are_refused() -> None:
+    """One line each: another family, empty sizes, stages of different mini-batches."""
     with pytest.raises(ValueError, match=r"schedule 'eager-1f1b' has no form .* choices: gpipe, 1f1b"):
         unequal_schedule("eager-1f1b", [[1]], [[1]])
     with pytest.raises(ValueError, match="sizes of stage 1 sum to 3 samples, those of stage 0 to 4"):
         unequal_schedule("gpipe", [[4], [3]], [[4], [4]])
     with pytest.raises(ValueError, match="at least 1 sample each"):
         unequal_schedule("gpipe", [[]], [[1]])
-    with pytest.raises(
-        ValueError, match=r"credits \[1, 1\] can deadlock: with these sizes they must be at least \[2, 2\]"
-    ):
-        credited_orders(bounds_of([[1] * 4] * 2), bounds_of([[2, 2]] * 2), [1, 1])
 
 
 @pytest.fixture

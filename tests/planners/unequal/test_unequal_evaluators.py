@@ -7,19 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.umpipe.table_costs import program_of
 from planners.unequal import (
     EVALUATORS,
     FAMILIES,
-    LINK_BLOCKS,
     RECOMPUTATION,
     UnequalProblem,
-    flush_order,
     problem_from_callables,
     random_problem,
-    replay,
 )
 from planners.unequal.chain_recurrence import backward_seconds, chain_profile, forward_seconds, makespan
 from planners.unequal.evaluators import MOST_PATIENCE, PATIENCE, TRIAL, Pace
+from simulator.engines import event_loop
 
 
 def constant_problem(
@@ -65,14 +64,12 @@ def test_last_block_is_the_remainder() -> None:
     assert forward_seconds(problem, (4,)) == 20.0
 
 
-def test_link_block_rules() -> None:
-    """Blocks of 1 s: stage 0 makes 4 of 1 sample, stage 1 one of 4; the link sends 4 blocks or 1, by the rule."""
-    options = {"sender": 1 + 4 + 1, "receiver": 4 + 1 + 1, "smaller": 1 + 4 + 1}
-    for rule, seconds in options.items():
-        assert forward_seconds(constant_problem(2, 4, 1.0, 1.0, link_block=rule), (1, 4)) == seconds
-    own = constant_problem(2, 4, 1.0, 1.0, link_block="own")
-    assert forward_seconds(own, (1, 2, 4)) == 2 + 2 + 1 + 1  # stage 0 is at 2 and 4, the link at 3 and 5
-    assert forward_seconds(constant_problem(2, 4, 1.0, 1.0, link_block="smaller"), (4, 1)) == 1 + 4 + 1
+def test_a_link_sends_the_blocks_of_the_stage_before_it() -> None:
+    """Blocks of 1 s: stage 0 makes 4 of 1 sample, the link sends 4, stage 1 takes one of 4; the other way round it sends one."""
+    problem = constant_problem(2, 4, 1.0, 1.0)
+    assert forward_seconds(problem, (1, 4)) == 1 + 4 + 1
+    assert forward_seconds(problem, (4, 1)) == 1 + 1 + 4
+    assert backward_seconds(problem, (1, 4)) == 1 + 1 + 4  # here stage 1 comes first
 
 
 def test_the_backward_chain_runs_the_other_way() -> None:
@@ -99,31 +96,29 @@ def test_recomputation_adds_the_forward_pass() -> None:
     stages=st.integers(1, 7),
     samples=st.integers(1, 70),
     family=st.sampled_from(sorted(FAMILIES)),
-    link_block=st.sampled_from(sorted(LINK_BLOCKS)),
     recomputation=st.sampled_from(RECOMPUTATION),
 )
 def test_all_evaluators_agree_to_the_last_bit(
-    seed: int, stages: int, samples: int, family: str, link_block: str, recomputation: str
+    seed: int, stages: int, samples: int, family: str, recomputation: str
 ) -> None:
-    """Recurrence, matrix form, compiled on one core and on all, and the replayed flush order give the same bits."""
+    """Recurrence, matrix form, compiled on one core and on all, and the sizes lowered and replayed give the same bits."""
     rng = np.random.default_rng(seed)
     every = tuple(range(1, samples + 1))
-    problem = random_problem(rng, family, stages, samples, every, link_block, recomputation)
-    forward, backward = rng.integers(1, samples + 1, (2, 6, problem.genes))
+    problem = random_problem(rng, family, stages, samples, every, recomputation)
+    forward, backward = rng.integers(1, samples + 1, (2, 4, problem.stages))
     found = {name: build(problem)(forward, backward).tobytes() for name, build in EVALUATORS.items()}
-    pairs = zip(forward.tolist(), backward.tolist(), strict=True)
-    replayed = np.array([replay(problem, f, g, flush_order(problem, f, g)).makespan_seconds for f, g in pairs])
-    assert set(found.values()) == {replayed.tobytes()}
+    programs = (program_of(problem, *pair) for pair in zip(forward.tolist(), backward.tolist(), strict=True))
+    replayed = [event_loop.replay(program, contention=True).makespan_seconds for program in programs]
+    assert set(found.values()) == {np.array(replayed).tobytes()}
 
 
-@pytest.mark.parametrize("link_block", sorted(LINK_BLOCKS))
 @pytest.mark.parametrize("stages", [1, 2, 3])
-def test_short_chains_agree_under_every_link_rule(stages: int, link_block: str) -> None:
+def test_short_chains_agree(stages: int) -> None:
     """The first link and the last one of one, two and three stages: whose blocks they send is the same for all evaluators."""
     rng = np.random.default_rng(stages)
     for recomputation in RECOMPUTATION:
-        problem = random_problem(rng, "affine", stages, 12, (1, 2, 3, 5, 12), link_block, recomputation)
-        forward, backward = rng.choice(problem.candidates, (2, 5, problem.genes))
+        problem = random_problem(rng, "affine", stages, 12, (1, 2, 3, 5, 12), recomputation)
+        forward, backward = rng.choice(problem.candidates, (2, 5, problem.stages))
         expected = [makespan(problem, f, g) for f, g in zip(forward.tolist(), backward.tolist(), strict=True)]
         assert all(build(problem)(forward, backward).tolist() == expected for build in EVALUATORS.values())
 

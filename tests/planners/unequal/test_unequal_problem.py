@@ -39,7 +39,6 @@ def two_stages(**options: Any) -> UnequalProblem:
     [
         ({"candidates": (0, 1)}, "candidates must be sizes in 1..8"),
         ({"candidates": (9,)}, "candidates must be sizes in 1..8"),
-        ({"link_block": "larger"}, "link_block must be one of sender, receiver, smaller, own"),
         ({"recomputation": "sometimes"}, "recomputation must be one of none, always, where-differs"),
         ({"forward_caps": (1,)}, "caps must be 2 sizes"),
     ],
@@ -70,7 +69,7 @@ def test_caps_without_a_candidate_are_infeasible() -> None:
 def test_the_grid_survives_replace() -> None:
     """A copy with other options has the same durations, bit for bit."""
     problem = random_problem(np.random.default_rng(0), "log-uniform", 4, 16, powers_of_two(16))
-    copy = replace(problem, link_block="receiver")
+    copy = replace(problem, recomputation="always")
     assert copy.forward.tobytes() == problem.forward.tobytes()
     assert (problem.forward / problem.quantum == np.rint(problem.forward / problem.quantum)).all()
 
@@ -171,11 +170,9 @@ def test_a_memory_limit_becomes_caps() -> None:
 
 
 def test_a_stage_recomputes_where_its_sizes_differ() -> None:
-    """1 for the stages that run forward again, in stage order; with links of their own only the stages count."""
+    """1 for the stages that run forward again, in stage order."""
     problem = problem_from_callables(4, [float] * 3, [float] * 3, recomputation="where-differs")
     assert problem.recomputes((1, 2, 4), (1, 4, 4)).tolist() == [0.0, 1.0, 0.0]
-    own = problem_from_callables(4, [float] * 2, [float] * 2, recomputation="where-differs", link_block="own")
-    assert own.recomputes((1, 2, 4), (1, 4, 4)).tolist() == [0.0, 0.0]
     for recomputation, again in (("none", 0.0), ("always", 1.0)):
         fixed = problem_from_callables(4, [float] * 2, [float] * 2, recomputation=recomputation)
         assert fixed.recomputes((1, 2), (1, 4)).tolist() == [again] * 2
