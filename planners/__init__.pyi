@@ -1,15 +1,23 @@
 """Public names, each in its module; loaded when they are first used."""
 
-from .partitioning.balanced_partition import (
-    PartitionCosts as PartitionCosts,
-    coarse_points as coarse_points,
+from .partitioning.equal_partition import (
     equal_partition as equal_partition,
+)
+from .partitioning.fastest_cuts import (
     fastest_cuts as fastest_cuts,
+)
+from .partitioning.minimax_cuts import (
+    coarse_points as coarse_points,
     filled_cuts as filled_cuts,
-    furthest_ends as furthest_ends,
     ideal_stage_seconds as ideal_stage_seconds,
     minimax_cuts as minimax_cuts,
+)
+from .partitioning.partition_costs import (
+    PartitionCosts as PartitionCosts,
     straight_costs as straight_costs,
+)
+from .partitioning.stage_memory import (
+    furthest_ends as furthest_ends,
 )
 from .bapipe.explorer import (
     BaPipe as BaPipe,

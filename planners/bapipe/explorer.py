@@ -25,13 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import FieldProgrammableGateArray
-from planners.partitioning.balanced_partition import (
-    balanced_cuts,
-    coarse_points,
-    fastest_cuts,
-    ideal_stage_seconds,
-    straight_costs,
-)
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
+from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from hardware_profiles import FieldProgrammableGateArray, Work
-from planners.partitioning.balanced_partition import filled_cuts
+from planners.partitioning.minimax_cuts import filled_cuts
 from simulator import Layer, LayerCosts, Problem, Workload
 
 SPLITTABLE_KINDS = ("convolution", "linear")

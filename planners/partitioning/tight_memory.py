@@ -13,7 +13,8 @@ from itertools import islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.partitioning.balanced_partition import PartitionCosts, fastest_cuts, straight_costs
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator, Score
 from planners.search.memory_retry import missing_bytes, within_memory

@@ -9,7 +9,8 @@ from math import comb
 
 import numpy as np
 
-from planners.partitioning.balanced_partition import fastest_cuts, straight_costs
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import (
     closest_to_fit,

@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from planners.partitioning.balanced_partition import ROUNDING
+from planners.partitioning.stage_memory import ROUNDING
 from planners.search.candidates import CHUNKS, device_choices, least_microbatches, microbatch_counts, straight_plan
 from planners.search.evaluator import Evaluator, Request, fitting
 from simulator import LayerCosts, Plan, Problem, schedule_families

@@ -17,7 +17,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.partitioning.balanced_partition import PartitionCosts, fastest_cuts, straight_costs
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts, in_flight
 from planners.search.candidates import device_choices, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting

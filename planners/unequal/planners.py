@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.partitioning.balanced_partition import equal_partition, fastest_cuts, straight_costs
+from planners.partitioning.equal_partition import equal_partition
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.partition_costs import straight_costs
 from planners.search.candidates import devices_in_order
 from planners.search.evaluator import BudgetSpent, Evaluator, Request, fitting
 from planners.unequal import (

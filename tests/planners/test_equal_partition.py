@@ -10,7 +10,8 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import equal_partition
-from planners.partitioning import balanced_partition
+from planners.partitioning import equal_partition as module
+from planners.partitioning.partition_costs import PartitionCosts
 from simulator import LayerCosts, Plan, Problem, simulate, stages_from_cuts
 from tests.chains import chain
 
@@ -39,7 +40,7 @@ def replayed(costs: LayerCosts, cuts: tuple[int, ...], size: int) -> float:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_partition_with_an_equal_size_is_faster(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 10 partitions x 3 sizes, some of which leave a smaller last micro-batch, the fastest; tried one by one or not."""
-    monkeypatch.setattr(balanced_partition, "MOST_PARTITIONS", most)
+    monkeypatch.setattr(module, "MOST_PARTITIONS", most)
     costs, sizes = costs_of(seed, 7), (2, 3, 7)
     found = equal_partition(costs, range(3), sizes)
     assert found is not None
@@ -52,16 +53,16 @@ def test_no_partition_with_an_equal_size_is_faster(seed: int, most: int, monkeyp
 def test_a_front_is_searched_for_where_partitions_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six layers have 5 x 4 / 2 = 10 partitions into three stages: with a limit of 10 no front is needed, with 9 one a size."""
     searched: list[float] = []
-    search = balanced_partition.fastest_cuts
+    search = module.fastest_cuts
 
-    def front(costs: balanced_partition.PartitionCosts, count: int, *, slack: float = 0.0) -> object:
+    def front(costs: PartitionCosts, count: int, *, slack: float = 0.0) -> object:
         searched.append(slack)
         return search(costs, count, slack=slack)
 
-    monkeypatch.setattr(balanced_partition, "fastest_cuts", front)
+    monkeypatch.setattr(module, "fastest_cuts", front)
     costs = costs_of(0, 8)
     for most, slacks in ((10, []), (9, [0.0, 0.02])):
-        monkeypatch.setattr(balanced_partition, "MOST_PARTITIONS", most)
+        monkeypatch.setattr(module, "MOST_PARTITIONS", most)
         searched.clear()
         assert equal_partition(costs, range(3), (4,)) is not None
         assert equal_partition(costs, range(3), (5,)) is not None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planners import Evaluator, Request, make_plan, planner_entry, uniform_cuts
 from planners.bapipe.explorer import schedules
-from planners.partitioning.balanced_partition import straight_costs
+from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import cuts_within, in_flight
 from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
 from planners.straight.baselines import DataParallel

@@ -10,7 +10,7 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import Request, Result, make_plan, tables_of, unequal_problem
-from planners.partitioning.balanced_partition import equal_partition
+from planners.partitioning.equal_partition import equal_partition
 from planners.search.evaluator import Evaluator
 from planners.unequal import EVALUATORS
 from planners.unequal.tables import unequal_plan

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
-from planners.partitioning import balanced_partition
-from planners.partitioning.balanced_partition import MOST_PLACES, makespans
+from planners.partitioning import fastest_cuts as fastest
+from planners.partitioning.partition_costs import MOST_PLACES, makespans
 from simulator import (
     LayerCosts,
     Plan,
@@ -117,14 +117,14 @@ def test_a_front_that_is_cut_in_bands_is_whole(monkeypatch: pytest.MonkeyPatch, 
     before = np.concatenate([np.zeros((passes, 1)), seconds.cumsum(axis=1)], axis=1)
     table = np.maximum(before[:, None, None, :] - before[:, None, :, None], 0.0) * np.array([1.0, 3.0])[:, None, None]
     costs = PartitionCosts(table, (0, 1, 0), rng.uniform(0.0, 0.5, (passes, 2, 11)), rng.uniform(0.0, 0.1, (2, 11)))
-    monkeypatch.setattr(balanced_partition, "LABELS_AN_END", 0.4)
-    bands, narrowed = [], balanced_partition._narrowed
+    monkeypatch.setattr(fastest, "LABELS_AN_END", 0.4)
+    bands, narrowed = [], fastest._narrowed
 
     def counted(*given: Any) -> Any:
         bands.append(given)
         return narrowed(*given)
 
-    monkeypatch.setattr(balanced_partition, "_narrowed", counted)
+    monkeypatch.setattr(fastest, "_narrowed", counted)
     found = fastest_cuts(costs, 3, slack=0.2)
     assert len(bands) > 2
     every = np.array(list(combinations(range(1, layers), 2)))
@@ -160,21 +160,12 @@ def test_partial_partitions_that_must_end_above_the_limit_are_not_kept(
 ) -> None:
     """Sums of 1 and 10 s with slowest stages of 5 and 1 s: a stage of 1 s more makes 2 + 5 and 11 + 1 s, the least to come."""
     table = np.full((1, 1, 3, 3), seconds)
-    found, _, complete = balanced_partition._extended(
-        table,
-        np.zeros(2, dtype=np.int64),
-        np.zeros((1, 1, 3)),
-        np.zeros((1, 3)),
-        np.full((2, 3), 2),
-        1,
-        np.array([[1.0, 5.0], [10.0, 1.0]]),
-        np.array([[1, 0], [1, 0]]),
-        np.array([math.inf, math.inf, 0.0]),
-        np.zeros((1, 3)),
-        1.0,
-        limit,
-        10,
+    tables = fastest.Tables(
+        table, np.zeros(2, dtype=np.int64), np.zeros((1, 1, 3)), np.zeros((1, 3)), np.full((2, 3), 2)
     )
+    ahead = fastest.Ahead(np.array([math.inf, math.inf, 0.0]), np.zeros((1, 3)), 1.0, limit)
+    state, place = np.array([[1.0, 5.0], [10.0, 1.0]]), np.array([[1, 0], [1, 0]])
+    found, _, complete = fastest._extended(tables, 1, state, place, ahead, 10)
     assert complete
     assert found.tolist() == kept
 
@@ -191,14 +182,14 @@ def test_many_unlike_devices_have_a_front_that_can_be_held(monkeypatch: pytest.M
     table = np.maximum(before[None, :] - before[:, None], 0.0) * np.array([1.0, 5.0])[:, None, None]
     link = np.ones((1, stages - 1, layers + 1))
     costs = PartitionCosts(table[None], (0,) * 8 + (1,) * 8, link, np.zeros((stages - 1, layers + 1)))
-    most, extended = [0], balanced_partition._extended
+    most, extended = [0], fastest._extended
 
     def watched(*given: Any) -> Any:
         labels = extended(*given)
         most.append(len(labels[0]))
         return labels
 
-    monkeypatch.setattr(balanced_partition, "_extended", watched)
+    monkeypatch.setattr(fastest, "_extended", watched)
     [(found, _), *_] = fastest_cuts(costs, count)
     assert max(most) <= 2 * (layers + 1)
     assert found == pytest.approx(_least_over_bounds(costs, count, found * (1.0 + 1e-9)))

@@ -1,0 +1,60 @@
+"""Equal partition: the fastest GPipe with one micro-batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.partitioning.fastest_cuts import fastest_cuts, least_seconds
+from planners.partitioning.partition_costs import makespans, straight_costs
+from simulator import LayerCosts
+
+MOST_PARTITIONS = 20_000
+"""Partitions that `equal_partition` tries one by one."""
+
+
+EQUAL_SLACK = 0.02
+"""Share by which a partition may be slower for equal micro-batches and still be tried with a smaller last one."""
+
+
+def equal_partition(
+    costs: LayerCosts, devices: Sequence[int], sizes: Sequence[int], spare: Sequence[float] = ()
+) -> tuple[float, tuple[int, ...], int] | None:
+    """The fastest GPipe with one micro-batch size: seconds, cuts and size; None where none fits.
+
+    sizes: to choose from, in samples; the last micro-batch takes what is left. spare: as in `straight_costs`
+    Without the update. Of every size all partitions are tried, or, where they are more than MOST_PARTITIONS, those that
+    `fastest_cuts` finds within EQUAL_SLACK: of a size that divides the batch, the fastest.
+    """
+    layers = len(costs.problem.workload)
+    every: NDArray[np.int64] | None = None
+    if math.comb(layers - 1, len(devices) - 1) <= MOST_PARTITIONS:
+        every = _rows(combinations(range(1, layers), len(devices) - 1))
+    held = [costs.problem.batch] * len(devices)
+    tables = {size: straight_costs(costs, devices, size, in_flight=held, spare=spare) for size in sizes}
+    bounds = {size: least_seconds(table, costs.problem.batch // size) for size, table in tables.items()}
+    best: tuple[float, tuple[int, ...], int] | None = None
+    for size in sorted(bounds, key=lambda size: (bounds[size], size)):
+        if bounds[size] == math.inf or (best is not None and bounds[size] >= best[0]):
+            break
+        whole, rest = divmod(costs.problem.batch, size)
+        last = straight_costs(costs, devices, rest) if rest else None
+        cuts = every
+        if cuts is None:
+            front = fastest_cuts(tables[size], whole + (rest > 0), slack=EQUAL_SLACK if rest else 0.0)
+            cuts = _rows(one for _, one in front)
+        seconds = makespans(tables[size], cuts, whole, last)
+        first = int(seconds.argmin())
+        if seconds[first] < (math.inf if best is None else best[0]):
+            best = float(seconds[first]), tuple(cuts[first].tolist()), size
+    return best
+
+
+def _rows(cuts: Iterable[tuple[int, ...]]) -> NDArray[np.int64]:
+    """Cuts as an array, int64 [partitions, stages - 1]; of one stage a row without columns."""
+    rows = list(cuts)
+    return np.array(rows, dtype=np.int64).reshape(len(rows), len(rows[0]) if rows else 0)

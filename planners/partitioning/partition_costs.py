@@ -1,0 +1,194 @@
+"""Partition costs: what every stage and every cut of a pipeline of contiguous layers would cost a micro-batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Phase
+from planners.partitioning.stage_memory import furthest_ends
+from simulator import LayerCosts
+
+MOST_PLACES = 64
+"""Places at most where a network is cut whose ranges are divided on boards one by one (about a millisecond each)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionCosts:
+    """What every stage and every cut of a pipeline of contiguous layers would cost a micro-batch.
+
+    stage_seconds: float64 [passes, kinds, layers + 1, layers + 1]; [p, k, i, j] are the seconds that layers i to j - 1 keep a
+        stage of kind k busy in pass p (one pass: forwards and backwards alternate, as in 1F1B; two: all forwards run before
+        all backwards, as in GPipe); inf for a stage that must not be
+    kind: the kind of each stage (its accelerator, its number of replicas, ...)
+    link_seconds: float64 [passes, stages - 1, layers + 1]; the seconds that a cut before layer j keeps the link behind stage s
+        busy; inf where there must be no cut
+    latency_seconds: float64 [stages - 1, layers + 1]; what a micro-batch waits at that cut beyond that, in all passes together
+    furthest: int64 [stages, layers + 1]; the last layer before which a stage that begins at a layer may end within its memory,
+        or None where memory is no limit
+    """
+
+    stage_seconds: NDArray[np.float64]
+    kind: tuple[int, ...]
+    link_seconds: NDArray[np.float64]
+    latency_seconds: NDArray[np.float64]
+    furthest: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        passes, kinds, layers = self.stage_seconds.shape[:3]
+        stages = len(self.kind)
+        shapes = {
+            "stage_seconds": (self.stage_seconds.shape, (passes, kinds, layers, layers)),
+            "link_seconds": (self.link_seconds.shape, (passes, stages - 1, layers)),
+            "latency_seconds": (self.latency_seconds.shape, (stages - 1, layers)),
+        }
+        if self.furthest is not None:
+            shapes["furthest"] = self.furthest.shape, (stages, layers)
+        for name, (shape, wanted) in shapes.items():
+            if shape != wanted:
+                raise ValueError(f"{name} must have shape {wanted}, got {shape}")
+        if not set(self.kind) <= set(range(kinds)):
+            raise ValueError(f"kinds of stages must be from 0 to {kinds - 1}, got {self.kind}")
+
+    @property
+    def layers(self) -> int:
+        """Layers of the network."""
+        return int(self.stage_seconds.shape[-1]) - 1
+
+    def seconds(self, cuts: Sequence[int], microbatches: int) -> float:
+        """The makespan of one partition, as `fastest_cuts` has it; inf where a stage or a cut must not be."""
+        return float(makespans(self, np.array([cuts], dtype=np.int64).reshape(1, -1), microbatches)[0])
+
+
+def makespans(
+    costs: PartitionCosts, cuts: NDArray[np.int64], microbatches: int, last: PartitionCosts | None = None
+) -> NDArray[np.float64]:
+    """The makespans of many partitions on idle links, float64 [partitions]; inf where a stage or a cut must not be.
+
+    cuts: int64 [partitions, stages - 1]; last: costs of one micro-batch more, no longer than the others, behind them
+    Exact where forwards run before backwards. The n-th equal micro-batch leaves process p at (sum of the processes up to p) +
+    (n - 1) * (slowest of them), and one behind it at max(that, its own end before p) + its seconds.
+    """
+    count, stages = len(cuts), len(costs.kind)
+    bounds = np.hstack([np.zeros((count, 1), dtype=np.int64), cuts, np.full((count, 1), costs.layers)])
+    total = np.zeros(count)
+    for number in range(len(costs.stage_seconds)):
+        passed, slowest, end = np.zeros(count), np.zeros(count), np.zeros(count)
+        order = range(2 * stages - 1) if number == 0 else range(2 * stages - 2, -1, -1)
+        for process in order:
+            busy = _busy(costs, number, process, bounds)
+            passed, slowest = passed + busy, np.maximum(slowest, busy)
+            if last is not None:
+                before = np.maximum(end, passed + (microbatches - 1) * slowest) if microbatches else end
+                end = before + _busy(last, number, process, bounds)
+        with np.errstate(invalid="ignore"):  # 0 times inf: what must not be, once
+            total += passed + (microbatches - 1) * slowest if last is None else end
+    for stage in range(stages - 1):
+        total += costs.latency_seconds[stage, bounds[:, stage + 1]]
+    if costs.furthest is not None:
+        for stage in range(stages):
+            total[bounds[:, stage + 1] > costs.furthest[stage, bounds[:, stage]]] = math.inf
+    return np.where(np.isnan(total), math.inf, total)
+
+
+def _busy(costs: PartitionCosts, number: int, process: int, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Seconds of a stage (even) or of the link behind it (odd) in one pass, float64 [partitions]."""
+    stage = process // 2
+    if process % 2:
+        return np.asarray(costs.link_seconds[number, stage, bounds[:, stage + 1]])
+    return np.asarray(costs.stage_seconds[number, costs.kind[stage], bounds[:, stage], bounds[:, stage + 1]])
+
+
+def straight_costs(
+    costs: LayerCosts,
+    devices: Sequence[int],
+    samples: int,
+    *,
+    alternating: bool = False,
+    in_flight: Sequence[int] | None = None,
+    spare: Sequence[float] = (),
+) -> PartitionCosts:
+    """The costs of a pipeline with one device a stage and micro-batches of `samples`.
+
+    devices: of each stage; alternating: forwards and backwards take turns (1F1B), else they are passes of their own (GPipe)
+    in_flight: samples whose activations each stage holds at once; None leaves memory out. Buffers of transfers are not counted,
+        so that a partition which is left out cannot fit, and one which is not may still not.
+    spare: bytes that each stage is to leave free of its device's memory; () for none
+    Where links contend a transfer keeps its link busy for its bytes, and its latency delays; else it only delays.
+    """
+    distinct = sorted({costs.kind_of_device(device): device for device in devices}.items())
+    number = {kind: position for position, (kind, _) in enumerate(distinct)}
+    furthest = None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare)
+    layers = len(costs.problem.workload)
+    reach = np.full(layers + 1, layers) if furthest is None else furthest.max(axis=0)
+    forward, backward = (
+        np.array([_ranges(costs, device, samples, phase, reach) for _, device in distinct])
+        for phase in ("forward", "backward")
+    )
+    if costs.problem.recompute:
+        backward = backward + forward
+    busy, latency = _boundaries(costs, devices, samples, alternating)
+    return PartitionCosts(
+        stage_seconds=(forward + backward)[None] if alternating else np.array([forward, backward]),
+        kind=tuple(number[costs.kind_of_device(device)] for device in devices),
+        link_seconds=busy,
+        latency_seconds=latency,
+        furthest=furthest,
+    )
+
+
+def _ranges(
+    costs: LayerCosts, device: int, samples: int, phase: Phase, reach: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1].
+
+    reach: int64 [layers + 1], the last layer before which any stage that begins at a layer fits
+    On a board whose layers stream each range is divided by itself: none that fits nowhere (its entry is inf), and, of deep
+    networks, only those between MOST_PLACES places that divide the FLOP evenly.
+    """
+    layers = len(costs.problem.workload)
+    if not costs.streams(device):
+        before = np.concatenate([[0.0], np.cumsum(costs.seconds(device, samples, phase))])
+        return np.asarray(np.maximum(before[None, :] - before[:, None], 0.0), dtype=np.float64)
+    table = np.full((layers + 1, layers + 1), np.inf)
+    np.fill_diagonal(table, 0.0)
+    for begin, end in combinations(_places(costs), 2):
+        if end <= reach[begin]:
+            held = np.arange(begin, end, dtype=np.int64)
+            table[begin, end] = costs.stage_seconds(device, held, samples, phase)
+    return table
+
+
+def _places(costs: LayerCosts) -> list[int]:
+    """Where a network on boards may be cut, rising, with both ends: everywhere, or at MOST_PLACES that divide the FLOP evenly."""
+    work = np.cumsum([0.0, *(layer.flop for layer in costs.problem.workload.layers)])
+    if len(work) <= MOST_PLACES:
+        return list(range(len(work)))
+    inside = np.searchsorted(work, np.linspace(0.0, work[-1], MOST_PLACES)[1:-1])
+    return sorted({0, *inside.tolist(), len(work) - 1})
+
+
+def _boundaries(
+    costs: LayerCosts, devices: Sequence[int], samples: int, alternating: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
+    cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
+    busy, latency = np.zeros((2, len(devices) - 1, len(sizes))), np.zeros((len(devices) - 1, len(sizes)))
+    one_way = np.zeros(len(devices) - 1, dtype=bool)
+    for link, (near, far) in enumerate(pairwise(devices)):
+        for direction, (source, target) in enumerate(((near, far), (far, near))):
+            delay, bandwidth = cluster.point_to_point(source, target)
+            busy[direction, link] = sizes / bandwidth
+            latency[link] += delay
+        one_way[link] = bool({*cluster.route(near, far)} & {*cluster.route(far, near)})
+    if not costs.problem.contention:
+        return np.zeros_like(busy[:1] if alternating else busy), latency + busy.sum(axis=0)
+    if not alternating:
+        return busy, latency
+    both = np.where(one_way[:, None], busy.sum(axis=0), busy.max(axis=0))
+    return both[None], latency + busy.sum(axis=0) - both
