@@ -11,6 +11,7 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.partitioning.tight_memory import in_flight
+from planners.straight import grid
 from planners.straight.grid import FINALISTS, Point, _Search
 from simulator import Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
 from simulator.workloads.synthetic import uniform_chain
@@ -149,6 +150,7 @@ def test_a_replica_takes_from_one_sample_to_its_whole_share() -> None:
     """Two replicas of a batch of 12: parts of 1, 2, 3, 4 and 6 samples, which are 6, 3, 2, 2 and 1 micro-batches."""
     problem = replace(_heavy(), batch=12)
     assert _Search(problem, Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 6]
+    assert _Search(replace(problem, batch=10), Evaluator(problem), Request(), "grid")._counts(2) == [2, 3, 5]
     assert _Search(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts(2) == [5]
 
 
@@ -184,7 +186,9 @@ def test_points_with_room_come_first() -> None:
     ("recompute", "together", "first"),
     [(False, 48e6 + 384e6, 24e6 + 2 * 192e6), (True, 48e6, 24e6 + 192e6 + 2 * 14.4e6)],
 )
-def test_room_is_judged_as_if_layers_were_alike(recompute: bool, together: float, first: float) -> None:
+def test_room_is_judged_as_if_layers_were_alike(
+    recompute: bool, together: float, first: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two of four layers a device, 12 MB of weights and, for two samples, 96 MB of activations each; the first holds two.
 
     Recomputed, a micro-batch leaves its input only, on the mean of all cuts 3/5 of 24 MB, and one is made again. All devices
@@ -202,6 +206,11 @@ def test_room_is_judged_as_if_layers_were_alike(recompute: bool, together: float
         problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
         search = _Search(problem, Evaluator(problem), Request(), "grid")
         assert (search._may_fit(point), search._has_room(point)) == (fits, room)
+    monkeypatch.setattr(grid, "UNLIKE_LAYERS", 0.0)
+    for memory_bytes in (first, first - 1.0):
+        devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
+        problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
+        assert _Search(problem, Evaluator(problem), Request(), "grid")._has_room(point) == (memory_bytes == first)
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -1,0 +1,244 @@
+"""Pipeline × data grid by hand: its closed form, its bounds, and when it stops to replay points and to seek cuts again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planners import Evaluator, Request
+from planners.search.evaluator import Score
+from planners.straight import grid
+from planners.straight.grid import Candidate, PipelineDataGrid, Point, _Search
+from simulator import BUCKET_BYTES, Layer, Plan, Problem, Workload
+from tests.simulator.strategies import UnitDevice, chain_cluster
+
+SECONDS = 3.0
+"""Of a unit of work and sample: 1 forward, 2 backward."""
+
+
+def _search(
+    flop: Sequence[float],
+    outputs: Sequence[float],
+    batch: int,
+    *,
+    devices: int = 2,
+    parameters: Sequence[int] = (),
+    rates: Sequence[float] = (),
+    request: Request | None = None,
+    bandwidth: float = 8.0,
+    latency: float = 0.25,
+    **more: Any,
+) -> _Search:
+    """The grid of a chain of such layers on devices in a row; updates are free, an element has 4 bytes."""
+    layers = tuple(
+        Layer(f"layer{n}", "linear", one, parameters[n] if parameters else 0, elements, 1.0)
+        for n, (one, elements) in enumerate(zip(flop, outputs, strict=True))
+    )
+    cluster = chain_cluster(devices, bandwidth=bandwidth, latency=latency)
+    if rates:
+        cluster = replace(cluster, devices=tuple(UnitDevice(rate=rate, name=f"unit-{rate}") for rate in rates))
+    workload = Workload("hand", layers, tuple(pairwise(range(len(layers)))))
+    problem = Problem(workload, cluster, batch, **more)
+    return _Search(problem, Evaluator(problem), request or Request(), "grid")
+
+
+def _closed_form(search: _Search, point: Point, cuts: Sequence[int]) -> float:
+    return search._seconds(point, search._partition_costs(point, ()), cuts)
+
+
+@pytest.mark.parametrize("contention", [False, True])
+@pytest.mark.parametrize(
+    ("schedule", "latency", "period"),
+    [("1f1b", 0.25, 18.0), ("1f1b", 10.0, (24.0 + 22.0) / 2), ("eager-1f1b", 10.0, 18.0)],
+)
+def test_two_stages_take_the_way_there_and_back_and_rounds_of_the_slowest(
+    schedule: str, latency: float, period: float, contention: bool
+) -> None:
+    """Layers of 1 and 3, two samples a micro-batch: stages of 6 and 18 s; an element each way is 1 s and the latency.
+
+    Of four micro-batches three follow the first one: at the pace of the slower stage or, in 1F1B, where a stage has one more
+    under way than the next, of half the way round both.
+    """
+    search = _search([1.0, 3.0], [1.0, 1.0], 8, latency=latency, contention=contention)
+    found = _closed_form(search, Point(schedule, ((0,), (1,)), 1, 4), (1,))
+    assert found == pytest.approx(24.0 + 2.0 * (1.0 + latency) + 3 * period)
+
+
+@pytest.mark.parametrize(("contention", "period"), [(False, 18.0), (True, 3 * 16.0)])
+def test_a_looped_pipeline_fills_by_ranks_and_shares_its_links(contention: bool, period: float) -> None:
+    """Layers of 1, 2, 2, 1 on two devices in turn, two samples: 6, 12, 12, 6 s, 18 a device; 16 elements are 16 s a cut.
+
+    From device 0 to 1 go activations of the first and third cut and gradients of the second. The pipeline is full after the
+    slower device's round and the slowest stage of the device before; each cut is passed there and back.
+    """
+    search = _search([1.0, 2.0, 2.0, 1.0], [16.0] * 4, 8, contention=contention)
+    found = _closed_form(search, Point("interleaved-1f1b", ((0,), (1,)), 2, 4), (1, 2, 3))
+    assert found == pytest.approx(18.0 + 12.0 + 3 * 2 * (16.0 + 0.25) + 3 * period)
+
+
+def test_a_looped_pipeline_over_three_ranks_waits_for_two() -> None:
+    """Two stages on each of three devices, one sample, stages of 3 s but one of 6: the longer one twice, and 9 s of a device."""
+    search = _search([1.0, 1.0, 1.0, 1.0, 2.0, 1.0], [0.0] * 6, 4, devices=3, latency=0.0)
+    found = _closed_form(search, Point("interleaved-1f1b", ((0,), (1,), (2,)), 2, 4), (1, 2, 3, 4, 5))
+    assert found == pytest.approx(9.0 + 2 * 6.0 + 3 * 9.0)
+
+
+def test_one_stage_sends_nothing() -> None:
+    """Four micro-batches of two samples of 0.001 on one device: 4 x 6 ms, whatever the link."""
+    for contention in (False, True):
+        search = _search([0.001], [1.0], 8, contention=contention)
+        assert _closed_form(search, Point("1f1b", ((0,),), 1, 4), ()) == pytest.approx(0.024)
+
+
+@pytest.mark.parametrize("buckets", [0.5, 4.0, 50.0])
+def test_an_all_reduce_is_hidden_but_for_its_last_bucket_and_what_backwards_leave(buckets: float) -> None:
+    """Two replicas of two stages, the weights of a stage so many buckets of 25 MiB, one bucket at least and 32 at most.
+
+    Exposed is the last bucket, or what is longer than the stage's last backward but for its first bucket. The first stage's
+    all-reduce comes last; the second one's has the first stage's backward besides.
+    """
+    for bandwidth in (BUCKET_BYTES / 2.0, BUCKET_BYTES / 64.0):
+        for heavy in (0, 1):
+            weights = [0, 0]
+            weights[heavy] = int(buckets * BUCKET_BYTES / 4.0)
+            search = _search([1.0, 3.0], [0.0, 0.0], 8, devices=4, parameters=weights, bandwidth=bandwidth, latency=0.0)
+            point = Point("1f1b", ((0, 1), (2, 3)), 1, 2)
+            reduce = search.problem.cluster.allreduce_seconds((2 * heavy, 2 * heavy + 1), 4.0 * weights[heavy])
+            parts = min(max(buckets, 1.0), 32.0)
+            backward = (4.0, 12.0)  # two samples of a micro-batch of four
+            exposed = max(reduce / parts, reduce - backward[heavy] * (1.0 - 1.0 / parts))
+            tail = max(0.0, exposed - sum(backward[:heavy]))
+            assert _closed_form(search, point, (1,)) == pytest.approx(6.0 + 18.0 + 18.0 + tail)
+
+
+def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica() -> None:
+    """12 s a sample on a device of rate 1, 24 on one of a half: alone, in turn, and as replicas of one stage.
+
+    Rank after rank starts once: a round of one stage each, of which there are as many a device as chunks.
+    """
+    search = _search([1.0, 1.0, 1.0, 1.0], [0.0] * 4, 8, rates=(1.0, 0.5))
+    assert search._at_best(Point("1f1b", ((0,),), 1, 4)) == pytest.approx(4 * 2 * 12.0)
+    assert search._at_best(Point("1f1b", ((0, 1),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
+    assert search._at_best(Point("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 8.0)
+    assert search._at_best(Point("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx((4 + 0.5) * 2 * 8.0)
+    assert [search._slowest(group) for group in ((0, 1), (1, 0), (0,))] == [1, 1, 0]
+    assert search._samples(Point("1f1b", ((0, 1),), 1, 3)) == 2  # of 8 in 3 micro-batches, 3 at most, on two replicas
+
+
+def test_the_busiest_channel_between_two_stages_counts() -> None:
+    """Devices in a row: from 0 to 2 and from 1 to 3 both pass between 1 and 2, beside a cable that one of them uses alone."""
+    search = _search([1.0, 1.0], [1.0, 1.0], 8, devices=4)
+    assert search._crowd((0, 1), (2, 3)) == 2
+    assert search._crowd((0, 2), (1, 3)) == 1
+    assert search._crowd((0,), (3,)) == 1
+
+
+def test_a_stage_has_the_memory_of_its_smallest_replica_and_a_refusal_that_of_the_largest_device() -> None:
+    """Devices of 2 and 4 GiB; 2^29 weights, of which each takes 12 bytes with its gradient and its momentum."""
+    search = _search([1.0, 1.0], [1.0, 1.0], 8, parameters=[2**28, 2**28])
+    devices = tuple(UnitDevice(memory_bytes=size * 2.0**30, name=f"unit-{size}") for size in (2, 4))
+    problem = replace(search.problem, cluster=replace(search.problem.cluster, devices=devices))
+    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    assert search._memory_bytes((0, 1)) == 2 * 2.0**30
+    assert problem.state_bytes == 12.0
+    assert search.does_not_fit() == (
+        "planner 'grid' finds no stages that fit: weights, gradients and optimizer states take 6 GiB, "
+        "the largest of 2 devices holds 4 GiB; use more devices, recomputation or a smaller batch"
+    )
+
+
+class _Replayed:
+    """An evaluator that answers with given scores, one a plan, by a plan's number of micro-batches."""
+
+    def __init__(self, search: _Search, scores: dict[int, Score]) -> None:
+        self.layer_costs, self.problem, self.scores = search.costs, search.problem, scores
+        self.asked: list[int] = []
+
+    def __call__(self, plan: Plan) -> Score:
+        number = len(plan.microbatches)
+        if number not in self.asked:
+            self.asked.append(number)
+        return self.scores[number]
+
+
+def _answer(
+    monkeypatch: pytest.MonkeyPatch, forms: Sequence[float], replays: Sequence[float], fits: Sequence[bool]
+) -> tuple[int, list[int]]:
+    """The number of micro-batches of the answer, and those replayed: candidate n has n micro-batches and these seconds."""
+    search = _search([1.0], [0.0], 64)
+    found = [
+        Candidate(seconds, Point("1f1b", ((0,),), 1, number), (), 0.0) for number, seconds in enumerate(forms, start=1)
+    ]
+    scores = {
+        number: Score(seconds, 1.0 if fit else 3.0, 2.0, 0)
+        for number, (seconds, fit) in enumerate(zip(replays, fits, strict=True), start=1)
+    }
+
+    def candidates(self: _Search) -> Iterator[Candidate]:
+        return iter(found)
+
+    monkeypatch.setattr(_Search, "candidates", candidates)
+    monkeypatch.setattr(_Search, "within_memory", _Search.plan)
+    evaluate = _Replayed(search, scores)
+    plan = PipelineDataGrid()(search.problem, evaluate, np.random.default_rng(0))  # type: ignore[arg-type]
+    return len(plan.microbatches), evaluate.asked
+
+
+def test_points_are_replayed_until_the_closed_form_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 % above the fastest replay that fits is not yet hopeless, a little more is; one that does not fit says nothing."""
+    assert grid.CLOSED_FORM_ERROR == 0.05
+    fits = [True, True, True, True]
+    assert _answer(monkeypatch, [9.0, 8.4, 8.41, 1.0], [9.0, 8.0, 7.0, 1.0], fits) == (2, [1, 2])
+    assert _answer(monkeypatch, [9.0, 8.4, 8.4, 8.4], [8.0, 8.0, 7.0, 9.0], fits) == (3, [1, 2, 3])
+    short = [False, True, True, True]
+    assert _answer(monkeypatch, [9.0, 9.0, 8.4, 8.5], [1.0, 8.0, 9.0, 1.0], short) == (2, [1, 2, 3])
+
+
+def test_a_dozen_points_are_replayed_or_more_while_none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five points three are replayed once one fits, and four while none does; among those is the answer."""
+    monkeypatch.setattr(grid, "FINALISTS", 3)
+    monkeypatch.setattr(grid, "MOST_TRIED", 4)
+    forms, replays = [1.0] * 5, [5.0, 4.0, 3.0, 2.0, 1.0]
+    assert _answer(monkeypatch, forms, replays, [True] * 5) == (3, [1, 2, 3])
+    assert _answer(monkeypatch, forms, replays, [False] * 3 + [True] * 2) == (4, [1, 2, 3, 4])
+    with pytest.raises(ValueError, match="finds no plan that fits"):
+        _answer(monkeypatch, forms, replays, [False] * 4 + [True])
+
+
+def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stages a device share what misses, round after round, at most so many; then every partition is looked at."""
+    search = _search([1.0] * 5, [0.0] * 5, 8)
+    point = Point("interleaved-1f1b", ((0,), (1,)), 2, 2)
+    first = Candidate(1.0, point, (1, 2, 3), 1.0)
+    missing = iter([(1, 10.0), (0, 6.0), (1, 2.0)])
+    answers: dict[int, Score] = {}
+    spares: list[list[float]] = []
+
+    def evaluate(plan: Plan) -> Score:
+        if len(plan.microbatches) not in answers:
+            device, bytes_missing = next(missing, (0, 0.0))
+            answers[len(plan.microbatches)] = Score(1.0, 100.0 + bytes_missing, 100.0, device)
+        return answers[len(plan.microbatches)]
+
+    def again(self: _Search, point: Point, spare: Sequence[float]) -> Candidate:
+        spares.append(list(spare))
+        return replace(first, point=replace(point, microbatches=2 + len(spares)))
+
+    search.evaluate = evaluate  # type: ignore[assignment]
+    monkeypatch.setattr(_Search, "candidate", again)
+    monkeypatch.setattr(grid, "fitting_cuts", lambda costs, evaluate, plan_of: plan_of((2, 3, 4)))
+    plan = search.within_memory(first)
+    assert spares == [[0.0, 5.0, 0.0, 5.0], [3.0, 5.0, 3.0, 5.0], [3.0, 6.0, 3.0, 6.0]]
+    assert (len(plan.microbatches), plan.stages[0].layers) == (5, (0,))
+    monkeypatch.setattr(grid, "MEMORY_ROUNDS", 2)
+    missing = iter([(1, 10.0), (1, 10.0), (1, 10.0)])
+    answers.clear()
+    spares.clear()
+    plan = search.within_memory(first)
+    assert (len(plan.microbatches), plan.stages[0].layers) == (2, (0, 1))
+    assert spares == [[0.0, 5.0, 0.0, 5.0], [0.0, 10.0, 0.0, 10.0]]
