@@ -236,9 +236,58 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
     assert spares == [[0.0, 5.0, 0.0, 5.0], [3.0, 5.0, 3.0, 5.0], [3.0, 6.0, 3.0, 6.0]]
     assert (len(plan.microbatches), plan.stages[0].layers) == (5, (0,))
     monkeypatch.setattr(grid, "MEMORY_ROUNDS", 2)
-    missing = iter([(1, 10.0), (1, 10.0), (1, 10.0)])
-    answers.clear()
-    spares.clear()
-    plan = search.within_memory(first)
-    assert (len(plan.microbatches), plan.stages[0].layers) == (2, (0, 1))
-    assert spares == [[0.0, 5.0, 0.0, 5.0], [0.0, 10.0, 0.0, 10.0]]
+    for found, layers in (((2, 3, 4), (0, 1)), (None, (0,))):  # of plans that miss as much the first is kept
+        monkeypatch.setattr(
+            grid,
+            "fitting_cuts",
+            lambda costs, evaluate, plan_of, found=found: None if found is None else plan_of(found),
+        )
+        missing = iter([(1, 10.0), (1, 10.0), (1, 10.0)])
+        answers.clear()
+        spares.clear()
+        plan = search.within_memory(first)
+        assert (len(plan.microbatches), plan.stages[0].layers) == (2, layers)
+        assert spares == [[0.0, 5.0, 0.0, 5.0], [0.0, 10.0, 0.0, 10.0]]
+
+
+class _Listed(_Search):
+    """A search of given points; `sought` are those whose cuts were asked for, in that order."""
+
+    def __init__(self, at_best: Sequence[float], seconds: Sequence[float], fullest: Sequence[float | None]) -> None:
+        search = _search([1.0], [0.0], 64)
+        super().__init__(search.problem, search.evaluate, search.request, "grid")
+        self.forms, self.sought = list(zip(at_best, seconds, fullest, strict=True)), list[int]()
+
+    def points(self) -> Iterator[Point]:
+        return (Point("1f1b", ((0,),), 1, number) for number in range(1, len(self.forms) + 1))
+
+    def _at_best(self, point: Point) -> float:
+        return self.forms[point.microbatches - 1][0]
+
+    def candidate(self, point: Point, spare: Sequence[float] = ()) -> Candidate | None:
+        _, seconds, fullest = self.forms[point.microbatches - 1]
+        self.sought.append(point.microbatches)
+        return None if fullest is None else Candidate(seconds, point, (), fullest)
+
+
+def _order(found: Iterator[Candidate]) -> list[int]:
+    return [one.point.microbatches for one in found]
+
+
+def test_cuts_are_sought_for_points_that_may_still_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point is handed out once no other one can be faster, balanced at will, or once so many wait."""
+    at_best, seconds = [1.0, 2.0, 2.5, 2.6, 4.0], [3.5, 2.5, 3.2, 2.7, 9.0]
+    search = _Listed(at_best, seconds, [1.0] * 5)
+    found = search.candidates()
+    assert next(found).point.microbatches == 2
+    assert search.sought == [1, 2]
+    assert _order(found) == [4, 3, 1, 5]
+    monkeypatch.setattr(grid, "WIDTH", 2)
+    assert _order(_Listed([1.0] * 4, [4.0, 3.0, 2.0, 1.0], [1.0] * 4).candidates()) == [2, 3, 4, 1]
+
+
+def test_points_that_do_not_fit_come_last_by_what_they_miss() -> None:
+    """First those that fit, a full device among them; then, least memory first, those whose replay has to tell."""
+    search = _Listed([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, 9.0, 4.0, 5.0], [1.2, 1.1, 1.0, None, 0.5])
+    assert _order(search.candidates()) == [5, 3, 2, 1]
+    assert search.sought == [1, 2, 3, 4, 5, 1, 2, 4]  # those that do not fit are sought again, without shares

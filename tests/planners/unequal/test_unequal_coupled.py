@@ -16,6 +16,7 @@ from planners.unequal import (
     SearchStopped,
     UnequalPlan,
     UnequalProblem,
+    coupled,
     exact_coupled,
     exact_sizes,
     lower_bound,
@@ -84,6 +85,20 @@ def test_the_optimum_is_found_from_the_worst_start(seed: int) -> None:
     assert plan.proven_optimal
     assert EVALUATORS["recurrence"](problem)([plan.forward_sizes], [plan.backward_sizes])[0] == best
     assert plan.evaluations > 1
+
+
+@pytest.mark.parametrize("link_block", sorted(LINK_BLOCKS))
+def test_room_for_few_pairs_loses_none(link_block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer with room for two pairs' extensions, cleared and doubled again and again, holds the same in the end."""
+    problem = random_problem(
+        np.random.default_rng(0), "log-uniform", 4, 12, (1, 2, 3, 12), link_block, recomputation="where-differs"
+    )
+    start = worst(replace(problem, candidates=(12,)))
+    roomy = exact_coupled(problem, start=start)
+    monkeypatch.setattr(coupled, "ROWS", 1)
+    tight = exact_coupled(problem, start=start)
+    assert replace(tight, seconds=0.0) == replace(roomy, seconds=0.0)
+    assert tight.proven_optimal
 
 
 def test_too_few_pairs_kept_leave_a_bound_that_holds() -> None:
