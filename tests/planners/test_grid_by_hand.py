@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from planners import Evaluator, Request
+from planners.search import memory_retry
 from planners.search.evaluator import Score
 from planners.straight import grid
 from planners.straight.grid import Candidate, PipelineDataGrid, Point, _Search
@@ -235,7 +236,7 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
     plan = search.within_memory(first)
     assert spares == [[0.0, 5.0, 0.0, 5.0], [3.0, 5.0, 3.0, 5.0], [3.0, 6.0, 3.0, 6.0]]
     assert (len(plan.microbatches), plan.stages[0].layers) == (5, (0,))
-    monkeypatch.setattr(grid, "MEMORY_ROUNDS", 2)
+    monkeypatch.setattr(memory_retry, "ROUNDS", 3)
     for found, layers in (((2, 3, 4), (0, 1)), (None, (0,))):  # of plans that miss as much the first is kept
         monkeypatch.setattr(
             grid,

@@ -87,11 +87,10 @@ def test_the_optimum_is_found_from_the_worst_start(seed: int) -> None:
     assert plan.evaluations > 1
 
 
-@pytest.mark.parametrize("link_block", sorted(LINK_BLOCKS))
-def test_room_for_few_pairs_loses_none(link_block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_few_pairs_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer with room for two pairs' extensions, cleared and doubled again and again, holds the same in the end."""
     problem = random_problem(
-        np.random.default_rng(0), "log-uniform", 4, 12, (1, 2, 3, 12), link_block, recomputation="where-differs"
+        np.random.default_rng(0), "log-uniform", 6, 12, (1, 2, 3, 12), recomputation="where-differs"
     )
     start = worst(replace(problem, candidates=(12,)))
     roomy = exact_coupled(problem, start=start)
