@@ -22,7 +22,13 @@ from .workloads.layers import (
 )
 from .lowering.lower import lower as lower
 from .schedules.communications import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication
-from .results.memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory, memory_over_time as memory_over_time
+from .results.memory import (
+    CATEGORIES as CATEGORIES,
+    DeviceMemory as DeviceMemory,
+    always_there as always_there,
+    memory_over_time as memory_over_time,
+    stash_bytes as stash_bytes,
+)
 from .results.memory_plots import memory_figure as memory_figure
 from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
 from .plans.plan import (

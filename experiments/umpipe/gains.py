@@ -229,8 +229,9 @@ def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
     say("Pareto fronts")
     for name in NETWORKS:
         whole = Problem(load_workload(name), load_cluster("pipedream-b"), 64, recompute=True)
-        one = network_case(name, f"{name} (pipedream-b, K=4, B=64, recomputed)", whole, 4)
-        found.fronts[one.setting] = memory_fronts(one.problem)
+        tables = tables_of(whole, range(4))
+        setting = f"{name} (pipedream-b, K=4, B=64, recomputed)"
+        found.fronts[setting] = memory_fronts(tables, balanced_problem(tables)[0])
     say("partition and sizes together")
     for stages in (8,) if quick else (4, 8):
         found.nested.append(nested_search(stages))

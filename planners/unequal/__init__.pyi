@@ -12,9 +12,7 @@ from .greedy import (
     local_greedy as local_greedy,
 )
 from .instances import FAMILIES as FAMILIES, random_problem as random_problem
-from .chain_memory import MemoryModel as MemoryModel, MemoryUse as MemoryUse
 from .nested import NestedPlan as NestedPlan, search_partition as search_partition
-from .pareto import ParetoPoint as ParetoPoint, pareto_front as pareto_front
 from .problem import (
     RECOMPUTATION as RECOMPUTATION,
     InfeasibleSizes as InfeasibleSizes,
@@ -22,6 +20,11 @@ from .problem import (
     powers_of_two as powers_of_two,
     problem_from_callables as problem_from_callables,
 )
-from .chain_recurrence import memory_use as memory_use
 from .result import SearchStopped as SearchStopped, UnequalPlan as UnequalPlan
-from .tables import blocks as blocks
+from .tables import (
+    blocks as blocks,
+    candidate_sizes as candidate_sizes,
+    limited_problem as limited_problem,
+    memory_limits as memory_limits,
+    unequal_plan as unequal_plan,
+)

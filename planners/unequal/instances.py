@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 
 from planners.unequal.chain import Floats
-from planners.unequal.chain_memory import MemoryModel
 from planners.unequal.problem import UnequalProblem
 
 
@@ -58,7 +57,6 @@ def random_problem(
     candidates: tuple[int, ...],
     recomputation: str = "none",
     link_share: float = 0.5,
-    memory: bool = False,
 ) -> UnequalProblem:
     """An instance of a family; links take `link_share` of a stage's time, the backward pass about twice the forward's.
 
@@ -75,19 +73,6 @@ def random_problem(
         backward_link=link_share * table(rng, stages - 1, samples),
         candidates=candidates,
         recomputation=recomputation,
-        memory=random_memory(rng, stages) if memory else None,
-    )
-
-
-def random_memory(rng: np.random.Generator, stages: int) -> MemoryModel:
-    """State of 10..500 MB; inputs of 0.1..2 MB, activations 2..10 times that, workspaces up to 20 MB a sample."""
-    inputs = np.rint(rng.uniform(0.1e6, 2e6, stages))
-    return MemoryModel(
-        state_bytes=tuple(np.rint(rng.uniform(10e6, 500e6, stages)).tolist()),
-        input_bytes=tuple(inputs.tolist()),
-        activation_bytes=tuple(np.rint(inputs * rng.uniform(2.0, 10.0, stages)).tolist()),
-        forward_workspace_bytes=tuple(np.rint(rng.uniform(0.0, 20e6, stages)).tolist()),
-        backward_workspace_bytes=tuple(np.rint(rng.uniform(0.0, 20e6, stages)).tolist()),
     )
 
 

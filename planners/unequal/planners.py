@@ -43,10 +43,10 @@ from planners.unequal.result import Report
 from planners.unequal.tables import (
     UnequalTables,
     candidate_sizes,
+    limited_problem,
     memory_limits,
     tables_of,
     unequal_plan,
-    unequal_problem,
     unlimited_links,
 )
 from planners.unequal.tight_sizes import NothingFits, tight_sizes
@@ -240,7 +240,7 @@ class UnequalNested:
                 """The problem of a partition; where caps are stricter than memory, not all sizes that fit are in it."""
                 nonlocal complete
                 complete = complete and problem.recompute
-                return within_memory(unequal_problem(tables, cuts, sizes), limits)
+                return limited_problem(tables, cuts, sizes, limits)
 
             try:
                 found = search_partition(
@@ -252,7 +252,7 @@ class UnequalNested:
                 )
             except SearchStopped:
                 return replace(start, stopped=True)
-            best = within_memory(unequal_problem(tables, found.cuts, sizes), limits)
+            best = limited_problem(tables, found.cuts, sizes, limits)
             whole = found.proven_optimal and complete
             bound = _bound(problem, best, found.plan) if whole else 0.0
             stopped = found.interrupted or found.plan.interrupted
@@ -261,7 +261,7 @@ class UnequalNested:
                 return sized
             ends = [sized]
             for cuts in dict.fromkeys((found.cuts, start.cuts)):
-                one = within_memory(unequal_problem(tables, cuts, every), limits)
+                one = limited_problem(tables, cuts, every, limits)
                 try:
                     ends.append(Sized(cuts, one, meter.run(exact, one, rng), 0.0))
                 except SearchStopped:
@@ -308,13 +308,13 @@ def start_partition(
     if tuned is None:
         raise InfeasibleSizes("no partition fits with one size for all")
     _, first, size = tuned
-    unequal = within_memory(unequal_problem(tables, first, candidates), limits)
+    unequal = limited_problem(tables, first, candidates, limits)
     best = Sized(first, unequal, equal_plan(unequal, size), 0.0)
     if equal:
         return best
     for cuts in dict.fromkeys((first, *quick_partitions(tables, limits))):
         try:
-            unequal = within_memory(unequal_problem(tables, cuts, candidates), limits)
+            unequal = limited_problem(tables, cuts, candidates, limits)
             one = Sized(cuts, unequal, meter.run(_greedy_or_equal, unequal, rng), 0.0)
         except InfeasibleSizes:
             continue
@@ -353,28 +353,6 @@ def quick_partitions(tables: UnequalTables, limits: Sequence[float]) -> list[Cut
 def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
     """Bytes of each stage's device beyond its limit."""
     return [held - limit for held, limit in zip(memory_limits(tables), limits, strict=True)]
-
-
-def within_memory(unequal: UnequalProblem, limits: Sequence[float]) -> UnequalProblem:
-    """The problem with the caps under which every stage stays within its limit in bytes.
-
-    Where a stage recomputes only if its sizes differ, it must hold all activations of the mini-batch, and its backward size is
-    capped as if it recomputed: safe, and for equal sizes stricter than it need be. Raises InfeasibleSizes where a stage does
-    not fit.
-    """
-    if not unequal.coupled:
-        return unequal.with_memory_limit(limits)
-    model, batch = unequal.memory, unequal.samples
-    if model is None:
-        raise ValueError("memory limits need a memory model")
-    caps = []
-    for stage, limit in enumerate(limits):
-        state, activations = model.state_bytes[stage], model.activation_bytes[stage]
-        if state + batch * activations > limit:
-            raise InfeasibleSizes(f"stage {stage} does not fit into {limit:.0f} bytes with any candidate size")
-        base = state + batch * model.input_bytes[stage]
-        caps.append(max((c for c in unequal.candidates if base + c * activations <= limit), default=batch))
-    return replace(unequal, backward_caps=tuple(caps))
 
 
 def _tables(problem: Problem, request: Request, evaluate: Evaluator) -> UnequalTables:
@@ -469,17 +447,11 @@ def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits) -> str
     """One line: whether no sizes fit or none that were tried, and the numbers of an even partition's stage that misses most."""
     problem, stages = tables.problem, len(tables.devices)
     cuts = [tables.layers * stage // stages for stage in range(1, stages)]
-    model = unequal_problem(tables, cuts, (1,)).memory
-    if model is None:
-        raise ValueError("the tables have a memory model")
-    columns = zip(model.state_bytes, model.input_bytes, model.activation_bytes, strict=True)
-    recomputed, stored = zip(
-        *((state + problem.batch * inputs + one, state + problem.batch * one) for state, inputs, one in columns),
-        strict=True,
-    )
+    even = [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
+    recomputed, stored = [one.recomputed(problem.batch, 1) for one in even], [one.stored(problem.batch) for one in even]
     needs = recomputed if problem.recompute else stored
     if name not in ONE_SIZE:  # sizes that differ recompute
-        needs = tuple(map(min, recomputed, needs))
+        needs = list(map(min, recomputed, needs))
     held = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
     worst = max(range(stages), key=lambda stage: needs[stage] / held[stage])
     searched = "no sizes fit" if nothing.every else f"none of {nothing.tried:,} plans tried fits, others may"

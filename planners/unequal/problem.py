@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from planners.unequal.chain import Chain, Floats
-from planners.unequal.chain_memory import MemoryModel
 from simulator import InfeasiblePlanError
 
 RECOMPUTATION = ("none", "always", "where-differs")
@@ -39,7 +38,6 @@ class UnequalProblem:
       the blocks of the stage that sends.
     - `candidates` the sizes to choose from, each in 1..B; a size vector has an entry a stage.
     - `forward_caps`, `backward_caps` the largest size of every stage (memory limits), or None.
-    - `memory` the bytes of the stages, or None.
     - `fixed_seconds` what a mini-batch takes beyond the makespan, whatever the sizes: latencies, an update. No evaluator adds
       it; who compares problems does.
     - `quantum` the grid of the durations in seconds; computed unless given (so that `replace` keeps it).
@@ -57,7 +55,6 @@ class UnequalProblem:
     forward_caps: tuple[int, ...] | None = None
     backward_caps: tuple[int, ...] | None = None
     recomputation: str = "none"
-    memory: MemoryModel | None = None
     fixed_seconds: float = 0.0
     quantum: float = 0.0
     forward_chain: Chain = field(init=False, repr=False)
@@ -75,8 +72,6 @@ class UnequalProblem:
             object.__setattr__(self, name, table)
         object.__setattr__(self, "quantum", quantum)
         object.__setattr__(self, "candidates", tuple(sorted({int(size) for size in self.candidates})))
-        if self.memory is not None and self.memory.stages != stages:
-            raise ValueError(f"the memory model must have {stages} stages, as the tables, not {self.memory.stages}")
         object.__setattr__(self, "forward_chain", self._chain(reverse=False))
         object.__setattr__(self, "backward_chain", self._chain(reverse=True))
 
@@ -99,34 +94,6 @@ class UnequalProblem:
     def differs(self, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> list[bool]:
         """Per stage, whether the two sizes differ."""
         return [int(f) != int(g) for f, g in zip(forward_sizes, backward_sizes, strict=True)]
-
-    def with_memory_limit(self, limit_bytes: float | Sequence[float]) -> UnequalProblem:
-        """This problem with the caps under which every stage's static bytes stay within `limit_bytes`.
-
-        `limit_bytes` is one figure for all stages or one a stage. The caps are exact: a size vector satisfies them if
-        and only if `MemoryUse.static_bytes` <= limit on every stage. Raises `InfeasibleSizes` where no candidate fits, and
-        ValueError without a memory model or where recomputation depends on the sizes (the caps would be coupled).
-        """
-        if self.memory is None or self.coupled:
-            raise ValueError("memory limits need a memory model and recomputation 'none' or 'always'")
-        limits = np.broadcast_to(np.asarray(limit_bytes, dtype=float), (self.stages,))
-        recomputes = np.full(self.stages, 1.0 if self.recomputation == "always" else 0.0)
-        base = np.asarray(self.memory.state_bytes) + self.samples * self.memory.stash_bytes(recomputes)
-        block = np.asarray(self.memory.forward_workspace_bytes), self.memory.backward_block_bytes(recomputes)
-        caps: list[tuple[int, ...]] = []
-        for per_sample in block:
-            largest = []
-            for stage in range(self.stages):
-                fits = [c for c in self.candidates if base[stage] + c * per_sample[stage] <= limits[stage]]
-                if not fits:
-                    raise InfeasibleSizes(
-                        f"stage {stage} does not fit into {limits[stage]:.0f} bytes with any candidate size"
-                    )
-                largest.append(fits[-1])
-            caps.append(tuple(largest))
-        old = self.forward_caps or (self.samples,) * self.stages, self.backward_caps or (self.samples,) * self.stages
-        merged = [tuple(min(a, b) for a, b in zip(new, was, strict=True)) for new, was in zip(caps, old, strict=True)]
-        return replace(self, forward_caps=merged[0], backward_caps=merged[1])
 
     def _check_choices(self) -> None:
         if self.samples < 1:
@@ -176,7 +143,6 @@ def problem_from_callables(
     forward_caps: tuple[int, ...] | None = None,
     backward_caps: tuple[int, ...] | None = None,
     recomputation: str = "none",
-    memory: MemoryModel | None = None,
 ) -> UnequalProblem:
     """A problem from functions of the block size to seconds, one a stage (or link); no links given: they cost nothing.
 
@@ -199,7 +165,6 @@ def problem_from_callables(
         forward_caps=forward_caps,
         backward_caps=backward_caps,
         recomputation=recomputation,
-        memory=memory,
     )
 
 

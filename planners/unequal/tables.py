@@ -1,18 +1,18 @@
-"""Unequal tables: a problem's layer costs as the duration tables and memory of an unequal problem."""
+"""Unequal tables: a problem's layer costs as the duration tables of an unequal problem, and the bytes of its stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
-from planners.unequal.chain_memory import MemoryModel
-from planners.unequal.problem import UnequalProblem, powers_of_two
-from simulator import LayerCosts, Plan, Problem, stages_from_cuts
+from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
+from simulator import LayerCosts, Plan, Problem, always_there, stages_from_cuts, stash_bytes
 
 Floats = NDArray[np.float64]
 
@@ -23,6 +23,26 @@ PASSES: tuple[Phase, ...] = ("forward", "backward")
 
 MOST_FOR_ALL = 64
 """Largest batch in samples for which every size is a candidate unless the user says otherwise."""
+
+
+class StageBytes(NamedTuple):
+    """Whole bytes of a stage, as a replay counts them, but for tensors on their way.
+
+    always: weights, gradients, optimizer states; stash: of a sample, from its forward to its backward pass; inputs: of a sample,
+    the same where the stage recomputes: it then makes the stash again for the block that runs backward
+    """
+
+    always: float
+    stash: float
+    inputs: float
+
+    def stored(self, samples: int) -> float:
+        """Most that a stage holds which stores what `samples` samples leave behind."""
+        return self.always + samples * self.stash
+
+    def recomputed(self, samples: int, block: int) -> float:
+        """Most that a stage holds which recomputes, in backward blocks of so many samples."""
+        return self.always + samples * self.inputs + block * self.stash
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +79,17 @@ class UnequalTables:
                 ]
             self.stages[key] = seconds
         return self.stages[key]
+
+    def ranges(self, cuts: Sequence[int]) -> list[tuple[int, int]]:
+        """First layer and end of each stage."""
+        return list(pairwise([0, *map(int, cuts), self.layers]))
+
+    def stage_bytes(self, first: int, end: int) -> StageBytes:
+        """Bytes of layers `first` to `end` - 1 as one stage."""
+        elements = self.costs.weight_elements(range(first, end))
+        always = float(always_there(self.problem, elements).sum())
+        inputs = float(np.ceil(self.crossing_bytes[first]))
+        return StageBytes(always, stash_bytes(self.costs, range(first, end)), inputs)
 
     def link_seconds(self, link: int, cut: int) -> tuple[Floats, float]:
         """Between stages `link` and `link + 1`, cut before layer `cut`: seconds that 0..batch samples keep the link busy, float64
@@ -97,14 +128,12 @@ def unequal_problem(
     tables: UnequalTables,
     cuts: Sequence[int],
     candidates: Sequence[int],
-    *,
-    recomputation: str | None = None,
+    backward_caps: tuple[int, ...] | None = None,
 ) -> UnequalProblem:
-    """The unequal problem of one partition, without memory limits: a relaxation of the replay.
+    """The unequal problem of one partition: a relaxation of the replay.
 
     cuts: layers before each boundary between stages, as in `simulator.stages_from_cuts`
-    recomputation: None for "always" where the problem recomputes, else "where-differs": what a forward block has stored
-        cannot be cut again
+    Where the problem does not recompute, a stage does whose sizes differ: what a forward block has stored cannot be cut again.
 
     A link is a process that is busy for the bytes of a block, at the rate of its route's slowest channel: where links contend, no
     replay is faster. What every choice of sizes takes besides are `fixed_seconds`: the latencies of all links, each passed once,
@@ -112,14 +141,11 @@ def unequal_problem(
     where no two links share a channel, no other stage's update and no sum of tied gradients ends later, and sends do not block;
     elsewhere the replay takes longer. On unlimited links, which are never busy, it may take less: `unlimited_links` bounds that.
     """
-    problem, stages = tables.problem, len(cuts) + 1
-    bounds = [0, *map(int, cuts), tables.layers]
-    ranges = list(pairwise(bounds))
+    problem, ranges = tables.problem, tables.ranges(cuts)
     seconds = np.array([tables.stage_seconds(stage, *ends) for stage, ends in enumerate(ranges)])
-    links = [tables.link_seconds(link, cut) for link, cut in enumerate(bounds[1:-1])]
-    busy = np.array([row for row, _ in links]).reshape(stages - 1, 2, problem.batch + 1)
-    costs = tables.costs
-    weights = [costs.weight_elements(range(*ends)) for ends in ranges]
+    links = [tables.link_seconds(link, end) for link, (_, end) in enumerate(ranges[:-1])]
+    busy = np.array([row for row, _ in links]).reshape(len(links), 2, problem.batch + 1)
+    update = tables.costs.update_seconds(tables.devices[0], tables.costs.weight_elements(range(*ranges[0])))
     return UnequalProblem(
         samples=problem.batch,
         forward=seconds[:, 0],
@@ -127,16 +153,29 @@ def unequal_problem(
         forward_link=busy[:, 0],
         backward_link=busy[:, 1],
         candidates=tuple(candidates),
-        recomputation=recomputation or ("always" if problem.recompute else "where-differs"),
-        memory=MemoryModel(
-            state_bytes=tuple(one * problem.state_bytes for one in weights),
-            input_bytes=tuple(tables.crossing_bytes[bounds[:-1]].tolist()),
-            activation_bytes=tuple(float(costs.stashed_bytes[first:end].sum()) for first, end in ranges),
-            forward_workspace_bytes=(0.0,) * stages,
-            backward_workspace_bytes=(0.0,) * stages,
-        ),
-        fixed_seconds=sum(latency for _, latency in links) + costs.update_seconds(tables.devices[0], weights[0]),
+        backward_caps=backward_caps,
+        recomputation="always" if problem.recompute else "where-differs",
+        fixed_seconds=sum(latency for _, latency in links) + update,
     )
+
+
+def limited_problem(
+    tables: UnequalTables, cuts: Sequence[int], candidates: Sequence[int], limits: Sequence[float]
+) -> UnequalProblem:
+    """The unequal problem with the caps under which every stage stays within its limit in bytes.
+
+    Exactly so where the problem recomputes. Else a stage that recomputes where its sizes differ must hold the stash of the whole
+    batch, and its backward size is capped as if it recomputed: safe, and for equal sizes stricter than it need be. Raises
+    InfeasibleSizes where a stage does not fit.
+    """
+    batch, caps = tables.problem.batch, []
+    for stage, (ends, limit) in enumerate(zip(tables.ranges(cuts), limits, strict=True)):
+        held = tables.stage_bytes(*ends)
+        sizes = [size for size in candidates if held.recomputed(batch, size) <= limit]
+        if not (sizes if tables.problem.recompute else held.stored(batch) <= limit):
+            raise InfeasibleSizes(f"stage {stage} does not fit into {limit:.0f} bytes with any candidate size")
+        caps.append(max(sizes, default=batch))
+    return unequal_problem(tables, cuts, candidates, tuple(caps))
 
 
 def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:

@@ -190,27 +190,23 @@ def _space(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> _Space | 
     """The pairs of sizes of each stage with which it may fit; None where a stage has none."""
     unequal = unequal_problem(tables, cuts, sizes)
     pairs, least = [], []
-    for needs, limit in zip(_static_bytes(unequal, sizes), memory_limits(tables), strict=True):
+    for needs, limit in zip(_static_bytes(tables, cuts, sizes), memory_limits(tables), strict=True):
         places = np.argwhere(needs <= limit).tolist()
         pairs.append(tuple((sizes[forward], sizes[backward]) for forward, backward in places))
         least.append(float(needs.min()) / limit)
     return _Space(cuts, unequal, tuple(pairs), 1.0 - max(least)) if all(pairs) else None
 
 
-def _static_bytes(unequal: UnequalProblem, sizes: Sequence[int]) -> Floats:
+def _static_bytes(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> Floats:
     """What each stage holds at least, by its forward and backward size, float64 [stages, sizes, sizes]."""
-    model, stages = unequal.memory, unequal.stages
-    if model is None:
-        raise ValueError("tight sizes need a memory model")
-    chosen = np.array(sizes, dtype=float)
-    by_choice = []
-    for recomputes in np.zeros(stages), np.ones(stages):
-        kept = np.asarray(model.state_bytes) + unequal.samples * model.stash_bytes(recomputes)
-        by_choice.append(kept[:, None] + model.backward_block_bytes(recomputes)[:, None] * chosen[None, :])
-    stored, again = (np.repeat(one[:, None, :], len(chosen), axis=1) for one in by_choice)
-    if not unequal.coupled:
-        return again if unequal.recomputation == "always" else stored
-    return np.where(np.eye(len(chosen), dtype=bool)[None], stored, again)
+    batch, found = tables.problem.batch, []
+    for ends in tables.ranges(cuts):
+        held = tables.stage_bytes(*ends)
+        again = np.tile([held.recomputed(batch, size) for size in sizes], (len(sizes), 1))
+        if not tables.problem.recompute:
+            np.fill_diagonal(again, held.stored(batch))
+        found.append(again)
+    return np.array(found)
 
 
 def _every(spaces: Sequence[_Space], *, equal: bool) -> list[TightSizes]:

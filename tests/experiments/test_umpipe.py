@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from experiments.umpipe import search_comparison as umpipe_searches
 from experiments.umpipe import system_baselines as umpipe_baselines
 from experiments.umpipe.pymoo_search import available, pymoo_search
 from hardware_profiles import load_cluster
-from planners import Request
+from planners import Request, UnequalTables, tables_of, unequal_problem
 from planners.unequal import (
     EVALUATORS,
     UnequalPlan,
@@ -161,10 +162,16 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
         asked.append(["searches", name, generations, problem.samples, problem.candidates, float(problem.forward.sum())])
         return umpipe_searches.Instance(name, ())
 
+    def fronts(tables: UnequalTables, cuts: tuple[int, ...]) -> tuple[list[object], list[object]]:
+        problem = tables.problem
+        asked.append(["front", problem.workload.name, problem.cluster.name, problem.batch, problem.recompute, cuts])
+        return [], []
+
     monkeypatch.setattr(umpipe, "network_case", network_case)
     monkeypatch.setattr(umpipe, "case", case)
     monkeypatch.setattr(umpipe, "search_all", search_all)
-    monkeypatch.setattr(umpipe, "memory_fronts", lambda problem: ([], []))
+    monkeypatch.setattr(umpipe, "memory_fronts", fronts)
+
     unsaid = ("makespan_seconds", "stage_forward_samples", "stage_backward_samples", "evaluations", "proven_optimal")
 
     def make_plan(name: str, problem: Problem, request: Request) -> SimpleNamespace:
@@ -235,12 +242,29 @@ def test_pymoo_makes_as_many_evaluations() -> None:
     assert (again.forward_sizes, again.history) == (plan.forward_sizes, plan.history)
 
 
-def test_fronts_hold_what_equal_sizes_cannot_beat() -> None:
-    """No equal size is faster with as little memory as a point of the exact front."""
-    problem = random_problem(np.random.default_rng(2), "roofline", 3, 8, tuple(range(1, 9)), memory=True)
-    front, equal = umpipe_fronts.memory_fronts(problem)
-    assert len(equal) == 8
-    for point in equal:
+def test_fronts_are_those_of_exhaustive_search() -> None:
+    """3 stages, 4 samples: the non-dominated of all 4^6 pairs of vectors, to the last bit; no equal size beats one of them."""
+    problem = Problem(load_workload("alexnet"), load_cluster("pipedream-a").take(3), 4, recompute=True)
+    tables, cuts = tables_of(problem, range(3)), (3, 6)
+    unequal, held = (
+        unequal_problem(tables, cuts, range(1, 5)),
+        [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)],
+    )
+    vectors = np.array(list(itertools.product(range(1, 5), repeat=3)))
+    f, g = np.divmod(np.arange(len(vectors) ** 2), len(vectors))
+    seconds = EVALUATORS["compiled"](unequal)(vectors[f], vectors[g]).tolist()
+    most = [max(one.recomputed(4, size) for one, size in zip(held, sizes, strict=True)) for sizes in vectors.tolist()]
+    expected, least = [], float("inf")
+    for one, bytes_ in sorted(zip(seconds, [most[at] for at in g], strict=True)):
+        if bytes_ < least:
+            expected.append((one, bytes_))
+            least = bytes_
+    front, equal = umpipe_fronts.memory_fronts(tables, cuts)
+    assert [(one.seconds, one.static_bytes) for one in front] == expected
+    assert len(front) > 1
+    assert len(equal) == 4
+    for point in (*front, *equal):
+        assert point.peak_bytes >= point.static_bytes
         assert any(one.seconds <= point.seconds and one.static_bytes <= point.static_bytes for one in front)
 
 

@@ -128,7 +128,7 @@ def test_a_search_that_left_plans_out_does_not_say_that_none_fits(
     monkeypatch: pytest.MonkeyPatch, name: str, limits: dict[str, int], words: str
 ) -> None:
     """A byte less than the least memory: no sizes fit where all plans are tried, else none of those that were."""
-    problem = generated(2, 3, 2)
+    problem = generated(8, 3, 2)
     tight = with_memory(problem, least_bytes(problem, equal=name == "best-equal") - 1.0)
     for limit, value in limits.items():
         monkeypatch.setattr(tight_sizes, limit, value)
@@ -209,9 +209,8 @@ def test_a_refusal_names_the_least_that_the_fullest_stage_needs(name: str, recom
     """State and all activations, or all inputs and one sample's activations, as chosen; sizes that differ recompute."""
     problem = replace(generated(0, 2, 8), recompute=recompute)
     tables = tables_of(problem, range(2))
-    model = unequal_problem(tables, (1,), (1,)).memory
-    assert model is not None
-    state, inputs, activations = map(np.array, (model.state_bytes, model.input_bytes, model.activation_bytes))
+    held = (tables.stage_bytes(*ends) for ends in tables.ranges((1,)))
+    state, activations, inputs = (np.array(column) for column in zip(*held, strict=True))
     stored, recomputed = state + 8 * activations, state + 8 * inputs + activations
     assert (stored != recomputed).all()
     chosen = recomputed if recompute else stored

@@ -26,12 +26,14 @@ from planners import (
 from planners.search.evaluator import Evaluator
 from planners.unequal import (
     EVALUATORS,
+    InfeasibleSizes,
     UnequalPlan,
     UnequalProblem,
     exact_coupled,
     exact_sizes,
+    limited_problem,
     lower_bound,
-    memory_use,
+    unequal_plan,
 )
 from planners.unequal.planners import MOST_DURATIONS, SEARCHES, _bound
 from planners.unequal.tables import blocks, candidate_sizes
@@ -128,10 +130,10 @@ def test_tables_are_those_of_the_layers(vgg: dict[bool, Problem]) -> None:
     latencies = [problem.cluster.point_to_point(*ends)[0] for ends in ((0, 1), (1, 0), (1, 2), (2, 1))]
     update = costs.update_seconds(0, costs.parameters[:10].sum())
     assert unequal.fixed_seconds == pytest.approx(sum(latencies) + update)
-    assert unequal.memory is not None
+    held = [tables.stage_bytes(*ends) for ends in tables.ranges([10, 20])]
     weights = costs.parameters.sum() * (2 * problem.element_bytes + problem.optimizer_bytes)
-    assert sum(unequal.memory.state_bytes) == pytest.approx(weights)
-    assert sum(unequal.memory.activation_bytes) == pytest.approx(costs.stashed_bytes.sum())
+    assert sum(one.always for one in held) == pytest.approx(weights)
+    assert sum(one.stash for one in held) == pytest.approx(costs.stashed_bytes.sum())
     assert (unequal.recomputation, unequal.forward[:, 0].tolist()) == ("always", [0.0] * 3)
 
 
@@ -216,16 +218,35 @@ def test_options_that_do_not_apply_are_refused(vgg: dict[bool, Problem]) -> None
         Request(stages=0)
 
 
-def test_memory_of_the_model_is_that_of_the_replay(vgg: dict[bool, Problem]) -> None:
-    """State and stash of a plan are the same bytes in the model and in the replay, which adds boundary tensors on their way."""
-    problem = vgg[True]
-    planned = make_plan("exact-unequal", problem, Request(stages=4))
-    cuts = [stage.layers[0] for stage in planned.plan.stages[1:]]
-    unequal = unequal_problem(tables_of(problem, (0, 1, 2, 3)), cuts, (1, 32))
-    use = memory_use(unequal, planned.details["stage_forward_samples"], planned.details["stage_backward_samples"])  # type: ignore[arg-type]
-    for stage, memory in enumerate(planned.outcome.memory):
-        parts = memory.bytes.sum(axis=1) - memory.bytes[:, -1]  # without boundary tensors
-        assert float(parts.max()) == pytest.approx(use.static_bytes[stage], rel=1e-6)
+@pytest.mark.parametrize("again", [False, True])
+def test_memory_of_a_stage_is_that_of_the_replay(vgg: dict[bool, Problem], again: bool) -> None:
+    """State, stash and what a block makes again are the bytes of the replay, which adds boundary tensors on their way."""
+    tables, cuts = tables_of(vgg[again], (0, 1, 2, 3)), (10, 20, 31)
+    sizes = (4, 16, 8, 1), (2, 16, 32, 8)
+    outcome = simulate(vgg[again], unequal_plan("test", tables, cuts, *sizes))
+    for ends, forward, backward, memory in zip(tables.ranges(cuts), *sizes, outcome.memory, strict=True):
+        held = tables.stage_bytes(*ends)
+        expected = held.recomputed(32, backward) if again or forward != backward else held.stored(32)
+        assert (memory.bytes.sum(axis=1) - memory.bytes[:, -1]).max() == expected
+
+
+def test_a_memory_limit_becomes_caps(vgg: dict[bool, Problem]) -> None:
+    """The largest backward size that fits; where no forward pass is run again by default the whole batch's stash must."""
+    candidates, cuts = (1, 2, 4, 8, 16, 32), (10, 20, 31)
+    for again, problem in vgg.items():
+        tables = tables_of(problem, (0, 1, 2, 3))
+        held = [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
+        whole = [max(one.stored(32), one.recomputed(32, 32)) for one in held]
+        assert limited_problem(tables, cuts, candidates, whole).backward_caps == (32,) * 4
+        tight = [held[0].recomputed(32, 8), *whole[1:]]
+        if again:
+            assert limited_problem(tables, cuts, candidates, tight).backward_caps == (8, 32, 32, 32)
+            tight[0] -= 1.0
+            assert limited_problem(tables, cuts, candidates, tight).backward_caps == (4, 32, 32, 32)
+        least = held[0].recomputed(32, 1) if again else held[0].stored(32)
+        limited_problem(tables, cuts, candidates, [least, *whole[1:]])
+        with pytest.raises(InfeasibleSizes, match="stage 0 does not fit into"):
+            limited_problem(tables, cuts, candidates, [least - 1.0, *whole[1:]])
 
 
 @pytest.mark.parametrize("name", ["exact-unequal", "greedy-dp"])

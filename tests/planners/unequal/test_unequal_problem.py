@@ -1,4 +1,4 @@
-"""The unequal problem: what it refuses, its grid of durations, and its memory."""
+"""The unequal problem: what it refuses, and its grid of durations."""
 
 from __future__ import annotations
 
@@ -12,26 +12,16 @@ import pytest
 from planners.unequal import (
     FAMILIES,
     InfeasibleSizes,
-    MemoryModel,
     UnequalProblem,
-    memory_use,
     powers_of_two,
     problem_from_callables,
     random_problem,
 )
 
-MEMORY = MemoryModel(
-    state_bytes=(1000.0, 2000.0),
-    input_bytes=(10.0, 20.0),
-    activation_bytes=(50.0, 60.0),
-    forward_workspace_bytes=(1.0, 2.0),
-    backward_workspace_bytes=(3.0, 4.0),
-)
-
 
 def two_stages(**options: Any) -> UnequalProblem:
     """Two stages, 8 samples, a second a sample forward and two backward."""
-    return problem_from_callables(8, [float, float], [lambda b: 2.0 * b] * 2, memory=MEMORY, **options)
+    return problem_from_callables(8, [float, float], [lambda b: 2.0 * b] * 2, **options)
 
 
 @pytest.mark.parametrize(
@@ -118,55 +108,6 @@ def test_families_are_reproducible(family: str) -> None:
 def test_powers_of_two_include_the_mini_batch() -> None:
     """1, 2, 4, ... and B."""
     assert powers_of_two(12) == (1, 2, 4, 8, 12)
-
-
-def test_static_memory_with_recomputation() -> None:
-    """State + B inputs + max(f workspace, g (activations + workspace)): stage 0 is 1000 + 80 + max(2, 4 x 53)."""
-    use = memory_use(two_stages(recomputation="always"), (2, 2), (4, 1))
-    assert use.static_bytes.tolist() == [1000 + 80 + 4 * 53, 2000 + 160 + 64]
-
-
-def test_static_memory_without_recomputation() -> None:
-    """State + B activations + max(f workspace, g workspace): stage 0 is 1000 + 400 + max(2, 12)."""
-    use = memory_use(two_stages(), (2, 8), (4, 1))
-    assert use.static_bytes.tolist() == [1000 + 400 + 12, 2000 + 480 + 16]
-
-
-def test_receive_queues_follow_from_the_profile() -> None:
-    """Stage 1 takes 8 s a sample, stage 0 one: when stage 1 ends sample 1 at 9, the other 7 wait, 20 bytes each.
-
-    In the backward pass stage 1 is the slow one and sends; nothing waits at stage 0.
-    """
-    slow = problem_from_callables(8, [float, lambda b: 8.0 * b], [float, lambda b: 8.0 * b], memory=MEMORY)
-    use = memory_use(slow, (1, 1), (1, 1))
-    assert use.queue_bytes.tolist() == [0.0, 7 * 20.0]
-    assert (use.peak_bytes >= use.static_bytes).all()
-
-
-def test_receive_queues_of_either_pass_are_those_of_the_stage_that_waits() -> None:
-    """Three stages, 8 samples one at a time, a second each but for stage 2 forward and stage 0 backward: 8 s a sample.
-
-    These receive sample s at s + 1 and end their first at 2 + 8, when all the others have come: 7 inputs of 30 bytes wait at
-    stage 2, 7 gradients of 20 at stage 0.
-    """
-    memory = MemoryModel((0.0,) * 3, (10.0, 20.0, 30.0), (50.0,) * 3, (0.0,) * 3, (0.0,) * 3)
-    slow = [lambda size: 8.0 * size]
-    problem = problem_from_callables(8, [float, float, *slow], [*slow, float, float], memory=memory)
-    use = memory_use(problem, (1, 1, 1), (1, 1, 1))
-    assert use.queue_bytes.tolist() == [7 * 20.0, 0.0, 7 * 30.0]
-    whole = memory_use(problem, (2, 8, 1), (1, 8, 2))  # stage 1 delivers all at once
-    assert whole.queue_bytes.tolist() == [7 * 20.0, 0.0, 7 * 30.0]
-
-
-def test_a_memory_limit_becomes_caps() -> None:
-    """Stage 0 with recomputation: 1080 + g 53 <= 1300 allows g = 4 (1292), not 8 (1504)."""
-    limited = two_stages(recomputation="always", candidates=(1, 2, 4, 8)).with_memory_limit((1300, 10_000))
-    assert limited.backward_caps == (4, 8)
-    assert limited.forward_caps == (8, 8)
-    with pytest.raises(InfeasibleSizes, match="stage 1"):
-        two_stages().with_memory_limit((10_000, 2000))
-    with pytest.raises(ValueError, match="memory limits need"):
-        two_stages(recomputation="where-differs").with_memory_limit(1e9)
 
 
 def test_a_stage_recomputes_where_its_sizes_differ() -> None:
