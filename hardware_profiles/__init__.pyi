@@ -5,7 +5,9 @@ from .accelerator import (
     Accelerator as Accelerator,
     Phase as Phase,
     Precision as Precision,
+    StreamingAccelerator as StreamingAccelerator,
     Work as Work,
+    streaming as streaming,
 )
 from .cluster import (
     Channel as Channel,

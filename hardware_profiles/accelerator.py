@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
 
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """`backward` is the full backward pass: input gradient plus weight gradient."""
@@ -46,8 +46,31 @@ class Accelerator(Protocol):
     def memory_bytes(self) -> float:
         """Device memory in bytes."""
 
+    @property
+    def streams(self) -> bool:
+        """Whether the layers of a stage work at the same time, and send while they compute: a `StreamingAccelerator`."""
+
+    @property
+    def sublinear(self) -> bool:
+        """Whether seconds never fall as samples rise, and seconds a sample never rise."""
+
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples."""
+
+
+class StreamingAccelerator(Accelerator, Protocol):
+    """One whose layers work at the same time, so that a stage is no sum of its layers."""
+
+    def stage_seconds(self, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
+        """Seconds of one pass of a stage of layers over `samples` samples."""
+
+    def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
+        """Seconds of one layer's multiply-adds for a sample on the whole device: what no division of it undercuts."""
+
+
+def streaming(accelerator: Accelerator) -> TypeGuard[StreamingAccelerator]:
+    """Whether an accelerator streams, for code that asks it what only those answer."""
+    return accelerator.streams
 
 
 PHASES: tuple[str, ...] = get_args(Phase)

@@ -48,6 +48,16 @@ class FieldProgrammableGateArray:
     transceiver_bandwidth: float
     share: float = 1.0
 
+    @property
+    def streams(self) -> bool:
+        """Every layer of a stage has DSPs of its own."""
+        return True
+
+    @property
+    def sublinear(self) -> bool:
+        """Weights move once a call, the rest once a sample."""
+        return True
+
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {self.dsps} DSPs at {self.clock / 1e6:.4g} MHz, share {self.share:.4g}")
 
@@ -101,6 +111,12 @@ class FieldProgrammableGateArray:
         for work in works:
             check_request(self.name, work, samples, phase, precision, FPGA_KINDS, self.macs_per_cycle)
         return stage_seconds(self, works, samples, phase, precision)
+
+    def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
+        """Seconds of one layer's multiply-adds for a sample on all DSPs of this share."""
+        parts: tuple[Phase, ...] = ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
+        rate, width = self.flop_rate(precision), PRECISION_BYTES[precision]
+        return sum(demand(work, 1, part, width).flop / rate for part in parts)
 
     def ddr_traffic(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Bytes that one pass moves over DDR: weights that do not fit on the chip, features that do not fit

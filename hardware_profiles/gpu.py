@@ -186,6 +186,16 @@ class GraphicsProcessor:
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
     reserve_bytes: float = 0.0
 
+    @property
+    def streams(self) -> bool:
+        """Layers run one after the other."""
+        return False
+
+    @property
+    def sublinear(self) -> bool:
+        """A call is a line in its samples, above its overhead."""
+        return True
+
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {self.memory_bytes / 2**30:.4g} GiB")
 

@@ -178,7 +178,10 @@ def _offered(value: object) -> Accelerator | Cluster | Traversable:
         raise ValueError(f"there is no file or folder {value}")
     if isinstance(value, (Accelerator, Cluster, Path, Traversable)):
         return value
-    raise TypeError(f"must be an accelerator, a cluster, a folder, a package or a path, not {type(value).__name__}")
+    raise TypeError(
+        f"must be an accelerator, a cluster, a folder, a package or a path, not {type(value).__name__}; "
+        "an accelerator has name, memory_bytes, streams, sublinear and seconds"
+    )
 
 
 def _plugins(kind: FileKind) -> dict[str, Accelerator | Cluster | Traversable]:

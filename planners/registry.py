@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from simulator import InfeasiblePlanError, Problem, schedule_families, simulate
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
 
-OPTIONS = {"stages": "a number of stages", "chunks": "stages a device", "candidates": "sizes of unequal micro-batches"}
+SHAPES = {"stages": "a number of stages", "chunks": "stages a device"}
 """Fields of a request that only some planners take, and how a message calls them."""
 
 
@@ -47,21 +47,24 @@ class PlannerEntry:
     build: Request -> planner
     summary: one line for `pipeplan list`
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
-    unequal: it chooses micro-batch sizes for every stage, and is compared with others only where it is named
-    takes: which of OPTIONS it takes
+    takes: which of SHAPES it takes
+    options: its own options by name, with what each says
+    by_default: it is compared with others where no planners are named
     """
 
     build: Callable[[Request], Planner]
     summary: str
     applicable: Callable[[Problem, Request], str | None]
-    unequal: bool = False
     takes: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    by_default: bool = True
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan that: an option that it does not take, or what `applicable` says."""
-        for option in OPTIONS:
-            if getattr(request, option) is not None and option not in self.takes:
-                return f"{OPTIONS[option]} cannot be requested of this planner"
+        refused = [SHAPES[name] for name in SHAPES if getattr(request, name) is not None and name not in self.takes]
+        refused += [f"option {name!r}" for name in request.options if name not in self.options]
+        if refused:
+            return f"{refused[0]} cannot be requested of this planner"
         return self.applicable(problem, request)
 
 
@@ -106,6 +109,8 @@ def _for_brute_force(problem: Problem, request: Request) -> str | None:
     return _for_straight(problem, request) or BruteForce(request).inapplicable(problem)
 
 
+UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
+
 _UNEQUAL = {
     "exact-unequal": "UMPIPE's unequal micro-batch sizes: a proven optimum for the balanced partition",
     "tidgap": "unequal sizes by UMPIPE's TiDGAP: genetic, on the matrix form, seeded with greedy-dp",
@@ -120,7 +125,7 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
     def build(request: Request) -> Planner:
         return UnequalSizes(request, name, SEARCHES[name])
 
-    return PlannerEntry(build, summary, not_for_unequal, unequal=True, takes=("stages", "candidates"))
+    return PlannerEntry(build, summary, not_for_unequal, ("stages",), UNEQUAL_OPTIONS, by_default=False)
 
 
 PLANNERS: dict[str, PlannerEntry] = {
@@ -165,8 +170,9 @@ PLANNERS: dict[str, PlannerEntry] = {
         UnequalNested,
         "partition and unequal micro-batch sizes searched together",
         not_for_unequal,
-        unequal=True,
-        takes=("stages", "candidates"),
+        ("stages",),
+        UNEQUAL_OPTIONS,
+        by_default=False,
     ),
 }
 

@@ -251,7 +251,7 @@ def compare_planners(
     for name in names:
         planners.planner_entry(name)
     asked = list(dict.fromkeys(names)) or [
-        name for name, entry in planners.planner_entries().items() if not entry.unequal
+        name for name, entry in planners.planner_entries().items() if entry.by_default
     ]
     for name in asked:
         if name in (plans or {}):

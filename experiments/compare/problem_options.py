@@ -160,7 +160,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         microbatches=arguments.microbatches,
         stages=arguments.stages,
         chunks=arguments.chunks,
-        candidates=arguments.candidates,
+        options={} if arguments.candidates is None else {"candidates": arguments.candidates},
     )
 
 

@@ -256,7 +256,7 @@ def nested_search(stages: int) -> dict[str, Any]:
     problem = Problem(load_workload("vgg16"), load_cluster("dgx-a100"), 64, recompute=True)
     found = {}
     for name in ("best-equal", "exact-unequal", "unequal-nested"):
-        planned = make_plan(name, problem, Request(stages=stages, candidates="powers-of-two"))
+        planned = make_plan(name, problem, Request(stages=stages, options={"candidates": "powers-of-two"}))
         if planned.interrupted:
             raise KeyboardInterrupt
         found[name] = {

@@ -24,7 +24,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import FieldProgrammableGateArray
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.partition_costs import straight_costs
@@ -127,7 +126,7 @@ class BaPipe:
 
 def streams(problem: Problem) -> bool:
     """Whether every device streams results while it computes (an asynchronous accelerator in BaPipe's words)."""
-    return all(isinstance(device, FieldProgrammableGateArray) for device in problem.cluster.devices)
+    return all(device.streams for device in problem.cluster.devices)
 
 
 def schedules(problem: Problem, request: Request) -> tuple[str, ...]:

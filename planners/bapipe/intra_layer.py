@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from hardware_profiles import FieldProgrammableGateArray, Work
+from hardware_profiles import StreamingAccelerator, Work, streaming
 from planners.partitioning.minimax_cuts import filled_cuts
 from simulator import Layer, LayerCosts, Problem, Workload
 
@@ -99,10 +99,10 @@ def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -
     devices: of each stage; samples: of a micro-batch. Raises ValueError unless every device streams the problem's layers.
     """
     costs = LayerCosts(problem)
-    boards: list[FieldProgrammableGateArray] = []
+    boards: list[StreamingAccelerator] = []
     for device in devices:
         board = problem.cluster.devices[device]
-        if not (isinstance(board, FieldProgrammableGateArray) and costs.streams(device)):
+        if not (streaming(board) and costs.streams(device)):
             raise ValueError(
                 f"device {device} ({board.name}) does not stream layers; fractions are for FPGAs and analytic layers"
             )

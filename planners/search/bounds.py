@@ -25,20 +25,16 @@ SLACK of itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Accelerator, FieldProgrammableGateArray, GraphicsProcessor, Phase
+from hardware_profiles import Phase, streaming
 from simulator import Layer, LayerCosts, Problem
 
 SLACK = 1e-12
 """Relative; more than sums of thousands of rounded seconds can differ by."""
-
-UNBOUNDED = 1e300
-"""Bytes, or bytes a second, of memory that never binds."""
 
 WEIGHT_SWEEPS = 20
 """Sweeps over the pairs of kinds of accelerators when their weights are chosen; any weights give a valid bound."""
@@ -104,11 +100,13 @@ class _Rates:
         """Least seconds of one pass of each layer over 1 to `batch` samples, or of a sample of it, float64 [layers]."""
         batch, layers = self.problem.batch, self.problem.workload.layers
         accelerator = self.problem.cluster.devices[device]
-        if isinstance(accelerator, FieldProgrammableGateArray) and self.costs.streams(device):
-            return self._multiplied(accelerator, phase)
+        if streaming(accelerator) and self.costs.streams(device):
+            # The layers of a stage stream at the same time and share DDR, which binds none of them alone; their DSPs do.
+            works, precision = self.costs.works, self.problem.precision
+            return np.array([accelerator.multiply_seconds(work, phase, precision) for work in works])
         analytic = [number for number, layer in enumerate(layers) if not layer.measured]
         sizes = {batch} if per_sample else {1}
-        if analytic and not _is_convex(self.problem.cluster.devices[device]):
+        if analytic and not accelerator.sublinear:
             sizes = set(range(1, batch + 1))
         divisors = {size: size if per_sample else 1 for size in sizes}
         least = np.min([self.costs.seconds(device, size, phase) / divisors[size] for size in sorted(sizes)], axis=0)
@@ -120,28 +118,17 @@ class _Rates:
                 )
         return np.asarray(least, dtype=np.float64)
 
-    def _multiplied(self, board: FieldProgrammableGateArray, phase: Phase) -> NDArray[np.float64]:
-        """Seconds of each layer's multiply-adds a sample on a whole board, float64 [layers].
-
-        The layers of a stage stream at the same time and share DDR, which binds none of them alone; their DSPs do.
-        """
-        alone = replace(board, on_chip_bytes=UNBOUNDED, ddr_bandwidth=UNBOUNDED)
-        return np.array([alone.seconds(work, 1, phase, self.problem.precision) for work in self.costs.works])
-
     def _updates(self, device: int) -> NDArray[np.float64]:
         """Least seconds of a layer's part of an update, float64 [layers]; 0 where a small stage may update for nothing.
 
-        On a GPU an update is a line a + b n in the parameters, so that a parameter costs least in the largest stage.
+        Elsewhere a parameter costs least in the largest stage, as an element does in the largest call.
         """
         parameters = self.costs.parameters
         total = float(parameters.sum())
-        if total == 0.0 or not isinstance(self.problem.cluster.devices[device], GraphicsProcessor):
+        accelerator = self.problem.cluster.devices[device]
+        if total == 0.0 or accelerator.streams or not accelerator.sublinear:
             return np.zeros(len(parameters))
         return parameters * (self.costs.update_seconds(device, total) / total)
-
-
-def _is_convex(accelerator: Accelerator) -> bool:
-    return isinstance(accelerator, GraphicsProcessor | FieldProgrammableGateArray)
 
 
 def _ends(layer: Layer, batch: int) -> Iterable[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +30,7 @@ class Request:
     microbatches: number of micro-batches of one iteration
     engine: what scores the plans of the search; `compiled` gives what the reference gives, `recurrence` knows no contention
     stages: number of stages; chunks: stages a device
-    candidates: sizes that unequal micro-batches may have, `all` or `powers-of-two`
+    options: those of one planner, by name, as its entry of the registry lists them
     Raises ValueError for unknown names and counts below 1.
     """
 
@@ -38,8 +38,8 @@ class Request:
     microbatches: int | None = None
     engine: Engine = "compiled"
     stages: int | None = None
-    candidates: str | None = None
     chunks: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.schedule is not None and self.schedule not in (families := schedule_families()):

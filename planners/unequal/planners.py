@@ -192,7 +192,7 @@ class UnequalSizes:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The plan that the search finds within the memory of the devices; InfeasiblePlanError if none fits."""
         tables = _tables(problem, self.request, evaluate)
-        sizes = candidate_sizes(problem.batch, self.request.candidates)
+        sizes = candidate_sizes(problem.batch, self.request.options.get("candidates"))
         meter = _Meter(evaluate)
 
         def solve(limits: list[float]) -> Sized:
@@ -228,8 +228,8 @@ class UnequalNested:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan found within the memory of the devices; InfeasiblePlanError if none fits."""
         tables = _tables(problem, self.request, evaluate)
-        sizes = candidate_sizes(problem.batch, self.request.candidates or "powers-of-two")
-        every = candidate_sizes(problem.batch, self.request.candidates)
+        sizes = candidate_sizes(problem.batch, self.request.options.get("candidates") or "powers-of-two")
+        every = candidate_sizes(problem.batch, self.request.options.get("candidates"))
         meter = _Meter(evaluate)
 
         def solve(limits: list[float]) -> Sized:

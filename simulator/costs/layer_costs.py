@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import PRECISION_BYTES, Accelerator, FieldProgrammableGateArray, Phase, Work
+from hardware_profiles import PRECISION_BYTES, Accelerator, Phase, Work, streaming
 from simulator.plans.plan import OPTIMIZER_STATES, Problem
 from simulator.workloads.layers import Layer, TiedWeight
 
@@ -18,7 +18,7 @@ class LayerCosts:
     """Tables of one problem, filled as they are asked for.
 
     A measured layer takes its profiled seconds, whatever the accelerator: see `measured_layer_seconds`. Every other layer takes
-    what the accelerator's model says; a stage of them is their sum, but on an FPGA, whose layers stream (see `stage_seconds`).
+    what the accelerator's model says; a stage of them is their sum, but where layers stream, as on an FPGA (see `stage_seconds`).
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -81,14 +81,13 @@ class LayerCosts:
 
     def streams(self, device: int) -> bool:
         """Whether the layers of a stage work at the same time on this device, so that a stage is no sum of its layers."""
-        accelerator = self._accelerators[self._kind_of_device[device]]
-        return isinstance(accelerator, FieldProgrammableGateArray) and not self._measured
+        return self._accelerators[self._kind_of_device[device]].streams and not self._measured
 
     def stage_seconds(self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase) -> float:
         """Seconds of one pass of some layers as one stage: their sum, or the board's own rule where they stream."""
         kind = self._kind_of_device[device]
         accelerator = self._accelerators[kind]
-        if not (isinstance(accelerator, FieldProgrammableGateArray) and self.streams(device)):
+        if self._measured or not streaming(accelerator):
             return float(self.seconds(device, samples, phase)[layers].sum())
         key = (kind, layers.tobytes(), samples, phase)
         if key not in self._streamed:

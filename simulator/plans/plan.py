@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hardware_profiles import PRECISION_BYTES, Cluster, FieldProgrammableGateArray, Precision, brief
+from hardware_profiles import PRECISION_BYTES, Cluster, Precision, brief
 from simulator.schedules.asynchronous import REPLICA_UPDATES
 from simulator.schedules.communications import COMMUNICATIONS, Communication
 from simulator.workloads.layers import Workload
@@ -84,7 +84,7 @@ class Problem:
     @property
     def device_word(self) -> str:
         """What the figures call a device."""
-        boards = {isinstance(device, FieldProgrammableGateArray) for device in self.cluster.devices}
+        boards = {device.streams for device in self.cluster.devices}
         return "device" if len(boards) > 1 else "FPGA" if boards.pop() else "GPU"
 
     @property

@@ -14,16 +14,12 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
 from simulator.plans.plan import Plan, Problem
 from simulator.results.versions import COPY_RULES, version_table
+from simulator.schedules import schedule_families
 from simulator.schedules.ops import OpKind
-from simulator.schedules.weight_versions import VERSION_METHODS
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
 again; buffers: boundary tensors that are being sent or wait to be used."""
-
-
-PIPEDREAM_SCHEDULES = ("pipedream", "1f1b-rr")
-"""Schedules whose weight copies `Problem.weight_versions` chooses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,14 +103,15 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
 
 
 def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[int] | None:
-    """Copies of each stage's weights by the rule of the plan's method, or None for schedules of no such method."""
-    method = "" if plan.order else plan.schedule
-    if method in PIPEDREAM_SCHEDULES and weight_versions == "vertical-sync":
-        method = weight_versions
-    elif method not in VERSION_METHODS:
+    """Copies of each stage's weights by the rule of the plan's schedule; None where replicas keep what forwards have used."""
+    family = None if plan.order else schedule_families().get(plan.schedule)
+    rule = None if family is None else family.copies
+    if rule == "problem":
+        rule = "vertical-sync" if weight_versions == "vertical-sync" else None
+    if rule is None:
         return None
-    table = version_table(timeline, 1 if method == "vertical-sync" else len(plan.microbatches))
-    copies: list[int] = COPY_RULES[method](table).tolist()
+    table = version_table(timeline, 1 if rule == "vertical-sync" else len(plan.microbatches))
+    copies: list[int] = COPY_RULES[rule](table).tolist()
     return copies
 
 

@@ -39,6 +39,8 @@ class ScheduleFamily:
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
     lanes: several lanes a device: the recurrence cannot replay them where they share it
+    copies: the rule of weight copies, of `simulator.results.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
+        none for as many as forwards in flight have used
     """
 
     build: Callable[..., Schedule]
@@ -47,6 +49,7 @@ class ScheduleFamily:
     flush: bool = True
     communications: tuple[Communication, ...] = ()
     lanes: bool = False
+    copies: str | None = None
 
     def communication(self, wanted: Communication) -> Communication:
         """The mode of a plan of this family on a problem whose mode is `wanted`."""
@@ -67,12 +70,15 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "looped-bfs": ScheduleFamily(
         looped_breadth_first, "several stages a device, breadth first (looped BFS)", ("chunks",)
     ),
-    "pipedream": ScheduleFamily(pipedream, "1F1B without flush, an update after every backward", (), flush=False),
+    "pipedream": ScheduleFamily(
+        pipedream, "1F1B without flush, an update after every backward", flush=False, copies="problem"
+    ),
     "1f1b-rr": ScheduleFamily(
         one_forward_one_backward_round_robin,
         "PipeDream with replicated stages: mini-batches go round robin over the replicas",
         ("replicas", "replica_updates"),
         flush=False,
+        copies="problem",
     ),
     "1f1b-as": ScheduleFamily(
         streamed_one_forward_one_backward,
@@ -97,7 +103,7 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         communications=("overlapped",),
     ),
     **{
-        name: ScheduleFamily(BUILDERS[name], method.summary, ("microbatches_per_minibatch",), flush=False)
+        name: ScheduleFamily(BUILDERS[name], method.summary, ("microbatches_per_minibatch",), flush=False, copies=name)
         for name, method in VERSION_METHODS.items()
     },
 }

@@ -176,7 +176,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
     def make_plan(name: str, problem: Problem, request: Request) -> SimpleNamespace:
         machine = [problem.workload.name, problem.cluster.name, problem.batch, problem.recompute]
-        asked.append(["partition", name, *machine, request.stages, request.candidates])
+        asked.append(["partition", name, *machine, request.stages, request.options["candidates"]])
         plan = SimpleNamespace(stages=())
         return SimpleNamespace(interrupted=False, seconds=0.0, plan=plan, details=dict.fromkeys(unsaid))
 

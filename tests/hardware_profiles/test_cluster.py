@@ -21,6 +21,8 @@ class Stub:
 
     name: str = "stub"
     memory_bytes: float = 1e9
+    streams: bool = False
+    sublinear: bool = True
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Nothing takes time."""

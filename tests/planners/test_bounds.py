@@ -146,6 +146,8 @@ class _Odd:
     quick: int = 3
     name: str = "odd"
     memory_bytes: float = 2.0**36
+    streams: bool = False
+    sublinear: bool = False
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """A second a sample, and another one unless there are `quick`."""

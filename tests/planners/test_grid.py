@@ -56,7 +56,7 @@ def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
     for name, request, said in (
         ("data-parallel", Request(stages=2), "a number of stages cannot be requested"),
         ("pipedream", Request(chunks=2), "stages a device cannot be requested"),
-        ("uniform", Request(candidates="all"), "sizes of unequal micro-batches cannot"),
+        ("uniform", Request(options={"candidates": "all"}), "option 'candidates' cannot"),
         ("uniform", Request(stages=9), "9 stages are more than the 8 layers"),
         ("uniform", Request(stages=5), "5 stages, 1 a device, are more than 4 devices hold"),
         ("greedy", Request(stages=5, chunks=2), "5 stages cannot be 2 a device"),

@@ -58,7 +58,7 @@ def test_a_small_problem_is_for_every_planner(problem: Problem) -> None:
             {"uniform", "greedy", "pipeline-data", "bapipe", "brute-force", *UNEQUAL},
         ),
         ({"chunks": 1}, "stages a device", {"uniform", "greedy", "pipeline-data", "brute-force"}),
-        ({"candidates": "all"}, "sizes of unequal micro-batches", UNEQUAL),
+        ({"options": {"candidates": "all"}}, "option 'candidates'", UNEQUAL),
     ],
 )
 def test_options_are_refused_by_who_does_not_take_them(

@@ -164,7 +164,7 @@ def test_partition_and_sizes_together_are_never_worse() -> None:
     """The nested search starts from the balanced partitions, so it ends no later than the exact sizes on one of them."""
     problem = Problem(uniform_chain(7), load_cluster("pipedream-a").take(3), 8, recompute=True)
     for candidates in (None, "powers-of-two"):
-        request = Request(candidates=candidates)
+        request = Request(options={} if candidates is None else {"candidates": candidates})
         nested, balanced = (make_plan(name, problem, request) for name in ("unequal-nested", "exact-unequal"))
         assert float(nested.details["makespan_seconds"]) <= float(balanced.details["makespan_seconds"])  # type: ignore[arg-type]
     assert nested.details["proven_optimal"]  # among powers of two all 15 partitions were seen
@@ -210,7 +210,7 @@ def test_a_genetic_search_repeats_under_its_seed_and_reports(vgg: dict[bool, Pro
 def test_options_that_do_not_apply_are_refused(vgg: dict[bool, Problem]) -> None:
     """Candidate sizes are for unequal planners; those take no schedule but gpipe, and no more stages than devices."""
     problem = vgg[False]
-    assert "unequal" in str(applicable_planners(problem, Request(candidates="all"))["uniform"])
+    assert "unequal" in str(applicable_planners(problem, Request(options={"candidates": "all"}))["uniform"])
     assert applicable_planners(problem, Request(schedule="gpipe"))["exact-unequal"] is None
     assert "'1f1b'" in str(applicable_planners(problem, Request(schedule="1f1b"))["exact-unequal"])
     assert "17 stages are more than" in str(applicable_planners(problem, Request(stages=17))["tidgap"])

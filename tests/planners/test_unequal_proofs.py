@@ -120,7 +120,7 @@ def test_the_words_of_the_proof() -> None:
         "to 4 samples (the last micro-batch takes what is left), replayed with contention"
     )
     again = replace(problem, recompute=True)
-    nested = make_plan("unequal-nested", again, Request(candidates="powers-of-two"))
+    nested = make_plan("unequal-nested", again, Request(options={"candidates": "powers-of-two"}))
     assert "sizes of all partitions into 2 stages on these devices" in nested.proof.space
     assert "out of 1, 2, 4 samples" in nested.proof.space
 
@@ -189,7 +189,7 @@ def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) ->
     peaks = {one.peak_bytes for one in make_plan("best-equal", free, Request(stages=2)).outcome.memory}
     devices = tuple(replace(one, memory_bytes=max(peaks)) for one in free.cluster.devices)  # type: ignore[type-var]
     problem = replace(free, cluster=replace(free.cluster, devices=devices))
-    found = make_plan(name, problem, Request(stages=2, candidates="all"))
+    found = make_plan(name, problem, Request(stages=2, options={"candidates": "all"}))
     best = min(every_plan(problem, found.plan))
     assert float(found.details["sizes_lower_bound_seconds"]) * CLOSE <= best  # type: ignore[arg-type]
     assert "all partitions" not in found.proof.space

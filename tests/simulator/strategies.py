@@ -106,6 +106,8 @@ class UnitDevice:
     memory_bytes: float = 1e12
     rate: float = 1.0
     name: str = "unit"
+    streams: bool = False
+    sublinear: bool = True
 
     def seconds(self, work: Any, samples: float, phase: str, precision: str) -> float:
         return float(work.flop * samples * (2.0 if phase == "backward" else 1.0) / self.rate)

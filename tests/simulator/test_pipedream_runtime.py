@@ -38,6 +38,8 @@ class Box:
 
     name: str = "box"
     memory_bytes: float = 1e12
+    streams: bool = False
+    sublinear: bool = True
 
     def seconds(self, work: Work, samples: int, phase: Phase, precision: Precision = "fp32") -> float:
         """Nothing takes time."""
