@@ -133,7 +133,7 @@ def test_what_may_be_a_planner(problem: Problem) -> None:
         assert "9 micro-batches are more" in str(one.reason(problem, request))
         assert one.reason(problem, Request(microbatches=8)) is None
         assert "a number of stages" in str(one.reason(problem, Request(stages=2)))
-        assert (one.unequal, one.takes) == (False, ())
+        assert (one.by_default, one.takes, one.options) == (True, (), {})
     with pytest.raises(TypeError, match="not int"):
         as_entry(3)
 

@@ -210,7 +210,7 @@ def test_a_genetic_search_repeats_under_its_seed_and_reports(vgg: dict[bool, Pro
 def test_options_that_do_not_apply_are_refused(vgg: dict[bool, Problem]) -> None:
     """Candidate sizes are for unequal planners; those take no schedule but gpipe, and no more stages than devices."""
     problem = vgg[False]
-    assert "unequal" in str(applicable_planners(problem, Request(options={"candidates": "all"}))["uniform"])
+    assert "candidates" in str(applicable_planners(problem, Request(options={"candidates": "all"}))["uniform"])
     assert applicable_planners(problem, Request(schedule="gpipe"))["exact-unequal"] is None
     assert "'1f1b'" in str(applicable_planners(problem, Request(schedule="1f1b"))["exact-unequal"])
     assert "17 stages are more than" in str(applicable_planners(problem, Request(stages=17))["tidgap"])
