@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
+from math import comb
 
 import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, uniform_cuts
+from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
-from planners.straight.baselines import GreedyBalance
-from simulator import InfeasiblePlanError, Problem, load_workload, simulate
-from tests.chains import chain
+from planners.search.evaluator import Score
+from planners.straight.baselines import DataParallel, GreedyBalance, _device_lists, boundary_moves, promising_cuts
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, load_workload, simulate
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain, random_chain
 from tests.planners.conftest import line
 
 
@@ -191,3 +195,98 @@ def test_greedy_weighs_schedules_by_seconds() -> None:
     cluster = load_cluster("dapple-c").take(4)
     chosen = {make_plan("greedy", Problem(load_workload("vgg16"), cluster, batch)).plan.schedule for batch in (16, 128)}
     assert chosen == {"gpipe", "1f1b"}
+
+
+@pytest.mark.parametrize("layers", [2, 5])
+def test_a_stage_hands_over_its_ends(layers: int) -> None:
+    """Of every partition and stage: all that it can give, first to the stage before, then to the one behind, and keep a layer."""
+    for stages in range(1, layers + 1):
+        for cuts in combinations(range(1, layers), stages - 1):
+            ranges = [list(range(*ends)) for ends in pairwise((0, *cuts, layers))]
+            for stage, own in enumerate(ranges):
+                expected = []
+                for given in range(1, len(own)):
+                    for side, kept, gone in ((-1, own[given:], own[:given]), (1, own[:-given], own[-given:])):
+                        if 0 <= stage + side < stages:
+                            moved = [*ranges]
+                            moved[stage], moved[stage + side] = kept, sorted([*ranges[stage + side], *gone])
+                            expected.append([one[0] for one in moved[1:]])
+                assert boundary_moves(cuts, layers, stage) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "counts"), [(2, [1]), (3, [1]), (13, [1, 2, 4]), (20, [1, 2, 4, 6]), (24, [1, 2, 4, 8])]
+)
+def test_data_parallel_accumulates_up_to_a_sample_a_device(
+    batch: int, counts: list[int], small_problems: dict[str, Problem]
+) -> None:
+    """On three devices of which none ever fits: powers of two, and the most micro-batches of a sample each."""
+    problem, asked = replace(small_problems["two-devices"], batch=batch), list[int]()
+
+    class Full(Evaluator):
+        def __call__(self, plan: Plan) -> Score:
+            asked.append(len(plan.microbatches))
+            return Score(1.0, 2.0, 1.0, 0)
+
+    last = DataParallel()._first_that_fits(problem, Full(problem), (0, 1, 2))
+    assert asked == counts
+    assert len(last.microbatches) == counts[-1]
+    assert last.schedule == ("gpipe" if counts == [1] else "1f1b")
+
+
+@pytest.mark.parametrize("devices", [(0, 1, 2), (0, 1, 0, 1)])
+def test_few_partitions_are_all_promising_and_of_many_two(devices: tuple[int, ...]) -> None:
+    """With as many partitions as are few all are replayed; of more the even one and the one with the least closed form.
+
+    A device with two stages is busy with both in every round.
+    """
+    for layers in (5, 10, 11):
+        network = random_chain(layers, np.random.default_rng(layers), flop=2e9)
+        costs = LayerCosts(Problem(network, line(speeds=(1.0, 0.5, 2.0)), 8))
+        every = list(combinations(range(1, layers), len(devices) - 1))
+        found = promising_cuts(costs, devices, 4)
+        if len(every) <= 36:
+            assert found == every
+        else:
+            tables, rounds = straight_costs(costs, devices, 2, alternating=True), 4 * len(devices) // len(set(devices))
+            best = min(every, key=lambda cuts: tables.seconds(cuts, rounds))
+            assert found == [tuple(uniform_cuts(layers, len(devices))), best]
+    assert any(comb(layers - 1, 2) == 36 for layers in (5, 10, 11))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "expected"),
+    [
+        ("gpipe", None, {(0, 1, 2, 3), (1, 3), (1, 2, 3), (2,), (0,)}),
+        ("gpipe", 3, {(0, 1, 2), (1, 2, 3)}),
+        ("gpipe", 1, {(0,), (1,), (2,)}),
+        ("looped-bfs", 4, {(0, 1, 0, 1), (1, 3, 1, 3), (1, 2, 1, 2)}),
+        ("looped-bfs", 6, {(0, 1, 2, 0, 1, 2), (1, 2, 3, 1, 2, 3)}),
+    ],
+)
+def test_choices_of_devices_hold_the_stages_that_are_asked_for(
+    schedule: str, stages: int | None, expected: set[tuple[int, ...]]
+) -> None:
+    """Of four devices of three speeds, the fastest second and fourth: the first of each choice that is large enough."""
+    problem = Problem(uniform_chain(9), line(speeds=(1.0, 4.0, 2.0, 4.0)), 8)
+    found = _device_lists(problem, Request(stages=stages), schedule, Evaluator(problem))
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_greedy_turns_to_memory_where_nothing_fits(
+    small_problems: dict[str, Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Balanced plans that do not fit give way to a tight one; where there is none the closest is named."""
+    problem = small_problems["two-devices"]
+
+    class Fits(Evaluator):
+        def __call__(self, plan: Plan) -> Score:
+            return Score(1.0, 1.0 if len(plan.microbatches) == 3 else 2.0 * 2**30, 2.0**30, 0)
+
+    tight = straight_plan("test", problem, "gpipe", (3,), (0, 1), 3)
+    monkeypatch.setattr(GreedyBalance, "_tight", lambda self, problem, evaluate: tight)
+    assert GreedyBalance(Request(microbatches=4))(problem, Fits(problem), np.random.default_rng(0)) == tight
+    monkeypatch.setattr(GreedyBalance, "_tight", lambda self, problem, evaluate: None)
+    with pytest.raises(InfeasiblePlanError, match="closest needs 2 GiB on device 0, which holds 1 GiB"):
+        GreedyBalance(Request(microbatches=4))(problem, Fits(problem), np.random.default_rng(0))

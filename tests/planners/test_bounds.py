@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hardware_profiles import Cluster, GraphicsProcessor, Link, Phase, Precision, Work, load_accelerator
+from hardware_profiles import Accelerator, Cluster, GraphicsProcessor, Link, Phase, Precision, Work, load_accelerator
 from planners import (
     PLANNERS,
     Request,
@@ -47,9 +47,10 @@ def test_one_device_with_the_whole_batch_attains_the_bound() -> None:
     assert iteration_lower_bound(problem) <= seconds
 
 
-def test_work_bound_by_hand() -> None:
-    """Measured layers of 3 + 6 seconds for 4 samples, no weights: 16 samples on 2 devices are 4 * 9 / 2 seconds."""
-    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(), _gpu())), 16)
+@pytest.mark.parametrize("device", [_gpu(), load_accelerator("vcu118")], ids=["gpu", "board"])
+def test_work_bound_by_hand(device: Accelerator) -> None:
+    """Measured layers of 3 + 6 seconds for 4 samples, no weights: 16 samples on 2 devices, of any kind, are 4 * 9 / 2 seconds."""
+    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((device, device)), 16)
     assert lower_bound_seconds(problem) == pytest.approx(18.0)
     assert lower_bound_seconds(replace(problem, recompute=True)) == pytest.approx(24.0)
 

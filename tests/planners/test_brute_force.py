@@ -1,6 +1,9 @@
 """Brute force: what it proves holds on the reference engine, over exactly the plans that it names."""
 
 from dataclasses import replace
+from itertools import product
+from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,3 +119,50 @@ def test_of_equally_fast_plans_the_first_is_handed_back() -> None:
     assert seconds.count(min(seconds)) > 1
     found = make_plan("brute-force", problem).plan
     assert found == list(planner.plans(problem))[seconds.index(min(seconds))]
+
+
+FLAT = ("gpipe", "1f1b", "eager-1f1b")
+LOOPED = ("interleaved-1f1b", "looped-bfs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "shapes"),
+    [
+        ({}, {*product(FLAT, (1, 2, 3), (1,)), *product(LOOPED, (1, 2), (2,))}),
+        ({"stages": 2}, {*product(FLAT, (2,), (1,)), *product(LOOPED, (1,), (2,))}),
+        ({"stages": 3}, set(product(FLAT, (3,), (1,)))),
+        ({"chunks": 1}, set(product(FLAT + LOOPED, (1, 2, 3), (1,)))),
+        ({"chunks": 2}, set(product(LOOPED, (1, 2), (2,)))),
+        ({"chunks": 4}, set(product(LOOPED, (1,), (4,)))),
+        ({"schedule": "gpipe"}, set(product(("gpipe",), (1, 2, 3), (1,)))),
+        ({"schedule": "gpipe", "chunks": 2}, set()),
+        ({"schedule": "looped-bfs"}, {("looped-bfs", *one) for one in ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2))}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_shapes_are_those_that_are_asked_for(asked: dict[str, Any], shapes: set[tuple[str, int, int]]) -> None:
+    """Schedule, devices, stages a device: of four layers on three devices no stage is without a layer."""
+    problem = Problem(uniform_chain(4), line(speeds=(1.0,) * 3), 4)
+    found = list(BruteForce(Request(**asked))._shapes(problem))
+    assert {(schedule, len(devices), held) for schedule, devices, held in found} == shapes
+    assert len(found) == len(shapes)
+    plans = list(BruteForce(Request(microbatches=1, **asked)).plans(problem))
+    assert len(plans) == sum(comb(3, devices * held - 1) for _, devices, held in shapes)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (5_000, None),
+        (5_001, "5,001 plans to replay, the limit is 5,000"),
+        (10**12 - 1, "999,999,999,999 plans to replay, the limit is 5,000"),
+        (10**12, "about 10^12 plans to replay, the limit is 5,000"),
+        (3 * 10**400, "about 10^400 plans to replay, the limit is 5,000"),
+    ],
+)
+def test_too_many_plans_are_refused_with_their_number(
+    count: int, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the limit are tried; numbers too long to read are given by their power of ten."""
+    monkeypatch.setattr(BruteForce, "configurations", lambda self, problem: count)
+    assert BruteForce(Request()).inapplicable(slow_line(0)) == said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,14 @@ from planners.search.candidates import (
     microbatch_counts,
     stage_devices,
     stages_per_device,
+    straight_plan,
     straight_shape,
 )
 from planners.search.evaluator import Score
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem
 from simulator.workloads.synthetic import uniform_chain
 from tests.planners.test_bounds import _gpu, _switched
+from tests.simulator.strategies import UnitDevice
 
 
 def _problem(layers: int = 6, speeds: tuple[float, ...] = (1.0,) * 4, batch: int = 8) -> Problem:
@@ -108,6 +111,19 @@ def test_three_rises_in_a_row_end_the_trial() -> None:
     assert _looked_at([5, 6, 7, 8, 1], [True, False, True, True, False]) == (5, 5)
 
 
+def test_of_equally_fast_plans_the_first_is_chosen() -> None:
+    """With fewer micro-batches, whether they fit or not."""
+    problem = _problem()
+    plans = [Plan("test", "gpipe", (), (1,) * count) for count in (1, 2, 3)]
+    for full in (False, True):
+
+        class Equal(Evaluator):
+            def __call__(self, plan: Plan, full: bool = full) -> Score:
+                return Score(7.0, 2.0 if full else 1.0, 1.0, 0)
+
+        assert closest_to_fit(plans, Equal(problem)) == plans[0]
+
+
 def test_numbers_of_microbatches() -> None:
     """Powers of two, and these times the devices, up to the batch; no fewer than the schedule's weight versions need."""
     problem = _problem(batch=13)
@@ -133,3 +149,27 @@ def test_plans_of_too_many_ops_are_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(candidates, "MOST_OPS", 17)
     assert microbatch_counts(problem, Request(), 3) == (1, 2)
     assert microbatch_counts(problem, Request(schedule="2bw"), 3) == (3,)
+
+
+class _Affine(UnitDevice):
+    """A device with an overhead: its first two figures are seconds of a pass, and of each sample of it."""
+
+    def seconds(self, work: Any, samples: float, phase: str, precision: str) -> float:
+        return self.memory_bytes / 1e12 - 1.0 + self.rate * samples
+
+
+@pytest.mark.parametrize(("batch", "fastest"), [(1, 1), (4, 1), (7, 1), (8, 0), (40, 0)])
+def test_the_fastest_kind_is_that_for_a_devices_share_of_the_batch(batch: int, fastest: int) -> None:
+    """On four devices: of 2 + n and 2.5 n seconds the first is less from two samples a device on, a batch of eight."""
+    slow, quick = _Affine(3e12, 1.0, "overhead"), _Affine(1e12, 2.5, "steady")
+    cluster = replace(_switched((slow, quick, slow, quick)), devices=(slow, quick, slow, quick))
+    problem = Problem(uniform_chain(2), cluster, batch)
+    kinds = ((0, 2), (1, 3))
+    assert device_choices(problem, LayerCosts(problem)) == ((0, 1, 2, 3), kinds[fastest], kinds[1 - fastest])
+
+
+def test_replicas_take_turns_where_the_schedule_asks_for_them() -> None:
+    """Round robin where the family is made for a number of replicas, else they split each micro-batch."""
+    problem = _problem()
+    for schedule, replication in (("1f1b-rr", "round-robin"), ("1f1b", "split"), ("pipedream", "split")):
+        assert straight_plan("test", problem, schedule, (3,), (0, 1), 4).replication == replication

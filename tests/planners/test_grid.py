@@ -255,6 +255,8 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
     found: dict[str, set[int]] = {}
     for point in _Search(problem, Evaluator(problem), Request(**asked), "grid").points():
         found.setdefault(point.schedule, set()).add(point.chunks)
+        assert point.stages <= 10
+        assert {count for group in point.groups for count in group} <= {0, 1}
     assert found == expected
 
 

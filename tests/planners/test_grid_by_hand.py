@@ -127,6 +127,9 @@ def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica()
     assert search._at_best(Point("1f1b", ((0, 1),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
     assert search._at_best(Point("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 8.0)
     assert search._at_best(Point("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx((4 + 0.5) * 2 * 8.0)
+    quick = _search([0.001], [0.0], 8)
+    assert quick._at_best(Point("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 0.0015)
+    assert 0.0 < _search([0.0], [0.0], 8)._at_best(Point("1f1b", ((0,),), 1, 4)) < 1e-290
     assert [search._slowest(group) for group in ((0, 1), (1, 0), (0,))] == [1, 1, 0]
     assert search._samples(Point("1f1b", ((0, 1),), 1, 3)) == 2  # of 8 in 3 micro-batches, 3 at most, on two replicas
 

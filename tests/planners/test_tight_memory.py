@@ -12,15 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry, uniform_cuts
 from planners.bapipe.explorer import schedules
+from planners.partitioning import tight_memory
 from planners.partitioning.partition_costs import straight_costs
-from planners.partitioning.tight_memory import cuts_within, in_flight
+from planners.partitioning.tight_memory import cuts_within, fitting_cuts, in_flight, tight_plan
 from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
+from planners.search.evaluator import Score
 from planners.straight.baselines import DataParallel
 from planners.straight.brute_force import BruteForce
 from planners.straight.grid import Candidate, _Search
-from simulator import InfeasiblePlanError, Plan, Problem, build_schedule
+from simulator import InfeasiblePlanError, OpKind, Plan, Problem, build_schedule
+from simulator.schedules.text import from_text
 from tests.chains import chain
 from tests.planners.test_bounds import _gpu, _switched
 
@@ -181,3 +185,85 @@ def test_partitions_within_any_ends_are_all_and_only_those() -> None:
         assert list(cuts_within(replace(costs, furthest=furthest))) == expected
         numbers.add(len(expected))
     assert numbers >= {0, 1, 2, 3}
+
+
+def test_activations_in_flight_are_counted_op_by_op() -> None:
+    """A forward keeps a micro-batch of its stage, a backward or the gradient of the weights drops it; at forwards all count."""
+    split = from_text("0F0 0F1 0I0 0F2 0W0 0F3 0I1 0W1 0I2 0I3 0W2 0W3")
+    for schedule in (
+        *(build_schedule(name, 3, 5) for name in ("gpipe", "1f1b", "eager-1f1b")),
+        *(build_schedule(name, 6, 4, chunks=3) for name in ("interleaved-1f1b", "looped-bfs")),
+        split,
+    ):
+        found = in_flight(schedule)
+        for (begin, end), counts in zip(pairwise(schedule.offsets.tolist()), found, strict=True):
+            ops = list(zip(schedule.kind[begin:end].tolist(), schedule.stage[begin:end].tolist(), strict=True))
+            held, rows = dict.fromkeys(sorted({stage for _, stage in ops}), 0), []
+            for kind, stage in ops:
+                if kind == OpKind.FORWARD:
+                    held[stage] += 1
+                    rows.append(list(held.values()))
+                elif kind in (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT):
+                    held[stage] -= 1
+            assert counts.tolist() == rows
+    assert in_flight(split)[0].ravel().tolist() == [1, 2, 3, 3]
+
+
+def test_most_in_flight_is_that_of_the_plans_schedule() -> None:
+    """1F1B keeps as many micro-batches as stages are left; where forwards run beside backwards one is counted."""
+    problem = _problem(6, 3, 4, False, 7)
+    evaluate = Evaluator(problem)
+    for schedule, devices, most in (
+        ("1f1b", (0, 1, 2), [3, 2, 1]),
+        ("gpipe", (0, 1, 2), [4, 4, 4]),
+        ("looped-bfs", (0, 1, 0, 1), [4, 4, 4, 4]),
+    ):
+        plan = straight_plan("test", problem, schedule, range(1, len(devices)), devices, 4)
+        assert tight_memory._most_held(evaluate, plan).tolist() == most
+    boards = replace(problem, cluster=load_cluster("fpga-vcu118-4"))
+    plan = straight_plan("test", boards, "fbp-as", (2, 4), (0, 1, 2), 4)
+    assert tight_memory._most_held(Evaluator(boards), plan).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("stages", "partitions"), [(1, 1), (2, 5), (3, 10)])
+def test_without_limits_every_partition_is_one_and_few_are_looked_at(
+    stages: int, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six layers: all cuts in their order. The first that fits is taken, unless there are more than are replayed."""
+    costs = straight_costs(Evaluator(_problem(6, stages, 4, False, 7)).layer_costs, range(stages), 1)
+    every = list(combinations(range(1, 6), stages - 1))
+    assert costs.furthest is None
+    assert list(cuts_within(costs)) == every
+    assert len(every) == partitions
+    looked: list[Any] = []
+
+    def evaluate(plan: Any) -> Score:
+        looked.append(plan)
+        return Score(1.0, 2.0 if plan != every[-1] else 1.0, 1.0, 0)
+
+    plan_of: Any = tuple
+    for most, found in ((partitions, every[-1]), (partitions - 1, None)):
+        monkeypatch.setattr(tight_memory, "EXHAUSTIVE", most)
+        looked.clear()
+        assert fitting_cuts(costs, evaluate, plan_of) == found  # type: ignore[arg-type]
+        assert looked == (every if found is not None else [])
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_tight_plan_is_found_where_a_partition_fits(schedule: str) -> None:
+    """Devices that hold the peak of each of ten partitions in turn, or a byte less, and for each number of micro-batches."""
+    roomy = _problem(6, 3, 4, False, 11)
+    for count in (2, 4):
+        plans = [
+            straight_plan("test", roomy, schedule, cuts, (0, 1, 2), count) for cuts in combinations(range(1, 6), 2)
+        ]
+        peaks = sorted(Evaluator(roomy)(plan).peak_bytes for plan in plans)
+        for memory_bytes in (peaks[0] - 1.0, *peaks[::3]):
+            problem = _problem(6, 3, 4, False, 11, memory_bytes=memory_bytes)
+            evaluate = Evaluator(problem)
+            found = tight_plan("test", evaluate, schedule, (0, 1, 2), (count,))
+            assert (found is not None) == (memory_bytes >= peaks[0])
+            assert found is None or (evaluate(found).fits and len(found.microbatches) == count)
+    quickest = tight_plan("test", Evaluator(roomy), schedule, (0, 1, 2), (2, 4))
+    alone = [tight_plan("test", Evaluator(roomy), schedule, (0, 1, 2), (count,)) for count in (2, 4)]
+    assert quickest == min((plan for plan in alone if plan), key=lambda plan: Evaluator(roomy)(plan).key)
