@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.studies import add_shared, run_study
-from experiments.terminal.exits import OK
-from experiments.terminal.output import print_json, print_table, progress
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.output import print_table, progress
 from experiments.unequal_cases import EVALUATORS
 from hardware_profiles import load_cluster
 from planners.unequal import powers_of_two, random_problem
@@ -50,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds for each figure")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print."""
+def run(arguments: argparse.Namespace) -> Findings:
+    """Measure every rate."""
     if not 0.0 < arguments.seconds <= 3600.0:
         raise ValueError(f"seconds must be above 0 and at most 3,600, got {arguments.seconds}")
     found: dict[str, Any] = {}
@@ -59,10 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
         for number, (name, measured) in enumerate(measurements()):
             found[name] = measured(arguments.seconds)
             report(number + 1)
-    found |= comparisons(found)
-    if arguments.json:
-        print_json({"unit": "evaluations per CPU second, one core", "schedule": "1f1b", "seed": SEED, **found})
-        return OK
+    head = {"unit": "evaluations per CPU second, one core", "schedule": "1f1b", "seed": SEED}
+    return Findings({**head, **found, **comparisons(found)}, print_document)
+
+
+def print_document(found: dict[str, Any]) -> None:
+    """The rates, and what they say beside each other."""
     print_table(
         "Evaluations per CPU second, one core",
         ("what is evaluated", "a second"),
@@ -73,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
         ("figure", "value"),
         [(name.replace("_", " "), f"{value:,.2f}") for name, value in comparisons(found).items()],
     )
-    return OK
 
 
 def measurements() -> Iterator[tuple[str, Callable[[float], float]]]:

@@ -21,15 +21,17 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-from experiments.studies import add_shared, run_study
-from experiments.terminal.output import InputError, print_json
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.output import blamed_on
+from experiments.terminal.report_tables import ReportTable, figure, words
 from planners import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -311,31 +313,26 @@ def _compile() -> None:
     partition(table, (2, 2), (1.0, 1.0), variant="script", memory_bytes=1e9)
 
 
-def _print_table(result: dict[str, object]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
+TABLE = ReportTable(
+    "PipeDream's optimizer: recorded runs planned again",
+    "rows",
+    {
+        "profile": "{profile}",
+        "workers": words("workers_per_level", "×"),
+        "slowest ms": figure("slowest_stage_seconds", ".3f", 1e3),
+        "error": figure("relative_error", ".0e"),
+        "plan": lambda row: row["plan"].replace("equally", "as") if row["matched"] else f"{row['plan']} (failed)",
+        "search ms": figure("planning_seconds", ".1f", 1e3),
+        "script s": "{script_wall_seconds:.2f}",
+        "speedup": figure("speedup_over_script", ",.0f"),
+    },
+)
 
-    table = Table(title="PipeDream's optimizer: recorded runs planned again", box=SIMPLE)
-    for name in ("profile", "workers", "slowest ms", "error", "plan", "search ms", "script s", "speedup"):
-        table.add_column(name, justify="left" if name in ("profile", "plan") else "right", no_wrap=True)
-    rows = result["rows"]
-    assert isinstance(rows, list)
-    for row in rows:
-        found = "slowest_stage_seconds" in row
-        table.add_row(
-            row["profile"],
-            "×".join(map(str, row["workers_per_level"])),
-            f"{row['slowest_stage_seconds'] * 1e3:.3f}" if found else "–",
-            f"{row['relative_error']:.0e}" if found else "–",
-            row["plan"].replace("equally good", "as good") if row["matched"] else f"[red]{row['plan']}[/red]",
-            f"{row['planning_seconds'] * 1e3:.1f}" if found else "–",
-            f"{row['script_wall_seconds']:.2f}",
-            f"{row['speedup_over_script']:,.0f}" if found else "–",
-        )
-    console = Console()
-    console.print(table)
-    console.print(f"matched {result['matched']}, failed {result['failed']}")
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """A row a run, and how many are matched."""
+    TABLE.print(document)
+    print(f"matched {document['matched']}, failed {document['failed']}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -345,17 +342,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Findings:
     """Plan again what was recorded; exit code 1 if any run is missed, 4 for a bad input file."""
-    try:
-        result = replan_all(read_runs(options.runs), options.profiles)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    if options.json:
-        print_json(result)
-    else:
-        _print_table(result)
-    return 1 if result["failed"] else 0
+    with blamed_on(""):  # the complaints name their file
+        document = replan_all(read_runs(options.runs), options.profiles)
+    return Findings(document, print_document, failed=bool(document["failed"]))
 
 
 if __name__ == "__main__":

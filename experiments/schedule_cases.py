@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.studies import add_shared, run_study
-from experiments.terminal.exits import OK
-from experiments.terminal.output import InputError, print_json, print_table, progress
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.output import InputError, progress
+from experiments.terminal.report_tables import ReportTable, figure
 
 if TYPE_CHECKING:
     from simulator import Timeline
@@ -33,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Replay every case, print, and return the exit code."""
+def run(arguments: argparse.Namespace) -> Findings:
+    """Replay every case."""
     cases = read_cases(arguments.cases)
     rows: list[dict[str, Any]] = []
     with progress("replaying", len(cases)) as report:
@@ -42,34 +43,36 @@ def run(arguments: argparse.Namespace) -> int:
             rows.append(check_case(case, f"{arguments.cases}: case {number}"))
             report(number + 1, str(case.get("name", "")))
     verdicts = [row["verdict"] for row in rows]
-    errors = [row["relative_error"] for row in rows if row["relative_error"] is not None]
     document = {
         "matched": verdicts.count("matched"),
         "failed": verdicts.count("failed"),
         "unknown": verdicts.count("unknown"),
-        "worst_relative_error": max(errors, default=0.0),
+        "worst_relative_error": max((row["relative_error"] or 0.0 for row in rows), default=0.0),
         "failures": [row for row in rows if row["verdict"] == "failed"],
     }
-    if arguments.json:
-        print_json(document)
-    else:
-        text = [
-            (
-                row["name"],
-                row["schedule"],
-                "" if row["expected"] is None else f"{row['expected']:.6g}",
-                "" if row["simpy"] is None else f"{row['simpy']:.6g}",
-                "" if row["recurrence"] is None else f"{row['recurrence']:.6g}",
-                row["verdict"] + (f": {row['why']}" if row["why"] else ""),
-            )
-            for row in rows
-        ]
-        print_table("Schedule cases", ("case", "schedule", "expected, s", "simpy, s", "recurrence, s", "verdict"), text)
+
+    def show(found: Mapping[str, Any]) -> None:
+        TABLE.print({"rows": rows})
         print(
-            f"{document['matched']} matched, {document['failed']} failed, {document['unknown']} unknown; "
-            f"worst relative error {document['worst_relative_error']:.1e}"
+            "{matched} matched, {failed} failed, {unknown} unknown; worst relative error "
+            "{worst_relative_error:.1e}".format_map(found)
         )
-    return 1 if document["failed"] else OK
+
+    return Findings(document, show, failed="failed" in verdicts)
+
+
+TABLE = ReportTable(
+    "Schedule cases",
+    "rows",
+    {
+        "case": "{name}",
+        "schedule": "{schedule}",
+        "expected, s": figure("expected", ".6g"),
+        "simpy, s": figure("simpy", ".6g"),
+        "recurrence, s": figure("recurrence", ".6g"),
+        "verdict": lambda row: row["verdict"] + (f": {row['why']}" if row["why"] else ""),
+    },
+)
 
 
 def read_cases(path: str) -> list[dict[str, Any]]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from experiments.terminal.exits import Parser, guarded
+from experiments.terminal.exits import FAILURE, INTERRUPTED, OK, Parser, guarded
+from experiments.terminal.output import output_folder, print_json
 from hardware_profiles import plugged_in
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ENTRY_POINT_GROUP = "pipeplan.studies"
 
@@ -20,7 +27,8 @@ MOST_SEEDS = 10_000
 class Study:
     """An experiment that `pipeplan study` runs.
 
-    module: has `add_arguments(parser)` and `run(arguments) -> exit code`; imported when the study runs
+    module: has `add_arguments(parser)` and `run(arguments)`, which returns its Findings, or an exit code where it has printed
+        and written by itself; imported when the study runs
     minutes: of all of it on two cores; quick_minutes: with --quick, None where it takes no such option
     figures: names of the pictures that --out draws
     """
@@ -108,7 +116,7 @@ STUDIES: dict[str, Study] = {
         figures=("xpipe_throughput", "xpipe_accuracy", "xpipe_difference"),
     ),
     "time-to-accuracy": Study(
-        "experiments.time_to_accuracy",
+        "experiments.time_to_accuracy.__main__",
         "Which method reaches an accuracy first, in simulated seconds?",
         1.5,
         0.2,
@@ -129,6 +137,55 @@ def as_study(made: object) -> Study:
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a study found, to be written, printed and ended with.
+
+    document: what --json prints, and what `show` prints for a person; where it says `interrupted`, it is not complete
+    make: what goes to the folder of --out, by name: texts, and figures (names without an ending)
+    folder: to write to without --out; failed: exit code 1
+    """
+
+    document: Mapping[str, Any]
+    show: Callable[[Any], None]
+    make: Callable[[Any], Iterable[tuple[str, str | Figure]]] = lambda document: ()
+    folder: Path | None = None
+    failed: bool = False
+
+    def end(self, folder: Path | None, as_json: bool) -> int:
+        """Write, print, and return the exit code."""
+        interrupted = bool(self.document.get("interrupted"))
+        if folder or self.folder:
+            self._write(folder or self.folder or Path(), interrupted)
+        if as_json:
+            print_json(self.document)
+        else:
+            if interrupted:
+                print("INTERRUPTED: the tables below are not complete\n")
+            self.show(self.document)
+        return INTERRUPTED if interrupted else FAILURE if self.failed else OK
+
+    def _write(self, folder: Path, interrupted: bool) -> None:
+        """Write everything that is made, its path on stderr; figures of what is not complete say so."""
+        from simulator import save, write_atomically
+
+        for name, made in self.make(self.document):
+            path = folder / name
+            if isinstance(made, str):
+                write_atomically(path, made)
+                print(path, file=sys.stderr)
+                continue
+            if interrupted:
+                mark_interrupted(made)
+            for picture in save(made, path):
+                print(picture, file=sys.stderr)
+
+
+def mark_interrupted(figure: Figure) -> None:
+    """Say above a figure that not all of it was measured."""
+    figure.suptitle(f"{figure.get_suptitle()}\nINTERRUPTED: not complete".strip(), fontsize=10)
+
+
 def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Run a study with the options in `words`, default those of the command line; returns the exit code.
 
@@ -147,19 +204,23 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     )
     module.add_arguments(parser)
     arguments = parser.parse_args(words)
-    return guarded(parser.prog, lambda: int(module.run(arguments)))
+
+    def run() -> int:
+        out = getattr(arguments, "out", None)
+        folder = output_folder(out) if out else None
+        found: Findings | int = module.run(arguments)
+        return found.end(folder, arguments.json) if isinstance(found, Findings) else int(found)
+
+    return guarded(parser.prog, run)
 
 
-def add_shared(
-    parser: argparse.ArgumentParser, *, out: str = "", quick: str = "", seeds: int = 0, folder: str | None = None
-) -> None:
+def add_shared(parser: argparse.ArgumentParser, *, out: str = "", quick: str = "", seeds: int = 0) -> None:
     """The options that studies share: --json, and those that are asked for.
 
     out: what --out writes; quick: what is left of the study with --quick; seeds: how many --seeds trains where nothing is said
-    folder: default of --out
     """
     if out:
-        parser.add_argument("--out", default=folder, metavar="DIR", help=f"write {out} to DIR")
+        parser.add_argument("--out", metavar="DIR", help=f"write {out} to DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     if quick:
         parser.add_argument("--quick", action="store_true", help=quick)

@@ -30,6 +30,7 @@ ROOMS = {
         "pipedream_growth",
         "pipedream_tables",
         "replay_speed",
+        "time_to_accuracy",
         "umpipe",
         "xpipe",
     ),

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from experiments.bapipe_explore.exploration import measure, print_document
-from experiments.studies import add_shared, run_study
-from experiments.terminal.exits import INTERRUPTED, OK
-from experiments.terminal.output import output_folder, print_json, to_json
-from simulator import (
-    write_atomically,
-)
+from experiments.bapipe_explore.exploration import measure
+from experiments.bapipe_explore.exploration_tables import print_document
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.output import to_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,20 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, out="figures and explore.json", quick="VGG-16 on two devices only")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the studies, print them, and draw them if a folder is given."""
-    folder = output_folder(options.out) if options.out else None
-    document = measure(options.quick)
-    if folder is not None:
-        from experiments.bapipe_explore.exploration_plots import draw_all
+def run(options: argparse.Namespace) -> Findings:
+    """Run the studies."""
+    return Findings(measure(options.quick), print_document, drawn)
 
-        write_atomically(folder / "explore.json", to_json(document) + "\n")
-        draw_all(document, folder, interrupted=document["interrupted"])
-    if options.json:
-        print_json(document)
-    else:
-        print_document(document)
-    return INTERRUPTED if document["interrupted"] else OK
+
+def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+    """The document and its figures."""
+    from experiments.bapipe_explore.exploration_plots import figures
+
+    yield "explore.json", to_json(document) + "\n"
+    yield from figures(document)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.terminal.output import print_table
 from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
 from planners import (
     Evaluator,
@@ -441,91 +440,3 @@ def _rows(quick: bool) -> Iterator[tuple[str, Row]]:
     yield from (("claims", row) for row in claim_rows(quick))
     yield from (("boards", row) for row in board_rows(quick))
     yield from (("depth", row) for row in depth_rows(quick))
-
-
-def print_document(result: dict[str, Any]) -> None:
-    """Print the tables of the study's document."""
-    if result["interrupted"]:
-        print("INTERRUPTED: the tables below are not complete\n")
-    print_table(
-        "Schedules: formula and simulation (F = 1, B = 2)",
-        ("schedule", "N", "M", "SR", "formula", "simulated", "kept"),
-        [
-            (
-                row["schedule"],
-                str(row["stages"]),
-                str(row["microbatches"]),
-                f"{row['transfer_seconds']:g}",
-                f"{row['formula_seconds']:g}",
-                f"{row['simulated_seconds']:g}",
-                " ".join(map(str, row["kept_simulated"])),
-            )
-            for row in result["schedules"]
-        ],
-    )
-    print_table(
-        "Plans",
-        ("workload", "cluster", "method", "schedule", "plan", "M", "seconds", "over DP", "peak GiB", "less memory"),
-        [
-            (
-                row["workload"],
-                row["cluster"],
-                row["method"],
-                row.get("schedule", "no plan"),
-                row.get("notation", ""),
-                str(row.get("microbatches", "")),
-                _number(row.get("seconds")),
-                _number(row.get("speedup")),
-                _number(None if row.get("peak_bytes") is None else row["peak_bytes"] / 2**30),
-                _number(row.get("memory_reduction")),
-            )
-            for row in result["plans"]
-        ],
-    )
-    print_table(
-        "Layers split between boards",
-        ("workload", "cluster", "schedule", "split", "whole s", "split s", "bytes whole", "bytes split"),
-        [
-            (
-                row["workload"],
-                row["cluster"],
-                row["schedule"],
-                str(row["split_layers"]),
-                _number(row["whole_seconds"]),
-                _number(row["split_seconds"]),
-                _number(row["whole_bytes_per_sample"]),
-                _number(row["split_bytes_per_sample"]),
-            )
-            for row in result["splits"]
-        ],
-    )
-    print_table(
-        "Claims: speedup and memory against data parallelism",
-        ("workload", "devices", "GB/s", "plan", "over DP", "less memory", "leanest", "at speedup"),
-        [
-            (
-                row["workload"],
-                row["precision"] if "precision" in row else f"{row['memory_gib']:g} GiB",
-                f"{row['bandwidth'] / 1e9:g}",
-                row.get("notation", "no plan"),
-                _number(row.get("speedup")) or ("DP does not fit" if row["bapipe_fits"] else ""),
-                _number(row.get("memory_reduction")),
-                _number(row.get("most_memory_reduction")),
-                _number(row.get("leanest_speedup")),
-            )
-            for row in [*result["claims"], *result["boards"]]
-        ],
-    )
-    print_table(
-        "Largest GNMT-L that fits",
-        ("method", "V100", "L"),
-        [(row["method"], str(row["devices"]), str(row["layers"])) for row in result["depth"]],
-    )
-    for claim in never_slower(result["plans"]):
-        print(claim)
-    for row in result["disagreements"]:
-        print(f"{row['workload']} on {row['cluster']}: {row['disagreement']}")
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

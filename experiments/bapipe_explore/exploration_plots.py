@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -14,7 +13,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from hardware_profiles import legible
-from simulator import save
 from simulator.results.figures import ALARM, FAINT, INK
 
 if TYPE_CHECKING:
@@ -53,28 +51,21 @@ SPEEDUP_CLAIM, MEMORY_CLAIM = 3.2, 4.0
 GIB = 2.0**30
 
 
-def draw_all(result: Mapping[str, Sequence[Row]], folder: Path, *, interrupted: bool = False) -> list[Path]:
-    """Write every figure as PNG and SVG; returns the files. Studies without rows are left out; those of a run that was
-    interrupted say so."""
-    figures: dict[str, Figure] = {}
+def figures(result: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Figure]]:
+    """Every figure, by its file's name; studies without rows are left out."""
     if result.get("schedules"):
-        figures["schedules"] = schedules(result["schedules"])
+        yield "schedules", schedules(result["schedules"])
     for study in ("gpu", "fpga"):
         rows = [row for row in result.get("plans", ()) if row["study"] == study]
         if rows:
-            figures[f"{study}-speedup"] = plans(
-                rows, "speedup", "speedup over data parallelism", lambda row: row.get("speedup")
-            )
-            figures[f"{study}-memory"] = plans(rows, "memory", "peak memory of the fullest device, GiB", _peak_gib)
+            what = "speedup over data parallelism"
+            yield f"{study}-speedup", plans(rows, "speedup", what, lambda row: row.get("speedup"))
+            yield f"{study}-memory", plans(rows, "memory", "peak memory of the fullest device, GiB", _peak_gib)
     for name, down in (("claims", "memory_gib"), ("boards", "precision")):
         if result.get(name):
-            figures[name] = claims(result[name], down)
+            yield name, claims(result[name], down)
     if result.get("depth"):
-        figures["depth"] = depth(result["depth"])
-    if interrupted:
-        for figure in figures.values():
-            figure.suptitle(f"{figure.get_suptitle()}\nINTERRUPTED: not complete".strip(), fontsize=10)
-    return [path for name, figure in figures.items() for path in save(figure, folder / name)]
+        yield "depth", depth(result["depth"])
 
 
 def _peak_gib(row: Row) -> float | None:

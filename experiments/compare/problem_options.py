@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.terminal.argument_types import count
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
+BUNDLED_PROFILES = "shared/data/pipedream_profiles"
 
 CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates")
 """Options that are fields of a problem by the same name, with the problem's own defaults."""
@@ -129,8 +131,8 @@ def add_profiled_minibatch(parser: argparse.ArgumentParser | argparse._ArgumentG
     )
 
 
-def add_profiled_minibatches(parser: argparse.ArgumentParser, profiles: Sequence[str]) -> None:
-    """`add_profiled_minibatch` where several profiles are read: pairs of a profile's name and its samples."""
+def add_profiles(parser: argparse.ArgumentParser, profiles: Sequence[str]) -> None:
+    """A folder of profiles, NAME.txt, and `add_profiled_minibatch` for several of them: pairs of a name and its samples."""
 
     def pair(text: str) -> tuple[str, int]:
         name, _, samples = text.partition("=")
@@ -138,6 +140,7 @@ def add_profiled_minibatches(parser: argparse.ArgumentParser, profiles: Sequence
             raise argparse.ArgumentTypeError(f"profile {name!r} is unknown; choices: {', '.join(profiles)}")
         return name, count(samples)
 
+    parser.add_argument("--profiles", type=Path, help=f"folder of graph.txt files (default: {BUNDLED_PROFILES})")
     parser.add_argument(
         "--profiled-minibatch",
         type=pair,
@@ -146,6 +149,18 @@ def add_profiled_minibatches(parser: argparse.ArgumentParser, profiles: Sequence
         metavar="NAME=N",
         help="samples of the mini-batch that NAME.txt was profiled with (default: worked out from its tensors); may be repeated",
     )
+
+
+def profiles_folder(arguments: argparse.Namespace) -> Path:
+    """The folder of `add_profiles`; by default the one beside this checkout or above it, UsageError where there is none."""
+    from experiments.terminal.output import UsageError
+
+    if arguments.profiles is not None:
+        return Path(arguments.profiles)
+    for parent in Path(__file__).resolve().parents:
+        if (parent / BUNDLED_PROFILES).is_dir():
+            return parent / BUNDLED_PROFILES
+    raise UsageError(f"{BUNDLED_PROFILES} is not beside this checkout; give --profiles DIR")
 
 
 def read_request(arguments: argparse.Namespace) -> Request:
@@ -188,8 +203,6 @@ def refuse_contradictions(
 
     own: what the file says, by option; others: options that may say anything
     """
-    from pathlib import Path
-
     from experiments.terminal.output import UsageError
 
     for name, value in vars(arguments).items():

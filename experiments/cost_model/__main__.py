@@ -18,53 +18,72 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from experiments.compare.problem_options import add_profiled_minibatches
-from experiments.cost_model.model_errors import (
-    ACCELERATOR,
-    CASES,
-    EXIT_FAILURE,
-    EXIT_OK,
-    TARGET,
-    as_json,
-    compare_all,
-    default_profiles,
-    print_comparisons,
-)
-from experiments.studies import add_shared, run_study
-from experiments.terminal.output import InputError, output_folder, print_json
+from experiments.compare.problem_options import add_profiles, profiles_folder
+from experiments.cost_model.model_errors import ACCELERATOR, CASES, TARGET, as_json, compare_all
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.output import blamed_on, say
+from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import load_accelerator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the study."""
-    parser.add_argument(
-        "--profiles", type=Path, help="folder of graph.txt files (default: shared/data/pipedream_profiles)"
-    )
-    add_profiled_minibatches(parser, [case.profile for case in CASES])
+    add_profiles(parser, [case.profile for case in CASES])
     add_shared(parser, out="the figure")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Findings:
     """Compare; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
-    folder = options.profiles or default_profiles()
-    if folder is None:
-        raise InputError("shared/data/pipedream_profiles is not beside this checkout; give --profiles DIR")
-    try:
+    folder = profiles_folder(options)
+    with blamed_on(str(folder)):
         comparisons = compare_all(folder, load_accelerator(ACCELERATOR), dict(options.profiled_minibatch))
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    if options.out:
-        from experiments.cost_model.model_error_plots import draw
-        from simulator import save
 
-        save(draw(comparisons, ACCELERATOR), output_folder(options.out) / "cost_model")
-    if options.json:
-        print_json(as_json(comparisons))
-    else:
-        print_comparisons(comparisons)
-    return EXIT_OK if all(abs(row.error) <= TARGET for row in comparisons) else EXIT_FAILURE
+    def drawn(_: object) -> Iterator[tuple[str, Figure]]:
+        from experiments.cost_model.model_error_plots import draw
+
+        yield "cost_model", draw(comparisons, ACCELERATOR)
+
+    document = as_json(comparisons)
+    return Findings(document, print_document, drawn, failed=not document["within_target"])
+
+
+def _worst(row: Mapping[str, Any]) -> str:
+    group = next(group for group in row["groups"] if group["name"] == row["worst_group"])
+    return f"{group['name']} ({1e3 * group['measured']:.1f} / {1e3 * group['predicted']:.1f})"
+
+
+TABLE = ReportTable(
+    "{accelerator}, fp32: model against measured profiles, ms of a mini-batch",
+    "profiles",
+    {
+        "profile": "{name}",
+        "mini-batch": "{minibatch}",
+        "measured F": figure("measured_forward", ".1f", 1e3),
+        "model F": figure("predicted_forward", ".1f", 1e3),
+        "measured B": figure("measured_backward", ".1f", 1e3),
+        "model B": figure("predicted_backward", ".1f", 1e3),
+        "error": lambda row: f"{row['error']:+.1%}" + ("" if abs(row["error"]) <= TARGET else " (over)"),
+        "misplaced": "{share_distance:.0%}",
+        "worst group (measured / model ms)": _worst,
+    },
+)
+
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """The comparison as a table, and what sentences of the recorded tensors' length would give."""
+    TABLE.print(document)
+    for row in document["profiles"]:
+        if row["recorded_error"] is not None:
+            say(
+                f"{row['name']}: at {document['mean_tokens']} tokens; at the {row['recorded_tokens']} of the recorded tensors "
+                f"the error would be {row['recorded_error']:+.1%}"
+            )
 
 
 if __name__ == "__main__":

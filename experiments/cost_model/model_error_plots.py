@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from hardware_profiles import legible
 
 if TYPE_CHECKING:
-    from experiments.cost_model.profile_comparison import ProfileComparison
+    from experiments.cost_model.model_errors import ProfileComparison
 
 
 def draw(comparisons: Sequence[ProfileComparison], accelerator: str) -> Figure:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from experiments.cost_model.profile_comparison import Group, ProfileComparison
 from hardware_profiles import Accelerator, Precision, Work
 from simulator import Workload, gnmt, load_workload, read_profile
 
@@ -20,11 +20,6 @@ TARGET = 0.15
 
 MEAN_TOKENS = 30
 """Tokens of a sentence, source and target, in both GNMT profiles: fitted, see the module's text."""
-
-PIPE_WIDTH = 150
-"""Columns of the table where standard output is no terminal."""
-
-EXIT_OK, EXIT_FAILURE = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,47 @@ class LayerSeconds:
     backward: float
 
 
-# ------------------------------------------------------------------------------------------------- numbers
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A layer with parameters and the layers without that follow it, in seconds of forward plus backward."""
+
+    name: str
+    measured: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileComparison:
+    """One profile against its analytic twin; seconds, and relative errors (predicted / measured - 1).
+
+    share_distance: half the sum over groups of |predicted share - measured share|: the part of the time that
+        the model puts in the wrong group, 0 to 1
+    recorded_tokens, recorded_error: the sentence length of the recorded tensors and the total's error at it
+    """
+
+    name: str
+    minibatch: int
+    measured_forward: float
+    measured_backward: float
+    predicted_forward: float
+    predicted_backward: float
+    share_distance: float
+    groups: tuple[Group, ...]
+    recorded_tokens: int | None = None
+    recorded_error: float | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative error of the total."""
+        measured = self.measured_forward + self.measured_backward
+        return (self.predicted_forward + self.predicted_backward) / measured - 1.0
+
+    @property
+    def worst_group(self) -> Group:
+        """The group whose share is furthest off."""
+        measured = sum(group.measured for group in self.groups)
+        predicted = sum(group.predicted for group in self.groups)
+        return max(self.groups, key=lambda g: abs(g.predicted / predicted - g.measured / measured))
 
 
 def predicted_seconds(
@@ -169,47 +204,7 @@ def compare_all(
     return [compare_case(case, folder, accelerator, given.get(case.profile)) for case in CASES]
 
 
-# ------------------------------------------------------------------------------------------------- command
-
-
-def print_comparisons(comparisons: Sequence[ProfileComparison]) -> None:
-    """The comparison as a table on standard output."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{ACCELERATOR}, fp32: model against measured profiles, ms of a mini-batch")
-    table.add_column("profile", no_wrap=True)
-    for heading in ("mini-batch", "measured F", "model F", "measured B", "model B", "error", "misplaced"):
-        table.add_column(heading, justify="right")
-    table.add_column("worst group (measured / model ms)")
-    for row in comparisons:
-        worst = row.worst_group
-        table.add_row(
-            row.name,
-            str(row.minibatch),
-            f"{1e3 * row.measured_forward:.1f}",
-            f"{1e3 * row.predicted_forward:.1f}",
-            f"{1e3 * row.measured_backward:.1f}",
-            f"{1e3 * row.predicted_backward:.1f}",
-            f"{row.error:+.1%}" + ("" if abs(row.error) <= TARGET else " (over)"),
-            f"{row.share_distance:.0%}",
-            f"{worst.name} ({1e3 * worst.measured:.1f} / {1e3 * worst.predicted:.1f})",
-        )
-    console = Console()
-    if not console.is_terminal:
-        # A pipe or a file has no width of its own: do not fold the table at rich's 80 columns.
-        console = Console(width=PIPE_WIDTH)
-    console.print(table)
-    for row in comparisons:
-        if row.recorded_error is not None:
-            console.print(
-                f"{row.name}: at {MEAN_TOKENS} tokens; at the {row.recorded_tokens} of the recorded tensors the error "
-                f"would be {row.recorded_error:+.1%}",
-                soft_wrap=True,
-            )
-
-
-def as_json(comparisons: Sequence[ProfileComparison]) -> dict[str, object]:
+def as_json(comparisons: Sequence[ProfileComparison]) -> dict[str, Any]:
     """The comparison as plain values."""
     return {
         "accelerator": ACCELERATOR,
@@ -218,12 +213,3 @@ def as_json(comparisons: Sequence[ProfileComparison]) -> dict[str, object]:
         "within_target": all(abs(row.error) <= TARGET for row in comparisons),
         "profiles": [{**asdict(row), "error": row.error, "worst_group": row.worst_group.name} for row in comparisons],
     }
-
-
-def default_profiles() -> Path | None:
-    """`shared/data/pipedream_profiles` beside this checkout or above it, if there is one."""
-    for parent in Path(__file__).resolve().parents:
-        folder = parent / "shared" / "data" / "pipedream_profiles"
-        if folder.is_dir():
-            return folder
-    return None

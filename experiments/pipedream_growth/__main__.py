@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from experiments.pipedream_growth.partitioner_growth import growth_exponent, measure, print_growth
-from experiments.studies import add_shared, run_study
-from experiments.terminal.output import output_folder, print_json
+from experiments.pipedream_growth.partitioner_growth import growth_exponents, measure
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.report_tables import ReportTable, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,29 +24,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, out="the figure", quick="only the small searches of each study")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Measure, print and draw."""
-    folder = output_folder(options.out) if options.out else None
+def run(options: argparse.Namespace) -> Findings:
+    """Measure every search."""
     rows = measure(options.quick)
-    exponents = {
-        f"{study}, {variant}": growth_exponent(
-            [r for r in rows if (r["study"], r["variant"]) == (study, variant)], axis
-        )
-        for study, axis in (("states, flat", "states"), ("states, two levels", "states"), ("workers, flat", "workers"))
-        for variant in ("paper", "script")
-    }
-    if options.json:
-        print_json({"growth_exponents": exponents, "rows": rows})
-    else:
-        print_growth(rows)
-        for name, exponent in exponents.items():
-            print(f"{name}: CPU seconds grow as the power {exponent:.1f} at the largest sizes")
-    if folder is not None:
-        from experiments.pipedream_growth.partitioner_growth_plots import draw
-        from simulator import save
+    return Findings({"growth_exponents": growth_exponents(rows), "rows": rows}, print_document, drawn)
 
-        save(draw(rows), folder / "pipedream_growth")
-    return 0
+
+def drawn(document: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
+    """The figure."""
+    from experiments.pipedream_growth.partitioner_growth_plots import draw
+
+    yield "pipedream_growth", draw(document["rows"])
+
+
+TABLE = ReportTable(
+    "PipeDream's partitioner: CPU seconds to form the states and of one search",
+    "rows",
+    {
+        "study": "{study}",
+        "states": "{states}",
+        "workers": "{shape}",
+        "form": "{variant}",
+        "states s": "{table_cpu_seconds:.4f}",
+        "search s": "{search_cpu_seconds:.4f}",
+        "MiB": figure("peak_memory_bytes", ".0f", 2.0**-20),
+    },
+)
+
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """A row a search, and how they grow."""
+    TABLE.print(document)
+    for name, exponent in document["growth_exponents"].items():
+        print(f"{name}: CPU seconds grow as the power {exponent:.1f} at the largest sizes")
 
 
 if __name__ == "__main__":

@@ -137,6 +137,17 @@ def measure(quick: bool = False) -> list[dict[str, Any]]:
     return rows
 
 
+def growth_exponents(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Study and form -> the power with which CPU seconds grow at the largest sizes."""
+    return {
+        f"{study}, {variant}": growth_exponent(
+            [row for row in rows if (row["study"], row["variant"]) == (study, variant)], axis
+        )
+        for study, axis in (("states, flat", "states"), ("states, two levels", "states"), ("workers, flat", "workers"))
+        for variant in ("paper", "script")
+    }
+
+
 def growth_exponent(rows: Sequence[dict[str, Any]], axis: str) -> float:
     """Slope of log(search CPU seconds) over log(axis) between the two largest entries of a study."""
     (low, high) = sorted(rows, key=lambda row: row[axis])[-2:]
@@ -149,25 +160,3 @@ def shape(workers: Sequence[int]) -> str:
     if len(workers) > 3 and len(set(workers)) == 1:
         return f"{workers[0]}^{len(workers)}"
     return "×".join(map(str, workers))
-
-
-def print_growth(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a line a search."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title="PipeDream's partitioner: CPU seconds to form the states and of one search", box=SIMPLE)
-    for name in ("study", "states", "workers", "form", "states s", "search s", "MiB"):
-        table.add_column(name, justify="left" if name in ("study", "form") else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row["study"],
-            str(row["states"]),
-            row["shape"],
-            row["variant"],
-            f"{row['table_cpu_seconds']:.4f}",
-            f"{row['search_cpu_seconds']:.4f}",
-            f"{row['peak_memory_bytes'] / 2**20:.0f}",
-        )
-    Console().print(table)

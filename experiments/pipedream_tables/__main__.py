@@ -28,42 +28,37 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from experiments.compare.problem_options import add_profiled_minibatches
-from experiments.pipedream_tables.published_rows import ROWS, find_profiles, print_document, reproduce
-from experiments.studies import add_shared, run_study
-from experiments.terminal.output import UsageError, output_folder, print_json
+from experiments.compare.problem_options import add_profiles, profiles_folder
+from experiments.pipedream_tables.published_rows import ROWS, reproduce
+from experiments.pipedream_tables.speedup_tables import print_document
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.output import to_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the study."""
-    parser.add_argument(
-        "--profiles", type=Path, help="folder of graph.txt files (default: shared/data/pipedream_profiles)"
-    )
-    add_profiled_minibatches(parser, sorted({row.profile for row in ROWS if row.profile is not None}))
+    add_profiles(parser, sorted({row.profile for row in ROWS if row.profile is not None}))
     add_shared(parser, out="figure and table")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Simulate every row that has a profile; print and draw."""
-    profiles = options.profiles or find_profiles()
-    if profiles is None:
-        raise UsageError("shared/data/pipedream_profiles is not beside this checkout; give --profiles DIR")
-    folder = output_folder(options.out) if options.out else None
-    document = reproduce(profiles, profiled_minibatches=dict(options.profiled_minibatch))
-    if folder is not None:
-        from experiments.pipedream_tables.speedup_plots import draw
-        from experiments.terminal.output import to_json
-        from simulator import save, write_atomically
+def run(options: argparse.Namespace) -> Findings:
+    """Simulate every row that has a profile."""
+    document = reproduce(profiles_folder(options), profiled_minibatches=dict(options.profiled_minibatch))
+    return Findings(document, print_document, drawn)
 
-        save(draw(document["rows"]), folder / "pipedream_tables")
-        write_atomically(folder / "pipedream_tables.json", to_json(document) + "\n")
-    if options.json:
-        print_json(document)
-    else:
-        print_document(document)
-    return 0
+
+def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+    """The figure and the document."""
+    from experiments.pipedream_tables.speedup_plots import draw
+
+    yield "pipedream_tables", draw(document["rows"])
+    yield "pipedream_tables.json", to_json(document) + "\n"
 
 
 if __name__ == "__main__":

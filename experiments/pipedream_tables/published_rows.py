@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.terminal.output import print_table, progress
+from experiments.terminal.output import progress
 from hardware_profiles import Cluster, load_cluster
 from planners import StateTable, make_plan, partition, state_table
 from simulator import (
@@ -264,18 +264,6 @@ def _flushed(problem: Problem, plan: Plan, schedule: str, recompute: bool) -> li
     return found
 
 
-# ------------------------------------------------------------------------------------------------------- command line
-
-
-def find_profiles() -> Path | None:
-    """`shared/data/pipedream_profiles` beside this checkout or above it, if there is one."""
-    for parent in Path(__file__).resolve().parents:
-        folder = parent / "shared" / "data" / "pipedream_profiles"
-        if folder.is_dir():
-            return folder
-    return None
-
-
 def reproduce(
     profiles: Path,
     rows: Sequence[PublishedRow] = ROWS,
@@ -308,66 +296,3 @@ def reproduce(
             for record in run_gpipe(workloads["gnmt_large"], row.cluster, row.minibatch)
         ]
     return {"tolerance": TOLERANCE, "rows": records, "missing": missing, "gpipe": gpipe}
-
-
-def print_document(document: dict[str, Any]) -> None:
-    """Print the tables of the study's document."""
-    print_table(
-        "Speedup over data parallelism, simulated and published († recalled, not checked)",
-        (
-            "table",
-            "model",
-            "cluster",
-            "published plan",
-            "published",
-            "simulated",
-            "band",
-            "error",
-            "saved, published",
-            "saved",
-            "search here",
-            "its speedup",
-            "collective efficiency",
-        ),
-        [_cells(record) for record in document["rows"]],
-    )
-    for record in document["missing"]:
-        print(
-            f"not run: {record['table']} {record['model']} on {record['devices']} devices of {record['cluster']} "
-            f"({record['published_plan']}, {record['published_speedup']}): {record['lacking']}"
-        )
-    print_table(
-        "GNMT-16, one straight partition of 16: throughput below asynchronous PipeDream's",
-        ("cluster", "schedule", "recompute", "micro-batches", "lower by", "published"),
-        [
-            (
-                one["cluster"],
-                one["schedule"],
-                "yes" if one["recompute"] else "no",
-                str(one["microbatches"]),
-                f"{100 * one['lower_by']:.0f} %",
-                "" if one["published_lower_by"] is None else "35-71 %",
-            )
-            for one in document["gpipe"]
-        ],
-    )
-
-
-def _cells(record: dict[str, Any]) -> tuple[str, ...]:
-    saved = record["published_communication_saved"]
-    given = "" if saved is None else "-".join(dict.fromkeys(f"{100 * one:.0f}" for one in saved)) + " %"
-    return (
-        record["table"],
-        record["model"],
-        record["cluster"],
-        record["published_plan"],
-        f"{record['published_speedup']:.2f}" + (" †" if record["published_recalled"] else ""),
-        f"{record['speedup']:.2f}",
-        f"{record['speedup_low']:.2f} to {record['speedup_high']:.2f}",
-        f"{100 * record['relative_error']:+.0f} %",
-        given,
-        f"{100 * record['communication_saved']:.0f} %",
-        record["planned"],
-        f"{record['planned_speedup']:.2f}",
-        f"{record['collective_efficiency']:g}",
-    )

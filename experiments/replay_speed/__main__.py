@@ -13,16 +13,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from experiments.replay_speed.engine_rates import GROWTH, SHAPES, growth, label, measure, one_size
-from experiments.studies import add_shared, run_study
+from experiments.replay_speed.engine_rates import GROWTH, SHAPES, growth, measure, one_size
+from experiments.studies import Findings, add_shared, run_study
 from experiments.terminal.exits import OK
-from experiments.terminal.output import print_json, print_table, progress
+from experiments.terminal.output import output_folder, print_table, progress, to_json
+from experiments.terminal.report_tables import ReportTable, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOLDER = "out/replay_speed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the study."""
-    add_shared(parser, out="the growth's figure and table", folder="out/replay_speed")
+    add_shared(parser, out=f"the growth's figure and table (default {FOLDER})")
     parser.add_argument(
         "--growth", action="store_true", help="measure growth up to 4,096 devices × 8,192 micro-batches"
     )
@@ -32,34 +40,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print."""
+def run(arguments: argparse.Namespace) -> Findings | int:
+    """Measure rates, or growth; with --one a size for the growth, whose row is printed."""
     if arguments.one:
         print(json.dumps(one_size(*arguments.one)))
         return OK
     if arguments.growth:
-        return growth(arguments)
+        folder = output_folder(arguments.out or FOLDER)
+        rows = growth(arguments.largest)
+        return Findings({"rows": rows, "folder": str(folder)}, print_growth, drawn, folder=folder)
     rows = []
     with progress("measuring", len(SHAPES)) as report:
         for number, (devices, microbatches) in enumerate(SHAPES):
             rows.append(measure(devices, microbatches))
             report(number + 1)
-    if arguments.json:
-        print_json({"unit": "ops per CPU second", "schedule": "1f1b", "rows": rows})
-        return OK
-    names = [key for key in rows[0] if key.startswith("ops_per_second")]
+    return Findings({"unit": "ops per CPU second", "schedule": "1f1b", "rows": rows}, print_rates)
+
+
+def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+    """The growth's rows and figure."""
+    from experiments.replay_speed.engine_growth_plots import growth_figure
+
+    yield "growth.json", to_json({"rows": document["rows"]})
+    yield "growth", growth_figure(document["rows"])
+
+
+def print_rates(document: Mapping[str, Any]) -> None:
+    """A row an engine, a column a shape: rates, and their ratios over the replay in plain Python."""
+    rows = document["rows"]
+    columns = ("engine", *(f"p={row['devices']} m={row['microbatches']}" for row in rows))
+    prefix = "ops_per_second_"
+    names = [key.removeprefix(prefix) for key in rows[0] if key.startswith(prefix)]
     print_table(
         "Ops per CPU second, 1F1B",
-        ("engine", *(f"p={row['devices']} m={row['microbatches']}" for row in rows)),
-        [(label(name), *(f"{row[name]:,.0f}" for row in rows)) for name in names],
+        columns,
+        [(name.replace("_", " "), *(f"{row[prefix + name]:,.0f}" for row in rows)) for name in names],
     )
-    ratios = rows[0]["ratios_over_plain_python"]
     print_table(
         "Ratio over the plain-Python replay",
-        ("engine", *(f"p={row['devices']} m={row['microbatches']}" for row in rows)),
-        [(label(name), *(f"{row['ratios_over_plain_python'][name]:,.2f}" for row in rows)) for name in ratios],
+        columns,
+        [
+            (name.replace("_", " "), *(f"{row['ratios_over_plain_python'][name]:,.2f}" for row in rows))
+            for name in rows[0]["ratios_over_plain_python"]
+        ],
     )
-    return OK
+
+
+GROWTH_TABLE = ReportTable(
+    "Growth of 1F1B with transfers (CPU seconds)",
+    "rows",
+    {
+        "devices": "{devices}",
+        "micro-batches": "{microbatches}",
+        "ops": "{ops:,}",
+        "build": "{build_seconds:.3f}",
+        "prepare": "{prepare_seconds:.4f}",
+        "replay": "{replay_seconds:.6f}",
+        "SimPy": figure("simpy_seconds", ".2f"),
+        "M ops/s prepared": lambda row: f"{row['ops'] / row['replay_seconds'] / 1e6:,.0f}",
+        "peak GiB": figure("peak_bytes", ".2f", 2.0**-30),
+        "bytes/op": "{bytes_per_op:,.0f}",
+    },
+)
+
+
+def print_growth(document: Mapping[str, Any]) -> None:
+    """A row a size."""
+    GROWTH_TABLE.print(document)
+    print(f"figure and rows in {document['folder']}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import subprocess
@@ -11,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from experiments.terminal.exits import OK
-from experiments.terminal.output import UsageError, output_folder, print_json, print_table, progress
+from experiments.terminal.output import UsageError, progress
 
 if TYPE_CHECKING:
     from simulator import Program
@@ -34,11 +32,6 @@ SIMPY_OPS = 5_000_000
 """The event engine is measured up to this many ops; beyond, the recurrence alone."""
 
 TRANSFER_SECONDS = 0.1
-
-
-def label(name: str) -> str:
-    """`ops_per_second_simpy_with_transfers` -> `simpy with transfers`."""
-    return name.removeprefix("ops_per_second_").replace("_", " ")
 
 
 def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -> dict[str, Any]:
@@ -217,12 +210,11 @@ def one_size(devices: int, microbatches: int) -> dict[str, Any]:
     return row
 
 
-def growth(arguments: argparse.Namespace) -> int:
-    """Measure every size up to the largest in a process of its own; write a table and a figure."""
-    devices, microbatches = arguments.largest
+def growth(largest: tuple[int, int]) -> list[dict[str, Any]]:
+    """Every size up to the largest (devices, micro-batches), each measured in a process of its own."""
+    devices, microbatches = largest
     if devices < 1 or microbatches < 1:
         raise UsageError(f"--largest needs two numbers of at least 1, got {devices} {microbatches}")
-    folder = output_folder(arguments.out)
     sizes = [size for size in GROWTH if size[0] < devices and size[1] < microbatches] + [(devices, microbatches)]
     rows = []
     with progress("growing", len(sizes)) as report:
@@ -235,44 +227,4 @@ def growth(arguments: argparse.Namespace) -> int:
                     f"{p} devices × {m} micro-batches failed with exit code {done.returncode}: {done.stderr[-300:]}"
                 )
             rows.append(json.loads(done.stdout))
-    from experiments.compare.comparison_plots import growth_figure
-    from experiments.terminal.output import to_json
-    from simulator import save, write_atomically
-
-    write_atomically(folder / "growth.json", to_json({"rows": rows}))
-    save(growth_figure(rows), folder / "growth")
-    if arguments.json:
-        print_json({"rows": rows, "folder": str(folder)})
-        return OK
-    print_table(
-        "Growth of 1F1B with transfers (CPU seconds)",
-        (
-            "devices",
-            "micro-batches",
-            "ops",
-            "build",
-            "prepare",
-            "replay",
-            "SimPy",
-            "M ops/s prepared",
-            "peak GiB",
-            "bytes/op",
-        ),
-        [
-            (
-                str(row["devices"]),
-                str(row["microbatches"]),
-                f"{row['ops']:,}",
-                f"{row['build_seconds']:.3f}",
-                f"{row['prepare_seconds']:.4f}",
-                f"{row['replay_seconds']:.6f}",
-                "" if row["simpy_seconds"] is None else f"{row['simpy_seconds']:.2f}",
-                f"{row['ops'] / row['replay_seconds'] / 1e6:,.0f}",
-                f"{row['peak_bytes'] / 2**30:.2f}",
-                f"{row['bytes_per_op']:,.0f}",
-            )
-            for row in rows
-        ],
-    )
-    print(f"figure and rows in {folder}")
-    return OK
+    return rows

@@ -15,11 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from experiments.studies import add_shared, run_study
-from experiments.terminal.exits import INTERRUPTED, OK
-from experiments.terminal.output import output_folder, print_json
-from experiments.umpipe.gain_tables import show
-from experiments.umpipe.gains import document, measure, write
+from experiments.studies import Findings, add_shared, run_study
+from experiments.umpipe.gain_tables import print_document
+from experiments.umpipe.gains import document, drawings, measure, tables
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,18 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, out="tables and figures", quick="one cluster, B=64, fewer instances and generations")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Measure, print and draw."""
-    folder = output_folder(options.out) if options.out else None
+def run(options: argparse.Namespace) -> Findings:
+    """Measure all of it."""
     report = measure(options.quick)
-    if options.json:
-        print_json(document(report))
-    else:
-        show(document(report))
-    if folder is not None:
-        for path in write(report, folder):
-            print(path, file=sys.stderr)
-    return INTERRUPTED if report.interrupted else OK
+    return Findings(document(report), print_document, lambda found: (*tables(found), *drawings(report)))
 
 
 if __name__ == "__main__":

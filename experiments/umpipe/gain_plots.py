@@ -72,11 +72,6 @@ def gains_by_reading(gains: Mapping[tuple[str, str], Mapping[str, float]], netwo
     return found
 
 
-def mark_interrupted(figure: Figure) -> None:
-    """Say on a figure that not all was measured."""
-    figure.suptitle(f"{figure.get_suptitle()}\nINTERRUPTED: not complete".strip(), fontsize=10, x=0.01, ha="left")
-
-
 def gains_figure(
     gains: Mapping[tuple[str, str], Mapping[str, float]], published: Mapping[tuple[str, str], float]
 ) -> Figure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -320,37 +319,26 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def write(report: Report, folder: Path) -> list[Path]:
-    """Tables as CSV and figures; returns the paths."""
+def tables(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and content of the document's tables as CSV; rows of what was interrupted say so."""
     import pandas as pd
 
-    from experiments.umpipe import gain_plots as plots
-    from simulator import save, write_atomically
-
-    found = document(report)
     rows = [{"network": one["network"], "setting": one["setting"], **one["gains"]} for one in found["gains"]]
     searches = [{"instance": one["instance"], **row} for one in found["searches"] for row in one["searches"]]
-    written = []
+    mark = {"interrupted": True} if found["interrupted"] else {}
     for name, table in (("gains", rows), ("searches", searches), ("pareto", found["pareto"])):
-        if report.interrupted:
-            table = [{**row, "interrupted": True} for row in table]
-        path = folder / f"umpipe_{name}.csv"
-        write_atomically(path, pd.DataFrame(table).to_csv(index=False))
-        written.append(path)
-    shown = report.shown
-    drawn: list[tuple[str, Callable[[], Figure]]] = [
-        ("gains", lambda: plots.gains_figure(mean_gains(report.cases), PUBLISHED)),
-        ("convergence", lambda: plots.convergence_figure(report.instances)),
-        ("pareto", lambda: plots.pareto_figure(report.fronts)),
-    ]
-    if shown is not None:
-        drawn.append(("gantt", lambda: plots.gantt_figure(shown)))
-    complete = {"gains": report.cases, "convergence": report.instances, "pareto": report.fronts, "gantt": shown}
-    for name, draw in drawn:
-        if not complete[name]:
-            continue
-        figure = draw()
-        if report.interrupted:
-            plots.mark_interrupted(figure)
-        written += save(figure, folder / f"umpipe_{name}")
-    return written
+        yield f"umpipe_{name}.csv", pd.DataFrame([{**row, **mark} for row in table]).to_csv(index=False)
+
+
+def drawings(report: Report) -> Iterator[tuple[str, Figure]]:
+    """The figures of what was measured."""
+    from experiments.umpipe import gain_plots as plots
+
+    if report.cases:
+        yield "umpipe_gains", plots.gains_figure(mean_gains(report.cases), PUBLISHED)
+    if report.instances:
+        yield "umpipe_convergence", plots.convergence_figure(report.instances)
+    if report.fronts:
+        yield "umpipe_pareto", plots.pareto_figure(report.fronts)
+    if report.shown is not None:
+        yield "umpipe_gantt", plots.gantt_figure(report.shown)

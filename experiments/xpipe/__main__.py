@@ -26,18 +26,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from experiments.studies import add_shared, run_study
+from experiments.studies import Findings, add_shared, run_study
 from experiments.terminal.argument_types import count
-from experiments.terminal.exits import INTERRUPTED, OK
-from experiments.terminal.output import output_folder, print_json, progress
+from experiments.terminal.output import progress, to_json
 from experiments.training.method_throughput import (
+    BATCH,
+    CLUSTER,
+    DEVICES,
+    WORKLOAD,
     balanced_rows,
     cluster_problem,
     cluster_rows,
 )
-from experiments.xpipe.accuracy import HEADLINE, claims, grid_parts, judged, print_document, train_parts, write
+from experiments.xpipe.abstract_claims import claims
+from experiments.xpipe.accuracy import HEADLINE, grid_parts, judged, train_parts
+from experiments.xpipe.accuracy_tables import print_document
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure, train, judge; print and draw."""
-    folder = output_folder(arguments.out) if arguments.out else None
+def run(arguments: argparse.Namespace) -> Findings:
+    """Measure, train, judge."""
     epochs = 2 if arguments.quick else HEADLINE.epochs
     document: dict[str, Any] = {"quick": arguments.quick, "epochs": epochs}
     with progress("XPipe") as report:
@@ -67,13 +75,21 @@ def run(arguments: argparse.Namespace) -> int:
     document |= {"seeds": done, "interrupted": len(done) < len(seeds)}
     document |= judged(trained)
     document["claims"] = claims(document)
-    if folder is not None:
-        write(document, folder)
-    if arguments.json:
-        print_json(document)
-    else:
-        print_document(document)
-    return INTERRUPTED if document["interrupted"] else OK
+    return Findings(document, print_document, drawn)
+
+
+def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+    """Figures and the document."""
+    from experiments.xpipe.xpipe_plots import accuracy_figure, difference_figure, throughput_figure
+
+    setting = HEADLINE.optimizer, HEADLINE.learning_rate
+    headline = [row for row in document["accuracy"] if (row["optimizer"], row["learning_rate"]) == setting]
+    problem = f"{WORKLOAD}, {DEVICES} devices of {CLUSTER}, mini-batch {BATCH}"
+    yield "xpipe_throughput", throughput_figure(document["balanced"], document["cluster"], problem)
+    what = f"{HEADLINE.stages} stages, {HEADLINE.label}, {document['epochs']} epochs"
+    yield "xpipe_accuracy", accuracy_figure(headline, what)
+    yield "xpipe_difference", difference_figure(document["accuracy"])
+    yield "xpipe.json", to_json(document) + "\n"
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+import simulator
 from experiments.bapipe_explore import exploration as bapipe_explore
-from experiments.bapipe_explore import exploration_plots as bapipe_explore_plots
-from experiments.bapipe_explore.exploration_plots import DEPTH_METHODS, draw_all
-from experiments.studies import run_study
+from experiments.bapipe_explore.exploration_plots import DEPTH_METHODS, figures
+from experiments.bapipe_explore.exploration_tables import print_document
+from experiments.studies import Findings, run_study
 from hardware_profiles import load_cluster
 from planners import make_plan
 from simulator import Problem, load_workload
@@ -39,7 +40,7 @@ def test_every_schedule_row_is_simulated_as_its_formula_says() -> None:
 
 def test_quick_studies(quick: dict[str, Any], recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     """The document of `--quick`, and the tables that it prints."""
-    bapipe_explore.print_document(quick)
+    print_document(quick)
     recorded(document=quick, printed=lines(capsys.readouterr().out))
 
 
@@ -193,8 +194,9 @@ def test_figures_can_be_read(
     """Every figure, as small as it gets, and whole with the words of an interrupt: nothing clipped or crossed, axes named,
     legends told apart in grey."""
     drawn: dict[str, Figure] = {}
-    monkeypatch.setattr(bapipe_explore_plots, "save", lambda figure, path: drawn.setdefault(path.name, figure) and ())
-    draw_all(quick if shape == "quick" else full(quick), tmp_path, interrupted=shape == "full")
+    monkeypatch.setattr(simulator, "save", lambda figure, path: drawn.setdefault(path.name, figure) and ())
+    found = quick if shape == "quick" else {**full(quick), "interrupted": True}
+    Findings(found, print, figures).end(tmp_path, True)
     names = {"schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "depth"}
     assert set(drawn) == names | ({"boards"} if shape == "quick" else set())
     for name, figure in drawn.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cost_model.__main__ import print_document
 from experiments.cost_model.model_error_plots import draw
 from experiments.cost_model.model_errors import (
     CASES,
@@ -14,11 +15,11 @@ from experiments.cost_model.model_errors import (
     LayerSeconds,
     ProfileCase,
     ProfileComparison,
+    as_json,
     compare_all,
     compared,
     grouped,
     predicted_seconds,
-    print_comparisons,
 )
 from experiments.studies import run_study
 from hardware_profiles import load_accelerator
@@ -161,7 +162,7 @@ def test_command(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_table_names_every_profile(comparisons: list[ProfileComparison], capsys: pytest.CaptureFixture[str]) -> None:
     """The table has a row a profile, and a line on the sentence lengths follows."""
-    print_comparisons(comparisons)
+    print_document(as_json(comparisons))
     printed = capsys.readouterr().out
     assert all(case.profile in printed for case in CASES)
     assert "at the 48 of the recorded tensors" in printed
@@ -187,4 +188,4 @@ def test_missing_folder_is_one_line_and_code_4(tmp_path: Path, capsys: pytest.Ca
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert not out.exists()
+    assert not list(out.iterdir())

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.compare.comparison_plots import comparison_figure, growth_figure
+from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
-from experiments.cost_model.profile_comparison import Group, ProfileComparison
+from experiments.cost_model.model_errors import Group, ProfileComparison
 from experiments.pipedream_growth import partitioner_growth_plots as pipedream_growth_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
+from experiments.replay_speed.engine_growth_plots import growth_figure
+from experiments.studies import mark_interrupted
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe.memory_fronts import MemoryPoint
 from experiments.umpipe.search_comparison import Found, Instance
@@ -158,7 +160,7 @@ def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None
     triangles = [[line for line in axes.lines if line.get_marker() == ">"] for axes in figure.axes]
     assert [len(found) for found in triangles] == [1, 0, 0]
     whole = drawing(figure)
-    umpipe_plots.mark_interrupted(figure)
+    mark_interrupted(figure)
     recorded(figure=whole, interrupted=drawing(figure)["texts"])
 
 
@@ -292,12 +294,13 @@ def test_every_figure_has_a_check() -> None:
         "partitioner_growth_plots.draw",
         "speedup_plots.draw",
         "comparison_plots.comparison_figure",
-        "comparison_plots.growth_figure",
+        "engine_growth_plots.growth_figure",
         "gain_plots.convergence_figure",
         "gain_plots.gains_figure",
         "gain_plots.gantt_figure",
         "gain_plots.pareto_figure",
     }
     bapipe = {f"exploration_plots.{name}" for name in ("schedules", "plans", "claims", "depth")}
-    training = {f"training_plots.{name}_figure" for name in ("throughput", "accuracy", "difference", "time", "target")}
+    training = {f"xpipe_plots.{name}_figure" for name in ("throughput", "accuracy", "difference")}
+    training |= {f"learning_plots.{name}_figure" for name in ("time", "target")}
     assert made == here | bapipe | training

@@ -16,13 +16,13 @@ from experiments.pipedream_tables.published_rows import (
     _published,
     collective_efficiency,
     data_parallel_plan,
-    print_document,
     published_plan,
     reproduce,
     run_gpipe,
     run_row,
     with_collective_efficiency,
 )
+from experiments.pipedream_tables.speedup_tables import print_document
 from experiments.studies import run_study
 from hardware_profiles import load_cluster
 from simulator import Problem, load_workload, read_profile

@@ -89,7 +89,7 @@ def test_document_and_tables(
 
     saved: list[str] = []
     monkeypatch.setattr(subprocess, "run", one)
-    monkeypatch.setattr(simulator, "save", lambda figure, stem: saved.append(str(stem)))
+    monkeypatch.setattr(simulator, "save", lambda figure, stem: saved.append(str(stem)) or ())
     monkeypatch.chdir(tmp_path)
     for words in (["--json", "--largest", "65", "128"], ["--largest", "8", "17"]):
         monkeypatch.setattr(sys, "argv", ["x", "--growth", "--out", "here", *words])

@@ -297,7 +297,7 @@ def test_the_command_writes_tables_and_figures(
     for nested in document["nested"]:
         for name in nested.keys() - {"setting"}:
             nested[name]["planning_seconds"] = 0.125
-    umpipe_tables.show(document)
+    umpipe_tables.print_document(document)
     recorded(document=document, printed=lines(capsys.readouterr().out))
 
 

@@ -13,25 +13,22 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from experiments import time_to_accuracy
-from experiments.studies import run_study, seed_range
+import experiments.time_to_accuracy.__main__ as time_study
+import experiments.xpipe.__main__ as xpipe_study
+import simulator
+from experiments.studies import Findings, run_study, seed_range
+from experiments.time_to_accuracy import dated_training
+from experiments.time_to_accuracy.learning_plots import GROUPS, curve, target_figure, time_figure
 from experiments.training import method_throughput
 from experiments.training import seed_grid as training_grid
 from experiments.training.clocks import method_order
 from experiments.training.method_comparison import compared, directions, order_of, replicated, seed_blocks
+from experiments.training.method_plots import color_of
 from experiments.training.paired_tests import holm, paired_difference
 from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with, train_grid, unit_clock
-from experiments.training.training_plots import (
-    GROUPS,
-    accuracy_figure,
-    color_of,
-    curve,
-    difference_figure,
-    target_figure,
-    throughput_figure,
-    time_figure,
-)
 from experiments.xpipe import accuracy as xpipe
+from experiments.xpipe.abstract_claims import accuracy_claims, claims, prediction_claims
+from experiments.xpipe.xpipe_plots import accuracy_figure, difference_figure, throughput_figure
 from hardware_profiles import load_cluster
 from planners import Request
 from planners.search.candidates import microbatch_counts
@@ -50,15 +47,15 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Every figure that is written here can be read; in place of pictures, its texts are written. The drawings by name."""
     found: dict[str, Any] = {}
 
-    def checked(figure: Figure, stem: Path) -> None:
+    def checked(figure: Figure, stem: Path) -> tuple[()]:
         assert_readable(figure)
         found[stem.name] = drawing(figure)
         for kind in ("png", "svg"):
             words = "\n".join(text.get_text() for text in figure.findobj(Text))  # type: ignore[attr-defined]
             stem.with_name(f"{stem.name}.{kind}").write_text(words, encoding="utf-8")
+        return ()
 
-    for module in (xpipe, time_to_accuracy):
-        monkeypatch.setattr(module, "save", checked)
+    monkeypatch.setattr(simulator, "save", checked)
     return found
 
 
@@ -328,9 +325,9 @@ def test_prediction_errors_are_those_of_methods_that_predict(clusters: DataSet) 
     assert row["label"] == "XPipe T=2"
     assert row["ratio"] == pytest.approx(np.mean(results[1].error_ratios))
     assert (row["least"], row["most"]) == (min(results[1].error_ratios), max(results[1].error_ratios))
-    (claim,) = xpipe.prediction_claims([row | {"ratio": 1.5, "p": 0.01}])
+    (claim,) = prediction_claims([row | {"ratio": 1.5, "p": 0.01}])
     assert claim["verdict"] == "does not hold: it leads away"
-    (claim,) = xpipe.prediction_claims([row | {"ratio": 0.5, "p": 0.2}])
+    (claim,) = prediction_claims([row | {"ratio": 0.5, "p": 0.2}])
     assert claim["verdict"] == "not shown"
 
 
@@ -369,13 +366,13 @@ def claim_row(difference: float, low: float, high: float, p: float) -> dict[str,
 )
 def test_accuracy_claims(row: dict[str, Any], verdict: str) -> None:
     """Better: above 0 and p < .05; comparable: interval within a point; worse: below 0 and p < .05; else not shown."""
-    assert [claim["verdict"] for claim in xpipe.accuracy_claims([row])] == [verdict]
+    assert [claim["verdict"] for claim in accuracy_claims([row])] == [verdict]
 
 
 def test_claims_of_accuracy_are_xpipes_where_it_was_compared() -> None:
     """Other methods, and records without a difference from synchronous training, make no claim."""
     lacking = {key: value for key, value in claim_row(0, 0, 0, 1).items() if not key.startswith("test")}
-    assert xpipe.accuracy_claims([claim_row(0, 0, 0, 1) | {"label": "naive T=4"}, lacking]) == []
+    assert accuracy_claims([claim_row(0, 0, 0, 1) | {"label": "naive T=4"}, lacking]) == []
 
 
 def throughput_row(label: str, rate: float, fits: bool = True) -> dict[str, Any]:
@@ -397,7 +394,7 @@ def test_throughput_claims_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
             "prediction_error": [],
             "replication": {"headline_order": [{"from": "a", "to": "b", "replicates": True, "blocks": 2}]},
         }
-        return [claim["verdict"] for claim in xpipe.claims(document)]
+        return [claim["verdict"] for claim in claims(document)]
 
     assert verdicts((25.0, 25.0, 25.0)) == ["holds", "does not hold", "holds", "holds", "holds", "replicates"]
     assert verdicts((20.0, 25.0, 10.0)) == [
@@ -439,17 +436,17 @@ def test_epochs_and_seconds_to_a_target(clusters: DataSet) -> None:
         evaluated_accuracy=np.array([0.5, 0.9, 0.8, 0.95]),
     )
     dated = replace(result, runs=(run,))
-    record = time_to_accuracy.target_record(dated, 2.0 * np.arange(1, minibatches + 1), 0.85, 12)
+    record = dated_training.target_record(dated, 2.0 * np.arange(1, minibatches + 1), 0.85, 12)
     assert (record["seeds_at_target"], record["epochs_to_target"], record["seconds_to_target"]) == (1, 1.0, 24.0)
-    never = time_to_accuracy.target_record(dated, 2.0 * np.arange(1, minibatches + 1), 0.99, 12)
+    never = dated_training.target_record(dated, 2.0 * np.arange(1, minibatches + 1), 0.99, 12)
     assert (never["seeds_at_target"], never["epochs_to_target"], never["seconds_to_target"]) == (0, None, None)
 
 
 def test_the_order_of_ops_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """One training may be dated on several clusters: each stage runs the same ops in the same order on all of them."""
-    monkeypatch.setattr(time_to_accuracy, "cluster_problem", chain_problem)
-    clock = time_to_accuracy.MachineClock("dapple-b", "chain")
-    for case in time_to_accuracy.CASES:
+    monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
+    clock = dated_training.MachineClock("dapple-b", "chain")
+    for case in time_study.CASES:
         orders = [
             method_order(
                 case.method, 8, case.per_minibatch, 6, seconds, flushed=case.flushed, warmup=min(case.warmup, 3)
@@ -463,9 +460,9 @@ def test_the_order_of_ops_does_not_depend_on_the_clock(monkeypatch: pytest.Monke
 
 def test_machine_clocks_date_data_parallelism_by_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal steps of a synchronous iteration; pipelines by their timeline; memory of each plan."""
-    monkeypatch.setattr(time_to_accuracy, "cluster_problem", chain_problem)
-    clock = time_to_accuracy.MachineClock("dapple-b", "chain")
-    cases = {case.label: case for case in time_to_accuracy.CASES}
+    monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
+    clock = dated_training.MachineClock("dapple-b", "chain")
+    cases = {case.label: case for case in time_study.CASES}
     parallel = clock.update_seconds(cases["data parallel"], Setting(), 5)
     assert len(parallel) == 5
     assert np.diff(parallel) == pytest.approx(parallel[0])
@@ -518,15 +515,15 @@ def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]], re
 
 def test_time_figures_are_small_multiples_that_can_be_read(recorded: Recorded) -> None:
     """Fifteen methods in four groups, each with at most six curves; the medians of three clusters, some never there."""
-    curves = [(made_result(case, n), np.arange(1.0, 441.0) * (1 + n)) for n, case in enumerate(time_to_accuracy.CASES)]
+    curves = [(made_result(case, n), np.arange(1.0, 441.0) * (1 + n)) for n, case in enumerate(time_study.CASES)]
     figure = time_figure(curves, 0.95, "bert-large on 8 devices of dapple-b, mini-batch 32, INTERRUPTED")
     assert_readable(figure)
-    assert sum(belongs(case) for case in time_to_accuracy.CASES for belongs in GROUPS.values()) == len(curves)
+    assert sum(belongs(case) for case in time_study.CASES for belongs in GROUPS.values()) == len(curves)
     assert all(len(axes.lines) <= 7 for axes in figure.axes)
     rows = [
         {"label": case.label, "fits": n % 2 == 0, "seeds": 10, "seeds_at_target": n % 11}
         | {"seconds_to_target": 10.0**n if n % 11 and n < 4 else 1e4 if n % 11 else None}
-        for n, case in enumerate(time_to_accuracy.CASES)
+        for n, case in enumerate(time_study.CASES)
     ]
     targets = target_figure({"dapple-b": rows, "dapple-c": rows, "dgx-a100:1": rows}, 0.95)
     assert_readable(targets)
@@ -562,14 +559,14 @@ def test_xpipe_quick_run(
     assert {len(row["test_accuracies"]) for row in document["accuracy"]} == {3}
     names = {f"xpipe_{name}.{kind}" for name in ("throughput", "accuracy", "difference") for kind in ("png", "svg")}
     assert {path.name for path in out.iterdir()} == names | {"xpipe.json"}
-    xpipe.print_document(document)
+    xpipe_study.print_document(document)
     printed = capsys.readouterr().out
     assert "QUICK RUN" in printed
     assert "chosen after results had been seen" in printed
     recorded(document=document, printed=lines(printed), drawn=drawn)
 
 
-@pytest.mark.parametrize(("name", "experiment"), [("xpipe", xpipe), ("time-to-accuracy", time_to_accuracy)])
+@pytest.mark.parametrize(("name", "experiment"), [("xpipe", xpipe), ("time-to-accuracy", time_study)])
 def test_an_interrupted_run_writes_what_it_has_and_says_so(
     name: str,
     experiment: Any,
@@ -582,10 +579,10 @@ def test_an_interrupted_run_writes_what_it_has_and_says_so(
     """Interrupted in the second group of seeds: exit code 130; the first group is written, marked in document and tables."""
     monkeypatch.setattr(training_grid, "GROUP", 2)
     monkeypatch.setattr(xpipe, "sensitivity_cases", lambda: [xpipe.CASES[1]])
-    for door in ("experiments.xpipe.__main__", "experiments.time_to_accuracy"):
+    for door in ("experiments.xpipe.__main__", "experiments.time_to_accuracy.dated_training"):
         monkeypatch.setattr(f"{door}.cluster_problem", chain_problem)
     monkeypatch.setattr("experiments.xpipe.__main__.cluster_rows", lambda problem: cluster_rows)
-    monkeypatch.setattr(time_to_accuracy, "OTHER_CLUSTERS", ())
+    monkeypatch.setattr(time_study, "OTHER_CLUSTERS", ())
     kept = {"data parallel", *xpipe.ORDER}
     monkeypatch.setattr(experiment, "CASES", tuple(case for case in experiment.CASES if case.label in kept))
     monkeypatch.setattr(xpipe, "MORE_CASES", ())
@@ -608,8 +605,10 @@ def test_an_interrupted_run_writes_what_it_has_and_says_so(
     assert (
         "INTERRUPTED" in (tmp_path / ("xpipe_accuracy.svg" if name == "xpipe" else "time_to_accuracy.svg")).read_text()
     )
-    experiment.print_document(document, *(() if name == "xpipe" else ("dapple-b",)))
-    assert "INTERRUPTED: only the seeds 3 to 4 are trained" in capsys.readouterr().out
+    Findings(document, (xpipe_study if name == "xpipe" else time_study).print_document).end(None, False)
+    printed = capsys.readouterr().out
+    assert "INTERRUPTED" in printed
+    assert "seeds 3 to 4" in printed
 
 
 def test_time_to_accuracy_quick_run(
@@ -621,10 +620,10 @@ def test_time_to_accuracy_quick_run(
     recorded: Recorded,
 ) -> None:
     """Every case on every cluster, dated; the two pictures; tables."""
-    monkeypatch.setattr(time_to_accuracy, "cluster_problem", chain_problem)
-    monkeypatch.setattr(time_to_accuracy, "OTHER_CLUSTERS", ("dgx-a100:1",))
+    monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
+    monkeypatch.setattr(time_study, "OTHER_CLUSTERS", ("dgx-a100:1",))
     kept = ("data parallel", "GPipe T=4", "PipeDream T=1", "PipeMare T=4, warm-up", "XPipe T=4")
-    monkeypatch.setattr(time_to_accuracy, "CASES", tuple(case for case in time_to_accuracy.CASES if case.label in kept))
+    monkeypatch.setattr(time_study, "CASES", tuple(case for case in time_study.CASES if case.label in kept))
     out = tmp_path / "figures"
     assert (
         run_study("time-to-accuracy", ["--quick", "--json", "--out", str(out), "--jobs", "1", "--target", "0.5"]) == 0
@@ -632,11 +631,11 @@ def test_time_to_accuracy_quick_run(
     document = json.loads(capsys.readouterr().out)
     assert set(document["clusters"]) == {"dapple-b", "dgx-a100:1"}
     for rows in document["clusters"].values():
-        assert [row["label"] for row in rows] == [case.label for case in time_to_accuracy.CASES]
+        assert [row["label"] for row in rows] == [case.label for case in time_study.CASES]
     assert {path.name for path in out.iterdir()} == {
         "time_to_accuracy.png", "time_to_accuracy.svg", "time_to_target.png", "time_to_target.svg", "time_to_accuracy.json"
     }  # fmt: skip
-    time_to_accuracy.print_document(document, "dapple-b")
+    time_study.print_document(document)
     printed = capsys.readouterr().out
     assert "one learning rate for all" in printed
     recorded(document=document, printed=lines(printed), drawn=drawn)

@@ -1,0 +1,57 @@
+"""Report tables: rows of a document as a table, whose columns are data: a heading, and how a row's cell is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.terminal.output import print_table
+
+Row = Mapping[str, Any]
+Cell = str | Callable[[Row], str]
+"""A format of the row's values (`{seconds:.4g} s`), or what writes the row's cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """A table of a document.
+
+    title: a format of the document's values; rows: the document's key of them, or what picks them from it
+    columns: heading -> cell, the most important first
+    """
+
+    title: str
+    rows: str | Callable[[Row], Iterable[Row]]
+    columns: Mapping[str, Cell]
+
+    def print(self, document: Row) -> None:
+        """Print it to stdout."""
+        rows = document[self.rows] if isinstance(self.rows, str) else self.rows(document)
+        cells = self.columns.values()
+        print_table(
+            self.title.format_map(document),
+            tuple(self.columns),
+            [[cell.format_map(row) if isinstance(cell, str) else cell(row) for cell in cells] for row in rows],
+        )
+
+
+def figure(key: str, form: str, scale: float = 1, *, unit: str = "", missing: str = "") -> Callable[[Row], str]:
+    """Writes the row's number times `scale` in a form of `format`; `missing` where there is none, or it is not finite."""
+
+    def write(row: Row) -> str:
+        value = row.get(key)
+        return missing if value is None or not math.isfinite(value) else format(scale * value, form) + unit
+
+    return write
+
+
+def words(key: str, between: str = " ") -> Callable[[Row], str]:
+    """Writes the row's list with something between its parts."""
+    return lambda row: between.join(map(str, row[key]))
+
+
+def either(key: str, yes: str = "yes", no: str = "no") -> Callable[[Row], str]:
+    """Writes one of two words by whether the row's value holds."""
+    return lambda row: yes if row[key] else no

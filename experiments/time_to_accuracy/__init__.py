@@ -1,0 +1,1 @@
+"""Time to accuracy: learning over simulated seconds."""

@@ -1,0 +1,146 @@
+"""Time to accuracy: loss and accuracy against simulated seconds, for data parallelism and every pipeline method.
+
+    python -m experiments.time_to_accuracy [--out DIR] [--json] [--quick]
+
+Two things are joined, and both must be kept in mind. WHAT IS LEARNED is real: a perceptron of 8 blocks on the 8 x 8
+digits, trained under the order of ops and the weight versions of each method's timeline. WHAT TIME IT TAKES is
+simulated: the same order with the seconds of BERT-large in 8 balanced stages, a mini-batch of 32, on a cluster. The
+small network itself would be all call overhead. Data parallelism, GPipe and 1F1B train the same numbers. The order of ops
+on a stage does not depend on the seconds, so that one training is dated on several clusters.
+
+Every method has the same learning rate (Adam .002), chosen for none of them; the scale of the inputs was chosen after
+results had been seen; XPipe rounds halves of its steps up. See `experiments.xpipe` for other rates and roundings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from experiments.studies import Findings, add_shared, run_study
+from experiments.terminal.argument_types import count
+from experiments.terminal.output import UsageError, progress, to_json
+from experiments.terminal.report_tables import Cell, ReportTable, figure
+from experiments.time_to_accuracy.dated_training import (
+    CASES,
+    EVALUATE_EVERY,
+    OTHER_CLUSTERS,
+    MachineClock,
+    target_record,
+)
+from experiments.training.method_throughput import BATCH, CLUSTER, DEVICES, WORKLOAD
+from experiments.training.seed_grid import Setting, train_grid
+from simulator.training import DATA_SETS, minibatches_per_epoch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the study."""
+    quick = "2 seeds, 2 epochs: shows the form, proves nothing"
+    add_shared(parser, out="figures and the document", quick=quick, seeds=10)
+    parser.add_argument("--target", type=float, default=0.95, metavar="A", help="test accuracy to reach (default 0.95)")
+    parser.add_argument("--workload", default=WORKLOAD, metavar="NAME", help=f"whose seconds (default {WORKLOAD})")
+    parser.add_argument("--cluster", default=CLUSTER, metavar="NAME", help=f"on which machine (default {CLUSTER})")
+    parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
+
+
+def run(arguments: argparse.Namespace) -> Findings:
+    """Train, and date what was trained on every cluster."""
+    if not 0.0 < arguments.target < 1.0:
+        raise UsageError(f"--target must be an accuracy between 0 and 1, got {arguments.target:g}")
+    names = dict.fromkeys((arguments.cluster, *OTHER_CLUSTERS))
+    clocks = {name: MachineClock(name, arguments.workload) for name in names}
+    data = DATA_SETS["digits"]()
+    setting = Setting(epochs=2 if arguments.quick else 10)
+    seeds = range(2) if arguments.quick else arguments.seeds
+    with progress("training") as report:
+        grid = [(case, setting) for case in CASES]
+        results = train_grid(grid, data, seeds, evaluate_every=EVALUATE_EVERY, jobs=arguments.jobs, report=report)
+    done = results[0].seeds
+    minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
+    dated = {
+        name: [(result, clock.update_seconds(result.case, setting, minibatches)) for result in results]
+        for name, clock in clocks.items()
+    }
+    document = {
+        "quick": arguments.quick,
+        "seeds": done,
+        "interrupted": len(done) < len(seeds),
+        "epochs": setting.epochs,
+        "target_accuracy": arguments.target,
+        "workload": arguments.workload,
+        "learning_rate": setting.learning_rate,
+        "clusters": {
+            name: [
+                {**target_record(result, seconds, arguments.target, minibatches // setting.epochs),
+                 **clocks[name].memory(result.case)}
+                for result, seconds in curves
+            ]
+            for name, curves in dated.items()
+        },
+    }  # fmt: skip
+
+    def drawn(_: object) -> Iterator[tuple[str, str | Figure]]:
+        from experiments.time_to_accuracy.learning_plots import target_figure, time_figure
+
+        clock = f"{arguments.workload} on {DEVICES} devices of {arguments.cluster}, mini-batch {BATCH}"
+        yield "time_to_accuracy", time_figure(dated[arguments.cluster], arguments.target, clock)
+        yield "time_to_target", target_figure(document["clusters"], arguments.target)
+        yield "time_to_accuracy.json", to_json(document) + "\n"
+
+    return Findings(document, print_document, drawn)
+
+
+TABLE = ReportTable(
+    f"{{workload}}'s seconds on {DEVICES} devices of {{chosen}}; digits, Adam {{learning_rate:g}}, seeds {{seeds[0]}} to "
+    "{last}; median epochs and seconds to {target_accuracy:.0%} test accuracy",
+    "rows",
+    {
+        "method": "{label}",
+        "seeds there": "{seeds_at_target} of {seeds}",
+        "epochs": figure("epochs_to_target", ".2f", missing="-"),
+        "seconds": figure("seconds_to_target", ".1f", missing="-"),
+        "s a mini-batch": "{seconds_per_minibatch:.3f}",
+        "train loss": "{train_loss_mean:.4f} ± {train_loss_deviation:.4f}",
+        "test accuracy, %": lambda row: (
+            f"{100 * row['test_accuracy_mean']:.1f} ± {100 * row['test_accuracy_deviation']:.1f}"
+        ),
+        "diverged": "{diverged}",
+        "weight copies": "{weight_copies}",
+        "error ratio": figure("prediction_error_ratio", ".3f", missing="-"),
+        "peak GiB": lambda row: f"{row['peak_memory_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " (does not fit)"),
+    },
+)
+
+
+def _seconds_on(name: str) -> Cell:
+    """Seconds to the target on a cluster, of a row that holds the rows of all clusters."""
+    write = figure("seconds_to_target", ".1f", missing="-")
+    return lambda row: write(row[name]) + ("" if row[name]["fits"] else "*")
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """The table of the chosen cluster, the first, and seconds to the target on all of them."""
+    if document["quick"]:
+        print("QUICK RUN: 2 seeds, 2 epochs; the tables show their form, the figures prove nothing\n")
+    chosen, *_ = names = list(document["clusters"])
+    rows = document["clusters"][chosen]
+    TABLE.print({**document, "rows": rows, "chosen": chosen, "last": document["seeds"][-1]})
+    by_cluster = [
+        {"label": one[0]["label"], **dict(zip(names, one, strict=True))}
+        for one in zip(*document["clusters"].values(), strict=True)
+    ]
+    ReportTable(
+        "Median seconds to the target by cluster (* the plan does not fit in its memory)",
+        "rows",
+        {"method": "{label}", **{name: _seconds_on(name) for name in names}},
+    ).print({"rows": by_cluster})
+    print("Learned by a small perceptron, timed as a large network; one learning rate for all; see the module's text.")
+
+
+if __name__ == "__main__":
+    sys.exit(run_study("time-to-accuracy"))

@@ -1,0 +1,174 @@
+"""Accuracy tables: XPipe's study for a person to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from experiments.terminal.report_tables import Cell, ReportTable, Row, either, figure
+from experiments.training.method_comparison import BLOCK
+from experiments.training.method_throughput import BATCH, CLUSTER, DEVICES, WORKLOAD
+from experiments.xpipe.accuracy import ORDER, SPECTRAIN_TABLE
+
+
+def _mean(name: str, scale: float, digits: int) -> Cell:
+    """Mean and standard deviation over the seeds."""
+
+    def write(record: Row) -> str:
+        mean, deviation = record[f"{name}_mean"], record[f"{name}_deviation"]
+        if mean is None or not np.isfinite(mean):
+            return "not finite"
+        return f"{scale * mean:.{digits}f} ± {scale * deviation:.{digits}f}"
+
+    return write
+
+
+def _difference(record: Row) -> str:
+    """Points of test accuracy over the synchronous case, and their interval."""
+    name = "test_accuracy_difference"
+    if name not in record:
+        return ""
+    mean, low, high = (100 * record[name + part] for part in ("", "_low", "_high"))
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+TRAINED: dict[str, Cell] = {
+    "train loss": _mean("train_loss", 1, 4),
+    "test accuracy, %": _mean("test_accuracy", 100, 1),
+    "error ratio": figure("prediction_error_ratio", ".3f"),
+}
+"""Columns of whatever was trained."""
+
+THROUGHPUT = (
+    ReportTable(
+        "XPipe over GPipe, balanced stages",
+        "balanced",
+        {
+            "N": "{stages}",
+            "T": "{microbatches_per_minibatch}",
+            "speedup": "{speedup:.4f}",
+            "(T+N-1)/T": "{formula:.4f}",
+        },
+    ),
+    ReportTable(
+        f"{WORKLOAD} on {DEVICES} devices of {CLUSTER}, mini-batch of {BATCH} unless said",
+        "cluster",
+        {
+            "method": "{label}",
+            "samples/s": "{samples_per_second:.2f}",
+            "s a mini-batch": "{seconds_per_minibatch:.4f}",
+            "peak GiB": lambda row: (
+                f"{row['peak_memory_bytes'] / 2**30:.2f}" + ("" if row["fits"] else " (does not fit)")
+            ),
+            "weight copies": "{most_weight_copies:.0f}",
+        },
+    ),
+)
+
+ACCURACY = ReportTable(
+    "Training on the digits, seeds {seeds[0]} to {last} (± standard deviation; difference from synchronous, paired)",
+    "accuracy",
+    {
+        "setting": "{optimizer} {learning_rate:g}",
+        "method": "{label}",
+        "train loss": TRAINED["train loss"],
+        "test accuracy, %": TRAINED["test accuracy, %"],
+        "diverged": "{diverged}",
+        "Δ accuracy, points [95 %]": _difference,
+        "p (Holm)": figure("test_accuracy_p_holm", ".3g"),
+        "error ratio": TRAINED["error ratio"],
+    },
+)
+
+
+def _loss(method: str) -> Cell:
+    return lambda order: f"{order['mean_train_loss'][method]:.4f} ± {order['train_loss_deviation'][method]:.4f}"
+
+
+ORDER_TABLES = (
+    ReportTable(
+        "Train loss by block of seeds, {what} (mean ± standard deviation)",
+        "orders",
+        {"seeds": "{block}", **{method: _loss(method) for method in ORDER}, "rises": either("rises", no="NO")},
+    ),
+    ReportTable(
+        "Steps of the order, {what}, over all seeds (paired; p corrected by Holm)",
+        "steps",
+        {
+            "from": "{from}",
+            "to": "{to}",
+            "difference [95 %]": "{difference:+.4f} [{low:+.4f}, {high:+.4f}]",
+            "p (Holm)": "{p_holm:.2g}",
+            "seeds that rise": "{rising_seeds:.0%}",
+            f"blocks of {BLOCK} that rise": "{rising_blocks} of {blocks}",
+            "replicates": lambda step: (
+                "yes" if step["replicates"] else "one block only" if step["blocks"] < 2 else "NO"
+            ),
+        },
+    ),
+)
+
+OTHERS = (
+    ReportTable(
+        "Distance of the predicted weights from the synchronous ones, times that of the current weights (above 1: led away)",
+        "prediction_error",
+        {
+            "method": "{label}",
+            "ratio": "{ratio:.3f}",
+            "95 %": "[{low:.3f}, {high:.3f}]",
+            "least and most of a seed": "{least:.3f} to {most:.3f}",
+            "p": "{p:.2g}",
+        },
+    ),
+    ReportTable(
+        "XPipe T = 4 with other readings of the paper",
+        "readings",
+        {
+            "variant": "{label}",
+            "train loss": TRAINED["train loss"],
+            "of 5 seeds": lambda record: f"{np.mean(record['train_losses'][:5]):.4f}",
+            "test accuracy, %": TRAINED["test accuracy, %"],
+            "error ratio": TRAINED["error ratio"],
+        },
+    ),
+    ReportTable(
+        "Directions beside SpecTrain's published table (points of test accuracy; p not corrected)",
+        "spectrain_directions",
+        {
+            "setting": "{setting}",
+            "better": "{better}",
+            "worse": "{worse}",
+            **{name: figure(f"published, {name}", "+.2f", 100) for name in SPECTRAIN_TABLE},
+            "here": figure("here", "+.2f", 100),
+            "p": "{p:.3g}",
+            "verdict": "{verdict}",
+        },
+    ),
+    ReportTable("Claims", "claims", {"claim": "{claim}", "verdict": "{verdict}", "evidence": "{evidence}"}),
+)
+
+
+def _orders(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The order of train losses under both scales of the inputs, as documents of ORDER_TABLES."""
+    for name, inputs in (("headline_order", "-1..1"), ("inputs_0_to_1", "0..1")):
+        blocks = document["orders"][name].items()
+        orders = [{"block": block.removeprefix("seeds "), **order} for block, order in blocks]
+        yield {"what": f"inputs {inputs}", "orders": orders, "steps": document["replication"][name]}
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Tables to stdout."""
+    if document["quick"]:
+        print("QUICK RUN: 3 seeds, 2 epochs; the tables show their form, the figures prove nothing\n")
+    for table in (*THROUGHPUT, ACCURACY):
+        table.print({**document, "last": document["seeds"][-1]})
+    for order in _orders(document):
+        for table in ORDER_TABLES:
+            table.print(order)
+    for table in OTHERS:
+        table.print(document)
+    print(
+        "The five-seed order rests on halves rounding up; the scale of the inputs was chosen after results had been seen."
+    )

@@ -1,0 +1,146 @@
+"""XPipe plots: throughput and memory of methods, losses and accuracies over seeds."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from hardware_profiles import legible
+from simulator.results.figures import ALARM, FAINT, INK, logarithmic
+
+if TYPE_CHECKING:
+    pass
+
+from experiments.training.method_plots import GRID, color_of, plain
+
+
+def throughput_figure(
+    balanced: Sequence[Mapping[str, Any]], cluster: Sequence[Mapping[str, Any]], problem: str
+) -> Figure:
+    """XPipe over GPipe by T, beside the formula; samples a second and peak memory of every method on the cluster.
+
+    problem: what runs on the cluster, for the title
+    """
+    figure = Figure(figsize=(14.0, 6.2), dpi=100, facecolor="white", layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1.0, 1.15, 1.0])
+    figure.suptitle(legible(problem, 110), x=0.01, ha="left", fontsize=11, color=INK)
+    for n, color in zip(sorted({row["stages"] for row in balanced}), ("#9cc4e4", "#4f94c4", "#1b4f7a"), strict=False):
+        own = [row for row in balanced if row["stages"] == n]
+        t = [row["microbatches_per_minibatch"] for row in own]
+        smooth = np.linspace(min(t), max(t), 200)
+        left.plot(smooth, (smooth + n - 1) / smooth, color=color, linewidth=1.5)
+        left.plot(t, [row["speedup"] for row in own], "o", color=color, markersize=6, label=f"N = {n}")
+    left.set_xscale("log", base=2)
+    left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    left.set_xlabel("micro-batches a mini-batch, T")
+    left.set_title(
+        "XPipe over GPipe, equal stages\ndots: replayed, lines: (T+N-1)/T", loc="left", fontsize=10, color=INK
+    )
+    left.set_ylabel("times GPipe's samples a second")
+    left.legend(frameon=False, title="stages")
+    plain(left)
+    left.grid(axis="y", color=GRID, linewidth=0.8)
+    rows = list(reversed(cluster))
+    position = np.arange(len(rows))
+    capacity = rows[0]["capacity_bytes"] * 2.0**-30
+    for axes, key, scale, title in (
+        (middle, "samples_per_second", 1.0, "samples a second"),
+        (right, "peak_memory_bytes", 2.0**-30, "peak memory of the fullest device, GiB"),
+    ):
+        values = [row[key] * scale for row in rows]
+        axes.barh(position, values, color=[color_of(row["label"]) for row in rows], height=0.68)
+        for y, value, row in zip(position, values, rows, strict=True):
+            # Beside the panel: no bar and no line can run through it.
+            axes.annotate(
+                f"{value:.1f}" + ("" if row["fits"] else " does not fit"),
+                (1.0, y),
+                (4, 0),
+                xycoords=axes.get_yaxis_transform(),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                color=INK if row["fits"] else ALARM,
+                annotation_clip=False,
+            )
+        axes.set_yticks(position, [legible(row["label"], 40) for row in rows] if axes is middle else [])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_xlim(0, max(*values, capacity if axes is right else 0.0) * 1.04)
+        axes.set_xlabel(title)
+        plain(axes)
+        axes.tick_params(axis="y", length=0)
+    right.axvline(capacity, color=ALARM, linewidth=1.2, zorder=3)
+    right.set_title(f"line: capacity, {capacity:g} GiB", loc="left", fontsize=10, color=ALARM)
+    return figure
+
+
+def accuracy_figure(records: Sequence[Mapping[str, Any]], setting: str) -> Figure:
+    """Final train loss and test accuracy of every seed and method under one setting; bars are means. A run whose loss is not
+    finite has no dot."""
+    rows = list(reversed(records))
+    figure = Figure(figsize=(12.0, 1.6 + 0.36 * len(rows)), dpi=100, facecolor="white", layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for y, row in enumerate(rows):
+        color = color_of(row["label"])
+        offsets = y + np.linspace(-0.22, 0.22, len(row["train_losses"]))
+        for axes, values in ((left, row["train_losses"]), (right, [100 * one for one in row["test_accuracies"]])):
+            axes.plot(values, offsets, "o", color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
+            axes.plot([np.mean(values)] * 2, [y - 0.36, y + 0.36], color=color, linewidth=2.5, solid_capstyle="butt")
+    left.set_xscale("log")
+    logarithmic(left.xaxis)
+    left.set_yticks(range(len(rows)), [legible(row["label"], 40) for row in rows])
+    seeds = len(rows[0]["train_losses"])
+    left.set_title(f"{setting}; dots: {seeds} seeds, bars: their means", loc="left", fontsize=10, color=INK)
+    left.set_xlabel("final train loss (cross-entropy, nats)")
+    right.set_xlabel("final test accuracy, %")
+    for axes in (left, right):
+        plain(axes)
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+    right.tick_params(axis="y", length=0)
+    return figure
+
+
+def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, high: float = 2.5) -> Figure:
+    """Test accuracy minus synchronous with its 95 % interval, a panel a setting; what lies left of `low` is written.
+
+    Methods that were trained under some of the settings only are left out.
+    """
+    settings = list(dict.fromkeys((row["optimizer"], row["learning_rate"]) for row in records))
+    tested = [row["label"] for row in records if "test_accuracy_difference" in row]
+    labels = [label for label in dict.fromkeys(tested) if tested.count(label) == len(settings)][::-1]
+    columns = min(3, len(settings))
+    lines = -(-len(settings) // columns)
+    height = lines * (1.1 + 0.26 * len(labels)) + 0.3
+    wide = max(6.5, 4.6 * columns + 1.2)
+    figure = Figure(figsize=(wide, height), dpi=100, facecolor="white", layout="constrained")
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    for axes, (optimizer, rate) in zip(panels, settings, strict=False):
+        axes.axvspan(-1, 1, color="#eef2f6", zorder=0)
+        axes.axvline(0, color=FAINT, linewidth=1)
+        for row in records:
+            if (row["optimizer"], row["learning_rate"]) != (optimizer, rate) or row["label"] not in labels:
+                continue
+            if "test_accuracy_difference" not in row:
+                continue
+            y, color = labels.index(row["label"]), color_of(row["label"])
+            mean, begin, end = (100 * row[f"test_accuracy_difference{part}"] for part in ("", "_low", "_high"))
+            if mean < low:
+                axes.plot(low + 0.15, y, "<", color=color, markersize=6)
+                axes.text(low + 0.5, y, f"{mean:.1f}", va="center_baseline", fontsize=8, color=INK)
+                continue
+            axes.plot([max(begin, low), min(end, high)], [y, y], color=color, linewidth=1.6)
+            axes.plot(mean, y, "o", color=color, markersize=5)
+        axes.set_xlim(low, high)
+        axes.set_ylim(-0.6, len(labels) - 0.4)
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_title(f"{optimizer}, learning rate {rate:g}", loc="left", fontsize=10, color=INK)
+        plain(axes)
+    for axes in panels[len(settings) :]:
+        axes.set_visible(False)
+    words = "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point)"
+    figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
+    return figure
