@@ -33,7 +33,7 @@ from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stag
 from planners.pipedream.planner import inapplicable as no_tree
 from planners.search.candidates import closest_to_fit, device_choices, microbatch_counts, stage_devices, straight_plan
 from planners.search.evaluator import Evaluator, Planner, Request, Score, fitting
-from planners.straight.baselines import DataParallel, UniformLayers, boundary_moves
+from planners.straight.baselines import DataParallel, UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatches, schedule_families
 
 FloatArray = NDArray[np.float64]
@@ -338,18 +338,9 @@ class _Search:
         layers = len(self.problem.workload)
         while not (score := self.evaluate(plan)).fits:
             cuts = [stage.layers[0] for stage in plan.stages[1:]]
-            size = len(plan.stages[devices.index(score.device)].layers)
-            moves = boundary_moves(cuts, layers, devices.index(score.device))
-            # One layer, two, four, …: enough to find a move, few enough to replay.
-            chosen = [
-                moves[2 * (given - 1) + side]
-                for given in _powers(size - 1)
-                for side in (0, 1)
-                if 2 * (given - 1) + side < len(moves)
-            ]
             tried = [
                 straight_plan(self.name, self.problem, plan.schedule, moved, devices, len(plan.microbatches))
-                for moved in chosen
+                for moved in _handovers([0, *cuts, layers], devices.index(score.device))
             ]
             better = min(tried, key=lambda one: self.evaluate(one).key, default=plan)
             if self.evaluate(better).key >= score.key:
@@ -427,5 +418,12 @@ def formula_seconds(
     return basis
 
 
-def _powers(most: int) -> list[int]:
-    return [2**power for power in range(most.bit_length())]
+def _handovers(bounds: Sequence[int], stage: int) -> Iterator[list[int]]:
+    """Cuts after a stage has handed its first layers to the stage before, or its last ones to the stage behind.
+
+    bounds: the cuts, and both ends. One layer, two, four, ...: enough to find a better partition, few enough to replay.
+    """
+    for power in range((bounds[stage + 1] - bounds[stage] - 1).bit_length()):
+        for bound, change in ((stage, 2**power), (stage + 1, -(2**power))):
+            if 0 < bound < len(bounds) - 1:
+                yield [one + change * (number == bound) for number, one in enumerate(bounds)][1:-1]

@@ -185,20 +185,3 @@ def promising_cuts(costs: LayerCosts, devices: Sequence[int], microbatches: int)
     # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
     found = fastest_cuts(tables, microbatches * (stages // len(set(devices))))
     return [uniform, *(cuts for _, cuts in found[:1])]
-
-
-def boundary_moves(cuts: Sequence[int], layers: int, stage: int) -> list[list[int]]:
-    """Cuts after one stage has handed its first layers to the stage before, or its last ones to the stage behind.
-
-    One entry for every number of layers that leaves the stage at least one.
-    """
-    bounds = [0, *cuts, layers]
-    size = bounds[stage + 1] - bounds[stage]
-    moves = []
-    for given in range(1, size):
-        for boundary, change in ((stage - 1, given), (stage, -given)):
-            if 0 <= boundary < len(cuts):
-                moved = list(cuts)
-                moved[boundary] += change
-                moves.append(moved)
-    return moves

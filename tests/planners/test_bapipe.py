@@ -34,6 +34,7 @@ from planners import (
 from planners.bapipe import explorer as bapipe
 from planners.bapipe import intra_layer
 from planners.bapipe.intra_layer import GRAIN
+from planners.search.evaluator import Score
 from simulator import (
     InfeasiblePlanError,
     Layer,
@@ -49,7 +50,8 @@ from simulator import (
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain as compute_chain
-from tests.chains import random_chain
+from tests.chains import measured_chain, random_chain
+from tests.planners.conftest import line
 from tests.simulator.strategies import chain_cluster
 
 # ---- balanced partition ----------------------------------------------------------------------------------------------
@@ -156,6 +158,58 @@ def test_a_part_of_a_layer_is_its_share_of_the_work() -> None:
     assert intra_layer._works_between(works, GRAIN, 2 * GRAIN) == [works[1]]
 
 
+def test_a_cut_behind_a_layer_splits_nothing() -> None:
+    """Whatever the kind; a network that is split says so in its name."""
+    network = chain([10.0, 40.0, 20.0])
+    mixed = replace(network, layers=(network.layers[0], replace(network.layers[1], kind="pooling"), network.layers[2]))
+    assert split_workload(mixed, [LayerCut(0, 1.0), LayerCut(1, 1.0)]) == (mixed, [1, 2])
+    split, cuts = split_workload(mixed, [LayerCut(0, 0.25), LayerCut(0, 0.5), LayerCut(1, 1.0)])
+    assert (split.name, cuts) == ("hand-split", [1, 2, 4])
+    assert [layer.name for layer in split.layers] == ["layer0#1", "layer0#2", "layer0#3", "layer1", "layer2"]
+    assert [layer.output_elements for layer in split.layers] == [25.0, 25.0, 50.0, 100.0, 100.0]
+
+
+@pytest.mark.parametrize(("macs", "whole"), [([3e9, 5e9, 2e9], 1), ([3e9, 1e9, 9e9], 0), ([8e9, 1e9, 1e9], 2)])
+def test_streamed_cuts_are_as_good_as_the_best_of_all_places(macs: list[float], whole: int) -> None:
+    """Sixteenths of layers on two equal boards, but for one layer that stays whole: all places are tried."""
+    network = chain(macs)
+    layers = tuple(replace(one, kind="activation") if n == whole else one for n, one in enumerate(network.layers))
+    problem = Problem(replace(network, layers=layers), load_cluster("fpga-vcu118-4"), 64)
+    board, works = problem.cluster.devices[0], LayerCosts(problem).works
+
+    def seconds(begin: float, end: float) -> float:
+        held = [
+            replace(
+                work,
+                flop=work.flop * part,
+                output_elements=work.output_elements * part,
+                parameters=work.parameters * part,
+            )
+            for number, work in enumerate(works)
+            if (part := min(end, number + 1.0) - max(begin, float(number))) > 0.0
+        ]
+        return sum(board.stage_seconds(held, 64, one, problem.precision) for one in ("forward", "backward"))  # type: ignore[attr-defined]
+
+    places = [
+        number + part / GRAIN
+        for number in range(3)
+        for part in range(1, GRAIN + 1)
+        if (number != whole or part == GRAIN) and (number, part) != (2, GRAIN)
+    ]
+    (cut,) = streamed_fractions(problem, (0, 1), 64)
+    assert cut.layer + cut.fraction in places
+    assert 0.0 < cut.fraction <= 1.0
+    best = min(max(seconds(0.0, place), seconds(place, 3.0)) for place in places)
+    assert max(seconds(0.0, cut.layer + cut.fraction), seconds(cut.layer + cut.fraction, 3.0)) <= best * (1 + 1e-3)
+
+
+def test_measured_layers_do_not_stream() -> None:
+    """On a board, too, they take the seconds that they were measured with."""
+    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0]), load_cluster("fpga-vcu118-4"), 4)
+    with pytest.raises(ValueError, match=r"device 0 \(.*\) does not stream layers"):
+        streamed_fractions(problem, (0, 1), 4)
+
+
 def test_only_products_can_be_split() -> None:
     """A pooling layer names itself and its kind."""
     pooling = Layer("pool", "pooling", 0.0, 0, 10.0, 10.0)
@@ -213,9 +267,173 @@ def test_schedules_without_a_flush_or_with_chunks_are_not_bapipes(schedule: str)
     assert "with one stage a device" in str(applicable_planners(gpus, Request(schedule=schedule))["bapipe"])
 
 
-def test_a_stage_hands_over_one_two_four_layers_but_keeps_one() -> None:
-    """Of seven layers at most six go; the only layer of a stage stays."""
-    assert [bapipe._powers(size - 1) for size in (7, 5, 2, 1)] == [[1, 2, 4], [1, 2, 4], [1], []]
+def handovers(ranges: list[list[int]], stage: int) -> list[list[list[int]]]:
+    """Layers of each stage after one has given its first or last 1, 2, 4, ... layers to the stage before or behind it."""
+    own, found = ranges[stage], list[list[list[int]]]()
+    for size in (size for size in (1, 2, 4, 8) if size < len(own)):
+        for side, kept, gone in ((-1, own[size:], own[:size]), (1, own[:-size], own[-size:])):
+            if 0 <= stage + side < len(ranges):
+                moved = [*ranges]
+                moved[stage], moved[stage + side] = kept, sorted([*ranges[stage + side], *gone])
+                found.append(moved)
+    return found
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5, 10])
+def test_a_stage_hands_over_one_two_four_layers_but_keeps_one(layers: int) -> None:
+    """Of every partition into up to three stages, every stage: its ends, to the stage before first."""
+    for cuts in (cuts for stages in range(min(layers, 3)) for cuts in combinations(range(1, layers), stages)):
+        bounds = [0, *cuts, layers]
+        ranges = [list(range(*ends)) for ends in pairwise(bounds)]
+        for stage in range(len(ranges)):
+            expected = [[one[0] for one in moved[1:]] for moved in handovers(ranges, stage)]
+            assert list(bapipe._handovers(bounds, stage)) == expected
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_fullest_stage_hands_layers_over_while_less_memory_is_missing(seed: int) -> None:
+    """Ten layers of random bytes on three devices: always the handover that leaves least missing, until none leaves less."""
+    rng = np.random.default_rng(seed)
+    bytes_of, room = rng.integers(1, 30, 10), float(rng.integers(40, 90))
+    problem = by_hand([1.0] * 10, [1.0] * 10, 4, bandwidth=1.0, devices=3)
+
+    def score(ranges: Sequence[Sequence[int]]) -> Score:
+        held = [float(bytes_of[list(one)].sum()) for one in ranges]
+        return Score(float(len(ranges[0])), max(held), room, int(np.argmax(held)))
+
+    class Weighed(Evaluator):
+        def __call__(self, plan: Plan) -> Score:
+            return score([stage.layers for stage in plan.stages])
+
+    ranges = [list(range(8)), [8], [9]]
+    plan = Plan("bapipe", "1f1b", stages_from_cuts((8, 9), 10, [(0,), (1,), (2,)]), (1,) * 4)
+    while not score(ranges).fits:
+        best = min(handovers(ranges, score(ranges).device), key=lambda one: score(one).key, default=ranges)
+        if score(best).key >= score(ranges).key:
+            break
+        ranges = best
+    search = bapipe._Search(problem, Weighed(problem), rng, Request(), "bapipe")
+    assert [list(stage.layers) for stage in search._relieved(plan).stages] == ranges
+    assert len(ranges[0]) < 8
+    fitted = [(one.origin, [list(stage.layers) for stage in one.plan.stages]) for one in search._fitted("cut", plan)]
+    assert fitted == [("cut", [list(range(8)), [8], [9]]), ("cut, memory-tuned", ranges)]
+    whole = replace(plan, stages=stages_from_cuts((), 10, [(0,)]))
+    assert len(list(search._fitted("cut", whole))) == 1
+    room = 1e9
+    assert len(list(search._fitted("cut", plan))) == 1
+
+
+def test_orders_of_devices_begin_at_both_ends_where_kinds_differ() -> None:
+    """All devices, the fastest, the two fastest kinds and each kind alone; of one kind there is one order."""
+    network = compute_chain([1e10] * 6, parameters=[0] * 6)
+    for speeds, orders in (
+        (
+            (1.0, 4.0, 2.0, 4.0),
+            {
+                "": (0, 1, 2, 3),
+                ", reversed": (3, 2, 1, 0),
+                ", 2 devices": (1, 3),
+                ", 2 devices, reversed": (3, 1),
+                ", 3 devices": (1, 2, 3),
+                ", 3 devices, reversed": (3, 2, 1),
+                ", 1 devices": (0,),
+                ", 1 devices, reversed": (0,),
+            },
+        ),
+        ((1.0, 1.0), {"": (0, 1)}),
+    ):
+        problem = Problem(network, line(speeds=speeds), 8)
+        search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+        assert dict(search._orders()) == orders
+        limited = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(stages=2), "bapipe")
+        assert all(len(order) <= 2 for _, order in limited._orders())
+
+
+@pytest.mark.parametrize(
+    ("batch", "count", "cuts"), [(7, 2, None), (8, 2, None), (6, 2, [1]), (5, 2, [1]), (4, 1, None)]
+)
+def test_slow_transfers_are_cut_elsewhere(batch: int, count: int, cuts: list[int] | None) -> None:
+    """Four layers of 1 s on two devices, nine elements behind the second: n samples take 4 + n s to send and 2 n s to compute.
+
+    A transfer may take as long as the forward of a stage, as it does from four samples on; a cut of one element is quicker.
+    """
+    problem = by_hand([1.0] * 4, [1.0, 9.0, 1.0, 1.0], batch, bandwidth=36.0, latency=4.0)
+    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    assert search.cuts((0, 1), count, "inter-layer") == [2]
+    assert search.cuts((0, 1), count, "coarse-grained") == cuts
+    assert search.cuts((0,), count, "coarse-grained") is None
+    assert search.forward_seconds((0, 1), 3) == pytest.approx(6.0)
+    assert search.transfer_seconds((0, 1), 3).tolist() == pytest.approx(
+        [4.0, 4.0 + 1.0 / 3.0, 7.0, 4.0 + 1.0 / 3.0, 4.0]
+    )
+    assert search.transfer_seconds((0,), 3).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize(("batch", "devices", "share"), [(5, 4, 2), (8, 4, 2), (3, 4, 1), (9, 2, 5)])
+def test_pipedreams_partition_is_that_of_a_devices_largest_share(
+    batch: int, devices: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples of a mini-batch divided among the devices."""
+    problem, shares = by_hand([1.0] * 4, [1.0] * 4, batch, bandwidth=1.0, devices=devices), list[int]()
+    table_of = bapipe.problem_table
+
+    def watched(problem: Problem, evaluate: Evaluator, minibatch: int) -> Any:
+        shares.append(minibatch)
+        return table_of(problem, evaluate, minibatch)
+
+    monkeypatch.setattr(bapipe, "problem_table", watched)
+    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    found = search._partitions_of_pipedream(())
+    assert shares == [share]
+    assert all(len(stages) > 1 for stages in found)
+
+
+@pytest.mark.parametrize("forward", [1.0, 2.0, 2.5])
+@pytest.mark.parametrize("spare", [0.0, -1.0])
+def test_the_rule_for_boards_needs_a_slow_link_and_room(
+    forward: float, spare: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transfer of 2 s: forwards beside backwards where it takes longer than a forward and twice the features fit."""
+    problem = by_hand([1.0, 1.0], [1.0, 1.0], 16, bandwidth=1e12, memory_bytes=124.0 + spare)
+    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    monkeypatch.setattr(bapipe, "streams", lambda problem: True)
+    held = [np.array([0]), np.array([1])]
+    expected = "1f1b-as", "memory is tight"
+    if spare == 0.0:
+        expected = "1f1b-as", "the link keeps up with a/F"
+        if forward < 2.0:
+            expected = "fbp-as", "bandwidth is tight: a/F exceeds the link"
+    assert search._by_rule(held, (0, 1), 2, 8, forward, 2.0) == expected
+
+
+def test_the_rules_plan_is_confirmed_where_it_fits() -> None:
+    """Its seconds are the reference's; a plan that does not fit is handed back all the same, without."""
+    for memory_bytes, fits in ((1e12, True), (10.0, False)):
+        problem = by_hand([1.0, 1.0], [1.0, 1.0], 4, bandwidth=1e12, memory_bytes=memory_bytes)
+        evaluate = Evaluator(problem)
+        rule = bapipe._Search(problem, evaluate, np.random.default_rng(0), Request(), "bapipe").rule_of_thumb()
+        reference = evaluate.on_reference(rule.candidate.plan)
+        assert rule.candidate.confirmed_seconds == (reference.iteration_seconds if fits else None)
+        assert rule.candidate.score.fits == fits
+
+
+def test_disagreements_are_worth_a_line_from_one_percent_on() -> None:
+    """The seconds are the confirmed ones where there are any; a plan that does not fit is worth a line, too."""
+    plan = Plan("bapipe", "1f1b", stages_from_cuts((1,), 2, [(0,), (1,)]), (1,) * 4)
+    best = bapipe.Candidate("inter-layer", replace(plan, schedule="gpipe"), Score(5.0, 1.0, 1.0, 0), 100.0)
+    assert (best.seconds, replace(best, confirmed_seconds=None).seconds) == (100.0, 5.0)
+
+    def line_of(score: Score, confirmed: float | None) -> str:
+        rule = bapipe.RuleOfThumb("1f1b", "reason", 1.0, bapipe.Candidate("rule of thumb", plan, score, confirmed))
+        return bapipe.Exploration(best, (best,), rule).disagreement
+
+    assert line_of(Score(100.9, 1.0, 1.0, 0), None) == line_of(Score(500.0, 1.0, 1.0, 0), 99.0) == ""
+    assert line_of(Score(1.0, 1.0, 1.0, 0), 125.0) == (
+        "rule: 1f1b (reason), 125 s; simulation: gpipe straight, inter-layer, 100 s (the rule's plan takes 25% longer)"
+    )
+    assert line_of(Score(1.0, 2.0, 1.0, 0), None) == (
+        "rule: 1f1b (reason); simulation: it does not fit, best is gpipe straight, inter-layer"
+    )
 
 
 def test_forwards_beside_backwards_are_chosen_where_bandwidth_is_tight() -> None:
@@ -276,12 +494,14 @@ def test_the_rule_takes_the_slowest_stage_and_the_slowest_cut() -> None:
     assert rule.formula_seconds == pytest.approx(32.0)
 
 
-@pytest.mark.parametrize(("latency", "microbatches", "seconds"), [(0.5, 4, 19.0), (2.0, 2, 26.0), (5.0, 1, 34.0)])
+@pytest.mark.parametrize(
+    ("latency", "microbatches", "seconds"), [(0.5, 4, 19.0), (2.0, 2, 26.0), (3.0, 1, 30.0), (5.0, 1, 34.0)]
+)
 def test_the_rule_takes_the_number_of_microbatches_with_the_least_formula(
     latency: float, microbatches: int, seconds: float
 ) -> None:
     """Two layers, two devices, 4 samples, sends that block, SR = latency: (M+1)·12/M + 2·SR·M is 24 + 2·SR, 18 + 4·SR and
-    15 + 8·SR for M = 1, 2, 4."""
+    15 + 8·SR for M = 1, 2, 4; of equals the fewest."""
     rule = rule_of(by_hand([1.0, 1.0], [1.0, 1.0], 4, bandwidth=1e12, latency=latency, communication="send-blocking"))
     assert (rule.schedule, rule.reason) == ("1f1b-sno", "transfers do not overlap")
     assert rule.formula_seconds == pytest.approx(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
@@ -15,7 +15,7 @@ from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
 from planners.search.evaluator import Score
-from planners.straight.baselines import DataParallel, GreedyBalance, _device_lists, boundary_moves, promising_cuts
+from planners.straight.baselines import DataParallel, GreedyBalance, _device_lists, promising_cuts
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, load_workload, simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
@@ -195,23 +195,6 @@ def test_greedy_weighs_schedules_by_seconds() -> None:
     cluster = load_cluster("dapple-c").take(4)
     chosen = {make_plan("greedy", Problem(load_workload("vgg16"), cluster, batch)).plan.schedule for batch in (16, 128)}
     assert chosen == {"gpipe", "1f1b"}
-
-
-@pytest.mark.parametrize("layers", [2, 5])
-def test_a_stage_hands_over_its_ends(layers: int) -> None:
-    """Of every partition and stage: all that it can give, first to the stage before, then to the one behind, and keep a layer."""
-    for stages in range(1, layers + 1):
-        for cuts in combinations(range(1, layers), stages - 1):
-            ranges = [list(range(*ends)) for ends in pairwise((0, *cuts, layers))]
-            for stage, own in enumerate(ranges):
-                expected = []
-                for given in range(1, len(own)):
-                    for side, kept, gone in ((-1, own[given:], own[:given]), (1, own[:-given], own[-given:])):
-                        if 0 <= stage + side < stages:
-                            moved = [*ranges]
-                            moved[stage], moved[stage + side] = kept, sorted([*ranges[stage + side], *gone])
-                            expected.append([one[0] for one in moved[1:]])
-                assert boundary_moves(cuts, layers, stage) == expected
 
 
 @pytest.mark.parametrize(

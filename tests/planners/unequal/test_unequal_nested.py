@@ -79,13 +79,13 @@ def test_nothing_fits() -> None:
 
 
 def test_a_bound_rules_out_only_what_it_must() -> None:
-    """Two partitions with one size each, so that bounds are exact: 1 % faster is taken; 10 % with fixed 20 % is not solved."""
+    """Two partitions with one size each, so that bounds are exact: 1 % faster is taken; 10 % with fixed 20 %, or equal, not solved."""
 
     def build(seconds: float, fixed: float) -> UnequalProblem:
         half = np.array([[0.0, seconds / 4]] * 2)
         return UnequalProblem(1, half, half, np.zeros((1, 2)), np.zeros((1, 2)), candidates=(1,), fixed_seconds=fixed)
 
-    for other, cuts, solved in (((99.0, 0.0), (2,), 2), ((90.0, 20.0), (1,), 1)):
+    for other, cuts, solved in (((99.0, 0.0), (2,), 2), ((90.0, 20.0), (1,), 1), ((100.0, 0.0), (1,), 1)):
         problems: dict[tuple[int, ...], UnequalProblem] = {(1,): build(100.0, 0.0), (2,): build(*other)}
         found = search_partition(problems.__getitem__, 3, 2)
         assert (found.cuts, found.solved, found.proven_optimal) == (cuts, solved, True)
