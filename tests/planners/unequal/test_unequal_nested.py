@@ -79,7 +79,7 @@ def test_nothing_fits() -> None:
 
 
 def test_a_bound_rules_out_only_what_it_must() -> None:
-    """Two partitions of one size, so that bounds are exact: 1 % faster is taken; 10 % with fixed 20 %, or equal, is not solved."""
+    """Two partitions of one size, whose bounds are exact: 1 % faster is taken; 10 % with fixed 20 %, or equal, not solved."""
 
     def build(seconds: float, fixed: float) -> UnequalProblem:
         half = np.array([[0.0, seconds / 4]] * 2)
