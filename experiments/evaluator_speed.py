@@ -23,9 +23,9 @@ import numpy as np
 
 from experiments.studies import Findings, add_shared, run_study
 from experiments.terminal.output import print_table, progress
-from experiments.unequal_cases import EVALUATORS
+from experiments.umpipe.random_tables import random_problem
 from hardware_profiles import load_cluster
-from planners.unequal import powers_of_two, random_problem
+from planners.unequal import Compiled, powers_of_two
 from simulator import Evaluations, Plan, Problem, Stage, equal_microbatches, load_workload, simulate
 
 SMALL, LARGE = (8, 64), (64, 512)
@@ -139,7 +139,7 @@ def unequal(seconds: float) -> float:
     rng, candidates = np.random.default_rng(SEED), powers_of_two(64)
     problem = random_problem(rng, "roofline", 8, 64, candidates)
     forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.stages))
-    evaluate = EVALUATORS["compiled"](problem)
+    evaluate = Compiled(problem)
 
     def some() -> int:
         evaluate(forward, backward)

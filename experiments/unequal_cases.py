@@ -19,18 +19,10 @@ from numpy.typing import NDArray
 
 from experiments.studies import add_shared, run_study
 from experiments.terminal.output import UsageError, progress
+from experiments.umpipe.random_tables import FAMILIES, random_problem
+from experiments.umpipe.size_evaluators import POPULATION_EVALUATORS
 from experiments.umpipe.table_costs import program_of
-from planners.unequal import (
-    EVALUATORS as POPULATION_EVALUATORS,
-)
-from planners.unequal import (
-    FAMILIES,
-    RECOMPUTATION,
-    UnequalProblem,
-    exact_sizes,
-    powers_of_two,
-    random_problem,
-)
+from planners.unequal import RECOMPUTATION, Compiled, UnequalProblem, exact_sizes, powers_of_two
 from simulator.engines import event_loop
 from simulator.engines import reference as engine
 
@@ -149,7 +141,7 @@ def exact_mismatch(rng: np.random.Generator, number: int) -> int:
         recomputation=("none", "always")[number // len(families) % 2],
     )
     vectors = np.array(list(itertools.product(candidates, repeat=stages)))
-    evaluate = POPULATION_EVALUATORS["compiled"](problem)
+    evaluate = Compiled(problem)
     best = evaluate.forward_population(vectors).min() + evaluate.backward_population(vectors).min()
     plan = exact_sizes(problem)
     return int(plan.makespan_seconds != best or not plan.proven_optimal or plan.lower_bound_seconds != best)

@@ -78,9 +78,4 @@ from .search.evaluator import (
     Request as Request,
     Score as Score,
 )
-from .unequal.planners import (
-    UnequalNested as UnequalNested,
-    UnequalSizes as UnequalSizes,
-    balanced_problem as balanced_problem,
-)
-from .unequal.tables import UnequalTables as UnequalTables, tables_of as tables_of, unequal_problem as unequal_problem
+from .unequal.planners import UnequalNested as UnequalNested, UnequalSizes as UnequalSizes

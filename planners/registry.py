@@ -113,8 +113,8 @@ UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all
 
 _UNEQUAL = {
     "exact-unequal": "UMPIPE's unequal micro-batch sizes: a proven optimum for the balanced partition",
-    "tidgap": "unequal sizes by UMPIPE's TiDGAP: genetic, on the matrix form, seeded with greedy-dp",
-    "dgap": "unequal sizes by UMPIPE's DGAP: genetic, a chromosome for each pass, slow",
+    "tidgap": "unequal sizes by UMPIPE's TiDGAP: genetic, a chromosome for each pass, from greedy-dp",
+    "dgap": "unequal sizes by UMPIPE's DGAP: the same, from random and equal sizes",
     "greedy-dp": "unequal sizes by UMPIPE's global-greedy dynamic programme",
     "local-greedy": "unequal sizes, every stage alone",
     "best-equal": "GPipe's balanced partition with its best equal size",

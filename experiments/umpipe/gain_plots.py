@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from experiments.umpipe.table_costs import program_of
 from hardware_profiles import legible
-from planners.unequal import UnequalPlan, UnequalProblem
+from planners.unequal import FoundSizes, UnequalProblem
 from simulator import gantt
 from simulator.engines import event_loop
 from simulator.results.figures import logarithmic
@@ -52,11 +52,11 @@ class Shown(Protocol):
     @property
     def problem(self) -> UnequalProblem: ...
     @property
-    def plan(self) -> UnequalPlan: ...
+    def plan(self) -> FoundSizes: ...
     @property
     def gpipe_problem(self) -> UnequalProblem: ...
     @property
-    def gpipe(self) -> UnequalPlan: ...
+    def gpipe(self) -> FoundSizes: ...
 
 
 # ---- gains ---------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def gains_figure(
 # ---- convergence ---------------------------------------------------------------------------------------------
 
 
-def convergence(plan: UnequalPlan, optimum: float) -> tuple[list[int], list[float], list[float]]:
+def convergence(plan: FoundSizes, optimum: float) -> tuple[list[int], list[float], list[float]]:
     """Evaluations, seconds, and per cent above the optimum at every point of a search's history."""
     evaluations = [count for count, _ in plan.history]
     above = [100.0 * (best / optimum - 1.0) for _, best in plan.history]
@@ -246,7 +246,7 @@ def gantt_figure(shown: Shown) -> Figure:
     return figure
 
 
-def _sizes(plan: UnequalPlan) -> str:
+def _sizes(plan: FoundSizes) -> str:
     forward, backward = (" ".join(map(str, sizes)) for sizes in (plan.forward_sizes, plan.backward_sizes))
     return f"f = g = {forward}" if forward == backward else f"f = {forward}, g = {backward}"
 

@@ -11,18 +11,19 @@ from numpy.typing import NDArray
 
 from experiments.terminal.output import progress
 from experiments.umpipe.memory_fronts import MemoryPoint, memory_fronts
+from experiments.umpipe.random_tables import FAMILIES, random_problem
 from experiments.umpipe.search_comparison import Instance, exact, search_all
 from experiments.umpipe.system_baselines import Partitions, Reading, readings
 from hardware_profiles import load_cluster
-from planners import Request, balanced_problem, make_plan, tables_of
+from planners import Request, make_plan
 from planners.unequal import (
-    FAMILIES,
+    FoundSizes,
     InfeasibleSizes,
-    UnequalPlan,
     UnequalProblem,
-    equal_plan,
+    balanced_problem,
+    one_size,
     powers_of_two,
-    random_problem,
+    tables_of,
 )
 from simulator import Problem, load_workload
 
@@ -71,9 +72,9 @@ class GainCase:
     network: str
     setting: str
     problem: UnequalProblem
-    plan: UnequalPlan
+    plan: FoundSizes
     gpipe_problem: UnequalProblem
-    gpipe: UnequalPlan
+    gpipe: FoundSizes
     readings: tuple[Reading, ...]
 
     def gain(self, name: str) -> float:
@@ -113,7 +114,7 @@ def case(network: str, setting: str, partitions: Partitions) -> GainCase:
     plan = exact(problem)
     found = readings(partitions, COUNTS, plan.makespan_seconds + problem.fixed_seconds)
     gpipe, size = partitions.gpipe(problem.candidates)
-    return GainCase(network, setting, problem, plan, gpipe, equal_plan(gpipe, size), found)
+    return GainCase(network, setting, problem, plan, gpipe, one_size(gpipe, size), found)
 
 
 def simulation_cases(instances: int) -> list[GainCase]:

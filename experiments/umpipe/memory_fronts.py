@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.umpipe.system_baselines import gpipe_seconds
-from planners import UnequalTables, unequal_problem
 from planners.unequal import (
     InfeasibleSizes,
+    UnequalTables,
     candidate_sizes,
     exact_sizes,
     limited_problem,
     memory_limits,
     unequal_plan,
+    unequal_problem,
 )
 from simulator import Evaluations
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.unequal import EVALUATORS, UnequalPlan, UnequalProblem, lower_bound
+from planners.unequal import Compiled, FoundSizes, UnequalProblem, lower_bound
 
 
 def available() -> bool:
@@ -18,18 +18,20 @@ def available() -> bool:
     return find_spec("pymoo") is not None
 
 
-def pymoo_search(
-    problem: UnequalProblem, seed: int, *, individuals: int = 200, generations: int = 100, evaluator: str = "compiled"
-) -> UnequalPlan:
+def pymoo_search(problem: UnequalProblem, seed: int, *, individuals: int = 200, generations: int = 100) -> FoundSizes:
     """pymoo's GA over both size vectors at once, integer-coded with its own crossover (SBX), mutation (PM) and duplicate removal.
 
     As many evaluations as our searches make: individuals x (generations + 1). It gets neither equal sizes nor a greedy plan to
     start from. Raises ModuleNotFoundError where pymoo is not installed.
     """
     started = time.perf_counter()
-    evaluate = EVALUATORS[evaluator](problem)
+    evaluate = Compiled(problem)
     sizes, stages = np.array(problem.candidates), problem.stages
-    allowed = [len(one) for chain in (problem.forward_chain, problem.backward_chain) for one in _in_stage_order(chain)]
+    allowed = [
+        len(one)
+        for chain in (problem.forward_chain, problem.backward_chain)
+        for one in chain.allowed[:: -1 if chain.reverse else 1]
+    ]
     history: list[tuple[int, float]] = []
     clock: list[float] = []
     best = float("inf")
@@ -59,19 +61,13 @@ def pymoo_search(
     result = import_module("pymoo.optimize").minimize(Sizes(), algorithm, ("n_eval", limit), seed=seed, verbose=False)
     found = sizes[np.asarray(result.X, dtype=np.int64)]
     makespan, bound = float(result.F[0]), lower_bound(problem)
-    return UnequalPlan(
+    return FoundSizes(
         forward_sizes=tuple(found[:stages].tolist()),
         backward_sizes=tuple(found[stages:].tolist()),
         makespan_seconds=makespan,
         lower_bound_seconds=min(bound, makespan),
-        proven_optimal=makespan <= bound,
         evaluations=history[-1][0],
         seconds=time.perf_counter() - started,
         history=tuple(history),
         history_seconds=tuple(clock),
     )
-
-
-def _in_stage_order(chain: Any) -> tuple[tuple[int, ...], ...]:
-    allowed: tuple[tuple[int, ...], ...] = chain.allowed[::-1] if chain.reverse else chain.allowed
-    return allowed

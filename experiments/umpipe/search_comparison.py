@@ -9,19 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from experiments.umpipe.matrix_form import matrix
+from experiments.umpipe.plain_recurrence import Recurrence
 from experiments.umpipe.pymoo_search import available, pymoo_search
-from planners.unequal import (
-    Genetic,
-    UnequalPlan,
-    UnequalProblem,
-    best_equal,
-    dgap,
-    exact_coupled,
-    exact_sizes,
-    greedy_dp,
-    local_greedy,
-    tidgap,
-)
+from planners.unequal import FoundSizes, Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +23,7 @@ class Found:
     """
 
     search: str
-    plan: UnequalPlan
+    plan: FoundSizes
     above_exact: float
     cpu_seconds: float
 
@@ -44,7 +35,7 @@ class Instance:
     name: str
     found: tuple[Found, ...]
 
-    def plan(self, search: str) -> UnequalPlan:
+    def plan(self, search: str) -> FoundSizes:
         """The plan of one search."""
         return self._found(search).plan
 
@@ -67,12 +58,12 @@ class Instance:
         return self._found("DGAP").cpu_seconds / self._found("TiDGAP, compiled").cpu_seconds
 
 
-def exact(problem: UnequalProblem) -> UnequalPlan:
-    """The proven optimum, whatever the kind of recomputation; KeyboardInterrupt where the search was interrupted."""
-    return _whole(exact_coupled(problem) if problem.coupled else exact_sizes(problem))
+def exact(problem: UnequalProblem) -> FoundSizes:
+    """The proven optimum; KeyboardInterrupt where the search was interrupted."""
+    return _whole(exact_sizes(problem))
 
 
-def _whole(plan: UnequalPlan) -> UnequalPlan:
+def _whole(plan: FoundSizes) -> FoundSizes:
     """A plan whose search came to its end; an interrupted one is no measurement."""
     if plan.interrupted:
         raise KeyboardInterrupt
@@ -80,12 +71,12 @@ def _whole(plan: UnequalPlan) -> UnequalPlan:
 
 
 GENETIC: dict[str, Genetic] = {
-    "DGAP": dgap(),
-    "DGAP, single chromosome": dgap(chromosomes="single"),
-    "TiDGAP": tidgap(),
-    "TiDGAP, unseeded": tidgap(seeded=False),
-    "TiDGAP, compiled": tidgap("compiled", seeded=False),
-    "TiDGAP, distinct survivors": dataclasses.replace(tidgap("compiled", seeded=False), survival="distinct"),
+    "DGAP": Genetic(Recurrence),
+    "DGAP, single chromosome": Genetic(Recurrence, chromosomes="single"),
+    "TiDGAP": Genetic(matrix, seeded=True),
+    "TiDGAP, unseeded": Genetic(matrix),
+    "TiDGAP, compiled": Genetic(),
+    "TiDGAP, distinct survivors": Genetic(survival="distinct"),
 }
 """Genetic searches by name; TiDGAP starts from the greedy plan, the others from random and equal sizes.
 
@@ -95,13 +86,13 @@ The last one is no variant of the paper: see `Genetic.survival`.
 
 def search_all(name: str, problem: UnequalProblem, *, seed: int = 0, generations: int = 100) -> Instance:
     """Run every search on an instance, all genetic ones (pymoo's too, where it is installed) with equally many evaluations."""
-    quick: dict[str, Callable[[UnequalProblem], UnequalPlan]] = {
+    quick: dict[str, Callable[[UnequalProblem], FoundSizes]] = {
         "exact": exact,
         "greedy DP": greedy_dp,
         "local greedy": local_greedy,
         "best equal size": best_equal,
     }
-    found: dict[str, tuple[UnequalPlan, float]] = {}
+    found: dict[str, tuple[FoundSizes, float]] = {}
     for title, method in quick.items():
         method(problem)  # compiles what it needs, so that the seconds are those of the search
         found[title] = _timed(lambda method=method: method(problem))  # type: ignore[misc]
@@ -119,7 +110,7 @@ def search_all(name: str, problem: UnequalProblem, *, seed: int = 0, generations
     )
 
 
-def _timed(search: Callable[[], UnequalPlan]) -> tuple[UnequalPlan, float]:
+def _timed(search: Callable[[], FoundSizes]) -> tuple[FoundSizes, float]:
     """A plan, and the CPU seconds that it took, not less than the clock can tell."""
     started = time.process_time()
     plan = _whole(search())

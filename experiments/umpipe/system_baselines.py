@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.umpipe.table_costs import program_of
-from planners import UnequalTables, equal_partition, fastest_cuts, straight_costs, unequal_problem
-from planners.unequal import EVALUATORS, InfeasibleSizes, UnequalProblem, best_equal
+from planners import equal_partition, fastest_cuts, straight_costs
+from planners.unequal import Compiled, InfeasibleSizes, UnequalProblem, UnequalTables, best_equal, unequal_problem
 from simulator.engines import event_loop
 
 FRONT = 4
@@ -106,7 +106,7 @@ def _gpipe(partitions: Partitions, sizes: Sequence[int]) -> tuple[float, int]:
 def gpipe_seconds(problem: UnequalProblem, size: int) -> float:
     """All forwards, then all backwards, one size everywhere; latencies and update included."""
     sizes = [[size] * problem.stages]
-    return float(EVALUATORS["compiled"](problem)(sizes, sizes)[0]) + problem.fixed_seconds
+    return float(Compiled(problem)(sizes, sizes)[0]) + problem.fixed_seconds
 
 
 def flush_seconds(problem: UnequalProblem, size: int) -> float:

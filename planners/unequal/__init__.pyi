@@ -1,30 +1,37 @@
 """Public names, each in its module; loaded when they are first used."""
 
-from .bound import lower_bound as lower_bound
-from .coupled import exact_coupled as exact_coupled
-from .evaluators import EVALUATORS as EVALUATORS, PopulationEvaluator as PopulationEvaluator
+from .chain import Chain as Chain
+from .compiled import (
+    Compiled as Compiled,
+    PopulationEvaluator as PopulationEvaluator,
+    differing_stages as differing_stages,
+    evaluate_rows as evaluate_rows,
+    population as population,
+)
 from .exact import exact_sizes as exact_sizes
-from .genetic import Genetic as Genetic, dgap as dgap, tidgap as tidgap
+from .genetic import Genetic as Genetic
 from .greedy import (
     best_equal as best_equal,
-    equal_plan as equal_plan,
+    one_size as one_size,
     greedy_dp as greedy_dp,
     local_greedy as local_greedy,
 )
-from .instances import FAMILIES as FAMILIES, random_problem as random_problem
-from .nested import NestedPlan as NestedPlan, search_partition as search_partition
+from .planners import balanced_problem as balanced_problem
 from .problem import (
     RECOMPUTATION as RECOMPUTATION,
     InfeasibleSizes as InfeasibleSizes,
     UnequalProblem as UnequalProblem,
     powers_of_two as powers_of_two,
-    problem_from_callables as problem_from_callables,
 )
-from .result import SearchStopped as SearchStopped, UnequalPlan as UnequalPlan
+from .profiles import lower_bound as lower_bound
+from .result import FoundSizes as FoundSizes
 from .tables import (
+    UnequalTables as UnequalTables,
     blocks as blocks,
     candidate_sizes as candidate_sizes,
     limited_problem as limited_problem,
     memory_limits as memory_limits,
+    tables_of as tables_of,
     unequal_plan as unequal_plan,
+    unequal_problem as unequal_problem,
 )

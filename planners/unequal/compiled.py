@@ -1,4 +1,4 @@
-"""The recurrence compiled: one individual, a population, and a population over both cores.
+"""The recurrence compiled: makespans of a population of sizes.
 
 A chain is walked a stage and the link behind it at a time, which have the same blocks. If all of them are full, of
 durations d and l, a path through both from block i to block j costs t d + (j - i + 2 - t) l, linear in t, so that (R) of
@@ -15,9 +15,10 @@ sample of a block is known by additions, without a table. Durations lie on a gri
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from numba import get_num_threads, prange
 from numpy.typing import ArrayLike
 
 from planners.unequal.chain import Chain, Floats, Integers
@@ -179,68 +180,42 @@ def evaluate_rows(
         result[i] = _chain_end(durations, reverse, sizes, i, differs, ends, counts)
 
 
-@kernel(parallel=True)
-def _makespans(
-    forward: Floats,
-    backward: Floats,
-    forward_sizes: Integers,
-    backward_sizes: Integers,
-    differs: Integers,
-    result: Floats,
-    parts: int,
-) -> None:
-    """Forward seconds into `result[0]`, backward into `result[1]`, individuals split over `parts` threads at once."""
-    count = forward_sizes.shape[0]
-    none = np.zeros((count, 0), dtype=np.int64)
-    for part in prange(parts):
-        first, stop = part * count // parts, (part + 1) * count // parts
-        evaluate_rows(forward, False, forward_sizes, none, result[0], first, stop)
-        evaluate_rows(backward, True, backward_sizes, differs, result[1], first, stop)
+class PopulationEvaluator(Protocol):
+    """Seconds of many individuals of one problem; sizes (individuals, K) in stage order, results (individuals,)."""
+
+    def forward_population(self, forward_sizes: ArrayLike) -> Floats:
+        """Seconds of the forward pass."""
+
+    def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
+        """Seconds of the backward pass; `forward_sizes` are needed where recomputation depends on them."""
+
+    def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
+        """Seconds of a mini-batch with a flush."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The compiled recurrence: a `PopulationEvaluator`."""
+
+    problem: UnequalProblem
+
+    def forward_population(self, forward_sizes: ArrayLike) -> Floats:
+        """Seconds of the forward pass."""
+        return chain_population(self.problem.forward_chain, population(self.problem, forward_sizes))
+
+    def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
+        """Seconds of the backward pass; `forward_sizes` are needed where recomputation depends on them."""
+        sizes = population(self.problem, backward_sizes)
+        return _evaluate(self.problem.backward_chain, sizes, differing_stages(self.problem, sizes, forward_sizes))
+
+    def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
+        """Seconds of a mini-batch with a flush."""
+        return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
 
 
 def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
     """Seconds of one mini-batch with a flush, of one individual."""
-    return float(makespan_population(problem, [forward_sizes], [backward_sizes])[0])
-
-
-def forward_population(problem: UnequalProblem, forward_sizes: ArrayLike) -> Floats:
-    """Seconds of the forward pass of every individual; sizes (individuals, K), result (individuals,)."""
-    return chain_population(problem.forward_chain, population(problem, forward_sizes))
-
-
-def backward_population(
-    problem: UnequalProblem, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None
-) -> Floats:
-    """Seconds of the backward pass of every individual; sizes (individuals, K), result (individuals,)."""
-    sizes = population(problem, backward_sizes)
-    return _evaluate(problem.backward_chain, sizes, differing_stages(problem, sizes, forward_sizes))
-
-
-def makespan_population(
-    problem: UnequalProblem, forward_sizes: ArrayLike, backward_sizes: ArrayLike, parallel: bool = False
-) -> Floats:
-    """Seconds of a mini-batch with a flush of every individual; sizes (individuals, K), result (individuals,).
-
-    `parallel` splits the individuals over numba's threads, in one go for both passes. It pays where the cores are free:
-    the threads meet at a barrier that spins, so beside other busy processes one core is faster
-    (`OMP_WAIT_POLICY=passive` softens that).
-    """
-    if not parallel:
-        forward = forward_population(problem, forward_sizes)
-        return forward + backward_population(problem, backward_sizes, forward_sizes)
-    ahead, back = population(problem, forward_sizes), population(problem, backward_sizes)
-    result = np.empty((2, len(ahead)))
-    _makespans(
-        problem.forward_chain.durations,
-        problem.backward_chain.durations,
-        ahead,
-        back,
-        differing_stages(problem, back, ahead),
-        result,
-        get_num_threads(),
-    )
-    total: Floats = result[0] + result[1]
-    return total
+    return float(Compiled(problem)([forward_sizes], [backward_sizes])[0])
 
 
 def chain_population(chain: Chain, sizes: Integers) -> Floats:

@@ -16,34 +16,34 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planners.search.evaluator import BudgetSpent
 from planners.unequal import compiled
-from planners.unequal.bound import lower_bound
 from planners.unequal.chain import Chain, Floats, Integers, Step
-from planners.unequal.exact import BEAM, ROWS
 from planners.unequal.genetic import Genetic
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.profiles import extend, non_dominated, spread, tail_of_process, tails
-from planners.unequal.result import Report, SearchStopped, UnequalPlan
+from planners.unequal.profiles import BEAM, ROWS, extend, lower_bound, non_dominated, spread, tail_of_process, tails
+from planners.unequal.result import FoundSizes, Report
 from simulator import kernel
+
+MOST_PAIRS = 50_000
+"""Pairs of profiles kept after a stage unless a search says otherwise."""
 
 
 def exact_coupled(
     problem: UnequalProblem,
-    max_profiles: int = 50_000,
+    max_profiles: int = MOST_PAIRS,
     progress: Report | None = None,
-    start: UnequalPlan | None = None,
-) -> UnequalPlan:
-    """The optimal pair of size vectors where `recomputation` depends on them; ValueError under the other kinds.
+    start: FoundSizes | None = None,
+) -> FoundSizes:
+    """The optimal pair of size vectors where `recomputation` depends on them: `exact.exact_sizes` of such a problem.
 
-    As `exact.exact_sizes` otherwise: `proven_optimal` is False, and the bound weaker, where more than `max_profiles`
-    pairs of profiles would have to be kept after a stage, or after an interrupt or a SearchStopped of `progress`.
+    `proven_optimal` is False, and the bound weaker, where more than `max_profiles` pairs of profiles would have to be kept
+    after a stage, or after an interrupt or a BudgetSpent of `progress`.
     Work grows with the square of the candidates. `start` is the first plan to beat, by default that of a genetic search
     with a fixed seed.
     """
-    if not problem.coupled:
-        raise ValueError("exact_coupled needs recomputation 'where-differs'; exact_sizes takes 'none' and 'always'")
     started = time.perf_counter()
-    search = Genetic("compiled", seeded=True)
+    search = Genetic(seeded=True)
     first = search(problem, np.random.default_rng(0), progress) if start is None else start
     best = _Best(
         first.forward_sizes, first.backward_sizes, first.makespan_seconds, first.lower_bound_seconds, first.evaluations
@@ -55,15 +55,14 @@ def exact_coupled(
             break
         try:
             best = _sweep(problem, tail, head, best, width, progress)
-        except (KeyboardInterrupt, SearchStopped):
+        except (KeyboardInterrupt, BudgetSpent):
             interrupted = True
     makespan = compiled.makespan(problem, best.forward, best.backward)
-    return UnequalPlan(
+    return FoundSizes(
         forward_sizes=best.forward,
         backward_sizes=best.backward,
         makespan_seconds=makespan,
         lower_bound_seconds=max(best.bound, min(lower_bound(problem), makespan)),
-        proven_optimal=best.bound == makespan,
         evaluations=best.tried,
         seconds=time.perf_counter() - started,
         history=((first.evaluations, first.makespan_seconds), (best.tried, makespan)),

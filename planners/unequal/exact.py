@@ -6,7 +6,7 @@ greedy dynamic programme, the best equal size, and the same programme with few p
 at the end is optimal, and the proof is that everything else was dropped for one of the two reasons. Durations lie on
 a grid (see `problem`), so every comparison is exact.
 
-Where recomputation depends on the sizes (f_k != g_k), the passes are not independent: see `coupled`.
+Where recomputation depends on the sizes (f_k != g_k), the passes are not independent, and `coupled` does it in one sweep.
 """
 
 from __future__ import annotations
@@ -17,43 +17,39 @@ from functools import partial
 
 import numpy as np
 
+from planners.search.evaluator import BudgetSpent
 from planners.unequal import compiled
 from planners.unequal.chain import Chain, Floats, Integers, Step
+from planners.unequal.coupled import MOST_PAIRS, exact_coupled
 from planners.unequal.greedy import equal_sizes, greedy_chain, greedy_extensions, trace
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.profiles import Front, extend_all, least_ends, non_dominated, tails
-from planners.unequal.result import Report, SearchStopped, UnequalPlan
-
-BEAM = 24
-ROWS = 1 << 14
+from planners.unequal.profiles import BEAM, ROWS, Front, extend_all, least_ends, non_dominated, tails
+from planners.unequal.result import FoundSizes, Report
 
 
 @dataclass(frozen=True, slots=True)
-class ChainPlan:
+class _ChainSizes:
     """Sizes of one chain in stage order, its seconds, a bound on them, and what it took.
 
-    `bound` equals `seconds` if the sizes are proven optimal; `profiles` is the most kept after one stage, `extensions`
-    the number of profiles extended by one size.
+    `bound` equals `seconds` if the sizes are proven optimal; `extensions` is the number of profiles extended by one size.
     """
 
     sizes: tuple[int, ...]
     seconds: float
     bound: float
-    profiles: int
     extensions: int
     interrupted: bool = False
 
 
-def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: Report | None = None) -> UnequalPlan:
+def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: Report | None = None) -> FoundSizes:
     """The optimal forward and backward sizes within the caps, with the proof in `proven_optimal`.
 
-    If more than `max_profiles` profiles were to be kept at a stage, those of the highest bound are dropped and the plan
-    says so: `proven_optimal` is False and `lower_bound_seconds` the least bound of what was dropped. An interrupt
-    (Ctrl-C), or a `progress` that raises SearchStopped, ends the search with the best so far in the same way. Raises
-    ValueError where recomputation depends on the sizes ("where-differs"): `coupled.exact_coupled` solves those.
+    If more than `max_profiles` profiles were to be kept at a stage (of pairs, MOST_PAIRS), those of the highest bound are
+    dropped and the answer says so: `proven_optimal` is False and `lower_bound_seconds` the least bound of what was dropped.
+    An interrupt (Ctrl-C), or a `progress` that raises BudgetSpent, ends the search with the best so far in the same way.
     """
     if problem.coupled:
-        raise ValueError("exact_sizes needs recomputation 'none' or 'always'; exact_coupled takes 'where-differs'")
+        return exact_coupled(problem, min(max_profiles, MOST_PAIRS), progress)
     started = time.perf_counter()
     chains = problem.forward_chain, problem.backward_chain
     if progress is not None:
@@ -72,12 +68,11 @@ def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: 
             history.append((sum(plan.extensions for plan in plans), sum(plan.seconds for plan in plans)))
     forward, backward = plans
     makespan, bound = forward.seconds + backward.seconds, forward.bound + backward.bound
-    return UnequalPlan(
+    return FoundSizes(
         forward_sizes=forward.sizes,
         backward_sizes=backward.sizes,
         makespan_seconds=makespan,
         lower_bound_seconds=bound,
-        proven_optimal=bound == makespan,
         evaluations=forward.extensions + backward.extensions,
         seconds=time.perf_counter() - started,
         history=tuple(history),
@@ -85,23 +80,16 @@ def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: 
     )
 
 
-def exact_chain(chain: Chain, max_profiles: int = 200_000) -> ChainPlan:
-    """The optimal sizes of one chain whose durations depend on its own sizes only."""
-    return _search(chain, _start(chain), max_profiles, None)
-
-
-def _start(chain: Chain) -> ChainPlan:
+def _start(chain: Chain) -> _ChainSizes:
     """The better of the greedy dynamic programme and the best equal size, with the bound that needs no search."""
     starts = np.vstack([np.array([greedy_chain(chain)], dtype=np.int64), equal_sizes(chain)])
     values = compiled.chain_population(chain, starts)
     best = int(np.argmin(values))
     bound = float(tails(chain)[0, 1])
-    return ChainPlan(
-        tuple(starts[best].tolist()), float(values[best]), bound, 1, greedy_extensions(chain) + len(starts)
-    )
+    return _ChainSizes(tuple(starts[best].tolist()), float(values[best]), bound, greedy_extensions(chain) + len(starts))
 
 
-def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Report | None) -> ChainPlan:
+def _search(chain: Chain, found: _ChainSizes, max_profiles: int, progress: Report | None) -> _ChainSizes:
     """A narrow sweep for a better plan, and a wide one for the proof."""
     bounds = tails(chain)
     for width in (min(BEAM, max_profiles), max_profiles):
@@ -111,11 +99,11 @@ def _search(chain: Chain, found: ChainPlan, max_profiles: int, progress: Report 
     return found
 
 
-def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress: Report | None) -> ChainPlan:
+def _sweep(chain: Chain, bounds: Floats, known: _ChainSizes, width: int, progress: Report | None) -> _ChainSizes:
     """One pass over the stages, keeping at most `width` profiles after each."""
     profiles: Floats = np.zeros((1, chain.samples + 1))
     layers: list[tuple[Integers, Integers]] = []
-    least, most, extensions = known.seconds, 1, known.extensions
+    least, extensions = known.seconds, known.extensions
     try:
         for index, step in enumerate(chain.steps()):
             tried = len(profiles) * len(step.allowed)
@@ -130,17 +118,16 @@ def _sweep(chain: Chain, bounds: Floats, known: ChainPlan, width: int, progress:
                 front = _chosen(front, np.sort(order[:width]))
             profiles = front.profiles
             layers.append((front.sizes, front.parents))
-            most = max(most, len(profiles))
             if not len(profiles):
                 break
-    except (KeyboardInterrupt, SearchStopped):
-        return ChainPlan(known.sizes, known.seconds, known.bound, most, extensions, True)
+    except (KeyboardInterrupt, BudgetSpent):
+        return _ChainSizes(known.sizes, known.seconds, known.bound, extensions, True)
     sizes, seconds = known.sizes, known.seconds
     if len(profiles):
         last = int(np.argmin(profiles[:, -1]))
         seconds = float(profiles[last, -1])
         sizes = tuple(chain.ordered(trace(layers, last)))
-    return ChainPlan(sizes, seconds, max(known.bound, min(least, seconds)), most, extensions)
+    return _ChainSizes(sizes, seconds, max(known.bound, min(least, seconds)), extensions)
 
 
 def _layer(step: Step, tail: Floats, upper: float, profiles: Floats) -> Front:

@@ -5,8 +5,8 @@ Operators as the reference gives them: tournament of 2, two-point crossover over
 population that holds every equal size. With a flush the passes add up, so the two chromosomes have a fitness each and
 evolve apart; where recomputation depends on the sizes they are one vector with one fitness, and half of the children give
 a stage that mutates one size for both passes (else f_k = g_k, which saves the second forward pass, were rarely kept). DGAP
-and TiDGAP are the same search on different evaluators; all evaluators agree to the last bit, so under one seed they find
-the same plan.
+and TiDGAP are the same search on different evaluators, TiDGAP from the greedy plan; all evaluators agree to the last bit,
+so under one seed they find the same sizes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.unequal.bound import lower_bound
+from planners.search.evaluator import BudgetSpent
 from planners.unequal.chain import Chain, Floats, Integers
-from planners.unequal.evaluators import EVALUATORS, PopulationEvaluator
+from planners.unequal.compiled import Compiled, PopulationEvaluator
 from planners.unequal.greedy import greedy_chain, greedy_pairs
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.result import Report, SearchStopped, UnequalPlan
+from planners.unequal.profiles import lower_bound
+from planners.unequal.result import FoundSizes, Report
 
 CHROMOSOMES = ("dual", "single")
 SURVIVAL = ("elites", "distinct")
@@ -33,13 +34,13 @@ SURVIVAL = ("elites", "distinct")
 class Genetic:
     """A genetic search with its settings; call it with a problem and a generator.
 
-    `evaluator` a name of `EVALUATORS`; `chromosomes` "dual" or "single" (one vector for both passes); `seeded` puts the
-    plan of the greedy dynamic programme into the first population; `mutation` per gene, None for 1/K. `survival` "elites"
-    (the reference: children replace all but the elites), or "distinct" (ours: the best different vectors among parents and
-    children, which keeps a population from collapsing onto an equal size).
+    `evaluator` of populations, which changes the speed and nothing else; `chromosomes` "dual" or "single" (one vector for
+    both passes); `seeded` puts the sizes of the greedy dynamic programme into the first population; `mutation` per gene,
+    None for 1/K. `survival` "elites" (the reference: children replace all but the elites), or "distinct" (ours: the best
+    different vectors among parents and children, which keeps a population from collapsing onto an equal size).
     """
 
-    evaluator: str = "matrix"
+    evaluator: Callable[[UnequalProblem], PopulationEvaluator] = Compiled
     chromosomes: str = "dual"
     seeded: bool = False
     individuals: int = 200
@@ -50,8 +51,6 @@ class Genetic:
     survival: str = "elites"
 
     def __post_init__(self) -> None:
-        if self.evaluator not in EVALUATORS:
-            raise ValueError(f"evaluator must be one of {', '.join(EVALUATORS)}, not {self.evaluator!r}")
         if self.chromosomes not in CHROMOSOMES:
             raise ValueError(f"chromosomes must be one of {', '.join(CHROMOSOMES)}, not {self.chromosomes!r}")
         if self.survival not in SURVIVAL:
@@ -62,17 +61,15 @@ class Genetic:
                 f"individuals, {self.elites} elites, {self.generations} generations"
             )
 
-    def __call__(
-        self, problem: UnequalProblem, rng: np.random.Generator, progress: Report | None = None
-    ) -> UnequalPlan:
+    def __call__(self, problem: UnequalProblem, rng: np.random.Generator, progress: Report | None = None) -> FoundSizes:
         """Search; the same problem, settings and seed give the same plan.
 
-        `progress` is called before each generation. An interrupt (Ctrl-C), or a `progress` that raises SearchStopped, ends the
+        `progress` is called before each generation. An interrupt (Ctrl-C), or a `progress` that raises BudgetSpent, ends the
         search with the best so far and `interrupted` set. Ends early where the best reaches the lower bound.
         """
         started = time.perf_counter()
         bound = lower_bound(problem)
-        parts = self._parts(problem, EVALUATORS[self.evaluator](problem))
+        parts = self._parts(problem, self.evaluator(problem))
         history: list[tuple[int, float]] = []
         clock: list[float] = []
         evaluations, interrupted = 0, False
@@ -95,16 +92,15 @@ class Genetic:
                 clock.append(time.perf_counter() - started)
                 if best <= bound:
                     break
-        except (KeyboardInterrupt, SearchStopped):
+        except (KeyboardInterrupt, BudgetSpent):
             interrupted = True
         best = sum(part.best for part in parts)
         forward, backward = self._sizes(problem, parts)
-        return UnequalPlan(
+        return FoundSizes(
             forward_sizes=tuple(forward.tolist()),
             backward_sizes=tuple(backward.tolist()),
             makespan_seconds=best,
             lower_bound_seconds=min(bound, best),
-            proven_optimal=best <= bound,
             evaluations=evaluations,
             seconds=time.perf_counter() - started,
             history=tuple(history),
@@ -252,16 +248,6 @@ class _Part:
         first = int(np.argmin(fitness))
         if fitness[first] < self.best:
             self.best, self.winner = float(fitness[first]), vectors[first]
-
-
-def dgap(evaluator: str = "recurrence", chromosomes: str = "dual", seeded: bool = False) -> Genetic:
-    """DGAP with the reference's settings, on the plain recurrence."""
-    return Genetic(evaluator=evaluator, chromosomes=chromosomes, seeded=seeded)
-
-
-def tidgap(evaluator: str = "matrix", seeded: bool = True) -> Genetic:
-    """TiDGAP: the same search on the matrix form (or, faster, "compiled"), seeded with the greedy plan."""
-    return Genetic(evaluator=evaluator, seeded=seeded)
 
 
 def _limits(chain: Chain) -> Integers:

@@ -10,11 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from planners.unequal import compiled
-from planners.unequal.bound import lower_bound
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
-from planners.unequal.profiles import Front, best_of_each_size
-from planners.unequal.result import Report, UnequalPlan
+from planners.unequal.profiles import Front, best_of_each_size, lower_bound
+from planners.unequal.result import FoundSizes, Report
 
 PAIRS = 3
 """Pairs of size vectors that `greedy_pairs` makes of two."""
@@ -28,42 +27,30 @@ def equal_sizes(chain: Chain) -> Integers:
     return np.repeat(np.array(common, dtype=np.int64)[:, None], chain.stages, axis=1)
 
 
-def equal_plan(problem: UnequalProblem, size: int) -> UnequalPlan:
+def one_size(problem: UnequalProblem, size: int) -> FoundSizes:
     """One size for all stages and passes."""
     sizes = [size] * problem.stages
-    return plan_of(problem, sizes, sizes, 1, time.perf_counter())
+    return found_sizes(problem, sizes, sizes, 1, time.perf_counter())
 
 
-def best_equal(problem: UnequalProblem, same_for_both: bool = True, progress: Report | None = None) -> UnequalPlan:
-    """GPipe with its best micro-batch size: the same for both passes, or the best of each pass.
+def best_equal(problem: UnequalProblem, progress: Report | None = None) -> FoundSizes:
+    """GPipe with its best micro-batch size, the same for both passes.
 
     Raises `InfeasibleSizes` where the caps leave no size that all stages may take.
     """
     started = time.perf_counter()
-    forward, backward = equal_sizes(problem.forward_chain), equal_sizes(problem.backward_chain)
-    if same_for_both:
-        common = sorted(set(forward[:, 0].tolist()) & set(backward[:, 0].tolist()))
-        forward = backward = np.repeat(np.array(common, dtype=np.int64)[:, None], problem.stages, axis=1)
-    elif problem.coupled:
-        forward = np.repeat(forward, len(backward), axis=0)
-        backward = np.tile(backward, (len(forward) // max(len(backward), 1), 1))
-    if not len(forward) or not len(backward):
+    forward, backward = (set(equal_sizes(chain)[:, 0]) for chain in (problem.forward_chain, problem.backward_chain))
+    common = np.array(sorted(forward & backward), dtype=np.int64)
+    if not len(common):
         raise InfeasibleSizes("no candidate size is within the caps of all stages")
-    evaluations = max(len(forward), len(backward))
     if progress is not None:
-        progress(evaluations, float("inf"))
-    if same_for_both or problem.coupled:
-        best = int(np.argmin(compiled.makespan_population(problem, forward, backward)))
-        chosen = forward[best], backward[best]
-    else:
-        chosen = (
-            forward[int(np.argmin(compiled.forward_population(problem, forward)))],
-            backward[int(np.argmin(compiled.backward_population(problem, backward)))],
-        )
-    return plan_of(problem, chosen[0].tolist(), chosen[1].tolist(), evaluations, started)
+        progress(len(common), float("inf"))
+    sizes = np.repeat(common[:, None], problem.stages, axis=1)
+    best = sizes[int(np.argmin(compiled.Compiled(problem)(sizes, sizes)))].tolist()
+    return found_sizes(problem, best, best, len(common), started)
 
 
-def local_greedy(problem: UnequalProblem) -> UnequalPlan:
+def local_greedy(problem: UnequalProblem) -> FoundSizes:
     """Every stage alone: argmin over b of (ceil(B / b) + K - 1) t_k(b), as if all stages were like it."""
     started = time.perf_counter()
     chosen = []
@@ -72,10 +59,10 @@ def local_greedy(problem: UnequalProblem) -> UnequalPlan:
         for seconds, _, sizes in chain.steps():
             genes.append(int(sizes[np.argmin((-(-chain.samples // sizes) + chain.stages - 1) * seconds[sizes])]))
         chosen.append(chain.ordered(genes))
-    return plan_of(problem, chosen[0], chosen[1], 1, started)
+    return found_sizes(problem, chosen[0], chosen[1], 1, started)
 
 
-def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> UnequalPlan:
+def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> FoundSizes:
     """Global-greedy dynamic programme: for every (stage, size) keep the one profile that ends first.
 
     Not optimal: the profile that ends first is not always the best to continue. Where recomputation depends on the
@@ -89,11 +76,11 @@ def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> Unequa
         progress(tried + PAIRS, float("inf"))
     forward, backward = map(greedy_chain, chains)
     if not problem.coupled:
-        return plan_of(problem, forward, backward, tried, started)
+        return found_sizes(problem, forward, backward, tried, started)
     pairs = [pair for pair in greedy_pairs([forward, backward]) if _within_caps(problem, pair)]
-    values = compiled.makespan_population(problem, [f for f, _ in pairs], [g for _, g in pairs])
+    values = compiled.Compiled(problem)([f for f, _ in pairs], [g for _, g in pairs])
     best = int(np.argmin(values))
-    return plan_of(problem, *pairs[best], tried + len(pairs), started)
+    return found_sizes(problem, *pairs[best], tried + len(pairs), started)
 
 
 def greedy_pairs(found: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
@@ -141,18 +128,17 @@ def trace(layers: Sequence[tuple[Integers, Integers]], last: int) -> list[int]:
     return sizes[::-1]
 
 
-def plan_of(
+def found_sizes(
     problem: UnequalProblem, forward: Sequence[int], backward: Sequence[int], evaluations: int, started: float
-) -> UnequalPlan:
-    """The plan of given sizes, with the bound of the problem; `started` is a `time.perf_counter` value."""
+) -> FoundSizes:
+    """Given sizes as an answer, with the bound of the problem; `started` is a `time.perf_counter` value."""
     makespan = compiled.makespan(problem, forward, backward)
     bound = min(lower_bound(problem), makespan)
-    return UnequalPlan(
+    return FoundSizes(
         forward_sizes=tuple(int(size) for size in forward),
         backward_sizes=tuple(int(size) for size in backward),
         makespan_seconds=makespan,
         lower_bound_seconds=bound,
-        proven_optimal=makespan == bound,
         evaluations=evaluations,
         seconds=time.perf_counter() - started,
         history=((evaluations, makespan),),

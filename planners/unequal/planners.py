@@ -21,25 +21,13 @@ from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.search.candidates import devices_in_order
 from planners.search.evaluator import BudgetSpent, Evaluator, Request, fitting
-from planners.unequal import (
-    InfeasibleSizes,
-    SearchStopped,
-    UnequalPlan,
-    UnequalProblem,
-    best_equal,
-    dgap,
-    equal_plan,
-    exact_coupled,
-    exact_sizes,
-    greedy_dp,
-    local_greedy,
-    lower_bound,
-    powers_of_two,
-    search_partition,
-    tidgap,
-)
-from planners.unequal.greedy import plan_of
-from planners.unequal.result import Report
+from planners.unequal.exact import exact_sizes
+from planners.unequal.genetic import Genetic
+from planners.unequal.greedy import best_equal, found_sizes, greedy_dp, local_greedy, one_size
+from planners.unequal.nested import search_partition
+from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
+from planners.unequal.profiles import lower_bound
+from planners.unequal.result import Cuts, FoundSizes, Report, Sized
 from planners.unequal.tables import (
     UnequalTables,
     candidate_sizes,
@@ -52,10 +40,8 @@ from planners.unequal.tables import (
 from planners.unequal.tight_sizes import NothingFits, tight_sizes
 from simulator import InfeasiblePlanError, Plan, Problem
 
-Search = Callable[[UnequalProblem, np.random.Generator, Report], UnequalPlan]
+Search = Callable[[UnequalProblem, np.random.Generator, Report], FoundSizes]
 """(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.result`."""
-
-Cuts = tuple[int, ...]
 
 MOST_DURATIONS = 2**20
 """Samples of a batch times layers: about a minute of work, and 16 bytes each for every range of layers looked at."""
@@ -74,33 +60,32 @@ ROUNDING = 1e-9
 """Relative; more than the rounding of durations to the grid of an unequal problem, and of their sums, can differ by."""
 
 
-def exact(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
-    """The exact method for either kind of recomputation."""
-    return exact_coupled(problem, progress=progress) if problem.coupled else exact_sizes(problem, progress=progress)
+def _exact(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
+    return exact_sizes(problem, progress=progress)
 
 
-def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
+def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
     """The greedy dynamic programme, or the best equal size where that is faster."""
     plans = [greedy_dp(problem, progress)]
-    with suppress(InfeasibleSizes, SearchStopped):  # the memory limits of two stages may have no size in common
+    with suppress(InfeasibleSizes, BudgetSpent):  # the memory limits of two stages may have no size in common
         plans.append(best_equal(problem, progress=lambda made, best: progress(plans[0].evaluations + made, best)))
     found = min(plans, key=lambda plan: plan.makespan_seconds)
     return replace(found, evaluations=sum(plan.evaluations for plan in plans))
 
 
-def _equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
+def _equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
     return best_equal(problem, progress=progress)
 
 
-def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> UnequalPlan:
+def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
     progress(1, float("inf"))
     return local_greedy(problem)
 
 
 SEARCHES: dict[str, Search] = {
-    "exact-unequal": exact,
-    "tidgap": tidgap("compiled"),
-    "dgap": dgap("compiled"),
+    "exact-unequal": _exact,
+    "tidgap": Genetic(seeded=True),
+    "dgap": Genetic(),
     "greedy-dp": _greedy_or_equal,
     "local-greedy": _local,
     "best-equal": _equal,
@@ -139,23 +124,6 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """A partition with sizes: what every planner here hands to the replay.
-
-    bound_seconds: below which no sizes of this partition, or no plan of the planner's `space`, come in any replay; 0 if unknown
-    whole: whether the bound holds for every partition, and not for this one only
-    stopped: the search ended early
-    """
-
-    cuts: Cuts
-    unequal: UnequalProblem
-    plan: UnequalPlan
-    bound_seconds: float
-    whole: bool = False
-    stopped: bool = False
-
-
 class _Meter:
     """Evaluations of the searches of one planner, which end before they exceed the budget."""
 
@@ -166,10 +134,10 @@ class _Meter:
         """A `Report`."""
         if self.made + evaluations > self.evaluate.remaining - REPLAYS:
             self.spent = True
-            raise SearchStopped
+            raise BudgetSpent
         self.evaluate.report(self.made + evaluations, seconds)
 
-    def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> UnequalPlan:
+    def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> FoundSizes:
         """A search within what is left."""
         plan = search(problem, rng, self)
         self.made += plan.evaluations
@@ -201,12 +169,12 @@ class UnequalSizes:
                 return start
             try:
                 plan = meter.run(self.search, start.unequal, rng)
-            except SearchStopped:
+            except BudgetSpent:
                 return replace(start, stopped=True)
-            best = plan if self.name == "local-greedy" else min(plan, start.plan, key=lambda one: one.makespan_seconds)
+            best = plan if self.name == "local-greedy" else min(plan, start.found, key=lambda one: one.makespan_seconds)
             return replace(
                 start,
-                plan=replace(best, evaluations=plan.evaluations),
+                found=replace(best, evaluations=plan.evaluations),
                 bound_seconds=_bound(problem, start.unequal, plan),
                 stopped=plan.interrupted,
             )
@@ -248,34 +216,32 @@ class UnequalNested:
                     tables.layers,
                     len(tables.devices),
                     starts=[start.cuts],
-                    solve=lambda unequal: meter.run(exact, unequal, rng),
+                    solve=lambda unequal: meter.run(_exact, unequal, rng),
                 )
-            except SearchStopped:
+            except BudgetSpent:
                 return replace(start, stopped=True)
-            best = limited_problem(tables, found.cuts, sizes, limits)
-            whole = found.proven_optimal and complete
-            bound = _bound(problem, best, found.plan) if whole else 0.0
-            stopped = found.interrupted or found.plan.interrupted
-            sized = Sized(found.cuts, best, found.plan, bound, whole=whole, stopped=stopped)
-            if every == sizes or stopped:
-                return sized
-            ends = [sized]
+            whole = found.whole and complete
+            bound = _bound(problem, found.unequal, found.found) if whole else 0.0
+            found = replace(found, bound_seconds=bound, whole=whole)
+            if every == sizes or found.stopped:
+                return found
+            ends = [found]
             for cuts in dict.fromkeys((found.cuts, start.cuts)):
                 one = limited_problem(tables, cuts, every, limits)
                 try:
-                    ends.append(Sized(cuts, one, meter.run(exact, one, rng), 0.0))
-                except SearchStopped:
-                    return replace(min(ends, key=_seconds), stopped=True)
-            return min(ends, key=_seconds)
+                    ends.append(Sized(cuts, one, meter.run(_exact, one, rng)))
+                except BudgetSpent:
+                    return replace(min(ends, key=_model_seconds), stopped=True)
+            return min(ends, key=_model_seconds)
 
         return _within_memory(self.name, tables, evaluate, meter, solve, sizes, every)
 
 
-def _seconds(sized: Sized) -> float:
-    return sized.plan.makespan_seconds + sized.unequal.fixed_seconds
+def _model_seconds(sized: Sized) -> float:
+    return sized.seconds
 
 
-def _bound(problem: Problem, unequal: UnequalProblem, plan: UnequalPlan) -> float:
+def _bound(problem: Problem, unequal: UnequalProblem, plan: FoundSizes) -> float:
     """Seconds below which no sizes of a partition come in any replay."""
     if not problem.contention:
         idle = unlimited_links(unequal)
@@ -309,18 +275,18 @@ def start_partition(
         raise InfeasibleSizes("no partition fits with one size for all")
     _, first, size = tuned
     unequal = limited_problem(tables, first, candidates, limits)
-    best = Sized(first, unequal, equal_plan(unequal, size), 0.0)
+    best = Sized(first, unequal, one_size(unequal, size))
     if equal:
         return best
     for cuts in dict.fromkeys((first, *quick_partitions(tables, limits))):
         try:
             unequal = limited_problem(tables, cuts, candidates, limits)
-            one = Sized(cuts, unequal, meter.run(_greedy_or_equal, unequal, rng), 0.0)
+            one = Sized(cuts, unequal, meter.run(_greedy_or_equal, unequal, rng))
         except InfeasibleSizes:
             continue
-        except SearchStopped:
+        except BudgetSpent:
             return replace(best, stopped=True)
-        best = min(best, one, key=_seconds)
+        best = min(best, one, key=_model_seconds)
     return best
 
 
@@ -402,13 +368,13 @@ def _within_memory(
     bound = found.bound_seconds
     proven = score.fits and bool(0.0 < score.iteration_seconds <= bound * (1.0 + ROUNDING))
     evaluate.details.update(
-        stage_forward_samples=list(found.plan.forward_sizes),
-        stage_backward_samples=list(found.plan.backward_sizes),
-        makespan_seconds=_seconds(found),
+        stage_forward_samples=list(found.found.forward_sizes),
+        stage_backward_samples=list(found.found.backward_sizes),
+        makespan_seconds=found.seconds,
         sizes_lower_bound_seconds=bound,
         sizes_gap=max(0.0, score.iteration_seconds / bound - 1.0) if bound else None,
         proven_optimal=proven,
-        evaluations=found.plan.evaluations,
+        evaluations=found.found.evaluations,
         recomputation="always" if problem.recompute else "where-differs",
     )
     if proven:
@@ -419,7 +385,7 @@ def _within_memory(
 
 
 def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:
-    return unequal_plan(name, tables, sized.cuts, sized.plan.forward_sizes, sized.plan.backward_sizes)
+    return unequal_plan(name, tables, sized.cuts, sized.found.forward_sizes, sized.found.backward_sizes)
 
 
 def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int]) -> Sized:
@@ -428,8 +394,8 @@ def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequenc
     tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
     if isinstance(tight, NothingFits):
         raise InfeasiblePlanError(_does_not_fit(name, tables, tight))
-    plan = plan_of(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
-    return Sized(tight.cuts, tight.unequal, plan, 0.0)
+    found = found_sizes(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
+    return Sized(tight.cuts, tight.unequal, found)
 
 
 def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:

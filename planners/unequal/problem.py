@@ -10,7 +10,7 @@ optimality need no tolerance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,48 +133,9 @@ class UnequalProblem:
         return tuple(allowed)
 
 
-def problem_from_callables(
-    samples: int,
-    forward: Sequence[Callable[[int], float]],
-    backward: Sequence[Callable[[int], float]],
-    forward_link: Sequence[Callable[[int], float]] = (),
-    backward_link: Sequence[Callable[[int], float]] = (),
-    candidates: Sequence[int] | None = None,
-    forward_caps: tuple[int, ...] | None = None,
-    backward_caps: tuple[int, ...] | None = None,
-    recomputation: str = "none",
-) -> UnequalProblem:
-    """A problem from functions of the block size to seconds, one a stage (or link); no links given: they cost nothing.
-
-    `candidates` defaults to every size 1..B. Raises as `UnequalProblem`.
-    """
-    stages = len(forward)
-    free = (_nothing,) * (stages - 1)
-    tables = [
-        [[0.0] + [float(seconds(size)) for size in range(1, samples + 1)] for seconds in functions]
-        for functions in (forward, backward, forward_link or free, backward_link or free)
-    ]
-    arrays = [np.asarray(table, dtype=np.float64).reshape(-1, samples + 1) for table in tables]
-    return UnequalProblem(
-        samples=samples,
-        forward=arrays[0],
-        backward=arrays[1],
-        forward_link=arrays[2],
-        backward_link=arrays[3],
-        candidates=tuple(candidates if candidates is not None else range(1, samples + 1)),
-        forward_caps=forward_caps,
-        backward_caps=backward_caps,
-        recomputation=recomputation,
-    )
-
-
 def powers_of_two(samples: int) -> tuple[int, ...]:
     """1, 2, 4, ... up to `samples`, and `samples` itself."""
     return tuple(sorted({1 << exponent for exponent in range(samples.bit_length())} | {samples}))
-
-
-def _nothing(size: int) -> float:
-    return 0.0
 
 
 def _table(name: str, values: ArrayLike, rows: int, samples: int) -> Floats:

@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from planners.unequal.chain import Chain, Floats, Integers, Step
+from planners.unequal.problem import UnequalProblem
 from simulator import kernel
+
+BEAM = 24
+"""Profiles that the first, narrow sweep of an exact search keeps after each stage."""
+
+ROWS = 1 << 14
+"""Room for profiles before dominated ones are dropped."""
 
 
 class Front(NamedTuple):
@@ -35,6 +42,15 @@ def tails(chain: Chain) -> Floats:
     for index in range(len(steps) - 1, -1, -1):
         _tail(steps[index], values[index + 1], values[index])
     return values
+
+
+def lower_bound(problem: UnequalProblem) -> float:
+    """Seconds that no size vectors can undercut; where recomputation depends on them, as if no stage recomputed.
+
+    At least the textbook bound max over stages of (fastest fill + least total time of the stage + fastest drain): the
+    chosen size of a stage may differ from sample to sample in the bound, but fill, work and drain add up all the same.
+    """
+    return float(tails(problem.forward_chain)[0, 1]) + float(tails(problem.backward_chain)[0, 1])
 
 
 @kernel()

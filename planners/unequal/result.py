@@ -1,37 +1,63 @@
-"""The answer of a search over unequal block sizes."""
+"""Found sizes: the answer of a search over unequal block sizes, and of one over partitions and sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planners.unequal.problem import UnequalProblem
+
 Report = Callable[[int, float], None]
 """(evaluations, best seconds so far): called before evaluations are made, with how many there will then be. It may raise
-SearchStopped, which ends a search as an interrupt does; before there is a plan, it leaves the search."""
+BudgetSpent, which ends a search as an interrupt does; before there are sizes, it leaves the search."""
 
-
-class SearchStopped(Exception):
-    """Raised by a `Report` to end a search: its evaluations are used up."""
+Cuts = tuple[int, ...]
+"""The first layer of stages 1 .. K-1, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnequalPlan:
+class FoundSizes:
     """Sizes found, and how good they are known to be.
 
     `makespan_seconds` of one mini-batch with a flush; `lower_bound_seconds` holds for every size vector of the
-    problem; `proven_optimal` says that no size vector is better; `evaluations` counts individuals (or, for searches
-    that build a plan stage by stage, extensions of a profile by one stage); `seconds` is wall time; `history` holds
-    pairs (evaluations, best makespan in seconds so far), `history_seconds` the wall time at each; `interrupted` that
-    the search was stopped and this is its best.
+    problem; `evaluations` counts individuals (or, for searches that build a vector stage by stage, extensions of a profile
+    by one stage); `seconds` is wall time; `history` holds pairs (evaluations, best makespan in seconds so far),
+    `history_seconds` the wall time at each; `interrupted` that the search was stopped and this is its best.
     """
 
     forward_sizes: tuple[int, ...]
     backward_sizes: tuple[int, ...]
     makespan_seconds: float
     lower_bound_seconds: float
-    proven_optimal: bool
     evaluations: int
     seconds: float
     history: tuple[tuple[int, float], ...] = ()
     history_seconds: tuple[float, ...] = ()
     interrupted: bool = False
+
+    @property
+    def proven_optimal(self) -> bool:
+        """Whether no size vector is better."""
+        return self.lower_bound_seconds >= self.makespan_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A partition with sizes: what the planners hand to the replay.
+
+    bound_seconds: below which no sizes of this partition, or no plan of the planner's `space`, come in any replay; 0 if unknown
+    whole: whether all partitions were bounded or solved, so that what is proven holds for each of them
+    stopped: the search ended early
+    """
+
+    cuts: Cuts
+    unequal: UnequalProblem
+    found: FoundSizes
+    bound_seconds: float = 0.0
+    whole: bool = False
+    stopped: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Of a mini-batch in the model."""
+        return self.found.makespan_seconds + self.unequal.fixed_seconds

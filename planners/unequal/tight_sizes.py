@@ -19,8 +19,8 @@ from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.stage_memory import furthest_ends
 from planners.partitioning.tight_memory import cuts_within
 from planners.search.evaluator import Evaluator, Score
-from planners.unequal import UnequalProblem, powers_of_two
-from planners.unequal.compiled import makespan_population
+from planners.unequal.compiled import Compiled
+from planners.unequal.problem import UnequalProblem, powers_of_two
 from planners.unequal.tables import Floats, UnequalTables, memory_limits, unequal_plan, unequal_problem
 from simulator import LayerCosts
 
@@ -217,7 +217,7 @@ def _every(spaces: Sequence[_Space], *, equal: bool) -> list[TightSizes]:
         plans = [space.with_sizes(one) for one in (same if equal else itertools.product(*space.pairs))]
         if plans:
             sizes = [plan.forward for plan in plans], [plan.backward for plan in plans]
-            seconds = makespan_population(space.unequal, *sizes) + space.unequal.fixed_seconds
+            seconds = Compiled(space.unequal)(*sizes) + space.unequal.fixed_seconds
             found += zip(seconds.tolist(), plans, strict=True)
     return [one for _, one in sorted(found, key=lambda one: one[0])]
 

@@ -19,19 +19,21 @@ from experiments.umpipe import memory_fronts as umpipe_fronts
 from experiments.umpipe import search_comparison as umpipe_searches
 from experiments.umpipe import system_baselines as umpipe_baselines
 from experiments.umpipe.pymoo_search import available, pymoo_search
+from experiments.umpipe.random_tables import random_problem
 from hardware_profiles import load_cluster
-from planners import Request, UnequalTables, tables_of, unequal_problem
+from planners import Request
 from planners.unequal import (
-    EVALUATORS,
-    UnequalPlan,
+    Compiled,
+    FoundSizes,
     UnequalProblem,
-    exact_coupled,
+    UnequalTables,
     exact_sizes,
-    problem_from_callables,
-    random_problem,
+    tables_of,
+    unequal_problem,
 )
 from simulator import Problem, load_workload
 from tests.records import Recorded, lines, ticking
+from tests.unequal import problem_from_callables
 
 
 def plain(samples: int = 4, stages: int = 2, backward: float = 2.0) -> UnequalProblem:
@@ -122,9 +124,8 @@ def test_an_interrupt_keeps_what_is_complete_and_says_so(
     monkeypatch.setattr(umpipe, "STAGES", (4,))
     monkeypatch.setattr(umpipe, "COUNTS", (8,))
 
-    def cut_short(problem: UnequalProblem) -> UnequalPlan:
-        plan = exact_sizes(problem) if not problem.coupled else exact_coupled(problem)
-        return replace(plan, interrupted=problem.forward.shape == (8, 65))  # of the simulation networks
+    def cut_short(problem: UnequalProblem) -> FoundSizes:
+        return replace(exact_sizes(problem), interrupted=problem.forward.shape == (8, 65))  # of the simulation networks
 
     monkeypatch.setattr(umpipe_searches, "exact_sizes", cut_short)
     assert run_study("umpipe", ["--quick", "--json", "--out", str(tmp_path)]) == 130
@@ -144,7 +145,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
     tables: dict[str, list[float]] = {}
 
     def stand_in(network: str, setting: str) -> umpipe.GainCase:
-        plan = UnequalPlan((1,), (1,), 1.0, 1.0, True, 1, 0.0)
+        plan = FoundSizes((1,), (1,), 1.0, 1.0, 1, 0.0)
         return umpipe.GainCase(network, setting, plain(), plan, plain(), plan, umpipe_baselines.readings(
             umpipe_baselines.Partitions(plain()), (), 1.0))  # fmt: skip
 
@@ -212,7 +213,7 @@ def test_every_search_on_one_instance() -> None:
 
 def test_searches_are_timed_by_the_processors_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """From before a search to behind it, at least a microsecond; an interrupted plan has none; accelerations are ratios."""
-    plan = UnequalPlan((1,), (1,), 2.0, 1.0, False, 1, 0.0)
+    plan = FoundSizes((1,), (1,), 2.0, 1.0, 1, 0.0)
     clock = ticking(0.5)
     monkeypatch.setattr(umpipe_searches, "time", SimpleNamespace(process_time=clock))
     assert [umpipe_searches._timed(lambda: plan)[1] for _ in range(2)] == [0.5, 1.5]
@@ -237,7 +238,7 @@ def test_pymoo_makes_as_many_evaluations() -> None:
         100 <= plan.evaluations < 120
     )  # a generation that finds few new vectors is small, and the last one is complete
     assert set(plan.forward_sizes) | set(plan.backward_sizes) <= {1, 2, 4}
-    assert plan.makespan_seconds == EVALUATORS["compiled"](problem)([plan.forward_sizes], [plan.backward_sizes])
+    assert plan.makespan_seconds == Compiled(problem)([plan.forward_sizes], [plan.backward_sizes])
     again = pymoo_search(problem, 0, individuals=20, generations=4)
     assert (again.forward_sizes, again.history) == (plan.forward_sizes, plan.history)
 
@@ -252,7 +253,7 @@ def test_fronts_are_those_of_exhaustive_search() -> None:
     )
     vectors = np.array(list(itertools.product(range(1, 5), repeat=3)))
     f, g = np.divmod(np.arange(len(vectors) ** 2), len(vectors))
-    seconds = EVALUATORS["compiled"](unequal)(vectors[f], vectors[g]).tolist()
+    seconds = Compiled(unequal)(vectors[f], vectors[g]).tolist()
     most = [max(one.recomputed(4, size) for one, size in zip(held, sizes, strict=True)) for sizes in vectors.tolist()]
     expected, least = [], float("inf")
     for one, bytes_ in sorted(zip(seconds, [most[at] for at in g], strict=True)):

@@ -11,8 +11,10 @@ import pytest
 
 from experiments import unequal_cases, unequal_speed
 from experiments.studies import run_study
-from planners.unequal import exact_sizes, problem_from_callables, random_problem
+from experiments.umpipe.random_tables import random_problem
+from planners.unequal import Compiled, exact_sizes
 from tests.records import Recorded, lines
+from tests.unequal import problem_from_callables
 
 
 def test_cases_agree(capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
@@ -28,7 +30,7 @@ def test_a_disagreement_is_an_error(capsys: pytest.CaptureFixture[str], monkeypa
     """An evaluator that is off by one bit is counted on every instance, by name, with exit code 1."""
 
     def off(problem: object) -> unequal_cases.Evaluate:
-        right = unequal_cases.POPULATION_EVALUATORS["compiled"](problem)  # type: ignore[arg-type]
+        right = Compiled(problem)  # type: ignore[arg-type]
         return lambda forward, backward: np.nextafter(right(forward, backward), np.inf)
 
     monkeypatch.setitem(unequal_cases.EVALUATORS, "off", off)

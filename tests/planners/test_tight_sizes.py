@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planners import Evaluator, UnequalTables, make_plan, tables_of
+from planners import Evaluator, make_plan
 from planners.search.evaluator import Score
+from planners.unequal import UnequalTables, tables_of, tight_sizes
 from planners.unequal import planners as unequal_planners
-from planners.unequal import tight_sizes
 from planners.unequal.tables import unequal_plan, unequal_problem
 from planners.unequal.tight_sizes import NothingFits, TightSizes
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate

@@ -12,28 +12,20 @@ import pytest
 from experiments.cli import main
 from experiments.umpipe.table_costs import program_of
 from hardware_profiles import load_cluster
-from planners import (
-    Request,
-    Result,
-    UnequalSizes,
-    applicable_planners,
-    balanced_problem,
-    make_plan,
-    run_planner,
-    tables_of,
-    unequal_problem,
-)
+from planners import Request, Result, UnequalSizes, applicable_planners, make_plan, run_planner
 from planners.search.evaluator import Evaluator
 from planners.unequal import (
-    EVALUATORS,
+    Compiled,
+    FoundSizes,
     InfeasibleSizes,
-    UnequalPlan,
     UnequalProblem,
-    exact_coupled,
+    balanced_problem,
     exact_sizes,
     limited_problem,
     lower_bound,
+    tables_of,
     unequal_plan,
+    unequal_problem,
 )
 from planners.unequal.planners import MOST_DURATIONS, SEARCHES, _bound
 from planners.unequal.tables import blocks, candidate_sizes
@@ -107,9 +99,9 @@ def test_the_plan_is_that_of_the_sizes(
 
 def test_the_sizes_replay_to_the_makespan(vgg: dict[bool, Problem]) -> None:
     """The model's program on SimPy ends at the makespan that the exact method reports, to the last bit."""
-    for again, problem in vgg.items():
+    for problem in vgg.values():
         unequal = balanced_problem(tables_of(problem, (0, 1, 2, 3)))[1]
-        plan = exact_sizes(unequal) if again else exact_coupled(unequal)
+        plan = exact_sizes(unequal)
         timeline = engine.replay(program_of(unequal, plan.forward_sizes, plan.backward_sizes), contention=True)
         assert timeline.makespan_seconds == plan.makespan_seconds >= lower_bound(unequal)
 
@@ -177,10 +169,10 @@ def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem]) -> Non
     """
     start = make_plan("best-equal", vgg[True], Request(stages=4)).plan
 
-    def interrupted(problem: UnequalProblem, rng: np.random.Generator, progress: object) -> UnequalPlan:
+    def interrupted(problem: UnequalProblem, rng: np.random.Generator, progress: object) -> FoundSizes:
         sizes = (16,) * problem.stages
-        seconds = float(EVALUATORS["compiled"](problem)([sizes], [sizes])[0])
-        return UnequalPlan(sizes, sizes, seconds, 0.0, False, 1, 0.0, interrupted=True)
+        seconds = float(Compiled(problem)([sizes], [sizes])[0])
+        return FoundSizes(sizes, sizes, seconds, 0.0, 1, 0.0, interrupted=True)
 
     planner = UnequalSizes(Request(stages=4), "tidgap", interrupted)
     evaluate = Evaluator(vgg[True])
@@ -271,7 +263,7 @@ def test_a_bound_within_caps_is_none_for_what_they_cut_off(vgg: dict[bool, Probl
     """A cap of one stage is enough for that: the bound is then that of the problem without caps, which needs no search."""
     problem = vgg[False]
     free = unequal_problem(tables_of(problem, (0, 1, 2)), [10, 20], (1, 2, 32))
-    plan = UnequalPlan((1,) * 3, (1,) * 3, 100.0, 100.0, True, 1, 0.0)
+    plan = FoundSizes((1,) * 3, (1,) * 3, 100.0, 100.0, 1, 0.0)
     bounds = {caps: _bound(problem, replace(free, backward_caps=caps), plan) for caps in (None, (32,) * 3, (32, 32, 1))}
     known = 100.0 + free.fixed_seconds
     assert bounds == {None: known, (32,) * 3: known, (32, 32, 1): lower_bound(free) + free.fixed_seconds}

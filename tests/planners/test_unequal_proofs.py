@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
-from planners import Request, Result, make_plan, tables_of, unequal_problem
+from planners import Request, Result, make_plan
 from planners.partitioning.equal_partition import equal_partition
 from planners.search.evaluator import Evaluator
-from planners.unequal import EVALUATORS
+from planners.unequal import Compiled, tables_of, unequal_problem
 from planners.unequal.tables import unequal_plan
 from simulator import LayerCosts, Plan, Problem, load_workload, simulate
 from tests.chains import random_chain
@@ -98,7 +98,7 @@ def test_a_latency_delays_and_does_not_occupy() -> None:
     assert unequal.forward_link.max() < 1e-6
     for sizes in ((1, 1), (4, 4), (1, 2)):
         plan = unequal_plan("test", tables, [2], sizes, sizes)
-        seconds = float(EVALUATORS["compiled"](unequal)([sizes], [sizes])[0]) + unequal.fixed_seconds
+        seconds = float(Compiled(unequal)([sizes], [sizes])[0]) + unequal.fixed_seconds
         assert simulate(slow, plan).iteration_seconds == pytest.approx(seconds, rel=1e-9)
 
 

@@ -10,21 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.unequal import (
-    EVALUATORS,
-    FAMILIES,
-    SearchStopped,
-    UnequalPlan,
-    UnequalProblem,
-    coupled,
-    exact_coupled,
-    exact_sizes,
-    lower_bound,
-    problem_from_callables,
-    random_problem,
-)
+from experiments.umpipe.plain_recurrence import makespan
+from experiments.umpipe.random_tables import FAMILIES, random_problem
+from planners.search.evaluator import BudgetSpent
+from planners.unequal import Compiled, FoundSizes, UnequalProblem, coupled, exact_sizes, lower_bound
 from planners.unequal.chain import Integers
-from planners.unequal.compiled import makespan_population
+from planners.unequal.coupled import exact_coupled
+from tests.unequal import problem_from_callables
 
 
 @settings(max_examples=30, deadline=None)
@@ -36,8 +28,8 @@ def test_exact_over_pairs_is_exhaustive_search(seed: int, family: str) -> None:
     candidates = tuple(rng.integers(1, samples + 1, 3).tolist())
     problem = random_problem(rng, family, stages, samples, candidates, "where-differs")
     f, g = pairs_of_vectors(problem)
-    plan = exact_coupled(problem)
-    assert plan.makespan_seconds == plan.lower_bound_seconds == makespan_population(problem, f, g).min()
+    plan = exact_sizes(problem)
+    assert plan.makespan_seconds == plan.lower_bound_seconds == Compiled(problem)(f, g).min()
     assert plan.proven_optimal
 
 
@@ -56,20 +48,16 @@ def test_recomputation_is_avoided_where_it_does_not_pay() -> None:
     problem = problem_from_callables(
         4, [lambda b: 2.0 + b], [lambda b: float(b * b)], candidates=(1, 2, 4), recomputation="where-differs"
     )
-    assert exact_coupled(problem).makespan_seconds == 16.0
-    with pytest.raises(ValueError, match="exact_coupled takes"):
-        exact_sizes(problem)
-    with pytest.raises(ValueError, match="exact_sizes takes"):
-        exact_coupled(replace(problem, recomputation="always"))
+    assert exact_sizes(problem).makespan_seconds == 16.0
 
 
-def worst(problem: UnequalProblem) -> UnequalPlan:
+def worst(problem: UnequalProblem) -> FoundSizes:
     """The slowest pair of vectors, as a plan of which nothing is known."""
     f, g = pairs_of_vectors(problem)
-    values = makespan_population(problem, f, g)
+    values = Compiled(problem)(f, g)
     at = int(values.argmax())
     forward, backward = (tuple(one[at].tolist()) for one in (f, g))
-    return UnequalPlan(forward, backward, float(values[at]), 0.0, False, 1, 0.0)
+    return FoundSizes(forward, backward, float(values[at]), 0.0, 1, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -78,12 +66,12 @@ def test_the_optimum_is_found_from_the_worst_start(seed: int) -> None:
     rng = np.random.default_rng(seed)
     samples = int(rng.integers(4, 9))
     problem = random_problem(rng, "log-uniform", 2 + seed % 2, samples, (1, 2, 3, samples), "where-differs")
-    best = makespan_population(problem, *pairs_of_vectors(problem)).min()
+    best = Compiled(problem)(*pairs_of_vectors(problem)).min()
     start = worst(problem)
     plan = exact_coupled(problem, start=start)
     assert plan.makespan_seconds == plan.lower_bound_seconds == best < start.makespan_seconds
     assert plan.proven_optimal
-    assert EVALUATORS["recurrence"](problem)([plan.forward_sizes], [plan.backward_sizes])[0] == best
+    assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == best
     assert plan.evaluations > 1
 
 
@@ -107,7 +95,7 @@ def test_too_few_pairs_kept_leave_a_bound_that_holds() -> None:
         problem = random_problem(
             np.random.default_rng(seed), "log-uniform", 3, 8, (1, 2, 4, 8), recomputation="where-differs"
         )
-        best = exact_coupled(problem).makespan_seconds
+        best = exact_sizes(problem).makespan_seconds
         plan = exact_coupled(problem, max_profiles=1, start=worst(problem))
         assert plan.lower_bound_seconds <= best <= plan.makespan_seconds
         assert plan.proven_optimal == (plan.lower_bound_seconds == plan.makespan_seconds)
@@ -124,7 +112,7 @@ def test_a_stop_between_stages_keeps_the_start() -> None:
     def stop(evaluations: int, seconds: float) -> None:
         made.append(evaluations)
         if len(made) == 2:
-            raise SearchStopped
+            raise BudgetSpent
 
     plan = exact_coupled(problem, progress=stop, start=start)
     assert (plan.forward_sizes, plan.backward_sizes) == (start.forward_sizes, start.backward_sizes)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from planners.unequal import InfeasibleSizes, UnequalProblem, exact_sizes, search_partition
-from planners.unequal.instances import affine_table, roofline_table
+from experiments.umpipe.random_tables import affine_table, roofline_table
+from planners.unequal import FoundSizes, InfeasibleSizes, UnequalProblem, exact_sizes, nested
+from planners.unequal.nested import search_partition
+from planners.unequal.result import Sized
 
 LAYERS, STAGES, SAMPLES = 8, 3, 16
 
@@ -36,6 +38,18 @@ def builder(seed: int) -> tuple[NDArray[np.float64], Callable[[tuple[int, ...]],
     return forward, build
 
 
+def counted(build: Callable[[tuple[int, ...]], UnequalProblem], layers: int, stages: int) -> tuple[int, Sized]:
+    """How many partitions were solved, and the answer."""
+    solved: list[FoundSizes] = []
+
+    def solve(problem: UnequalProblem) -> FoundSizes:
+        solved.append(exact_sizes(problem))
+        return solved[-1]
+
+    found = search_partition(build, layers, stages, solve=solve)
+    return len(solved), found
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_no_partition_is_better(seed: int) -> None:
     """All 21 partitions of 8 layers into 3 stages, each with its exact sizes; most are refuted by their bound alone."""
@@ -43,19 +57,19 @@ def test_no_partition_is_better(seed: int) -> None:
     every = {
         cuts: exact_sizes(build(cuts)).makespan_seconds for cuts in itertools.combinations(range(1, LAYERS), STAGES - 1)
     }
-    found = search_partition(build, LAYERS, STAGES)
-    assert found.plan.makespan_seconds == min(every.values()) == every[found.cuts]
-    assert found.proven_optimal
-    assert found.bounded == 21
-    assert found.solved < 21
+    solved, found = counted(build, LAYERS, STAGES)
+    assert found.found.makespan_seconds == min(every.values()) == every[found.cuts]
+    assert found.whole
+    assert 0 < solved < 21
 
 
-def test_descent_alone_is_no_proof() -> None:
+def test_descent_alone_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no room to look at all partitions the answer is no worse than the even one, and says that it is no proof."""
     _, build = builder(1)
-    found = search_partition(build, LAYERS, STAGES, starts=[(1, 2)], most_partitions=0)
-    assert not found.proven_optimal
-    assert found.plan.makespan_seconds <= exact_sizes(build((2, 5))).makespan_seconds
+    monkeypatch.setattr(nested, "MOST_PARTITIONS", 20)
+    found = search_partition(build, LAYERS, STAGES, starts=[(1, 2)])
+    assert not found.whole
+    assert found.found.makespan_seconds <= exact_sizes(build((2, 5))).makespan_seconds
 
 
 def test_wrong_cuts_are_refused() -> None:
@@ -87,8 +101,8 @@ def test_a_bound_rules_out_only_what_it_must() -> None:
 
     for other, cuts, solved in (((99.0, 0.0), (2,), 2), ((90.0, 20.0), (1,), 1), ((100.0, 0.0), (1,), 1)):
         problems: dict[tuple[int, ...], UnequalProblem] = {(1,): build(100.0, 0.0), (2,): build(*other)}
-        found = search_partition(problems.__getitem__, 3, 2)
-        assert (found.cuts, found.solved, found.proven_optimal) == (cuts, solved, True)
+        asked, found = counted(problems.__getitem__, 3, 2)
+        assert (found.cuts, asked, found.whole) == (cuts, solved, True)
 
 
 def test_what_a_solution_leaves_open_is_no_proof() -> None:
@@ -100,7 +114,7 @@ def test_what_a_solution_leaves_open_is_no_proof() -> None:
             LAYERS,
             STAGES,
             solve=lambda one, bound=bound: replace(  # type: ignore[misc]
-                (plan := exact_sizes(one)), proven_optimal=False, lower_bound_seconds=bound * plan.makespan_seconds
+                (plan := exact_sizes(one)), lower_bound_seconds=bound * plan.makespan_seconds
             ),
         )
-        assert found.proven_optimal is proven
+        assert found.whole is proven

@@ -9,14 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planners.unequal import (
-    FAMILIES,
-    InfeasibleSizes,
-    UnequalProblem,
-    powers_of_two,
-    problem_from_callables,
-    random_problem,
-)
+from experiments.umpipe.random_tables import FAMILIES, random_problem
+from planners.unequal import InfeasibleSizes, UnequalProblem, powers_of_two
+from tests.unequal import problem_from_callables
 
 
 def two_stages(**options: Any) -> UnequalProblem:

@@ -10,29 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.umpipe.plain_recurrence import makespan
+from experiments.umpipe.random_tables import FAMILIES, random_problem
+from experiments.umpipe.size_evaluators import POPULATION_EVALUATORS
 from planners.unequal import (
-    EVALUATORS,
-    FAMILIES,
     RECOMPUTATION,
+    Compiled,
     Genetic,
     UnequalProblem,
     best_equal,
-    dgap,
     exact,
     exact_sizes,
     greedy_dp,
     local_greedy,
     lower_bound,
     powers_of_two,
-    problem_from_callables,
-    random_problem,
-    tidgap,
 )
 from planners.unequal.chain import Floats, Integers
-from planners.unequal.chain_recurrence import makespan
-from planners.unequal.exact import exact_chain
 from planners.unequal.genetic import _Part
 from planners.unequal.greedy import greedy_chain
+from planners.unequal.planners import SEARCHES
+from tests.unequal import problem_from_callables
 
 
 def small_problem(seed: int, family: str, recomputation: str) -> UnequalProblem:
@@ -75,7 +73,7 @@ def test_exact_is_exhaustive_search(seed: int, family: str, recomputation: str) 
     """No size vector is better, to the last bit, and the plan says that it is proven."""
     problem = small_problem(seed, family, recomputation)
     vectors = np.array(list(itertools.product(problem.candidates, repeat=problem.stages)))
-    evaluate = EVALUATORS["compiled"](problem)
+    evaluate = Compiled(problem)
     best = evaluate.forward_population(vectors).min() + evaluate.backward_population(vectors).min()
     plan = exact_sizes(problem)
     assert plan.makespan_seconds == plan.lower_bound_seconds == best
@@ -96,9 +94,9 @@ def test_the_order_of_the_searches(seed: int, family: str) -> None:
     stages, samples = int(rng.integers(1, 9)), int(rng.choice([8, 24, 64]))
     problem = random_problem(rng, family, stages, samples, powers_of_two(samples))
     exact = exact_sizes(problem).makespan_seconds
-    search = Genetic(evaluator="compiled", seeded=True, individuals=30, generations=10)
+    search = Genetic(seeded=True, individuals=30, generations=10)
     seeded = search(problem, np.random.default_rng(seed)).makespan_seconds
-    unseeded = Genetic(evaluator="compiled", individuals=30, generations=5)(problem, rng).makespan_seconds
+    unseeded = Genetic(individuals=30, generations=5)(problem, rng).makespan_seconds
     equal = best_equal(problem).makespan_seconds
     assert lower_bound(problem) <= exact <= seeded <= min(greedy_dp(problem).makespan_seconds, equal)
     assert exact <= unseeded <= equal
@@ -114,7 +112,13 @@ def test_memory_caps_hold_in_every_search() -> None:
         32, capped.forward, capped.backward, capped.forward_link, capped.backward_link, capped.candidates,
         forward_caps=(32, 2, 32, 32), backward_caps=(32, 4, 32, 32),
     )  # fmt: skip
-    searches = (exact_sizes, greedy_dp, local_greedy, best_equal, lambda p: tidgap()(p, np.random.default_rng(0)))
+    searches = (
+        exact_sizes,
+        greedy_dp,
+        local_greedy,
+        best_equal,
+        lambda p: Genetic(seeded=True)(p, np.random.default_rng(0)),
+    )
     for search in searches:
         plan = search(capped)
         assert plan.forward_sizes[1] <= 2
@@ -158,20 +162,19 @@ def test_truncated_exact_says_so() -> None:
         assert narrow.lower_bound_seconds <= full.makespan_seconds <= narrow.makespan_seconds
         assert narrow.proven_optimal == (narrow.lower_bound_seconds == narrow.makespan_seconds)
         unproven += not narrow.proven_optimal
-        assert exact_chain(problem.forward_chain).profiles < 5000
     assert unproven
 
 
 @pytest.mark.parametrize("seed", [0, 10])
 def test_room_for_few_profiles_loses_none(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer with room for two profiles' extensions, cleared and doubled again and again, holds the same in the end."""
-    chain = random_problem(np.random.default_rng(seed), "roofline", 8, 24, tuple(range(1, 25))).forward_chain
-    roomy = exact_chain(chain)
+    problem = random_problem(np.random.default_rng(seed), "roofline", 8, 24, tuple(range(1, 25)))
+    roomy = exact_sizes(problem)
     rooms: list[int] = []
     room = exact._room
     monkeypatch.setattr(exact, "ROWS", 1)
     monkeypatch.setattr(exact, "_room", lambda rows, width: rooms.append(rows) or room(rows, width))
-    assert exact_chain(chain) == roomy
+    assert replace(exact_sizes(problem), seconds=0.0) == replace(roomy, seconds=0.0)
     assert min(rooms) == 2 * 24 < max(rooms)
 
 
@@ -183,10 +186,8 @@ def test_the_same_search_on_every_evaluator(recomputation: str, chromosomes: str
         np.random.default_rng(4), "roofline", 4, 16, powers_of_two(16), recomputation=recomputation
     )
     plans = [
-        Genetic(evaluator=name, chromosomes=chromosomes, individuals=20, generations=6)(
-            problem, np.random.default_rng(9)
-        )
-        for name in EVALUATORS
+        Genetic(build, chromosomes=chromosomes, individuals=20, generations=6)(problem, np.random.default_rng(9))
+        for build in POPULATION_EVALUATORS.values()
     ]
     assert len({(p.forward_sizes, p.backward_sizes, p.makespan_seconds, p.history) for p in plans}) == 1
     assert makespan(problem, plans[0].forward_sizes, plans[0].backward_sizes) == plans[0].makespan_seconds
@@ -197,7 +198,7 @@ def test_the_same_search_on_every_evaluator(recomputation: str, chromosomes: str
 def test_history_never_rises() -> None:
     """Elites survive: the best so far falls or stays, over evaluations that rise by the population."""
     problem = random_problem(np.random.default_rng(1), "uniform", 8, 64, powers_of_two(64))
-    plan = dgap("compiled")(problem, np.random.default_rng(0))
+    plan = Genetic()(problem, np.random.default_rng(0))
     best = [value for _, value in plan.history]
     assert best == sorted(best, reverse=True)
     assert [count for count, _ in plan.history] == [200 * (i + 1) for i in range(len(best))]
@@ -214,7 +215,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
         if len(calls) == 3:
             raise KeyboardInterrupt
 
-    plan = tidgap(seeded=False)(problem, np.random.default_rng(0), progress)
+    plan = Genetic()(problem, np.random.default_rng(0), progress)
     assert plan.interrupted
     assert plan.makespan_seconds == calls[-1]
     assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == plan.makespan_seconds
@@ -255,9 +256,9 @@ def test_the_exact_method_is_interrupted_cleanly() -> None:
 
 
 def test_settings_are_checked() -> None:
-    """Unknown evaluators and chromosomes are refused with the choices."""
-    with pytest.raises(ValueError, match="evaluator must be one of recurrence, matrix"):
-        Genetic(evaluator="simpy")
+    """Unknown chromosomes and survival are refused with the choices, too many elites with the rule."""
+    with pytest.raises(ValueError, match="survival must be one of elites, distinct"):
+        Genetic(survival="all")
     with pytest.raises(ValueError, match="chromosomes must be one of dual, single"):
         Genetic(chromosomes="triple")
     with pytest.raises(ValueError, match="fewer elites"):
@@ -267,7 +268,7 @@ def test_settings_are_checked() -> None:
 def test_the_least_settings_of_a_genetic_search() -> None:
     """Two individuals, no elite and no generation are enough: the best of the first population; one less of any is refused."""
     problem = problem_from_callables(2, [float], [float], candidates=(1, 2))
-    least = Genetic(evaluator="compiled", individuals=2, elites=0, generations=0)
+    least = Genetic(individuals=2, elites=0, generations=0)
     plan = least(problem, np.random.default_rng(0))
     assert (plan.makespan_seconds, plan.evaluations) == (4.0, 2)
     for wrong in ({"individuals": 1}, {"elites": -1}, {"elites": 2}, {"generations": -1}):
@@ -293,8 +294,8 @@ def test_evaluations_are_those_of_both_passes() -> None:
 def test_evaluations_of_the_greedy_searches_by_hand(recomputation: str, pairs: int) -> None:
     """Two stages of three sizes: 3 + 3 x 3 extensions a pass, then each pass's sizes alone and for both where passes depend.
 
-    Equal sizes: three, one for both passes; where the passes depend and each has its own, all 3 x 3. Alone a stage takes none
-    but the plan itself. What is announced before is no less, and just that where the passes depend.
+    Equal sizes: three, one for both passes. Alone a stage takes none but the vector itself. What is announced before is no
+    less, and just that where the passes depend.
     """
     times = [lambda size: 1.0 + size] * 2
     problem = problem_from_callables(4, times, times, candidates=(1, 2, 4), recomputation=recomputation)
@@ -307,22 +308,20 @@ def test_evaluations_of_the_greedy_searches_by_hand(recomputation: str, pairs: i
     assert greedy.evaluations == greedy.history[0][0] == 2 * (3 + 3 * 3) + pairs
     assert told == [2 * (3 + 3 * 3) + 3]
     told.clear()
-    equal = [best_equal(problem, same_for_both, progress).evaluations for same_for_both in (True, False)]
-    assert equal == told == [3, 3 * 3 if problem.coupled else 3]
+    assert [best_equal(problem, progress).evaluations] == told == [3]
     assert local_greedy(problem).evaluations == 1
 
 
-def test_which_genetic_searches_start_from_the_greedy_plan() -> None:
-    """TiDGAP does, DGAP does not."""
-    assert (tidgap().seeded, tidgap("compiled", seeded=False).seeded, dgap().seeded) == (True, False, False)
-
-
 def test_the_genetic_searches_have_the_settings_of_the_reference() -> None:
-    """200 individuals, 100 generations, crossover 0.9, a gene in K mutates, 4 elites; DGAP on (R), TiDGAP on the matrix form."""
-    for search, evaluator in ((dgap(), "recurrence"), (tidgap(), "matrix")):
+    """200 individuals, 100 generations, crossover 0.9, a gene in K mutates, 4 elites; TiDGAP starts from the greedy sizes."""
+    tidgap, dgap = SEARCHES["tidgap"], SEARCHES["dgap"]
+    assert isinstance(tidgap, Genetic)
+    assert isinstance(dgap, Genetic)
+    assert (tidgap.seeded, dgap.seeded) == (True, False)
+    for search in (tidgap, dgap):
         assert (search.individuals, search.generations, search.crossover, search.elites) == (200, 100, 0.9, 4)
         assert search.mutation is None
-        assert (search.evaluator, search.chromosomes, search.survival) == (evaluator, "dual", "elites")
+        assert (search.chromosomes, search.survival) == ("dual", "elites")
 
 
 def _plain_part(genes: int, sizes: int) -> _Part:
@@ -382,7 +381,7 @@ def test_a_seeded_population_holds_the_greedy_sizes_within_the_caps(recomputatio
         forward_caps=caps[0],
         backward_caps=caps[1],
     )
-    search = Genetic(evaluator="compiled", chromosomes=chromosomes, seeded=True, individuals=5, generations=0)
+    search = Genetic(chromosomes=chromosomes, seeded=True, individuals=5, generations=0)
     forward, backward = (np.array(greedy_chain(one)) for one in (problem.forward_chain, problem.backward_chain))
     ahead, back = map(np.array, caps)
     if chromosomes == "single":
@@ -392,7 +391,7 @@ def test_a_seeded_population_holds_the_greedy_sizes_within_the_caps(recomputatio
         expected = [[np.hstack([np.minimum(f, ahead), np.minimum(g, back)]) for f, g in pairs]]
     else:
         expected = [[forward], [backward]]
-    parts = search._parts(problem, EVALUATORS["compiled"](problem))
+    parts = search._parts(problem, Compiled(problem))
     assert [[part.sizes[seed].tolist() for seed in part.seeds] for part in parts] == [
         [one.tolist() for one in part] for part in expected
     ]

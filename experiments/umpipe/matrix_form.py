@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from planners.unequal.chain import Chain, Floats, Integers
-from planners.unequal.compiled import differing_stages, population
-from planners.unequal.problem import UnequalProblem
+from planners.unequal import Chain, UnequalProblem, differing_stages, population
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 WIDTHS = (8, 24, 80, 288, 1056, 4128)
 PAIR_TABLE_ENTRIES = 1 << 22
@@ -53,7 +54,7 @@ class ChainMatrix:
     def __call__(self, sizes: Integers, differs: Integers | None = None) -> Floats:
         """Seconds of every individual; ValueError for sizes that are not candidates.
 
-        `differs` (individuals, K) as `compiled.differing_stages`.
+        `differs` (individuals, K) as `differing_stages`.
         """
         chain = self.chain
         codes = self._codes(sizes)
@@ -160,7 +161,7 @@ class Matrix:
         return self.forward(population(self.problem, forward_sizes))
 
     def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
-        """Seconds of the backward pass of every individual; `forward_sizes` as in `compiled.backward_population`."""
+        """Seconds of the backward pass of every individual; `forward_sizes` as in `Compiled`."""
         sizes = population(self.problem, backward_sizes)
         return self.backward(sizes, differing_stages(self.problem, sizes, forward_sizes))
 

@@ -7,18 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.umpipe.plain_recurrence import Recurrence, chain_profile, makespan
+from experiments.umpipe.random_tables import FAMILIES, random_problem
+from experiments.umpipe.size_evaluators import POPULATION_EVALUATORS as EVALUATORS
 from experiments.umpipe.table_costs import program_of
-from planners.unequal import (
-    EVALUATORS,
-    FAMILIES,
-    RECOMPUTATION,
-    UnequalProblem,
-    problem_from_callables,
-    random_problem,
-)
-from planners.unequal.chain_recurrence import backward_seconds, chain_profile, forward_seconds, makespan
-from planners.unequal.evaluators import MOST_PATIENCE, PATIENCE, TRIAL, Pace
+from planners.unequal import RECOMPUTATION, UnequalProblem
 from simulator.engines import event_loop
+from tests.unequal import problem_from_callables
+
+
+def forward_seconds(problem: UnequalProblem, sizes: tuple[int, ...]) -> float:
+    """Seconds of the forward pass by the plain recurrence."""
+    return float(Recurrence(problem).forward_population([sizes])[0])
+
+
+def backward_seconds(problem: UnequalProblem, sizes: tuple[int, ...]) -> float:
+    """Seconds of the backward pass by the plain recurrence."""
+    return float(Recurrence(problem).backward_population([sizes])[0])
 
 
 def constant_problem(
@@ -161,30 +166,3 @@ def test_the_least_and_the_largest_size_are_taken(name: str) -> None:
     """1 and B, the ends of the range, are sizes: blocks of a second on two stages take a second more than the most blocks."""
     evaluate = EVALUATORS[name](constant_problem(2, 4, 1.0))
     assert evaluate.forward_population([[1, 1], [4, 4], [1, 4]]).tolist() == [5.0, 2.0, 5.0]
-
-
-@pytest.mark.parametrize(
-    ("all_cores", "ways"),
-    [
-        (0.5, [(False, TRIAL), (True, TRIAL), (True, PATIENCE), (False, TRIAL), (True, 2 * PATIENCE)]),
-        (2.0, [(False, TRIAL), (True, TRIAL), (False, 2 * PATIENCE), (True, TRIAL), (False, 4 * PATIENCE)]),
-        (100.0, [(False, TRIAL), (True, 2), (False, 16 * PATIENCE), (True, 2), (False, MOST_PATIENCE)]),
-    ],
-)
-def test_the_parallel_evaluator_takes_the_quicker_way(all_cores: float, ways: list[tuple[bool, int]]) -> None:
-    """Trials of one core (a second a call) and of all, then the quicker for ever longer; a collapse ends its trial at once."""
-    tried: list[bool] = []
-    now = [0.0]
-
-    def evaluate(parallel: bool) -> np.ndarray:
-        tried.append(parallel)
-        now[0] += all_cores if parallel else 1.0
-        return np.zeros(3)
-
-    pace = Pace(lambda: now[0])
-    expected = [way for way, calls in ways for _ in range(calls)]
-    for _ in expected:
-        pace.run(evaluate, 3)
-    assert tried == expected
-    pace.run(evaluate, 100)  # another population starts afresh
-    assert tried[-1] is False

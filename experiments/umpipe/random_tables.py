@@ -1,4 +1,4 @@
-"""Generated instances: families of duration tables, all drawn from a generator that is passed in.
+"""Random tables: families of duration tables, all drawn from a generator that is passed in.
 
 The families of the "simulation networks" (the paper does not say which it used): `affine` overhead + slope b;
 `roofline` overhead + max(FLOP over saturating throughput, weight bytes over bandwidth); `uniform` every entry of the
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planners.unequal.chain import Floats
-from planners.unequal.problem import UnequalProblem
+from planners.unequal import UnequalProblem
+
+Floats = NDArray[np.float64]
 
 
 def affine_table(rng: np.random.Generator, rows: int, samples: int) -> Floats:

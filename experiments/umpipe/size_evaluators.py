@@ -1,0 +1,68 @@
+"""The evaluators of unequal sizes by name: all give the makespans of a population, and the same ones, to the last bit.
+
+The planners use the compiled one. The plain recurrence and the matrix form are those of the paper's searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numba import get_num_threads, prange
+from numpy.typing import ArrayLike, NDArray
+
+from experiments.umpipe.matrix_form import matrix
+from experiments.umpipe.plain_recurrence import Recurrence
+from planners.unequal import Compiled, PopulationEvaluator, UnequalProblem, differing_stages, evaluate_rows, population
+from simulator import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledParallel(Compiled):
+    """The compiled recurrence with the individuals of a makespan split over numba's threads, in one go for both passes.
+
+    It pays where the cores are free: the threads meet at a barrier that spins, so beside other busy processes one core is faster
+    (`OMP_WAIT_POLICY=passive` softens that).
+    """
+
+    def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
+        """Seconds of a mini-batch with a flush."""
+        problem = self.problem
+        ahead, back = population(problem, forward_sizes), population(problem, backward_sizes)
+        result = np.empty((2, len(ahead)))
+        tables = problem.forward_chain.durations, problem.backward_chain.durations
+        _makespans(*tables, ahead, back, differing_stages(problem, back, ahead), result, get_num_threads())
+        total: Floats = result[0] + result[1]
+        return total
+
+
+@kernel(parallel=True)
+def _makespans(
+    forward: Floats,
+    backward: Floats,
+    forward_sizes: Integers,
+    backward_sizes: Integers,
+    differs: Integers,
+    result: Floats,
+    parts: int,
+) -> None:
+    """Forward seconds into `result[0]`, backward into `result[1]`, individuals split over `parts` threads at once."""
+    count = forward_sizes.shape[0]
+    none = np.zeros((count, 0), dtype=np.int64)
+    for part in prange(parts):
+        first, stop = part * count // parts, (part + 1) * count // parts
+        evaluate_rows(forward, False, forward_sizes, none, result[0], first, stop)
+        evaluate_rows(backward, True, backward_sizes, differs, result[1], first, stop)
+
+
+POPULATION_EVALUATORS: dict[str, Callable[[UnequalProblem], PopulationEvaluator]] = {
+    "recurrence": Recurrence,
+    "matrix": matrix,
+    "compiled": Compiled,
+    "compiled-parallel": CompiledParallel,
+}
+"""Name -> (problem) -> evaluator of populations; tables are built once, by this call."""
