@@ -60,11 +60,13 @@ class PlannerEntry:
     by_default: bool = True
 
     def reason(self, problem: Problem, request: Request) -> str | None:
-        """Why the planner cannot plan that: an option that it does not take, or what `applicable` says."""
+        """Why the planner cannot plan that: an option or a placement that it does not have, or what `applicable` says."""
         refused = [SHAPES[name] for name in SHAPES if getattr(request, name) is not None and name not in self.takes]
         refused += [f"option {name!r}" for name in request.options if name not in self.options]
         if refused:
             return f"{refused[0]} cannot be requested of this planner"
+        if request.schedule is not None and schedule_families()[request.schedule].bidirectional:
+            return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
         return self.applicable(problem, request)
 
 

@@ -263,7 +263,7 @@ class Evaluations:
     def _prepare(self, costs: PlanCosts) -> _Prepared | _NotCovered:
         plan, cluster = costs.plan, self.problem.cluster
         schedule, structure = plan_structure(costs)
-        if not schedule.flush or (plan.replication == "round-robin" and max(plan.replicas) > 1):
+        if not schedule.flush:
             return _NotCovered()
         slots = [(device, stage) for stage, held in enumerate(plan.stages) for device in held.devices]
         together = len(slots) > len(plan.devices)

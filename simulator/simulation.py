@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
@@ -16,11 +17,11 @@ from simulator.lowering.fill import fill
 from simulator.lowering.lower import structure_of
 from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure
-from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, ranges
+from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
 from simulator.results.memory import DeviceMemory, memory_over_time
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.tables import Explained, TextTable
-from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
+from simulator.schedules import build_schedule
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.text import from_text
@@ -281,7 +282,7 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     """Schedule of a plan, and its structure; arguments and errors as of `build_program`."""
     problem, plan = costs.problem, costs.plan
     check_plan(problem, plan)
-    family = _family(plan)
+    family = family_of(plan)
     options: Mapping[str, object] = {}
     if family is not None and "chunks" in family.options:
         options = {"chunks": plan.chunks}
@@ -291,16 +292,7 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
             options = {**options, "replica_updates": problem.replica_updates}
     elif _updates_by_minibatch(plan):
         options = {"microbatches_per_minibatch": len(plan.microbatches)}
-    flush = family is None or family.flush
-    count = len(plan.microbatches) if flush else stream or stream_length(plan)
-    if (
-        plan.replication == "round-robin"
-        and max(plan.replicas) > 1
-        and "replicas" not in getattr(family, "options", ())
-    ):
-        raise InfeasiblePlanError(
-            f"schedule {plan.schedule!r} has one list of ops a stage: replicas cannot go round-robin, they split micro-batches"
-        )
+    count = len(plan.microbatches) if flushes(plan) else stream or stream_length(plan)
     if plan.order:
         schedule = _order_of(plan)
     elif plan.forward_sizes:
@@ -320,18 +312,13 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     )
 
 
-def _family(plan: Plan) -> ScheduleFamily | None:
-    """The family that makes a plan's ops; None where they are the plan's own, or nobody's."""
-    return None if plan.order else schedule_families().get(plan.schedule)
-
-
 def _order_of(plan: Plan) -> Schedule:
     """The ops that a plan brings itself: of one mini-batch, which its update ends."""
     schedule = from_text("\n".join(plan.order), plan.schedule)
-    if not schedule.flush or schedule.stages != len(plan.stages) or plan.replication != "split":
+    if not schedule.flush or schedule.stages != len(plan.stages):
         raise InfeasiblePlanError(
-            f"the order of plan {plan.planner!r} must be of {len(plan.stages)} stages, without updates, for replicas that split "
-            f"micro-batches; got {schedule.stages} stages, {'no' if schedule.flush else 'some'} updates, {plan.replication}"
+            f"the order of plan {plan.planner!r} must be of {len(plan.stages)} stages, without updates; "
+            f"got {schedule.stages} stages, {'no' if schedule.flush else 'some'} updates"
         )
     return schedule
 
@@ -342,31 +329,41 @@ def _stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:
 
 
 def _check_placement(plan: Plan, schedule: Schedule) -> None:
-    """Raise InfeasiblePlanError unless stages that one list of ops holds share their devices, and no others do."""
+    """Raise InfeasiblePlanError unless each list of ops has the devices of its own that the plan puts its stages on.
+
+    One device where it is one of the replicas of each of its stages that take whole micro-batches; else all replicas, which split
+    every micro-batch.
+    """
+    placed: dict[
+        int, tuple[int, tuple[int, ...]]
+    ] = {}  # of each device of the schedule: a stage, and where the plan puts it
     owner: dict[int, int] = {}
-    for rank, device in enumerate(schedule.device_of_rank().tolist()):
-        held = np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]).tolist()
-        if not held:
-            continue
-        replica = int(schedule.replica[rank])
-        for stage in held:
-            devices = plan.stages[stage].devices
-            first = plan.stages[held[0]].devices
-            if devices != first:
+    in_turn = plan.replication == "round-robin"
+    for stage, holders in enumerate(schedule.holders()):
+        devices = plan.stages[stage].devices
+        if len(holders) != (len(devices) if in_turn else 1):
+            raise InfeasiblePlanError(
+                f"schedule {plan.schedule!r} has {_lists(len(holders))} of stage {stage}, which plan {plan.planner!r} puts on "
+                f"{len(devices)} devices, replication {plan.replication}"
+            )
+        for replica, device in enumerate(holders):
+            used = devices[replica : replica + 1] if in_turn else devices
+            first, known = placed.setdefault(device, (stage, used))
+            if used != known:
                 raise InfeasiblePlanError(
-                    f"schedule {plan.schedule!r} runs stages {held} on one device, the plan puts stage {stage} on device "
-                    f"{devices[0]} and stage {held[0]} on device {first[0]}"
+                    f"schedule {plan.schedule!r} runs stages {[first, stage]} on one device, the plan puts stage {stage} on "
+                    f"device {used[0]} and stage {first} on device {known[0]}"
                 )
-        used = (
-            [plan.stages[held[0]].devices[replica]]
-            if plan.replication == "round-robin"
-            else plan.stages[held[0]].devices
-        )
-        for one in used:
-            if owner.setdefault(one, device) != device:
-                raise InfeasiblePlanError(
-                    f"device {one} of plan {plan.planner!r} holds stages that schedule {plan.schedule!r} runs on several devices"
-                )
+            for one in used:
+                if owner.setdefault(one, device) != device:
+                    raise InfeasiblePlanError(
+                        f"device {one} of plan {plan.planner!r} holds stages that schedule {plan.schedule!r} runs on several "
+                        "devices"
+                    )
+
+
+def _lists(count: int) -> str:
+    return "one list of ops" if count == 1 else f"{count} lists of ops"
 
 
 def stream_length(plan: Plan) -> int:
@@ -381,7 +378,7 @@ def stream_length(plan: Plan) -> int:
 
 def _updates_by_minibatch(plan: Plan) -> bool:
     """Whether an asynchronous plan updates once an iteration, after all of its micro-batches, and not after each of them."""
-    family = _family(plan)
+    family = family_of(plan)
     return family is not None and "microbatches_per_minibatch" in family.options
 
 
@@ -398,16 +395,19 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:
     """Bytes on links a sample: activations and gradients at every boundary between devices, and all-reduced weight gradients."""
     costs = PlanCosts(problem, plan)
     boundary = 0.0
-    for position, size in enumerate(costs.boundary_bytes):
-        if plan.stages[position].devices != plan.stages[position + 1].devices:
-            boundary += 2.0 * size
-    family = _family(plan)
+    for size, (before, after) in zip(
+        costs.boundary_bytes, pairwise(stage.devices for stage in plan.stages), strict=True
+    ):
+        apart = (
+            [one != other for one, other in zip(before, after, strict=False)] if len(before) == len(after) else [True]
+        )
+        boundary += 2.0 * size * (sum(apart) / len(apart))
 
     def reduced(size: float, devices: int, replicas: Sequence[int]) -> float:
         """Bytes a sample of an all-reduce that stages of these numbers of replicas do once they all have a gradient."""
         samples = (
             problem.batch
-            if family is None or family.flush or _updates_by_minibatch(plan)
+            if flushes(plan) or _updates_by_minibatch(plan)
             else problem.batch
             / len(plan.microbatches)
             * (math.lcm(*replicas) if plan.replication == "round-robin" else 1)

@@ -188,16 +188,7 @@ def given_costs(
         update=per_stage("update", update),
         transfer_seconds=float(transfer),
         per_sample=per_sample,
-        devices=_devices_of_stages(devices) if devices is not None else tuple((stage,) for stage in range(stages)),
+        devices=devices.holders() if devices is not None else tuple((stage,) for stage in range(stages)),
         predict=per_stage("predict", predict),
         in_turn=devices is not None and not devices.flush,
     )
-
-
-def _devices_of_stages(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    held: list[list[int]] = [[] for _ in range(schedule.stages)]
-    for rank, device in enumerate(schedule.device_of_rank().tolist()):
-        for stage in np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]):
-            if device not in held[int(stage)]:  # a second lane of a device is no second replica
-                held[int(stage)].append(device)
-    return tuple(map(tuple, held))

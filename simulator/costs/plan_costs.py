@@ -59,14 +59,16 @@ class PlanCosts:
     def weight_elements(self) -> tuple[float, ...]:
         """Weight elements that each stage keeps on each of its devices, one entry a stage.
 
-        A weight that is tied to another stage's is kept once a device: by the first stage there that uses it.
+        A weight that is tied to another stage's is kept once a device: by the first stage that uses it, where all devices of the
+        other are among that stage's.
         """
-        beside: dict[tuple[int, ...], set[int]] = {}
+        held: dict[int, set[int]] = {}
         elements = []
         for stage in self.plan.stages:
-            there = beside.setdefault(stage.devices, set())
-            elements.append(self.layers.weight_elements(stage.layers, there))
-            there.update(stage.layers)
+            there = [held.setdefault(device, set()) for device in stage.devices]
+            elements.append(self.layers.weight_elements(stage.layers, set.intersection(*there)))
+            for layers in there:
+                layers.update(stage.layers)
         return tuple(elements)
 
     def reduced_bytes(self, stage: int) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedules.ops import LETTERS, OpKind
-from simulator.schedules.schedule import Schedule, ScheduleError
+from simulator.schedules.schedule import Schedule, ScheduleError, stages_in
 
 Rows = NDArray[np.int64]
 
@@ -73,24 +73,30 @@ def check_same_samples(forward: Bounds, backward: Bounds) -> None:
 class LaneOps:
     """Ops of the schedule on compute lanes, before transfers and all-reduces: lane by lane, one row an op.
 
-    lane_offsets: int64 [lanes + 1]; lane_replica: int32 [lanes]
-    stage, kind, microbatch, first (first sample), samples: columns [rows]
+    lane_offsets: int64 [lanes + 1]
+    stage, kind, microbatch, replica, first (first sample), samples: columns [rows]; a lane is one replica of each of its stages
     rows_of_stage: per stage, (lane, rows of the stage on that lane, rising)
+    in_turn: per stage, devices that take its micro-batches in turn; 1 where one has them all, or all share each of them
     """
 
     lane_offsets: NDArray[np.int64]
-    lane_replica: NDArray[np.int32]
     stage: NDArray[np.int32]
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
+    replica: NDArray[np.int32]
     first: NDArray[np.int64]
     samples: NDArray[np.int64]
     rows_of_stage: list[list[tuple[int, Rows]]]
+    in_turn: list[int]
 
     @property
     def lanes(self) -> int:
         """Number of compute lanes."""
-        return len(self.lane_replica)
+        return len(self.lane_offsets) - 1
+
+    def replica_of(self, lane: int, stage: int) -> int:
+        """Which replica of a stage a lane is that holds it."""
+        return int(self.replica[next(rows for one, rows in self.rows_of_stage[stage] if one == lane)[0]])
 
 
 def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: Bounds, backward: Bounds) -> LaneOps:
@@ -100,40 +106,44 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
             f"split replicas need a count of at least 1 for each of {schedule.stages} stages, got {replicas.tolist()}"
         )
     split = bool(replicas.max() > 1)
-    if split and (schedule.replicas() > 1).any():
+    holders = schedule.holders()
+    in_turn = [len(devices) for devices in holders]
+    if split and max(in_turn) > 1:
         raise ValueError("a schedule with round-robin replicas cannot split micro-batches over replicas as well")
-    spans: list[tuple[int, int, int]] = []  # first row, end row, replica
-    for rank in range(schedule.ranks):
+    spans: list[tuple[int, int, int, int]] = []  # first row, end row, device of the schedule, copy of it
+    for rank, device in enumerate(schedule.device_of_rank().tolist()):
         rows = int(schedule.offsets[rank]), int(schedule.offsets[rank + 1])
         counts = np.unique(replicas[schedule.stage[rows[0] : rows[1]]]) if split else np.ones(1, dtype=np.int64)
         if len(counts) > 1:
             raise ValueError(f"the stages of device {rank} must have one number of replicas, got {counts.tolist()}")
         for replica in range(int(counts[0]) if len(counts) else 1):
-            spans.append((*rows, replica if split else int(schedule.replica[rank])))
-    offsets = np.concatenate([[0], np.cumsum([end - first for first, end, _ in spans], dtype=np.int64)])
+            spans.append((*rows, device, replica))
+    offsets = np.concatenate([[0], np.cumsum([end - first for first, end, _, _ in spans], dtype=np.int64)])
     if split:
-        source = np.concatenate([np.arange(first, end) for first, end, _ in spans])
+        source = np.concatenate([np.arange(first, end) for first, end, _, _ in spans])
         stage, kind, microbatch = schedule.stage[source], schedule.kind[source], schedule.microbatch[source]
     else:
         stage, kind, microbatch = schedule.stage, schedule.kind, schedule.microbatch
     ops = LaneOps(
         lane_offsets=offsets,
-        lane_replica=np.array([replica for _, _, replica in spans], dtype=np.int32),
         stage=stage,
         kind=kind,
         microbatch=microbatch,
+        replica=np.zeros(len(stage), dtype=np.int32),
         first=np.zeros(len(stage), dtype=np.int64),
         samples=np.zeros(len(stage), dtype=np.int64),
         rows_of_stage=[[] for _ in range(schedule.stages)],
+        in_turn=in_turn,
     )
-    for lane in range(len(spans)):
+    for lane, (_, _, device, copy) in enumerate(spans):
         begin, end = int(offsets[lane]), int(offsets[lane + 1])
         held = stage[begin:end]
-        for number in np.unique(held):
+        for number in stages_in(held):
             held_rows = begin + np.flatnonzero(held == number)
-            ops.rows_of_stage[int(number)].append((lane, held_rows))
-            share = (int(ops.lane_replica[lane]), int(replicas[number])) if split else (0, 1)
-            _cover(ops, held_rows, forward[int(number)], backward[int(number)], share)
+            ops.rows_of_stage[number].append((lane, held_rows))
+            ops.replica[held_rows] = copy if split else holders[number].index(device)
+            share = (copy, int(replicas[number])) if split else (0, 1)
+            _cover(ops, held_rows, forward[number], backward[number], share)
     return ops
 
 
@@ -180,11 +190,11 @@ def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDA
     asked: dict[Duration, list[int]] = {}
     rows_of: dict[tuple[Duration, int], list[Rows]] = {}
     for stage, lanes in enumerate(ops.rows_of_stage):
-        for lane, rows in lanes:
+        for _, rows in lanes:
             kinds = ops.kind[rows]
             for kind in np.unique(kinds).tolist():
                 chosen = rows[kinds == kind]
-                what = (OpKind(kind), stage, int(ops.lane_replica[lane]))
+                what = (OpKind(kind), stage, int(ops.replica[rows[0]]))
                 samples = ops.samples[chosen]
                 sizes = asked.setdefault(what, [])
                 for size in samples[:1].tolist() if (samples == samples[0]).all() else np.unique(samples).tolist():

@@ -148,7 +148,7 @@ def assemble(
         ties=tuple(ties),
         part_duration=np.array([one for one, _ in values.parts], dtype=np.int64),
         part_bucket=np.array([one for _, one in values.parts], dtype=np.int64),
-        lane_first=tuple(zip(ops.stage[heads].tolist(), ops.lane_replica.tolist(), strict=True)),
+        lane_first=tuple(zip(ops.stage[heads].tolist(), ops.replica[heads].tolist(), strict=True)),
         reducing=(*(one.stage for one in reductions), *(one.stages[0] for one in tied)),
         lanes=schedule.lanes,
     )
@@ -179,7 +179,7 @@ class _Values:
         self._update: dict[tuple[int, int], int] = {}
         one = np.ones(1, dtype=np.int64)
         for lane, stage in trailing:
-            replica = int(ops.lane_replica[lane])
+            replica = ops.replica_of(lane, stage)
             if (stage, replica) not in self._update:
                 self._update[stage, replica] = len(self.duration_of) + len(self._update)
                 asked.append(((OpKind.UPDATE, stage, replica), one))
@@ -279,7 +279,7 @@ def _reductions(schedule: Schedule, ops: LaneOps, buckets: Sequence[int]) -> lis
     return [
         _Reduction(stage, count, _rounds(schedule, ops, stage))
         for stage, count in enumerate(buckets)
-        if count and len({int(ops.lane_replica[lane]) for lane, _ in ops.rows_of_stage[stage]}) > 1
+        if count and len({int(ops.replica[rows[0]]) for _, rows in ops.rows_of_stage[stage]}) > 1
     ]
 
 
@@ -295,11 +295,11 @@ def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Row
     if schedule.flush:
         return [(0, np.array([rows[-1] for rows in gradients if len(rows)], dtype=np.int64))]
     triggers, numbers = [], []
-    in_turn = bool(schedule.replicas()[stage] > 1)
+    in_turn = ops.in_turn[stage] > 1
     for (_, rows), gradient in zip(lanes, gradients, strict=True):
         updating = rows[ops.kind[rows] == OpKind.UPDATE]
         triggers.append(_of_minibatch(ops, gradient, updating) if in_turn else _just_before(gradient, updating))
-        numbers.append(_round_of_update(schedule, ops, stage, updating))
+        numbers.append(_round_of_update(ops, stage, updating))
     rows, round_of = np.concatenate(triggers), np.concatenate(numbers)
     order = np.argsort(round_of, kind="stable")
     distinct, starts = np.unique(round_of[order], return_index=True)
@@ -318,8 +318,8 @@ def _of_minibatch(ops: LaneOps, gradient: Rows, updating: Rows) -> Rows:
     return gradient[order[place]]
 
 
-def _round_of_update(schedule: Schedule, ops: LaneOps, stage: int, updating: Rows) -> NDArray[np.int32]:
-    return ops.microbatch[updating] // max(1, int(schedule.replicas()[stage]))
+def _round_of_update(ops: LaneOps, stage: int, updating: Rows) -> NDArray[np.int32]:
+    return ops.microbatch[updating] // max(1, ops.in_turn[stage])
 
 
 def _reduce_tasks(
@@ -403,7 +403,7 @@ def _tied_tasks(
             updates = []
             for _, held in ops.rows_of_stage[tie.stages[0]]:
                 updating = held[ops.kind[held] == OpKind.UPDATE]
-                chosen = updating[_round_of_update(schedule, ops, tie.stages[0], updating) == number]
+                chosen = updating[_round_of_update(ops, tie.stages[0], updating) == number]
                 updates.extend(layout.main[chosen].tolist())
         depend.append((np.full(len(rows), task), layout.last[rows], np.zeros(len(rows), dtype=np.int32)))
         depend.append(
@@ -426,7 +426,7 @@ def _write_updates(
     ops: LaneOps, trailing: list[tuple[int, int]], layout: _Layout, columns: Columns, values: _Values
 ) -> None:
     for (lane, stage), task in zip(trailing, layout.trailing, strict=True):
-        replica = int(ops.lane_replica[lane])
+        replica = ops.replica_of(lane, stage)
         columns["kind"][task] = OpKind.UPDATE
         columns["stage"][task] = stage
         columns["replica"][task] = replica
@@ -451,7 +451,7 @@ def _update_waits(
     for reduction in reductions:
         for _, rows in ops.rows_of_stage[reduction.stage]:
             updating = rows[ops.kind[rows] == OpKind.UPDATE]
-            rounds = _round_of_update(schedule, ops, reduction.stage, updating).tolist()
+            rounds = _round_of_update(ops, reduction.stage, updating).tolist()
             wanted = np.array([final[reduction.stage, number] for number in rounds], dtype=np.int64)
             depend.append((layout.main[updating], wanted, np.zeros(len(wanted), dtype=np.int32)))
     return depend
@@ -514,12 +514,11 @@ def _columns(
     reductions: list[_Reduction],
 ) -> Columns:
     """Columns of the program with every row's op in all of its tasks; parts of a backward take their share of it."""
-    lane_of_row = np.repeat(np.arange(ops.lanes, dtype=np.int32), np.diff(ops.lane_offsets))
     source: Columns = {
         "kind": ops.kind,
         "stage": ops.stage,
         "microbatch": ops.microbatch,
-        "replica": ops.lane_replica[lane_of_row],
+        "replica": ops.replica,
         "first_sample": ops.first,
         "samples": ops.samples,
         "value": values.of_row,

@@ -115,8 +115,8 @@ def add_credit(waits: Waits, ops: LaneOps, credit: NDArray[np.int32]) -> Waits:
     """Let the forward of micro-batch j wait for the last gradient op of micro-batch j - credit on the same stage and replica."""
     consumers, producers = [waits.consumer], [waits.producer]
     for stage, lanes in enumerate(ops.rows_of_stage):
-        for replica in sorted({int(ops.lane_replica[lane]) for lane, _ in lanes}):
-            rows = np.concatenate([rows for lane, rows in lanes if ops.lane_replica[lane] == replica])
+        for replica in sorted({int(ops.replica[rows[0]]) for _, rows in lanes}):
+            rows = np.concatenate([rows for _, rows in lanes if ops.replica[rows[0]] == replica])
             forward = rows[ops.kind[rows] == OpKind.FORWARD]
             ends = rows[np.isin(ops.kind[rows], (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT))]
             end_of = {int(ops.microbatch[row]): int(row) for row in ends}
@@ -168,7 +168,8 @@ def _match(
     if source_stage == target_stage:
         return consumer, producer, np.zeros(len(consumer), dtype=np.int32)
     shared = np.minimum(down.end[index], up.end[source]) - np.maximum(down.first[index], up.first[source])
-    number = _classify(ops, down.lane[index], up.lane[source], producer, shared, source_stage, target_stage, classes)
+    ends = (down.lane[index], up.lane[source], consumer, producer)
+    number = _classify(ops, *ends, shared, source_stage, target_stage, classes)
     return consumer, producer, number
 
 
@@ -191,6 +192,7 @@ def _classify(
     ops: LaneOps,
     target_lane: Rows,
     source_lane: Rows,
+    consumer: Rows,
     producer: Rows,
     shared: Rows,
     source_stage: int,
@@ -201,13 +203,13 @@ def _classify(
     if len(producer) == 0:
         return np.zeros(0, dtype=np.int32)
     if len(producer) > 1 and not (producer[1:] > producer[:-1]).all():
-        lanes = np.int64(len(ops.lane_replica))
+        lanes = np.int64(ops.lanes)
         _, group = np.unique(producer * lanes + target_lane, return_inverse=True)
         samples = np.bincount(group, weights=shared).astype(np.int64)[group]
     else:
         samples = shared
     sizes, size = np.unique(samples, return_inverse=True)
-    keys = (source_lane * len(ops.lane_replica) + target_lane) * len(sizes) + size
+    keys = (source_lane * ops.lanes + target_lane) * len(sizes) + size
     if (keys == keys[0]).all():
         distinct, first, inverse = keys[:1], np.zeros(1, dtype=np.int64), np.zeros(len(keys), dtype=np.int64)
     else:
@@ -215,8 +217,8 @@ def _classify(
     numbers = np.empty(len(distinct), dtype=np.int32)
     for position, row in enumerate(first):
         numbers[position] = classes.number(
-            (source_stage, int(ops.lane_replica[source_lane[row]])),
-            (target_stage, int(ops.lane_replica[target_lane[row]])),
+            (source_stage, int(ops.replica[producer[row]])),
+            (target_stage, int(ops.replica[consumer[row]])),
             int(samples[row]),
         )
     return numbers[inverse]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hardware_profiles import PRECISION_BYTES, Cluster, Precision, brief
+from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.schedules.asynchronous import REPLICA_UPDATES
 from simulator.schedules.communications import COMMUNICATIONS, Communication
 from simulator.workloads.layers import Workload
@@ -126,7 +127,7 @@ class Stage:
     """Part of the network on one device, or on several replicas.
 
     layers: indices into the workload's layers, rising
-    devices: device ids of the cluster, one a replica
+    devices: device ids of the cluster, one a replica; where replicas take whole micro-batches, replica 0 has the first of them
     """
 
     layers: tuple[int, ...]
@@ -144,7 +145,7 @@ class Plan:
     schedule: name of a family of `simulator.schedules.SCHEDULES`
     stages: in the order of the data
     microbatches: samples of each micro-batch of one iteration; their sum is the problem's batch
-    replication: replicas `split` every micro-batch, or take micro-batches `round-robin`
+    replication: replicas `split` every micro-batch, or take whole ones (`round-robin`): in turn, or as the order says
     forward_sizes, backward_sizes: micro-batches of each stage where stages differ, else empty
     order: the ops themselves, a line for each list of ops as `simulator.schedules.text` reads it; `schedule` then is a name of
         the plan's own. Empty: the family of that name makes them
@@ -204,6 +205,17 @@ class Plan:
         return "-".join(map(str, self.replicas))
 
 
+def family_of(plan: Plan) -> ScheduleFamily | None:
+    """The family that makes a plan's ops; None where they are the plan's own, or nobody's."""
+    return None if plan.order else schedule_families().get(plan.schedule)
+
+
+def flushes(plan: Plan) -> bool:
+    """Whether every mini-batch ends in one update of all stages, as that of an order of its own does."""
+    family = family_of(plan)
+    return family is None or family.flush
+
+
 class InfeasiblePlanError(ValueError):
     """A plan that cannot run on its problem; the message states the rule and the numbers."""
 
@@ -211,8 +223,8 @@ class InfeasiblePlanError(ValueError):
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Raise InfeasiblePlanError if the plan is not one for this problem.
 
-    Rules: stages hold every layer once, in an order that data only flow down; devices exist and each serves stages of one
-    replica group; micro-batches are at least 1 sample and sum to the batch, those of single stages too.
+    Rules: stages hold every layer once, in an order that data only flow down; devices exist and a stage has each of its own once;
+    micro-batches are at least 1 sample and sum to the batch, those of single stages too.
     """
     workload, devices = problem.workload, len(problem.cluster.devices)
     stage_of: dict[int, int] = {}
@@ -245,11 +257,6 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                 f"plan {plan.planner!r} puts layer {producer} in stage {stage_of[producer]}, "
                 f"behind its consumer {consumer} in stage {stage_of[consumer]}"
             )
-    groups: dict[int, tuple[int, ...]] = {}
-    for stage in plan.stages:
-        for device in stage.devices:
-            if groups.setdefault(device, stage.devices) != stage.devices:
-                raise InfeasiblePlanError(f"device {device} of plan {plan.planner!r} serves two replica groups")
     if min(plan.microbatches, default=0) < 1 or sum(plan.microbatches) != problem.batch:
         raise InfeasiblePlanError(
             f"micro-batches of plan {plan.planner!r} must be at least 1 sample and sum to {problem.batch}, "

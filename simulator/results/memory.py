@@ -12,7 +12,7 @@ from hardware_profiles import brief
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
-from simulator.plans.plan import Plan, Problem
+from simulator.plans.plan import Plan, Problem, flushes
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import schedule_families
 from simulator.schedules.ops import OpKind
@@ -117,7 +117,7 @@ def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[
 
 def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -> int:
     """Gradients that a replica holds at once: 1, or one for each mini-batch whose round it has not yet applied."""
-    if plan.replication != "round-robin":
+    if plan.replication != "round-robin" or flushes(plan):
         return 1
     rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
     pending: set[int] = set()

@@ -15,6 +15,7 @@ from simulator.schedules.bapipe import (
     overlapped_one_forward_one_backward,
     streamed_one_forward_one_backward,
 )
+from simulator.schedules.bidirectional import chimera
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
 from simulator.schedules.schedule import Schedule, check_size
@@ -41,6 +42,8 @@ class ScheduleFamily:
     lanes: several lanes a device: the recurrence cannot replay them where they share it
     copies: the rule of weight copies, of `simulator.results.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
         none for as many as forwards in flight have used
+    bidirectional: two pipelines in opposite directions, each with micro-batches of its own: a plan puts stage s on devices s and
+        D - 1 - s
     """
 
     build: Callable[..., Schedule]
@@ -50,6 +53,7 @@ class ScheduleFamily:
     communications: tuple[Communication, ...] = ()
     lanes: bool = False
     copies: str | None = None
+    bidirectional: bool = False
 
     def communication(self, wanted: Communication) -> Communication:
         """The mode of a plan of this family on a problem whose mode is `wanted`."""
@@ -69,6 +73,9 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     ),
     "looped-bfs": ScheduleFamily(
         looped_breadth_first, "several stages a device, breadth first (looped BFS)", ("chunks",)
+    ),
+    "chimera": ScheduleFamily(
+        chimera, "two pipelines in opposite directions over the same devices, flushed (Chimera)", bidirectional=True
     ),
     "pipedream": ScheduleFamily(
         pipedream, "1F1B without flush, an update after every backward", flush=False, copies="problem"

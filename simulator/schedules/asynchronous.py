@@ -55,7 +55,6 @@ def _round_robin(
 ) -> Schedule:
     ranks = sum(replicas)
     columns: list[Columns] = []
-    numbers: list[int] = []
     before = 0
     for stage, count in enumerate(replicas):
         warm_up = (ranks - 1 - before) // count
@@ -64,9 +63,8 @@ def _round_robin(
             kind, position = alternation(len(own), warm_up)
             # One replica alone has no round to wait for: it updates at once.
             columns.append(_with_updates(stage, kind, own[position], lag=1 if overlapped and count > 1 else 0))
-            numbers.append(replica)
         before += count
-    return from_columns(name, stages, minibatches, columns, replica=numbers, flush=False)
+    return from_columns(name, stages, minibatches, columns, flush=False)
 
 
 def _with_updates(stage: int, kind: NDArray[np.int8], microbatch: NDArray[np.int32], lag: int) -> Columns:

@@ -62,7 +62,6 @@ class Schedule:
     microbatches: number of micro-batches M in the stream
     offsets: int64 [ranks + 1]; the ops of rank r are rows offsets[r]:offsets[r+1]
     stage, kind, microbatch: int32, int8, int32 [rows]
-    replica: int32 [ranks]; number of the rank among those that hold the same stages (round robin); all 0 without replicas
     flush: True if the stream ends in one update after a flush; False if updates are ops of the lists
     device: int32 [ranks]; ranks of one number are lanes of one device; default: every rank is a device, numbered alike
     lanes: how lanes of one device divide it. `shared`: a lane that is alone has it all, n active lanes proceed at 1/n of their
@@ -78,7 +77,6 @@ class Schedule:
     stage: NDArray[np.int32]
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
-    replica: NDArray[np.int32]
     flush: bool = True
     device: NDArray[np.int32] | None = None
     lanes: Lanes | None = None
@@ -112,11 +110,29 @@ class Schedule:
         """int32 [rows]: the rank that each row belongs to."""
         return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
 
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """Devices that run each stage, replica 0 first: in the order of the first micro-batch that each of them runs there."""
+        begins: list[dict[int, int]] = [{} for _ in range(self.stages)]
+        for rank, device in enumerate(self.device_of_rank().tolist()):
+            rows = slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
+            stage, microbatch = self.stage[rows], self.microbatch[rows]
+            computing = self.kind[rows] <= OpKind.WEIGHT_GRADIENT
+            for held in stages_in(stage):
+                first = int(microbatch[computing & (stage == held)].min(initial=self.microbatches))
+                begins[held][device] = min(first, begins[held].get(device, first))
+        return tuple(tuple(sorted(one, key=one.__getitem__)) for one in begins)
+
     def replicas(self) -> NDArray[np.int64]:
-        """int64 [stages]: devices that hold each stage."""
-        device = np.repeat(self.device_of_rank(), np.diff(self.offsets)).astype(np.int64)
-        pairs = np.unique(device * self.stages + self.stage)
-        return np.bincount(pairs % self.stages, minlength=self.stages)
+        """int64 [stages]: devices that run each stage."""
+        return np.array([len(devices) for devices in self.holders()], dtype=np.int64)
+
+
+def stages_in(stage: NDArray[np.integer]) -> list[int]:
+    """The different stages of a column, rising."""
+    if len(stage) and (stage == stage[0]).all():  # the usual case, without sorting
+        return [int(stage[0])]
+    found: list[int] = np.unique(stage).tolist()
+    return found
 
 
 Columns = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]
@@ -129,7 +145,6 @@ def from_columns(
     microbatches: int,
     ranks: Sequence[Columns],
     *,
-    replica: Sequence[int] | None = None,
     flush: bool = True,
     device: Sequence[int] | None = None,
     lanes: Lanes | None = None,
@@ -145,7 +160,6 @@ def from_columns(
     for rank, (stages_here, kinds_here, microbatches_here) in enumerate(ranks):
         rows = slice(offsets[rank], offsets[rank + 1])
         stage[rows], kind[rows], microbatch[rows] = stages_here, kinds_here, microbatches_here
-    numbers = np.zeros(len(ranks), dtype=np.int32) if replica is None else np.asarray(replica, dtype=np.int32)
     return Schedule(
         name,
         stages,
@@ -154,7 +168,6 @@ def from_columns(
         stage,
         kind,
         microbatch,
-        numbers,
         flush,
         device=None if device is None else np.asarray(device, dtype=np.int32),
         lanes=lanes,
@@ -172,18 +185,11 @@ def columns_of(ops: Sequence[Op]) -> Columns:
 
 
 def from_ranks(name: str, ranks: Sequence[Columns], *, flush: bool = True) -> Schedule:
-    """A schedule from the columns of each rank, whose stages, micro-batches and replicas are counted from the ops."""
-    held = [np.unique(stage) for stage, _, _ in ranks]
-    if not any(len(one) for one in held):
+    """A schedule from the columns of each rank, whose stages and micro-batches are counted from the ops."""
+    if not any(len(stage) for stage, _, _ in ranks):
         raise ScheduleError("a schedule needs at least one op, got none")
     computing = [
         int(microbatch[kind <= OpKind.WEIGHT_GRADIENT].max(initial=0)) for _, kind, microbatch in ranks if len(kind)
     ]
-    seen: dict[tuple[int, ...], int] = {}
-    replica = []
-    for stages in held:
-        key = tuple(stages.tolist())
-        replica.append(seen.get(key, 0))
-        seen[key] = seen.get(key, 0) + 1
-    stages_in_all = 1 + max(int(one[-1]) for one in held if len(one))
-    return from_columns(name, stages_in_all, 1 + max(computing), ranks, replica=replica, flush=flush)
+    stages = 1 + max(int(stage.max()) for stage, _, _ in ranks if len(stage))
+    return from_columns(name, stages, 1 + max(computing), ranks, flush=flush)

@@ -50,7 +50,7 @@ def to_torch_csv(schedule: Schedule) -> str:
         raise ScheduleError(
             f"schedule {schedule.name!r} runs two lists of ops at once on a device; torch runs one a rank"
         )
-    if schedule.replica.any():
+    if (schedule.replicas() > 1).any():
         raise ScheduleError(
             f"schedule {schedule.name!r} gives whole micro-batches to replicas in turn; torch's replicas all run every one"
         )

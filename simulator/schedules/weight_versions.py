@@ -113,9 +113,11 @@ def _stage(method: VersionMethod, k: int, stages: int, microbatches: int, per_mi
 def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
     """A flushed schedule run for `times` mini-batches, each stage's update after its last op of each.
 
-    Raises ValueError for a schedule that does not flush, or whose forwards and backwards stand in different lists.
+    Raises ValueError for a schedule that does not flush, or whose forwards and backwards, or micro-batches of one stage, stand in
+    different lists.
     """
-    if not schedule.flush or schedule.lanes is not None or schedule.credit is not None:
+    several = schedule.lanes is not None or schedule.credit is not None or bool((schedule.replicas() > 1).any())
+    if several or not schedule.flush:
         raise ValueError(
             f"mini-batches of schedule {schedule.name!r} cannot be repeated: it is no flushed order of whole stages"
         )
@@ -135,7 +137,6 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
         schedule.stages,
         schedule.microbatches * times,
         columns,
-        replica=schedule.replica.tolist(),
         flush=False,
         device=None if schedule.device is None else schedule.device.tolist(),
     )

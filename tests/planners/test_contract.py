@@ -91,7 +91,7 @@ def test_impossible_memory_is_reported_with_numbers(name: str, problem: Problem)
 def test_requests_are_kept_or_refused(name: str, schedule: str, small_problems: dict[str, Problem]) -> None:
     """A requested schedule and count are those of the plan, or the planner says why it does not apply."""
     problem, request = small_problems["two-devices"], Request(schedule=schedule, microbatches=4)
-    reason = planner_entry(name).applicable(problem, request)
+    reason = planner_entry(name).reason(problem, request)
     if reason is not None:
         assert schedule in reason
         with pytest.raises(ValueError, match="does not apply"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -161,13 +162,21 @@ def from_lists(name: str, lists: Sequence[Sequence[Op]]) -> Schedule:
 
 @st.composite
 def op_lists(draw: st.DrawFn, *, most_stages: int = 4, most_microbatches: int = 5) -> list[list[Op]]:
-    """Lists in a random order that runs: a random linear extension of the data dependencies, one stage or two a device."""
+    """Lists in a random order that runs, of one stage or several a device."""
     stages = draw(st.integers(1, most_stages))
     microbatches = draw(st.integers(1, most_microbatches))
     devices = draw(st.integers(1, stages))
-    device = [draw(st.integers(0, devices - 1)) for _ in range(stages)]
-    split = [draw(st.booleans()) for _ in range(stages)]
-    rng = draw(st.randoms(use_true_random=False))
+    device = [[draw(st.integers(0, devices - 1))] * microbatches for _ in range(stages)]
+    lists = running_order(device, [draw(st.booleans()) for _ in range(stages)], draw(st.randoms(use_true_random=False)))
+    return [ops for ops in lists if ops]
+
+
+def running_order(device: Sequence[Sequence[int]], split: Sequence[bool], rng: Random) -> list[list[Op]]:
+    """Lists of devices 0, 1, …: a random linear extension of the data dependencies.
+
+    device: of each stage and micro-batch; split: whether a stage's backward is two ops
+    """
+    stages, microbatches = len(device), len(device[0])
     done: set[Op] = set()
     todo = {Op(s, F, m) for s in range(stages) for m in range(microbatches)}
     for s in range(stages):
@@ -184,13 +193,13 @@ def op_lists(draw: st.DrawFn, *, most_stages: int = 4, most_microbatches: int = 
         ahead = op.stage == stages - 1 or gradient(op.stage + 1, op.microbatch) in done
         return Op(op.stage, F, op.microbatch) in done and ahead
 
-    lists: list[list[Op]] = [[] for _ in range(devices)]
+    lists: list[list[Op]] = [[] for _ in range(1 + max(map(max, device)))]
     while todo:
         op = rng.choice(sorted(op for op in todo if ready(op)))
         todo.remove(op)
         done.add(op)
-        lists[device[op.stage]].append(op)
-    return [ops for ops in lists if ops]
+        lists[device[op.stage][op.microbatch]].append(op)
+    return lists
 
 
 @st.composite
@@ -313,11 +322,12 @@ SYNCHRONOUS = sorted(name for name, family in SCHEDULES.items() if family.flush)
 def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
     """A problem, and `count` synchronous plans of one structure for it.
 
-    Any family, replicas that split, stages that share devices, recomputation, any communication, micro-batches of odd sizes, of
-    each stage and pass its own; like or unlike devices, or boards on which layers stream; weights that layers share.
+    Any family, replicas that split, pipelines in opposite directions, orders that put micro-batches anywhere, stages that share
+    devices, recomputation, any communication, micro-batches of odd sizes, of each stage and pass its own; like or unlike devices,
+    or boards on which layers stream; weights that layers share.
     """
-    name = draw(st.sampled_from(SYNCHRONOUS))
-    family = SCHEDULES[name]
+    name = draw(st.sampled_from((*SYNCHRONOUS, "own order")))
+    family = SCHEDULES.get(name, SCHEDULES["gpipe"])
     chunks = draw(st.integers(1, 2)) if "chunks" in family.options else 1
     ranks = draw(st.integers(1, 3))
     alone = bool(family.lanes) or (chunks > 1 and draw(st.booleans()))
@@ -326,10 +336,21 @@ def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
         shares = shares[:1] * ranks
     begins = np.concatenate([[0], np.cumsum(shares)]).tolist()
     held = [tuple(range(begins[rank], begins[rank + 1])) for rank in range(ranks)] * chunks
+    many = draw(st.integers(1, 5))
+    own: dict[str, Any] = {}
+    if name == "chimera":
+        many, half, own["replication"] = max(many, 2), draw(st.integers(1, 2)), "round-robin"
+        held = [(stage, 2 * half - 1 - stage) for stage in range(2 * half)]
+        begins = [2 * half]
+    elif name == "own order":
+        begins = [draw(st.integers(1, 4))]
+        device = [[draw(st.integers(0, begins[0] - 1)) for _ in range(many)] for _ in range(draw(st.integers(1, 4)))]
+        held = [tuple(dict.fromkeys(row)) for row in device]
+        lists = running_order(device, [draw(st.booleans()) for _ in held], draw(st.randoms(use_true_random=False)))
+        own.update(replication="round-robin", order=tuple(" ".join(map(str, ops)) for ops in lists if ops))
     stages = len(held)
     layers = stages + draw(st.integers(0, 4))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
-    many = draw(st.integers(1, 5))
     batch = draw(st.integers(3 * many, 4 * many + 3))
     workload = random_chain(layers, rng, flop=1.0, parameters=1000)
     if draw(st.booleans()):  # ops that take no time at all
@@ -349,13 +370,12 @@ def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
         contention=draw(st.booleans()),
     )
     sizes = tuple(_composition(draw, batch, many)) if draw(st.booleans()) else equal_microbatches(batch, many)
-    by_stage: dict[str, Any] = {}
     if name in UNEQUAL_SCHEDULES and max(shares) == 1 and draw(st.booleans()):
-        by_stage["forward_sizes"] = tuple(tuple(_composition(draw, batch, many)) for _ in range(stages))
+        own["forward_sizes"] = tuple(tuple(_composition(draw, batch, many)) for _ in range(stages))
         if draw(st.booleans()):
-            by_stage["backward_sizes"] = tuple(tuple(_composition(draw, batch, many)) for _ in range(stages))
+            own["backward_sizes"] = tuple(tuple(_composition(draw, batch, many)) for _ in range(stages))
     cuts = [sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()) for _ in range(count)]
-    return problem, [Plan("hand", name, stages_from_cuts(one, layers, held), sizes, **by_stage) for one in cuts]
+    return problem, [Plan("hand", name, stages_from_cuts(one, layers, held), sizes, **own) for one in cuts]
 
 
 @st.composite

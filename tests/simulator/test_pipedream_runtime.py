@@ -117,7 +117,7 @@ def test_warm_up_is_the_runtime_rule(replicas: tuple[int, ...]) -> None:
         expected += [OpKind.FORWARD, OpKind.BACKWARD] * (forwards - warm_up) + [OpKind.BACKWARD] * warm_up
         assert kinds == expected
         assert set(schedule.microbatch[rows].tolist()) == set(
-            range(int(schedule.replica[rank]), 20 * sum(replicas), replicas[stage])
+            range(schedule.holders()[stage].index(rank), 20 * sum(replicas), replicas[stage])
         )
 
 

@@ -70,7 +70,6 @@ def test_a_good_plan_passes() -> None:
             (Stage((0, 1), (0,)), Stage((2, 3), (4,))),
             r"stage 1 of plan 'hand' uses devices \(4,\), the cluster has 0 to 3",
         ),
-        ((Stage((0, 1), (0, 1)), Stage((2, 3), (1, 2))), "device 1 of plan 'hand' serves two replica groups"),
         ((), "no stage of plan 'hand' holds layer 0"),
     ],
 )
@@ -94,9 +93,17 @@ def test_a_flushed_schedule_cannot_go_round_robin() -> None:
         build_program(problem(), plan((Stage((0, 1, 2, 3), (0, 1)),), replication="round-robin"))
 
 
+def test_stages_share_all_of_their_devices_or_none_where_replicas_split() -> None:
+    """Device 1 would run the lists of both stages at the same time."""
+    with pytest.raises(
+        InfeasiblePlanError, match="device 1 of plan 'hand' holds stages that schedule '1f1b' runs on several"
+    ):
+        build_program(problem(), plan((Stage((0, 1), (0, 1)), Stage((2, 3), (1, 2)))))
+
+
 def test_a_round_robin_schedule_cannot_split() -> None:
     """1F1B-RR deals whole micro-batches."""
-    with pytest.raises(ValueError, match=r"several devices|round-robin replicas cannot split"):
+    with pytest.raises(ValueError, match=r"2 lists of ops of stage 0, .* on 2 devices, replication split"):
         build_program(problem(), plan((Stage((0, 1, 2, 3), (0, 1)),), schedule="1f1b-rr", replication="split"))
 
 

@@ -94,6 +94,10 @@ STAIRCASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("interleaved-1f1b", 6, 4, {"chunks": 3}),
     ("looped-bfs", 4, 4, {"chunks": 2}),
     ("looped-bfs", 6, 2, {"chunks": 2}),
+    ("chimera", 4, 4, {}),
+    ("chimera", 6, 8, {}),
+    ("chimera", 3, 4, {}),
+    ("chimera", 1, 3, {}),
     ("pipedream", 4, 8, {}),
     ("pipedream", 4, 2, {}),
     ("1f1b-as", 4, 4, {}),
@@ -266,7 +270,7 @@ def test_round_robin_warm_up(replicas: tuple[int, ...]) -> None:
         rule = floor((ranks - 1 - sum(replicas[:stage])) / count)
         for number in range(count):
             assert warm_up(schedule, rank) == rule + 1
-            assert schedule.replica[rank] == number
+            assert schedule.holders()[stage][number] == rank
             assert {op.microbatch % count for op in schedule.ops(rank)} == {number}
             assert most_versions(schedule, rank) == rule + 1
             rank += 1
