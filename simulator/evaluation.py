@@ -284,10 +284,12 @@ class Evaluations:
         program = fill(structure, costs)
         moves = moves_of(program)
         queues = self.contention and (any(program.transfer_route) or any(program.lane_route))
-        loop = queues or bool((program.lane_sharing >= 0).any())
-        if loop:
-            event_loop.replay(program, contention=self.contention)  # raises where it deadlocks
-        order = None if loop else order_of(program)
+        order, loop = None, None
+        if queues or (program.lane_sharing >= 0).any():
+            loop = event_loop.prepare(program, contention=self.contention)
+            event_loop.run_through(program, loop)  # raises where it deadlocks
+        else:
+            order = order_of(program)
         return _Prepared(
             structure=structure,
             what=tuple(what),
@@ -311,7 +313,7 @@ class Evaluations:
             capacity=np.array([cluster.devices[device].memory_bytes for device in plan.devices]),
             events=memory_events(program, recomputes, None if order is None else order.place),
             order=None if order is None else (order, structure.value[order.task]),
-            loop=event_loop.prepare(program, contention=self.contention) if loop else None,
+            loop=loop,
             times=np.empty(2 * len(program) + 1 + len(moves.row)),
         )
 

@@ -32,14 +32,33 @@ def in_flight(schedule: Schedule) -> tuple[NDArray[np.int64], ...]:
 
     Moments are the starts of forwards, when most is held.
     """
-    found = []
-    for begin, end in pairwise(schedule.offsets.tolist()):
-        kind, stage = schedule.kind[begin:end], schedule.stage[begin:end]
-        change = np.where(kind == OpKind.FORWARD, 1, 0)
-        change[(kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)] = -1
-        counts = np.cumsum(np.where(stage[:, None] == np.unique(stage)[None, :], change[:, None], 0), axis=0)
-        found.append(counts[kind == OpKind.FORWARD])
-    return tuple(found)
+    offsets, forward = schedule.offsets, schedule.kind == OpKind.FORWARD
+    lane = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
+    there = np.zeros((len(offsets) - 1, schedule.stages), dtype=np.bool_)
+    there[lane, schedule.stage] = True
+    number = np.cumsum(there, axis=1, dtype=np.int32) - 1  # of each stage among those of its device
+    width = int(number.max()) + 1
+    change = np.zeros((len(lane) + 1) * width, dtype=np.int32)
+    place = number[lane, schedule.stage] if width > 1 else 0
+    change[np.arange(1, len(lane) + 1) * width + place] = _changes(schedule.kind)
+    held = np.cumsum(change.reshape(-1, width), axis=0, dtype=np.int32)
+    return tuple(
+        (held[begin + 1 : end + 1][forward[begin:end]] - held[begin])[:, :count].astype(np.int64)
+        for begin, end, count in zip(offsets[:-1], offsets[1:], there.sum(axis=1), strict=True)
+    )
+
+
+def most_in_flight(schedule: Schedule, device: int) -> int:
+    """Most micro-batches that all stages of a device have run forward and not yet backward."""
+    begin, end = schedule.offsets[device : device + 2]
+    return int(np.cumsum(_changes(schedule.kind[begin:end])).max(initial=0))
+
+
+def _changes(kind: NDArray[np.int8]) -> NDArray[np.int32]:
+    """By how many micro-batches what is held changes with each op."""
+    freeing = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
+    change: NDArray[np.int32] = (kind == OpKind.FORWARD).astype(np.int32) - freeing
+    return change
 
 
 def cuts_within(costs: PartitionCosts) -> Iterator[tuple[int, ...]]:

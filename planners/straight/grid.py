@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
-from planners.partitioning.tight_memory import fitting_cuts, in_flight
+from planners.partitioning.tight_memory import fitting_cuts, in_flight, most_in_flight
 from planners.search.candidates import device_choices, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
@@ -29,6 +29,7 @@ from simulator import (
     InfeasiblePlanError,
     Plan,
     Problem,
+    Schedule,
     build_schedule,
     equal_microbatches,
     schedule_families,
@@ -125,14 +126,24 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     return straight_shape(problem, request)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """What the ranks of some pipelines have: memory together, and how often each device is the slowest of its rank."""
+
+    memory_bytes: float
+    slowest: tuple[tuple[int, int], ...]
+
+
 class _Search:
     """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
 
     def __init__(self, problem: Problem, evaluate: Evaluator, request: Request, name: str) -> None:
         self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
         self.costs = evaluate.layer_costs
-        self._in_flight: dict[tuple[str, int, int, int], tuple[NDArray[np.int64], ...]] = {}
+        self._schedules: dict[tuple[str, int, int, int], Schedule] = {}
+        self._in_flight: dict[Schedule, tuple[NDArray[np.int64], ...]] = {}
         self._whole: dict[tuple[int, int], float] = {}
+        self._ranks_of: dict[tuple[tuple[int, ...], ...], _Ranks] = {}
 
     # ---- the grid ----
 
@@ -140,7 +151,7 @@ class _Search:
         """Every point: devices × schedule × stages a device × stages × replicas × placement × micro-batches."""
         layers, families = len(self.problem.workload), schedule_families()
         for devices in device_choices(self.problem, self.costs):
-            for schedule in self._schedules():
+            for schedule in self._families():
                 for chunks in self._chunks("chunks" in families[schedule].options):
                     for ranks in range(1, min(len(devices), layers // chunks) + 1):
                         if self.request.stages not in (None, ranks * chunks):
@@ -149,7 +160,7 @@ class _Search:
                             for count in self._counts(len(groups[0])):
                                 yield Point(schedule, groups, chunks, count)
 
-    def _schedules(self) -> tuple[str, ...]:
+    def _families(self) -> tuple[str, ...]:
         if self.request.schedule is not None:
             return (self.request.schedule,)
         return SCHEDULES
@@ -214,30 +225,33 @@ class _Search:
 
     def _may_fit(self, point: Point) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
-        problem = self.problem
-        state = float(self.costs.parameters.sum()) * problem.state_bytes
-        kept = 0.0 if problem.recompute else float(self.costs.stashed_bytes.sum()) * self._samples(point)
-        held = sum(self._memory_bytes(group) for group in point.groups)
-        return state + kept <= held
+        state, stash = self._whole_bytes
+        kept = 0.0 if self.problem.recompute else stash * self._samples(point)
+        return state + kept <= self._ranks(point.groups).memory_bytes
 
     def _has_room(self, point: Point) -> bool:
         """Whether the first rank, which holds most micro-batches, fits if all layers were alike."""
         state, stash, kept = self._like_stage(point)
-        need = float((state + kept * self.held(point)[0]).sum(axis=1).max()) + stash
+        need = point.chunks * state + kept * most_in_flight(self.schedule(point), 0) + stash
         return need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0])
 
     def _at_best(self, point: Point) -> float:
         """Seconds if the network could be divided among the ranks at will and nothing were to be sent."""
-        samples = self._samples(point)
-        rates = sum(1.0 / max(self._whole_seconds(group, samples), 1e-300) for group in point.groups)
+        samples, slowest = self._samples(point), self._ranks(point.groups).slowest
+        rates = sum(count / max(self._whole_seconds(device, samples), 1e-300) for device, count in slowest)
         return (point.microbatches + (len(point.groups) - 1) / point.chunks) / rates
 
     def _samples(self, point: Point) -> int:
         """Samples of the largest part of a micro-batch that a replica gets."""
         return -(-self.problem.batch // (point.microbatches * point.replicas))
 
-    def _whole_seconds(self, group: Sequence[int], samples: int) -> float:
-        device = self._slowest(group)
+    def _ranks(self, groups: tuple[tuple[int, ...], ...]) -> _Ranks:
+        if groups not in self._ranks_of:
+            slowest = Counter(self._slowest(group) for group in groups)
+            self._ranks_of[groups] = _Ranks(sum(map(self._memory_bytes, groups)), tuple(slowest.items()))
+        return self._ranks_of[groups]
+
+    def _whole_seconds(self, device: int, samples: int) -> float:
         key = self.costs.kind_of_device(device), samples
         if key not in self._whole:
             self._whole[key] = float(self.costs.round_trip_seconds(device, samples).sum())
@@ -275,9 +289,8 @@ class _Search:
 
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
-        problem, samples = self.problem, self._samples(point)
-        state = float(self.costs.parameters.sum()) * problem.state_bytes
-        stash = float(self.costs.stashed_bytes.sum()) * samples / point.stages
+        problem, samples, (state, stash) = self.problem, self._samples(point), self._whole_bytes
+        stash = stash * samples / point.stages
         if problem.recompute:
             return state / point.stages, stash, float(self.costs.cut_bytes.mean()) * samples
         return state / point.stages, 0.0, stash
@@ -311,7 +324,8 @@ class _Search:
             in_flight=(self.in_flight(point) * samples).tolist(),
             spare=spare,
         )
-        crowds = np.array([self._crowd(one, two) for one, two in pairwise(point.groups * point.chunks)])
+        around = pairwise((*point.groups, point.groups[0]))
+        crowds = np.tile([self._crowd(one, two) for one, two in around], point.chunks)[: point.stages - 1]
         return replace(costs, link_seconds=costs.link_seconds * crowds[None, :, None])
 
     def _crowd(self, near: Sequence[int], far: Sequence[int]) -> int:
@@ -329,13 +343,18 @@ class _Search:
 
     def held(self, point: Point) -> tuple[NDArray[np.int64], ...]:
         """For each rank the micro-batches that its stages hold at each moment, by the schedule: int64 [moments, chunks]."""
+        schedule = self.schedule(point)
+        if schedule not in self._in_flight:
+            self._in_flight[schedule] = in_flight(schedule)
+        return self._in_flight[schedule]
+
+    def schedule(self, point: Point) -> Schedule:
+        """The order of the ops of a point's plans."""
         key = point.schedule, point.stages, point.microbatches, point.chunks
-        if key not in self._in_flight:
+        if key not in self._schedules:
             options = {"chunks": point.chunks} if "chunks" in schedule_families()[point.schedule].options else {}
-            self._in_flight[key] = in_flight(
-                build_schedule(point.schedule, point.stages, point.microbatches, **options)
-            )
-        return self._in_flight[key]
+            self._schedules[key] = build_schedule(point.schedule, point.stages, point.microbatches, **options)
+        return self._schedules[key]
 
     def _seconds(self, point: Point, costs: PartitionCosts, cuts: Sequence[int]) -> float:
         """Seconds of an iteration: fill, the slowest rank's rounds, drain, and what all-reduce and update add at the end."""
@@ -391,6 +410,11 @@ class _Search:
         """Bytes a sample that the layers before each cut keep for backward, float64 [layers + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.costs.stashed_bytes)])
 
+    @cached_property
+    def _whole_bytes(self) -> tuple[float, float]:
+        """Bytes of the network's weights, gradients and optimizer states, and of what a sample leaves behind in it."""
+        return float(self.costs.parameters.sum()) * self.problem.state_bytes, float(self.costs.stashed_bytes.sum())
+
     # ---- plans ----
 
     def plan(self, candidate: Candidate) -> Plan:
@@ -421,7 +445,7 @@ class _Search:
     def does_not_fit(self) -> str:
         """One line with the numbers: the weights alone, divided over all devices."""
         problem = self.problem
-        state = float(self.costs.parameters.sum()) * problem.state_bytes
+        state, _ = self._whole_bytes
         held = max(device.memory_bytes for device in problem.cluster.devices)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "

@@ -123,9 +123,7 @@ class PlanCosts:
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sum of the stage's layers; backward includes the second forward where the stage recomputes."""
-        distinct, inverse = np.unique(samples, return_inverse=True)
-        values = np.array([self._op_seconds(kind, stage, replica, int(one)) for one in distinct])
-        return values[inverse]
+        return np.array([self._op_seconds(kind, stage, replica, one) for one in samples.tolist()])
 
     def _op_seconds(self, kind: OpKind, stage: int, replica: int, samples: int) -> float:
         device = self.device(stage, replica)

@@ -52,13 +52,10 @@ class _Covering:
 
 def _covering(ops: LaneOps, stage: int, kinds: tuple[OpKind, ...]) -> _Covering:
     rows_list, lane_list = [], []
+    wanted = np.zeros(max(OpKind) + 1, dtype=np.bool_)
+    wanted[list(kinds)] = True
     for lane, rows in ops.rows_of_stage[stage]:
-        kind = ops.kind[rows]
-        chosen = (
-            rows[np.isin(kind, kinds) & (ops.samples[rows] > 0)]
-            if len(kinds) > 1
-            else rows[(kind == kinds[0]) & (ops.samples[rows] > 0)]
-        )
+        chosen = rows[wanted[ops.kind[rows]] & (ops.samples[rows] > 0)]
         rows_list.append(chosen)
         lane_list.append(np.full(len(chosen), lane, dtype=np.int64))
     rows, lanes = np.concatenate(rows_list), np.concatenate(lane_list)
