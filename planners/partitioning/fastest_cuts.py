@@ -246,8 +246,9 @@ def _completions(tables: Tables) -> tuple[NDArray[np.float64], NDArray[np.float6
     rest[stages, places - 1] = 0.0
     floor[:, stages, places - 1] = 0.0
     for stage in range(stages - 1, -1, -1):
-        for begin in range(stage, places if stage else 1):
-            for end in range(begin + 1, furthest[stage, begin] + 1):
+        last = places - stages + stage  # every stage behind holds a layer
+        for begin in range(stage, last if stage else 1):
+            for end in range(begin + 1, min(furthest[stage, begin], last) + 1):
                 total = rest[stage + 1, end] + (latency_seconds[stage - 1, begin] if stage else 0.0)
                 for p in range(passes):
                     link = link_seconds[p, stage - 1, begin] if stage else 0.0

@@ -128,7 +128,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """What the ranks of some pipelines have: memory together, and how often each device is the slowest of its rank."""
+    """What the ranks of some pipelines have: memory together, and how often one like each device is the slowest of its rank."""
 
     memory_bytes: float
     slowest: tuple[tuple[int, int], ...]
@@ -247,7 +247,8 @@ class _Search:
 
     def _ranks(self, groups: tuple[tuple[int, ...], ...]) -> _Ranks:
         if groups not in self._ranks_of:
-            slowest = Counter(self._slowest(group) for group in groups)
+            first = {self.costs.kind_of_device(device): device for group in reversed(groups) for device in group}
+            slowest = Counter(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
             self._ranks_of[groups] = _Ranks(sum(map(self._memory_bytes, groups)), tuple(slowest.items()))
         return self._ranks_of[groups]
 
