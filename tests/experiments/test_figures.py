@@ -22,8 +22,9 @@ from experiments.replay_speed.engine_growth_plots import growth_figure
 from experiments.studies import mark_interrupted
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe.memory_fronts import MemoryPoint
+from experiments.umpipe.random_tables import random_problem
 from experiments.umpipe.search_comparison import Found, Instance
-from planners.unequal import UnequalPlan, best_equal, random_problem
+from planners.unequal import FoundSizes, best_equal
 from tests.drawings import drawing
 from tests.layout import assert_readable, lightness
 from tests.records import Recorded
@@ -164,20 +165,20 @@ def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None
     recorded(figure=whole, interrupted=drawing(figure)["texts"])
 
 
-def searched(makespan: float, seconds: float) -> UnequalPlan:
+def searched(makespan: float, seconds: float) -> FoundSizes:
     """A search that halves its distance to 1 s in five steps."""
     steps = range(5)
     history = tuple((200 * (n + 1), 1.0 + (makespan - 1.0) * 2.0 ** (4 - n)) for n in steps)
     times = tuple(seconds * (n + 1) / 5 for n in steps)
-    return UnequalPlan((1,), (1,), makespan, 1.0, False, 1000, seconds, history, times)
+    return FoundSizes((1,), (1,), makespan, 1.0, 1000, seconds, history, times)
 
 
 def test_convergence_can_be_read(recorded: Recorded) -> None:
     """Two instances, every search; no panel has more than eight lines, and the same search is drawn once a panel."""
     titles = {*umpipe_plots.SEARCHES, *umpipe_plots.EVALUATORS}
-    found = [Found("exact", UnequalPlan((1,), (1,), 1.0, 1.0, True, 9, 0.01), 0.0, 0.01)]
+    found = [Found("exact", FoundSizes((1,), (1,), 1.0, 1.0, 9, 0.01), 0.0, 0.01)]
     for title, above in (("greedy DP", 0.01), ("best equal size", 0.05), ("local greedy", 0.2)):
-        found.append(Found(title, UnequalPlan((1,), (1,), 1.0 + above, 1.0, False, 1, 1e-4), above, 1e-4))
+        found.append(Found(title, FoundSizes((1,), (1,), 1.0 + above, 1.0, 1, 1e-4), above, 1e-4))
     for n, title in enumerate(sorted(titles)):
         found.append(Found(title, searched(1.01 + 0.01 * n, 0.05 * 4**n), 0.01 + 0.01 * n, 0.05 * 4**n))
     instances = [Instance(name, tuple(found)) for name in ("VGG-16 (dgx-a100, K=8, B=64, recomputed)", HOSTILE)]
@@ -206,7 +207,7 @@ def test_gantt_pairs_can_be_read(recorded: Recorded) -> None:
     """Two plans on one axis; the shorter one ends before it, and is no cut."""
     problem = random_problem(np.random.default_rng(3), "roofline", 4, 16, tuple(range(1, 17)))
     slow, fast = (best_equal(problem), searched(best_equal(problem).makespan_seconds, 1.0))
-    fast = UnequalPlan((4,) * 4, (4,) * 4, slow.makespan_seconds, 0.0, False, 1, 1.0)
+    fast = FoundSizes((4,) * 4, (4,) * 4, slow.makespan_seconds, 0.0, 1, 1.0)
     shown = SimpleNamespace(
         network="vgg16", setting="dgx-a100, K=4, B=16", problem=problem, plan=fast, gpipe_problem=problem, gpipe=slow
     )
