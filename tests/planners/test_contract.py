@@ -184,7 +184,7 @@ def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
     try:
         found = make_plan(name, problem, progress=stop)
     except KeyboardInterrupt:  # a search on a model of its own, before any plan was replayed
-        assert planner_entry(name).unequal
+        assert "candidates" in planner_entry(name).options
         return
     assert found.interrupted
     assert not found.proof.space

@@ -360,6 +360,8 @@ def test_heavy_last_layer_stands_alone() -> None:
     # Data parallel: ring 2*3/4*1000/10 = 150 s, a quarter of it a mini-batch.
     assert found.data_parallel_seconds == 37.5
     assert found.speedup_over_dp == 37.5
+    longer = replace(found, slowest_stage_seconds=5.0, one_device_seconds=40.0, data_parallel_seconds=10.0)
+    assert (longer.speedup_over_one, longer.data_parallel_speedup_over_one, longer.speedup_over_dp) == (8.0, 4.0, 2.0)
 
 
 def test_transfers_move_the_cut_or_are_ignored() -> None:
@@ -449,6 +451,7 @@ def test_more_than_one_worker_for_a_single_layer_is_data_parallel() -> None:
     """One state cannot be cut: all workers replicate it, and straight is infeasible."""
     table = chain([3], [0], [0])
     assert notation(partition(table, (3,), (1.0,))) == "3"
+    assert notation(partition(table, (1,), (1.0,))) == "1"
     with pytest.raises(InfeasiblePartition, match="straight partition of 1 states over 3 workers"):
         partition(table, (3,), (1.0,), straight=True)
 
