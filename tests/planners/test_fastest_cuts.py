@@ -31,7 +31,7 @@ from simulator.workloads.synthetic import uniform_chain
 
 @st.composite
 def partition_costs(draw: st.DrawFn) -> PartitionCosts:
-    """Any tables of small whole seconds or microseconds, with stages and cuts that must not be; with memory in every second one."""
+    """Any tables of small whole seconds or microseconds, with stages and cuts that must not be, and often memory."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     passes, kinds, layers = (int(rng.integers(*ends)) for ends in ((1, 3), (1, 3), (1, 8)))
     stages = int(rng.integers(1, layers + 1))
