@@ -137,18 +137,22 @@ def as_study(made: object) -> Study:
     return made
 
 
+Made = Iterable[tuple[str, "str | Figure"]]
+"""What goes to the folder of --out, by name: texts, and figures (names without an ending)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What a study found, to be written, printed and ended with.
 
     document: what --json prints, and what `show` prints for a person; where it says `interrupted`, it is not complete
-    make: what goes to the folder of --out, by name: texts, and figures (names without an ending)
+    make: what goes to the folder of --out
     folder: to write to without --out; failed: exit code 1
     """
 
     document: Mapping[str, Any]
     show: Callable[[Any], None]
-    make: Callable[[Any], Iterable[tuple[str, str | Figure]]] = lambda document: ()
+    make: Callable[[Any], Made] = lambda document: ()
     folder: Path | None = None
     failed: bool = False
 

@@ -15,16 +15,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.bapipe_explore.exploration import measure
 from experiments.bapipe_explore.exploration_tables import print_document
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies import Findings, Made, add_shared, run_study
 from experiments.terminal.output import to_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +33,7 @@ def run(options: argparse.Namespace) -> Findings:
     return Findings(measure(options.quick), print_document, drawn)
 
 
-def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+def drawn(document: dict[str, Any]) -> Made:
     """The document and its figures."""
     from experiments.bapipe_explore.exploration_plots import figures
 

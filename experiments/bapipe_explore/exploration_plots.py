@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from experiments.terminal.panel_plots import grid
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, FAINT, INK
 
@@ -121,8 +122,7 @@ def schedules(rows: Sequence[Row]) -> Figure:
     kept.set_xticks(stages, [str(stage + 1) for stage in stages])
     kept.set(title="micro-batches kept, simulated", xlabel="stage", ylabel="micro-batches")
     for axes in (time, link, kept):
-        axes.grid(True, axis="y", alpha=0.3)
-        axes.set_axisbelow(True)
+        grid(axes)
     handles, labels = kept.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
     figure.suptitle(f"BaPipe's schedules: {shape[0]} stages, {shape[1]} micro-batches, F = 1, B = 2")
@@ -170,8 +170,7 @@ def plans(rows: Sequence[Row], what: str, label: str, value: Callable[[Row], flo
         axes.set_xticks(range(len(clusters)), [_two_lines(cluster) for cluster in clusters], fontsize=9)
         axes.set_xlim(-0.5, len(clusters) - 0.5)
         axes.margins(y=0.1)
-        axes.grid(True, axis="y", alpha=0.3)
-        axes.set_axisbelow(True)
+        grid(axes)
     handles: list[Any] = [Rectangle((0, 0), 1, 1, color=COLOURS[method]) for method in methods]
     labels = [NAMES[method] for method in methods]
     if any(found is None for found in known.values()):
@@ -260,8 +259,7 @@ def depth(rows: Sequence[Row]) -> Figure:
         axes.bar_label(bars, fontsize=8, padding=2)
     axes.set_xticks(range(len(devices)), [f"{n} V100" for n in devices])
     axes.set(ylabel="largest L of GNMT-L that fits, layers", title="GNMT-L on V100s of 16 GiB, 64 sequences a device")
-    axes.grid(True, axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
+    grid(axes)
     axes.margins(y=0.1)
     figure.legend(loc="outside lower center", ncols=len(methods), fontsize=9, frameon=False)
     return figure

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from experiments.compare.problem_options import add_profiled_minibatch
+from experiments.terminal.output import UsageError, blamed_on, print_json, say
+
 SCHEMAS = ("accelerator", "cluster")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
-    from experiments.compare.problem_options import add_profiled_minibatch
-
     add_profiled_minibatch(parser)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
@@ -27,8 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, or print a schema."""
-    from experiments.terminal.output import UsageError, print_json, say
-
     if arguments.schema is not None:
         from hardware_profiles import schema
 
@@ -55,7 +54,6 @@ def _plan_summary(path: str) -> str:
 
 
 def _summary(path: str, profiled_minibatch: int | None) -> str:
-    from experiments.terminal.output import blamed_on
     from simulator import read_any_profile
 
     if path.endswith(".txt"):

@@ -16,6 +16,8 @@ from experiments.compare.problem_options import (
     read_request,
     refuse_contradictions,
 )
+from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
+from experiments.terminal.output import UsageError, output_folder, print_explained, print_json, progress, say, to_json
 from hardware_profiles import shown
 
 if TYPE_CHECKING:
@@ -47,8 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
     from experiments.compare.comparison import compare_planners
-    from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
-    from experiments.terminal.output import output_folder, print_explained, print_json, progress, say
 
     problem, plans = _given(arguments)
     request, names = read_request(arguments), tuple(arguments.planner)
@@ -73,7 +73,6 @@ def _given(arguments: argparse.Namespace) -> tuple[Problem, dict[str, Plan]]:
 
     UsageError for files that answer different problems, or another one than the options.
     """
-    from experiments.terminal.output import UsageError
     from simulator import PlanFile
 
     if not arguments.plan:
@@ -96,8 +95,6 @@ def _given(arguments: argparse.Namespace) -> tuple[Problem, dict[str, Plan]]:
 
 def _raise_if_nobody_can_plan(comparison: Comparison) -> None:
     """Where no planner has a plan, and none because of memory: the first error, or in short why none applies."""
-    from experiments.terminal.output import UsageError
-
     plans = comparison.plans
     if any(one.status in ("fits", "does-not-fit", "no-plan-fits") for one in plans):
         return
@@ -129,7 +126,6 @@ def _document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
-    from experiments.terminal.output import progress, to_json
     from simulator import save, write_atomically
 
     written = [folder / "comparison.csv", folder / "comparison.json"]

@@ -13,6 +13,7 @@ from experiments.compare.problem_options import (
     read_request,
     refuse_contradictions,
 )
+from experiments.terminal.output import UsageError, output_file, say
 
 if TYPE_CHECKING:
     from simulator import Plan, Problem, Schedule
@@ -43,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from experiments.terminal.output import UsageError, output_file, say
     from simulator import write_atomically
 
     if arguments.format not in FORMATS:

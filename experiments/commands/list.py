@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
+from experiments.terminal.output import UsageError, print_json, print_table
+
 TOPICS = ("workloads", "accelerators", "clusters", "schedules", "planners")
 
 
@@ -16,8 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the names of one topic, or of all."""
-    from experiments.terminal.output import UsageError, print_json, print_table
-
     if arguments.topic is not None and arguments.topic not in TOPICS:
         raise UsageError(f"topic {arguments.topic!r} is unknown; choices: {', '.join(TOPICS)}")
     topics = TOPICS if arguments.topic is None else (arguments.topic,)

@@ -13,6 +13,8 @@ from experiments.compare.problem_options import (
     read_request,
 )
 from experiments.terminal.argument_types import count
+from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
+from experiments.terminal.output import UsageError, output_file, print_explained, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from planners import HierarchicalPartition
@@ -52,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None:
         return _run_partition(arguments)
     _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
-    from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
-    from experiments.terminal.output import output_file, print_explained, print_json, progress
     from planners import make_plan
     from simulator import PlanFile, decisions
 
@@ -126,15 +126,12 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], rule: str) -> None:
     """UsageError for the first of these options that was given."""
-    from experiments.terminal.output import UsageError
-
     for name in names:
         if getattr(arguments, name) not in (None, False, 0):
             raise UsageError(f"--{name.replace('_', '-')} {rule}")
 
 
 def _run_partition(arguments: argparse.Namespace) -> int:
-    from experiments.terminal.output import UsageError, print_json
     from planners import measured_table, notation, partition
     from simulator import read_any_profile
 
@@ -169,7 +166,6 @@ def _run_partition(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(_partition_document(found, workload, arguments.bandwidths))
         return 0
-    from experiments.terminal.output import print_table
 
     print_table(
         f"{workload.name} on {' × '.join(map(str, found.workers_per_level))} workers: {notation(found)} ({variant})",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.terminal.argument_types import count
+from experiments.terminal.output import UsageError, output_file, print_table, progress, say
 
 if TYPE_CHECKING:
     from simulator import MeasuredProfile
@@ -38,8 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print; a spread that is too large is said on stderr."""
     import sys
-
-    from experiments.terminal.output import UsageError, output_file, progress
 
     sizes = tuple(sorted(set(_whole_numbers("--sizes", arguments.sizes))))
     shape = None if arguments.input is None else _whole_numbers("--input", arguments.input)
@@ -82,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    from experiments.terminal.output import UsageError
-
     try:
         numbers = tuple(int(word) for word in text.split(","))
     except ValueError:
@@ -111,8 +108,6 @@ def _unsteady(profile: MeasuredProfile) -> str:
 
 
 def _print(profile: MeasuredProfile, path: Path) -> None:
-    from experiments.terminal.output import print_table, say
-
     measured = profile.measurement
     print_table(
         f"{profile.name} on {measured.device} ({measured.device_name}), {profile.minibatch} samples, "

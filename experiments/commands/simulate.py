@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.terminal.argument_types import count, counts, numbers
+from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
 if TYPE_CHECKING:
     from simulator import Outcome, Schedule, ScheduleReplay
@@ -78,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print."""
-    from experiments.terminal.output import UsageError, output_file, print_explained, print_json
     from simulator import ENGINES, save, write_atomically
 
     if arguments.engine not in ENGINES:
@@ -101,7 +101,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
-    from experiments.terminal.output import UsageError
     from simulator import OpSeconds, replay_schedule
 
     if arguments.forward is None or arguments.backward is None:
@@ -120,7 +119,6 @@ def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
 
 def _of_plan(arguments: argparse.Namespace) -> Outcome:
     from experiments.compare.questions import simulate
-    from experiments.terminal.output import UsageError
     from simulator import OpSeconds, PlanFile
 
     of_a_schedule = ("stages", "microbatches", "minibatches", *_OPTIONS, *OpSeconds.__slots__, "sizes", "communication")
@@ -132,7 +130,6 @@ def _of_plan(arguments: argparse.Namespace) -> Outcome:
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
-    from experiments.terminal.output import UsageError, blamed_on
     from simulator import check_schedule, named_schedule, read_schedule
 
     if arguments.schedule_csv:
@@ -164,8 +161,6 @@ def _stem(path: str) -> str:
 
 def _output(path: str) -> Path:
     """A file to write to later; UsageError for a name that does not say what it is to hold."""
-    from experiments.terminal.output import UsageError, output_file
-
     if not path.endswith((".csv", ".txt", ".json")):
         raise UsageError(f"--out {path}: the name must end in .csv (torch), .txt (lines of ops) or .json (trace)")
     return output_file(path)
@@ -176,7 +171,6 @@ def _content(path: Path, replayed: ScheduleReplay | Outcome, arguments: argparse
     import json
 
     from experiments.commands.export import torch_csv
-    from experiments.terminal.output import UsageError
     from simulator import Outcome, ScheduleError, chrome_trace, to_text, to_torch_csv
 
     schedule = replayed.schedule

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from experiments.terminal.output import print_json, print_table
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan study`."""
@@ -19,7 +21,6 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from experiments.studies import run_study, studies
-    from experiments.terminal.output import print_json, print_table
 
     if arguments.name is not None:
         words = [*["--json"] * arguments.json, *arguments.options]

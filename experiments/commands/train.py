@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from experiments.terminal.argument_types import count, counts, numbers
+from experiments.terminal.output import UsageError, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train every seed and print."""
-    from experiments.terminal.output import UsageError, print_json, progress
     from experiments.training.clocks import method_order
     from simulator import check_size
     from simulator.training import (
@@ -164,7 +164,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _stages(arguments: argparse.Namespace) -> int:
     """Stages asked for; UsageError for replicas of other stages, of a method without a rule for them, or an unknown rule."""
-    from experiments.terminal.output import UsageError
     from simulator import REPLICA_UPDATES
     from simulator.training import REPLICATED_METHODS
 
@@ -194,7 +193,6 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
     """The method's rule with the settings asked for; UsageError for an unknown method, or settings that it has not."""
     from dataclasses import replace
 
-    from experiments.terminal.output import UsageError
     from simulator import PREDICTION_RULES
 
     method = arguments.method
@@ -218,7 +216,6 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
 
 def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tuple[Clock, str]:
     """The clock asked for, and what its seconds are of."""
-    from experiments.terminal.output import UsageError
     from experiments.training.clocks import GivenClock, network_clock
     from hardware_profiles import load_cluster
 
@@ -297,8 +294,6 @@ def _document(
 
 def _print(arguments: argparse.Namespace, trained: Sequence[TrainingRun], found: MethodOrder, seconds_of: str) -> None:
     from statistics import mean
-
-    from experiments.terminal.output import print_table
 
     rows = [
         (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import planners
+from experiments.terminal.report_tables import ReportTable, Row, figure
 from hardware_profiles import brief
 from simulator import Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
@@ -61,26 +62,47 @@ FIELDS = (
 this one is, and `gap` is the part by which the plan is above it; `optimal_among` are the plans among which it is proven the
 fastest."""
 
-SPEED = (
-    "planner",
-    "schedule",
-    "plan",
-    "micro-\nbatches",
-    "iteration,\nseconds",
-    "samples/s",
-    "speedup\nover DP",
-    "lower\nbound, s",
-    "gap",
-    "planning,\nCPU s",
+
+def _rate(record: Row) -> str:
+    rate = record["samples_per_second"]
+    return f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,.4g}"
+
+
+SPEED = ReportTable(
+    "{workload} ({source}) on {cluster}, {devices} devices, {batch} {sample}s an iteration",
+    "plans",
+    {
+        "planner": lambda record: record["planner"] + (" (interrupted)" if record["interrupted"] else ""),
+        "schedule": lambda record: record["schedule"] + (STALE if record["asynchronous"] else ""),
+        "plan": "{notation}",
+        "micro-\nbatches": "{microbatches}",
+        "iteration,\nseconds": "{iteration_seconds:.4g}",
+        "samples/s": _rate,
+        "speedup\nover DP": figure("speedup_over_data_parallel", ".2f"),
+        "lower\nbound, s": "{lower_bound_seconds:.4g}",
+        "gap": figure("gap", ".1f", 100, unit=" %"),
+        "planning,\nCPU s": "{planning_seconds:.2f}",
+    },
 )
-USE = (
-    "planner",
-    "idle /\nmakespan",
-    "idle over\nideal",
-    "idle, longest\nstage",
-    "peak memory,\nGiB",
-    "fullest\ndevice",
-    "MB moved\na sample",
+
+
+def _memory(record: Row) -> str:
+    peak, capacity = record["peak_memory_bytes"] / 2**30, record["capacity_bytes"] / 2**30
+    return f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)")
+
+
+USE = ReportTable(
+    "Idle time (the bubble, by its three names), memory and traffic",
+    "plans",
+    {
+        "planner": "{planner}",
+        "idle /\nmakespan": "{bubble_idle_over_makespan:.3f}",
+        "idle over\nideal": "{bubble_over_ideal:.3f}",
+        "idle, longest\nstage": "{bubble_longest_stage:.3f}",
+        "peak memory,\nGiB": _memory,
+        "fullest\ndevice": "{fullest_device}",
+        "MB moved\na sample": figure("bytes_per_sample", ".3g", 1e-6),
+    },
 )
 
 
@@ -164,19 +186,18 @@ class Comparison(Explained):
 
     def tables(self) -> tuple[TextTable, ...]:
         """Speed; idle time, memory and traffic; plans that fit first, fast before slow."""
-        problem = self.problem
+        problem, cluster = self.problem, self.problem.cluster
         measured = problem.workload.bytes_per_element is not None
-        source = "measured profile" if measured else f"analytic, {problem.precision}"
-        planned = sorted(self.planned(), key=lambda record: (not record["feasible"], record["iteration_seconds"]))
-        return (
-            TextTable(
-                f"{problem.workload.name} ({source}) on {problem.cluster.name}, {len(problem.cluster.devices)} devices, "
-                f"{problem.batch} {problem.workload.sample}s an iteration",
-                SPEED,
-                tuple(map(_speed, planned)),
-            ),
-            TextTable("Idle time (the bubble, by its three names), memory and traffic", USE, tuple(map(_use, planned))),
-        )
+        document = {
+            "workload": problem.workload.name,
+            "source": "measured profile" if measured else f"analytic, {problem.precision}",
+            "cluster": cluster.name,
+            "devices": len(cluster.devices),
+            "batch": problem.batch,
+            "sample": problem.workload.sample,
+            "plans": sorted(self.planned(), key=lambda record: (not record["feasible"], record["iteration_seconds"])),
+        }
+        return SPEED.text(document), USE.text(document)
 
     def remarks(self) -> tuple[str, ...]:
         """Marks, proofs, interrupts, and why planners have no plan."""
@@ -200,35 +221,6 @@ class Comparison(Explained):
 
         early = " (interrupted: not every planner was asked to the end)" if self.interrupted else ""
         return comparison_figure(self.planned(), title=f"{self.problem.title}{early}")
-
-
-def _speed(record: dict[str, Any]) -> tuple[str, ...]:
-    speedup, rate = record["speedup_over_data_parallel"], record["samples_per_second"]
-    return (
-        record["planner"] + (" (interrupted)" if record["interrupted"] else ""),
-        record["schedule"] + (STALE if record["asynchronous"] else ""),
-        record["notation"],
-        str(record["microbatches"]),
-        f"{record['iteration_seconds']:.4g}",
-        f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,.4g}",
-        "" if speedup is None else f"{speedup:.2f}",
-        f"{record['lower_bound_seconds']:.4g}",
-        f"{100 * record['gap']:.1f} %",
-        f"{record['planning_seconds']:.2f}",
-    )
-
-
-def _use(record: dict[str, Any]) -> tuple[str, ...]:
-    peak, capacity = record["peak_memory_bytes"] / 2**30, record["capacity_bytes"] / 2**30
-    return (
-        record["planner"],
-        f"{record['bubble_idle_over_makespan']:.3f}",
-        f"{record['bubble_over_ideal']:.3f}",
-        f"{record['bubble_longest_stage']:.3f}",
-        f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)"),
-        str(record["fullest_device"]),
-        f"{record['bytes_per_sample'] / 1e6:.3g}",
-    )
 
 
 def compare_planners(

@@ -12,15 +12,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
+from experiments.terminal.panel_plots import BLUE, beside, unframed
 from hardware_profiles import legible
-from simulator.results.figures import Picture
+from simulator.results.figures import ALARM, INK, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, FAINT, GRID, ALARM = "#1f2328", "#59636e", "#dfe3e8", "#b3261e"
-BEST, OTHER, MEMORY = "#1b6ca8", "#8db8dc", "#c0792a"
+OTHER, MEMORY = "#8db8dc", "#c0792a"
 _GIB = 2.0**30
 
 
@@ -56,31 +57,10 @@ class Bar:
 def comparison_bars(rows: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
     """Bars from top to bottom: plans that fit before those that do not, fast before slow; equal ones stay in their order.
 
-    rows: planner, schedule, notation, samples_per_second, speedup_over_data_parallel (or None), peak_memory_bytes,
-        capacity_bytes, lower_bound_seconds (or None), iteration_seconds, bubble_idle_over_makespan (or None), feasible,
-        asynchronous (stale weights), interrupted (the best plan so far)
-    Raises ValueError for a row without one of these.
+    rows: records of `comparison.Answer` that have a plan
     """
-    keys = (
-        "planner",
-        "schedule",
-        "notation",
-        "samples_per_second",
-        "speedup_over_data_parallel",
-        "peak_memory_bytes",
-        "capacity_bytes",
-        "lower_bound_seconds",
-        "iteration_seconds",
-        "bubble_idle_over_makespan",
-        "feasible",
-        "asynchronous",
-        "interrupted",
-    )
     plans = []
-    for number, row in enumerate(rows):
-        missing = [key for key in keys if key not in row]
-        if missing:
-            raise ValueError(f"row {number} of a comparison lacks {', '.join(missing)}; it needs {', '.join(keys)}")
+    for row in rows:
         rate, bound = float(row["samples_per_second"]), _known(row["lower_bound_seconds"])
         plans.append(
             Bar(
@@ -167,12 +147,8 @@ def common_limit(plans: Sequence[Bar]) -> float | None:
 
 
 def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
-    places = np.arange(len(plans), dtype=np.float64)
     rates = np.array([plan.samples_per_second for plan in plans])
-    bars = ax.barh(places, rates, 0.62, color=[BEST, *[OTHER] * (len(plans) - 1)], zorder=2)
-    for bar, plan in zip(bars, plans, strict=True):
-        if not plan.feasible:
-            _hatch(bar)
+    places = _bars(ax, plans, rates, [BLUE, *[OTHER] * (len(plans) - 1)])
     most = max(float(rates.max()), 1e-12)
     shared = common_limit(plans)
     if limit_in_view(plans):
@@ -183,18 +159,7 @@ def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
         else:
             ax.vlines(limits, places - 0.42, places + 0.42, color=INK, linewidth=1.4, zorder=3)
     for place, plan in zip(places.tolist(), plans, strict=True):
-        ax.annotate(
-            plan.note,
-            (1.0, place),
-            (7, 0),
-            xycoords=ax.get_yaxis_transform(),
-            textcoords="offset points",
-            va="center",
-            ha="left",
-            fontsize=9,
-            color=INK if plan.feasible else ALARM,
-            annotation_clip=False,
-        )
+        beside(ax, place, plan.note, 7, color=INK if plan.feasible else ALARM)
     ax.set_xlim(0, most * 1.03)
     ax.set_yticks(places, [plan.label for plan in plans], fontsize=9)
     ax.set_ylim(len(plans) - 0.45, -0.55)
@@ -203,30 +168,15 @@ def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
 
 
 def _memory_panel(ax: Axes, plans: Sequence[Bar]) -> None:
-    places = np.arange(len(plans), dtype=np.float64)
     peaks = np.array([plan.peak_gib for plan in plans])
     capacities = np.array([plan.capacity_gib for plan in plans])
-    bars = ax.barh(places, peaks, 0.62, color=MEMORY, zorder=2)
-    for bar, plan in zip(bars, plans, strict=True):
-        if not plan.feasible:
-            _hatch(bar)
+    places = _bars(ax, plans, peaks, [MEMORY] * len(plans))
     line = float(capacities.max()) <= 3.0 * float(peaks.max())
     if line:
         ax.vlines(capacities, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
     for place, plan in zip(places.tolist(), plans, strict=True):
-        ax.annotate(
-            f"{_number(plan.peak_gib)}" + ("" if plan.feasible else "\ndoes not fit"),
-            (1.0, place),
-            (5, 0),
-            xycoords=ax.get_yaxis_transform(),
-            textcoords="offset points",
-            va="center",
-            ha="left",
-            fontsize=9,
-            linespacing=1.0,
-            color=INK if plan.feasible else ALARM,
-            annotation_clip=False,
-        )
+        note = _number(plan.peak_gib) + ("" if plan.feasible else "\ndoes not fit")
+        beside(ax, place, note, 5, color=INK if plan.feasible else ALARM, linespacing=1.0)
     most = max(float(peaks.max()), float(capacities.max()) if line else 0.0, 1e-12)
     ax.set_xlim(0, most * 1.04)
     ax.set_xlabel("peak memory of the fullest device (GiB)", fontsize=9)
@@ -234,59 +184,43 @@ def _memory_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     _plain(ax)
 
 
-def _hatch(bar: Any) -> None:
-    bar.set_facecolor("white")
-    bar.set_edgecolor(ALARM)
-    bar.set_hatch("///")
-    bar.set_linewidth(0.8)
+def _bars(ax: Axes, plans: Sequence[Bar], values: NDArray[np.float64], colors: Sequence[str]) -> NDArray[np.float64]:
+    """A bar a plan, hatched where it does not fit; their places."""
+    places = np.arange(len(plans), dtype=np.float64)
+    for bar, plan in zip(ax.barh(places, values, 0.62, color=colors, zorder=2), plans, strict=True):
+        if not plan.feasible:
+            bar.set(facecolor="white", edgecolor=ALARM, hatch="///", linewidth=0.8)
+    return places
 
 
 def _plain(ax: Axes) -> None:
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    unframed(ax, "x", 0.6)
     ax.tick_params(axis="x", labelsize=8.5)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", color=GRID, linewidth=0.6, zorder=0)
-    ax.set_axisbelow(True)
 
 
 def _legend(figure: Figure, plans: Sequence[Bar], tall: float) -> None:
-    handles: list[Patch | Line2D] = [Patch(facecolor=BEST, label="fastest that fits")] if plans[0].feasible else []
+    handles: list[Patch | Line2D] = [Patch(facecolor=BLUE, label="fastest that fits")] if plans[0].feasible else []
     if any(plan.feasible for plan in plans[1:]):
         handles.append(Patch(facecolor=OTHER, label="others"))
     handles.append(Patch(facecolor=MEMORY, label="memory"))
     if not all(plan.feasible for plan in plans):
         handles.append(Patch(facecolor="white", edgecolor=ALARM, hatch="///", label="does not fit"))
     limits = [plan.limit_samples_per_second for plan in plans if plan.limit_samples_per_second is not None]
-    if limits and limit_in_view(plans):
-        shared = common_limit(plans)
-        handles.append(
-            Line2D(
-                [],
-                [],
-                color=INK,
-                linewidth=1.2,
-                linestyle=(0, (4, 3)) if shared is not None else "-",
-                label=f"upper limit (lower bound on time): {_number(shared)}/s"
-                if shared is not None
-                else "upper limit",
-            )
-        )
-    elif limits:
+    shared = common_limit(plans)
+    if limits and not limit_in_view(plans):
         handles.append(Line2D([], [], linewidth=0, label=f"upper limit {_number(max(limits))}/s, beyond the axis"))
+    elif shared is not None:
+        label = f"upper limit (lower bound on time): {_number(shared)}/s"
+        handles.append(Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label=label))
+    elif limits:
+        handles.append(Line2D([], [], color=INK, linewidth=1.2, label="upper limit"))
     capacities = sorted({plan.capacity_gib for plan in plans})
     words = f"{capacities[0]:g}" if len(capacities) == 1 else f"{capacities[0]:g} to {capacities[-1]:g}"
     line = capacities[-1] <= 3.0 * max(plan.peak_gib for plan in plans)
-    handles.append(
-        Line2D(
-            [],
-            [],
-            color=ALARM,
-            linewidth=1.6 if line else 0,
-            label=f"capacity {words} GiB{'' if line else ', beyond the axis'}",
-        )
-    )
+    label = f"capacity {words} GiB{'' if line else ', beyond the axis'}"
+    handles.append(Line2D([], [], color=ALARM, linewidth=1.6 if line else 0, label=label))
     figure.legend(
         handles=handles,
         loc="upper left",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.terminal.argument_types import count
+from experiments.terminal.output import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -94,7 +95,6 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 def read_problem(arguments: argparse.Namespace) -> Problem:
     """The problem that the arguments describe; raises what its parts raise, one line each."""
     from experiments.compare.questions import make_problem
-    from experiments.terminal.output import UsageError
     from simulator import read_any_profile
 
     workload: Workload | str = _given(arguments.workload, DEFAULT_WORKLOAD)
@@ -153,8 +153,6 @@ def add_profiles(parser: argparse.ArgumentParser, profiles: Sequence[str]) -> No
 
 def profiles_folder(arguments: argparse.Namespace) -> Path:
     """The folder of `add_profiles`; by default the one beside this checkout or above it, UsageError where there is none."""
-    from experiments.terminal.output import UsageError
-
     if arguments.profiles is not None:
         return Path(arguments.profiles)
     for parent in Path(__file__).resolve().parents:
@@ -165,7 +163,6 @@ def profiles_folder(arguments: argparse.Namespace) -> Path:
 
 def read_request(arguments: argparse.Namespace) -> Request:
     """What the user fixes of every plan."""
-    from experiments.terminal.output import UsageError
     from planners import Request
 
     if arguments.seed < 0:
@@ -203,8 +200,6 @@ def refuse_contradictions(
 
     own: what the file says, by option; others: options that may say anything
     """
-    from experiments.terminal.output import UsageError
-
     for name, value in vars(arguments).items():
         if value in (None, False, []) or name in others:
             continue

@@ -18,18 +18,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from experiments.compare.problem_options import add_profiles, profiles_folder
 from experiments.cost_model.model_errors import ACCELERATOR, CASES, TARGET, as_json, compare_all
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies import Findings, Made, add_shared, run_study
 from experiments.terminal.output import blamed_on, say
 from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import load_accelerator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +41,7 @@ def run(options: argparse.Namespace) -> Findings:
     with blamed_on(str(folder)):
         comparisons = compare_all(folder, load_accelerator(ACCELERATOR), dict(options.profiled_minibatch))
 
-    def drawn(_: object) -> Iterator[tuple[str, Figure]]:
+    def drawn(_: object) -> Made:
         from experiments.cost_model.model_error_plots import draw
 
         yield "cost_model", draw(comparisons, ACCELERATOR)

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from experiments.pipedream_growth.partitioner_growth import growth_exponents, measure
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies import Findings, Made, add_shared, run_study
 from experiments.terminal.report_tables import ReportTable, figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +27,7 @@ def run(options: argparse.Namespace) -> Findings:
     return Findings({"growth_exponents": growth_exponents(rows), "rows": rows}, print_document, drawn)
 
 
-def drawn(document: dict[str, Any]) -> Iterator[tuple[str, Figure]]:
+def drawn(document: dict[str, Any]) -> Made:
     """The figure."""
     from experiments.pipedream_growth.partitioner_growth_plots import draw
 

@@ -28,17 +28,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.compare.problem_options import add_profiles, profiles_folder
 from experiments.pipedream_tables.published_rows import ROWS, reproduce
 from experiments.pipedream_tables.speedup_tables import print_document
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies import Findings, Made, add_shared, run_study
 from experiments.terminal.output import to_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +49,7 @@ def run(options: argparse.Namespace) -> Findings:
     return Findings(document, print_document, drawn)
 
 
-def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+def drawn(document: dict[str, Any]) -> Made:
     """The figure and the document."""
     from experiments.pipedream_tables.speedup_plots import draw
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.terminal.panel_plots import grid
+
 PUBLISHED, SIMULATED, INK = "#9aa5b1", "#0072b2", "#1f2328"
 
 
@@ -52,8 +54,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
         axes.set_xlabel("† published figure recalled, not checked", fontsize=9)
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.margins(y=0.12)
-    axes.grid(True, axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
+    grid(axes)
     figure.legend(frameon=False, loc="outside lower center", ncols=3)
     return figure
 

@@ -13,17 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from experiments.replay_speed.engine_rates import GROWTH, SHAPES, growth, measure, one_size
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies import Findings, Made, add_shared, run_study
 from experiments.terminal.exits import OK
 from experiments.terminal.output import output_folder, print_table, progress, to_json
 from experiments.terminal.report_tables import ReportTable, figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FOLDER = "out/replay_speed"
 
@@ -57,7 +54,7 @@ def run(arguments: argparse.Namespace) -> Findings | int:
     return Findings({"unit": "ops per CPU second", "schedule": "1f1b", "rows": rows}, print_rates)
 
 
-def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+def drawn(document: dict[str, Any]) -> Made:
     """The growth's rows and figure."""
     from experiments.replay_speed.engine_growth_plots import growth_figure
 

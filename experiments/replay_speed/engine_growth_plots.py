@@ -7,9 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from experiments.terminal.panel_plots import BLUE, unframed
 from simulator.results.figures import ALARM, INK, logarithmic
 
-BEST, MEMORY, GRID = "#1b6ca8", "#c0792a", "#dfe3e8"
+MEMORY = "#c0792a"
 _GIB = 2.0**30
 
 
@@ -25,7 +26,7 @@ def growth_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         ("simpy_seconds", "SimPy engine", "#b3261e", "s"),
         ("build_seconds", "schedule and program", "#59636e", "^"),
         ("prepare_seconds", "order the tasks (once)", "#e0a458", "v"),
-        ("replay_seconds", "recurrence, prepared", BEST, "o"),
+        ("replay_seconds", "recurrence, prepared", BLUE, "o"),
     )
     for key, label, color, marker in lines:
         known = [(x, float(row[key])) for x, row in zip(ops, rows, strict=True) if row[key] is not None]
@@ -58,8 +59,6 @@ def growth_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         axes.set_xlabel("ops")
         axes.set_ylabel(label)
         axes.set_title(title, loc="left", fontsize=11, color=INK)
-        axes.grid(color=GRID, linewidth=0.6)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        unframed(axes, "both", 0.6)
     time_axes.legend(frameon=False, fontsize=9)
     return figure

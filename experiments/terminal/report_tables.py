@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.terminal.output import print_table
+from simulator import TextTable
 
 Row = Mapping[str, Any]
 Cell = str | Callable[[Row], str]
@@ -26,15 +27,19 @@ class ReportTable:
     rows: str | Callable[[Row], Iterable[Row]]
     columns: Mapping[str, Cell]
 
-    def print(self, document: Row) -> None:
-        """Print it to stdout."""
+    def text(self, document: Row) -> TextTable:
+        """The table of a document as words."""
         rows = document[self.rows] if isinstance(self.rows, str) else self.rows(document)
         cells = self.columns.values()
-        print_table(
-            self.title.format_map(document),
-            tuple(self.columns),
-            [[cell.format_map(row) if isinstance(cell, str) else cell(row) for cell in cells] for row in rows],
+        written = (
+            tuple(cell.format_map(row) if isinstance(cell, str) else cell(row) for cell in cells) for row in rows
         )
+        return TextTable(self.title.format_map(document), tuple(self.columns), tuple(written))
+
+    def print(self, document: Row) -> None:
+        """Print it to stdout."""
+        table = self.text(document)
+        print_table(table.title, table.columns, table.rows)
 
 
 def figure(key: str, form: str, scale: float = 1, *, unit: str = "", missing: str = "") -> Callable[[Row], str]:

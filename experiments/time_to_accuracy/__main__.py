@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies import Findings, Made, add_shared, run_study
 from experiments.terminal.argument_types import count
 from experiments.terminal.output import UsageError, progress, to_json
 from experiments.terminal.report_tables import Cell, ReportTable, figure
@@ -33,9 +32,6 @@ from experiments.time_to_accuracy.dated_training import (
 from experiments.training.method_throughput import BATCH, CLUSTER, DEVICES, WORKLOAD
 from experiments.training.seed_grid import Setting, train_grid
 from simulator.training import DATA_SETS, minibatches_per_epoch
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Findings:
         },
     }  # fmt: skip
 
-    def drawn(_: object) -> Iterator[tuple[str, str | Figure]]:
+    def drawn(_: object) -> Made:
         from experiments.time_to_accuracy.learning_plots import target_figure, time_figure
 
         clock = f"{arguments.workload} on {DEVICES} devices of {arguments.cluster}, mini-batch {BATCH}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from experiments.terminal.panel_plots import unframed
 from simulator.results.figures import FAINT, INK
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ def color_of(label: str) -> str:
 
 def plain(axes: Axes) -> None:
     """Panels of bars and dots: no frame, a grid across."""
-    axes.spines[["top", "right"]].set_visible(False)
+    unframed(axes, "x", 0.8, GRID)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=9)
-    axes.grid(axis="x", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)

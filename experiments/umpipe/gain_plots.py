@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.terminal.panel_plots import BLUE, GREEN, GREY, ORANGE, unframed
 from experiments.umpipe.table_costs import program_of
 from hardware_profiles import legible
 from planners.unequal import FoundSizes, UnequalProblem
 from simulator import gantt
 from simulator.engines import event_loop
-from simulator.results.figures import logarithmic
+from simulator.results.figures import ALARM, FAINT, INK, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from experiments.umpipe.search_comparison import Instance
-
-INK, FAINT, GRID, ALARM = "#1f2328", "#59636e", "#dfe3e8", "#b3261e"
-BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
 
 SEARCHES: dict[str, tuple[str, str]] = {
     "DGAP": (BLUE, "-"),
@@ -251,9 +249,6 @@ def _sizes(plan: FoundSizes) -> str:
     return f"f = g = {forward}" if forward == backward else f"f = {forward}, g = {backward}"
 
 
-def _plain(ax: Axes, grid: str) -> None:
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(True, axis=grid, color=GRID, linewidth=0.7)  # type: ignore[arg-type]
-    ax.set_axisbelow(True)
+def _plain(ax: Axes, along: Literal["x", "y", "both"]) -> None:
+    unframed(ax, along, 0.7)
     ax.tick_params(labelsize=9, colors=INK)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.studies import Made
 from experiments.terminal.output import progress
 from experiments.umpipe.memory_fronts import MemoryPoint, memory_fronts
 from experiments.umpipe.random_tables import FAMILIES, random_problem
@@ -26,9 +27,6 @@ from planners.unequal import (
     tables_of,
 )
 from simulator import Problem, load_workload
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PUBLISHED = {
     ("gpt-14", "gpipe"): 0.1389,
@@ -320,7 +318,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def tables(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def tables(found: dict[str, Any]) -> Made:
     """Name and content of the document's tables as CSV; rows of what was interrupted say so."""
     import pandas as pd
 
@@ -331,7 +329,7 @@ def tables(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"umpipe_{name}.csv", pd.DataFrame([{**row, **mark} for row in table]).to_csv(index=False)
 
 
-def drawings(report: Report) -> Iterator[tuple[str, Figure]]:
+def drawings(report: Report) -> Made:
     """The figures of what was measured."""
     from experiments.umpipe import gain_plots as plots
 

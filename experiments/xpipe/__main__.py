@@ -26,10 +26,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies import Findings, Made, add_shared, run_study
 from experiments.terminal.argument_types import count
 from experiments.terminal.output import progress, to_json
 from experiments.training.method_throughput import (
@@ -44,9 +43,6 @@ from experiments.training.method_throughput import (
 from experiments.xpipe.abstract_claims import claims
 from experiments.xpipe.accuracy import HEADLINE, grid_parts, judged, train_parts
 from experiments.xpipe.accuracy_tables import print_document
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +74,7 @@ def run(arguments: argparse.Namespace) -> Findings:
     return Findings(document, print_document, drawn)
 
 
-def drawn(document: dict[str, Any]) -> Iterator[tuple[str, str | Figure]]:
+def drawn(document: dict[str, Any]) -> Made:
     """Figures and the document."""
     from experiments.xpipe.xpipe_plots import accuracy_figure, difference_figure, throughput_figure
 

@@ -16,6 +16,7 @@ from simulator.results.figures import ALARM, FAINT, INK, logarithmic
 if TYPE_CHECKING:
     pass
 
+from experiments.terminal.panel_plots import beside
 from experiments.training.method_plots import GRID, color_of, plain
 
 
@@ -46,7 +47,7 @@ def throughput_figure(
     plain(left)
     left.grid(axis="y", color=GRID, linewidth=0.8)
     rows = list(reversed(cluster))
-    position = np.arange(len(rows))
+    position = range(len(rows))
     capacity = rows[0]["capacity_bytes"] * 2.0**-30
     for axes, key, scale, title in (
         (middle, "samples_per_second", 1.0, "samples a second"),
@@ -55,18 +56,8 @@ def throughput_figure(
         values = [row[key] * scale for row in rows]
         axes.barh(position, values, color=[color_of(row["label"]) for row in rows], height=0.68)
         for y, value, row in zip(position, values, rows, strict=True):
-            # Beside the panel: no bar and no line can run through it.
-            axes.annotate(
-                f"{value:.1f}" + ("" if row["fits"] else " does not fit"),
-                (1.0, y),
-                (4, 0),
-                xycoords=axes.get_yaxis_transform(),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                color=INK if row["fits"] else ALARM,
-                annotation_clip=False,
-            )
+            note = f"{value:.1f}" + ("" if row["fits"] else " does not fit")
+            beside(axes, y, note, 4, color=INK if row["fits"] else ALARM, size=8)
         axes.set_yticks(position, [legible(row["label"], 40) for row in rows] if axes is middle else [])
         axes.set_ylim(-0.6, len(rows) - 0.4)
         axes.set_xlim(0, max(*values, capacity if axes is right else 0.0) * 1.04)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.compare.comparison import FIELDS, _use
+from experiments.compare.comparison import FIELDS, USE
 from experiments.compare.comparison_plots import comparison_bars
 from experiments.compare.questions import compare, make_problem
 from hardware_profiles import GraphicsProcessor, load_cluster
@@ -179,8 +179,8 @@ def test_asynchronous_plans_and_proofs_are_marked(capsys: pytest.CaptureFixture[
 def test_memory_cells_are_gibibytes_of_what_plans_may_fill(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """3 GiB of 16 GiB; where it does not fit a mark; the capacity leaves out what the accelerator keeps in reserve."""
     record = dict.fromkeys(FIELDS, 1.0) | {"peak_memory_bytes": 3 * 2**30, "capacity_bytes": 16 * 2**30}
-    assert _use(record | {"planner": "a", "feasible": True})[4] == "3.00 of 16"
-    assert _use(record | {"planner": "a", "feasible": False})[4] == "3.00 of 16 (!)"
+    rows = [record | {"planner": "a", "feasible": fits} for fits in (True, False)]
+    assert [row[4] for row in USE.text({"plans": rows}).rows] == ["3.00 of 16", "3.00 of 16 (!)"]
     cluster = load_cluster("pipedream-a")
     device = cluster.devices[0]
     assert isinstance(device, GraphicsProcessor)
