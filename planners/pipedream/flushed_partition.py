@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream.kernels import RING, Floats, Integers, held_copies, synchronization_seconds
+from planners.pipedream.kernels import RING, StateTotals, held_copies, synchronization_seconds
 from planners.pipedream.state_table import StateTable
 from simulator import kernel
 
@@ -35,13 +36,12 @@ class FlushedStage:
     replicas: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushedPipeline:
+class FlushedPipeline(NamedTuple):
     """What the partition must serve.
 
     devices: of the cluster
     samples, microbatches: of one micro-batch; and how many there are before the flush
-    in_flight: micro-batches that the k-th stage from the end has in flight at most, [k - 1]
+    in_flight: micro-batches that the k-th stage from the end has in flight at most, int64 [k - 1]
     memory_bytes: capacity of a device
     weight_copies: the weights, their gradients and the optimizer's state, in copies of the weights
     recompute: a stage keeps its input of each micro-batch in flight, and the stash of one
@@ -51,7 +51,7 @@ class FlushedPipeline:
     devices: int
     samples: int
     microbatches: int
-    in_flight: tuple[int, ...]
+    in_flight: NDArray[np.int64]
     memory_bytes: float
     weight_copies: float
     recompute: bool
@@ -83,25 +83,16 @@ def _within(
     table: StateTable, pipeline: FlushedPipeline, limit: float
 ) -> tuple[tuple[FlushedStage, ...], float] | None:
     """Stages that are no slower than `limit` and fit, and the seconds of the slowest; None if there are none."""
-    fewest, following = _fewest_devices(
+    network = StateTotals(
         table.seconds,
+        table.output_bytes,
         table.parameter_bytes,
         table.copy_bytes,
         table.stash_bytes,
-        table.output_bytes,
         table.states.predecessors,
         table.states.offsets,
-        pipeline.devices,
-        pipeline.samples,
-        pipeline.microbatches,
-        np.array(pipeline.in_flight, dtype=np.int64),
-        pipeline.memory_bytes,
-        pipeline.weight_copies,
-        pipeline.recompute,
-        pipeline.bandwidth,
-        pipeline.collective_bandwidth,
-        limit,
     )
+    fewest, following = _fewest_devices(network, pipeline, limit)
     counts = np.flatnonzero(fewest[:, 0] <= pipeline.devices)
     if len(counts) == 0:
         return None
@@ -151,25 +142,11 @@ def _microbatch_seconds(
 
 @kernel(error_model="numpy")
 def _fewest_devices(
-    seconds: Floats,
-    parameter_bytes: Floats,
-    copy_bytes: Floats,
-    stash_bytes: Floats,
-    output_bytes: Floats,
-    predecessors: Integers,
-    offsets: Integers,
-    devices: int,
-    samples: int,
-    microbatches: int,
-    in_flight: Integers,
-    memory: float,
-    weight_copies: float,
-    recompute: bool,
-    bandwidth: float,
-    collective_bandwidth: float,
-    limit: float,
+    network: StateTotals, pipeline: FlushedPipeline, limit: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """fewest [k, start]: devices for the states from `start` on in k stages (devices + 1: more); following: the first's end."""
+    seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
+    devices, samples, microbatches, in_flight, memory, weight_copies, recompute, bandwidth, collective = pipeline
     states = len(seconds)
     fewest = np.full((len(in_flight) + 1, states + 1), devices + 1)
     following = np.zeros((len(in_flight) + 1, states + 1), dtype=np.int64)
@@ -192,9 +169,7 @@ def _fewest_devices(
                 for replicas in range(1, fewest[k, start] - rest):
                     if kept * -(-samples // replicas) / samples > room:
                         continue
-                    taken = _microbatch_seconds(
-                        compute, parameters, samples, microbatches, collective_bandwidth, replicas
-                    )
+                    taken = _microbatch_seconds(compute, parameters, samples, microbatches, collective, replicas)
                     if taken <= limit:
                         fewest[k, start] = replicas + rest
                         following[k, start] = last + 1

@@ -13,6 +13,8 @@ recurrence, to the last bit.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +27,74 @@ RING = 0
 SCRIPT = 1
 LITERAL = 2
 BARRIER = 3
+
+
+class StateTotals(NamedTuple):
+    """Of every state, the figures of its layers together.
+
+    seconds, parameter_bytes, stash_bytes: (states,); output_bytes: (states,), of the cut behind each state
+    copy_bytes: see `StateTable`; predecessors, offsets: see `AntichainStates`
+    """
+
+    seconds: Floats
+    output_bytes: Floats
+    parameter_bytes: Floats
+    copy_bytes: Floats
+    stash_bytes: Floats
+    predecessors: Integers
+    offsets: Integers
+
+
+class LevelCosts(NamedTuple):
+    """One level of the cluster.
+
+    workers: components that it joins; below: those that the level below joins, 1 on the lowest
+    straight: no stage has a second replica; transfers: activations take time between stages
+    inner: (contexts, states, states), seconds of a slice i..j on one component of this level; (1, 0, 0) at the
+        lowest level, where it is the difference of `StateTotals.seconds`
+    context: (workers + 1, workers + 1), which `inner` a last stage with m' of m workers has, at [m, m']
+    """
+
+    workers: int
+    below: int
+    straight: bool
+    transfers: bool
+    bandwidth: float
+    collective_bandwidth: float
+    inner: Floats
+    context: Integers
+
+
+class VersionMemory(NamedTuple):
+    """What a stage must fit into.
+
+    capacity: bytes; tested: whether at this level
+    outer_numerator / outer_denominator: components downstream of this one, per replica of the stage it is in
+    fixed: copies of the weights beside their versions; replicated: further ones of a stage with replicas
+    recompute: a stage keeps its input alone and runs forward again
+    """
+
+    capacity: float
+    tested: bool
+    outer_numerator: int
+    outer_denominator: int
+    fixed: float
+    replicated: float
+    recompute: bool
+
+
+class RowTables(NamedTuple):
+    """A(start..j, m) of one start, (states, workers + 1) each.
+
+    floor: running minimum of `best` over m
+    split, last: int32; last state before the last stage (-1: one stage), and its replicas
+    """
+
+    best: Floats
+    floor: Floats
+    split: NDArray[np.int32]
+    last: NDArray[np.int32]
+
 
 # Bounds are compared with this slack, so that a rounding error in a bound never hides a candidate.
 _SLACK = 1.0 - 1e-12
@@ -74,7 +144,7 @@ def _copies(
 ) -> tuple[Floats, Floats]:
     """Mini-batches that a stage has in flight, and copies of its weights that it keeps, each [m, m'].
 
-    The stage and all before it take m of `workers`, itself m'. fixed, replicated: as in `solve_row`
+    The stage and all before it take m of `workers`, itself m'. fixed, replicated: as in `VersionMemory`
     """
     flights = np.zeros((workers + 1, workers + 1))
     weights = np.zeros((workers + 1, workers + 1))
@@ -142,50 +212,13 @@ def _next_replicas(
 
 @kernel(error_model="numpy")
 def solve_row(
-    form: int,
-    start: int,
-    stop: int,
-    workers: int,
-    below: int,
-    straight: bool,
-    transfers: bool,
-    bandwidth: float,
-    collective_bandwidth: float,
-    seconds: Floats,
-    output_bytes: Floats,
-    parameter_bytes: Floats,
-    copy_bytes: Floats,
-    stash_bytes: Floats,
-    predecessors: Integers,
-    offsets: Integers,
-    inner: Floats,
-    context: Integers,
-    memory: float,
-    memory_here: bool,
-    outer_numerator: int,
-    outer_denominator: int,
-    fixed: float,
-    replicated: float,
-    recompute: bool,
-    best: Floats,
-    floor: Floats,
-    split: Integers,
-    last: Integers,
+    form: int, start: int, stop: int, network: StateTotals, level: LevelCosts, held: VersionMemory, row: RowTables
 ) -> None:
-    """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `best` (states, workers + 1).
-
-    seconds, parameter_bytes, stash_bytes: (states,), over the layers of each state; copy_bytes: see `StateTable`
-    output_bytes: (states,), of the cut behind each state
-    inner: (contexts, states, states), seconds of a slice i..j on one component of this level; (1, 0, 0) at the
-        lowest level, where it is the difference of `seconds`
-    context: (workers + 1, workers + 1), which `inner` a last stage with m' of m workers has, at [m, m']
-    memory_here: whether to test `memory` (bytes) at this level
-    outer_numerator / outer_denominator: components downstream of this one, per replica of the stage it is in
-    fixed: copies of the weights beside their versions; replicated: further ones of a stage with replicas
-    recompute: a stage keeps its input alone and runs forward again
-    floor: scratch like `best`, its running minimum over m
-    split, last: int32 like `best`: last state before the last stage (-1: one stage), and its replicas
-    """
+    """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `row`."""
+    seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
+    workers, below, straight, transfers, bandwidth, collective_bandwidth, inner, context = level
+    memory, memory_here, outer_numerator, outer_denominator, fixed, replicated, recompute = held
+    best, floor, split, last = row
     states = seconds.shape[0]
     lowest = inner.shape[1] == 0
     most_replicas = 1 if straight else workers
@@ -220,12 +253,12 @@ def solve_row(
         stash = stash_bytes[state] - base_stash
         for total in range(1, most_replicas + 1):
             entry = output_bytes[start - 1] if start > 0 else 0.0
-            held = (
+            need = (
                 _bytes(flights[total, total], weights[total, total], stash, held_parameters, entry, recompute)
                 if memory_here
                 else 0.0
             )
-            if held > memory:
+            if need > memory:
                 continue
             whole = seconds[state] - base_seconds if lowest else inner[context[total, total], start, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, total)
@@ -356,72 +389,20 @@ def solve_row(
 
 
 @kernel(error_model="numpy")
-def solve_all_rows(
-    form: int,
-    workers: int,
-    below: int,
-    straight: bool,
-    transfers: bool,
-    bandwidth: float,
-    collective_bandwidth: float,
-    seconds: Floats,
-    output_bytes: Floats,
-    parameter_bytes: Floats,
-    copy_bytes: Floats,
-    stash_bytes: Floats,
-    predecessors: Integers,
-    offsets: Integers,
-    inner: Floats,
-    context: Integers,
-    memory: float,
-    memory_here: bool,
-    outer_numerator: int,
-    outer_denominator: int,
-    fixed: float,
-    replicated: float,
-    recompute: bool,
-) -> Floats:
+def solve_all_rows(form: int, network: StateTotals, level: LevelCosts, held: VersionMemory) -> Floats:
     """A(i..j, workers) for every i and j, (states, states); infinite where there is no such slice or none fits.
 
     Only one row's table is alive at a time: memory is states^2 numbers, not states^2 times workers.
     """
-    states = seconds.shape[0]
+    states, workers = len(network.seconds), level.workers
     result = np.full((states, states), np.inf)
-    best = np.empty((states, workers + 1))
-    floor = np.empty((states, workers + 1))
-    split = np.empty((states, workers + 1), dtype=np.int32)
-    last = np.empty((states, workers + 1), dtype=np.int32)
+    row = RowTables(
+        np.empty((states, workers + 1)),
+        np.empty((states, workers + 1)),
+        np.empty((states, workers + 1), dtype=np.int32),
+        np.empty((states, workers + 1), dtype=np.int32),
+    )
     for start in range(states):
-        solve_row(
-            form,
-            start,
-            states,
-            workers,
-            below,
-            straight,
-            transfers,
-            bandwidth,
-            collective_bandwidth,
-            seconds,
-            output_bytes,
-            parameter_bytes,
-            copy_bytes,
-            stash_bytes,
-            predecessors,
-            offsets,
-            inner,
-            context,
-            memory,
-            memory_here,
-            outer_numerator,
-            outer_denominator,
-            fixed,
-            replicated,
-            recompute,
-            best,
-            floor,
-            split,
-            last,
-        )
-        result[start, start:] = best[start:, workers]
+        solve_row(form, start, states, network, level, held, row)
+        result[start, start:] = row.best[start:, workers]
     return result

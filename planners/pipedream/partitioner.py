@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from math import ceil, inf, isfinite, prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,10 @@ from planners.pipedream.kernels import (
     LITERAL,
     RING,
     SCRIPT,
+    LevelCosts,
+    RowTables,
+    StateTotals,
+    VersionMemory,
     solve_all_rows,
     solve_row,
     stage_seconds,
@@ -325,9 +328,8 @@ class _Search:
         best = np.empty((stop, workers + 1))
         split = np.empty((stop, workers + 1), dtype=np.int32)
         last = np.empty_like(split)
-        scratch = np.empty_like(best)
-        arguments = (start, stop, *self._arguments(level, downstream), best, scratch, split, last)
-        solve_row(self.form, *arguments)
+        row = RowTables(best, np.empty_like(best), split, last)
+        solve_row(self.form, start, stop, *self._arguments(level, downstream), row)
         value = float(best[stop - 1, workers])
         levels: list[list[LevelStage]] = [[] for _ in range(level + 1)]
         if not isfinite(value):
@@ -372,18 +374,10 @@ class _Search:
             per_replica = Fraction(ceil(per_replica * self.workers[0]), self.workers[0])
         return per_replica
 
-    def _arguments(self, level: int, downstream: Fraction) -> tuple[Any, ...]:
+    def _arguments(self, level: int, downstream: Fraction) -> tuple[StateTotals, LevelCosts, VersionMemory]:
         """The kernels' arguments that are the same for every row of a level."""
-        table = self.table
-        inner, context = self._contexts(level, downstream)
-        script = self.form == SCRIPT
-        return (
-            self.workers[level],
-            self._below(level),
-            self.straight,
-            self.transfers,
-            self.bandwidths[level],
-            self.collective_bandwidths[level],
+        table, script = self.table, self.form == SCRIPT
+        network = StateTotals(
             table.seconds,
             table.augmented_output_bytes if script else table.output_bytes,
             table.parameter_bytes,
@@ -391,8 +385,17 @@ class _Search:
             table.activation_bytes if script else table.stash_bytes,
             table.states.predecessors,
             table.states.offsets,
-            inner,
-            context,
+        )
+        costs = LevelCosts(
+            self.workers[level],
+            self._below(level),
+            self.straight,
+            self.transfers,
+            self.bandwidths[level],
+            self.collective_bandwidths[level],
+            *self._contexts(level, downstream),
+        )
+        held = VersionMemory(
             self.memory,
             isfinite(self.memory) and (script or level == 0),
             downstream.numerator,
@@ -401,6 +404,7 @@ class _Search:
             self.replicated_copies,
             self.recompute,
         )
+        return network, costs, held
 
     def _contexts(self, level: int, downstream: Fraction) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """Tables of the level below, by rising workers downstream, and which of them is for m' of m, at [m, m']."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from planners.partitioning.tight_memory import in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
 from planners.pipedream.partitioner import HierarchicalPartition, InfeasiblePartition, LevelStage, partition
 from planners.pipedream.state_table import StateTable, state_table
@@ -16,7 +18,6 @@ from planners.search.evaluator import Evaluator, Request, Score, best_plan, fitt
 from planners.search.memory_retry import shrunk, within_memory
 from simulator import (
     InfeasiblePlanError,
-    OpKind,
     Plan,
     Problem,
     Stage,
@@ -87,7 +88,7 @@ class PipeDreamFlush:
             devices=len(view.components),
             samples=microbatches[0],
             microbatches=count,
-            in_flight=in_flight(schedule, min(len(view.components), len(table)), count),
+            in_flight=most_in_flight(schedule, min(len(view.components), len(table)), count),
             memory_bytes=min(device.memory_bytes for device in problem.cluster.devices),
             weight_copies=2.0 + problem.optimizer_bytes / problem.element_bytes,
             recompute=problem.recompute,
@@ -96,7 +97,7 @@ class PipeDreamFlush:
         )
 
         def search(misses: Sequence[Score]) -> Plan | None:
-            left = replace(pipeline, memory_bytes=shrunk(pipeline.memory_bytes, misses))
+            left = pipeline._replace(memory_bytes=shrunk(pipeline.memory_bytes, misses))
             found = flushed_partition(table, left)
             if found is None:
                 return None
@@ -243,17 +244,11 @@ def _flushed_stages(table: StateTable, found: Sequence[FlushedStage], view: Clus
     )
 
 
-def in_flight(name: str, stages: int, microbatches: int) -> tuple[int, ...]:
-    """Micro-batches in flight on each stage of a schedule at its peak, the last stage first."""
+def most_in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
+    """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
     options = {"chunks": 1} if "chunks" in schedule_families()[name].options else {}
-    schedule = build_schedule(name, stages, microbatches, **options)
-    peaks = np.zeros(stages, dtype=np.int64)
-    change = np.zeros(len(schedule.kind), dtype=np.int64)
-    change[schedule.kind == OpKind.FORWARD] = 1
-    change[np.isin(schedule.kind, (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT))] = -1
-    for stage in range(stages):
-        peaks[stage] = np.cumsum(change[schedule.stage == stage]).max(initial=1)
-    return tuple(peaks[::-1].tolist())
+    held = in_flight(build_schedule(name, stages, microbatches, **options))
+    return np.array([counts.max() for counts in reversed(held)], dtype=np.int64)
 
 
 def _forms(variant: str, problem: Problem) -> tuple[tuple[str, bool], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations, product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
-from planners.pipedream.planner import in_flight
+from planners.pipedream.planner import most_in_flight
 from simulator import Problem, simulate, workload_from_spec
 from tests.chains import chain as compute_chain
 from tests.planners.test_pipedream import network, tabled
@@ -67,7 +68,7 @@ def test_no_partition_is_faster(data: st.DataObject) -> None:
         devices=devices,
         samples=data.draw(st.integers(1, 4)),
         microbatches=microbatches,
-        in_flight=tuple(min(k, microbatches) for k in range(1, min(devices, count) + 1)),
+        in_flight=np.array([min(k, microbatches) for k in range(1, min(devices, count) + 1)]),
         memory_bytes=float(data.draw(st.integers(5, 80))),
         weight_copies=2.0,
         recompute=data.draw(st.booleans()),
@@ -104,7 +105,7 @@ def test_a_transfer_may_be_slower_than_every_stage(
 ) -> None:
     """The first partition found is slow by its transfers: between these and its stages there is a better one."""
     flights = tuple(min(k, 4) for k in range(1, min(devices, len(seconds)) + 1))
-    pipeline = FlushedPipeline(devices, 1, 4, flights, 1e9, 2.0, False, bandwidth, 1.0)
+    pipeline = FlushedPipeline(devices, 1, 4, np.array(flights), 1e9, 2.0, False, bandwidth, 1.0)
     of = {"seconds": seconds, "weights": [float(one) for one in weights], "outputs": outputs}
     found = flushed_partition(tabled(network(seconds, weights, outputs)), pipeline)
     assert found is not None
@@ -113,7 +114,7 @@ def test_a_transfer_may_be_slower_than_every_stage(
 
 def test_a_device_that_does_not_help_stays_idle() -> None:
     """A micro-batch of one sample cannot be split: one of three devices has it, though two more would cost nothing."""
-    pipeline = FlushedPipeline(3, 1, 1, (1,), 1e9, 2.0, False, 1.0, 1.0)
+    pipeline = FlushedPipeline(3, 1, 1, np.ones(1, dtype=np.int64), 1e9, 2.0, False, 1.0, 1.0)
     assert flushed_partition(tabled(network([4.0], [0], [0.0])), pipeline) == (FlushedStage(0, 1, 1),)
 
 
@@ -135,7 +136,7 @@ def test_one_version_of_the_weights_fits_where_several_do_not() -> None:
 )
 def test_memory_is_that_of_the_schedule(schedule: str, peaks: tuple[int, ...]) -> None:
     """GPipe holds every micro-batch, 1F1B no more than the stages from it on: the last stage first."""
-    assert in_flight(schedule, 3, 6) == peaks
+    assert tuple(most_in_flight(schedule, 3, 6)) == peaks
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
