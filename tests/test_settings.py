@@ -1,4 +1,4 @@
-"""Settings of simulator and hardware profiles: limits, tolerances, sizes and defaults, as records."""
+"""Settings of simulator, hardware profiles and planners: limits, tolerances, sizes and defaults, as records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.records import Recorded
 from tests.settings import constants, defaults, modules
 
-MODULES = modules("hardware_profiles") | modules("simulator")
+MODULES = modules("hardware_profiles") | modules("simulator") | modules("planners")
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -591,11 +591,9 @@ WORKLOADS = (
     "gnmt8",
     "gnmt16",
     "bert-base",
-    "bert-large",
     "gpt2",
-    "gpt-14",
 )
-LARGE_WORKLOADS = ("vgg19", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama2-7b", "gpt3-175b")
+LARGE_WORKLOADS = ("vgg19", "bert-large", "gpt-14", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama2-7b", "gpt3-175b")
 PROFILES = ("alexnet", "vgg16", "resnet50", "gnmt", "gnmt_large")
 CLUSTERS = ("pipedream-b/2", "pipedream-a/8", "fpga-mixed-4/3", "fpga-vcu118-4/2")
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hardware_profiles import load_cluster
 from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
 from planners.partitioning import fastest_cuts as fastest
-from planners.partitioning.partition_costs import MOST_PLACES, makespans
+from planners.partitioning import partition_costs as costing
+from planners.partitioning.partition_costs import makespans
 from simulator import (
     LayerCosts,
     Plan,
@@ -328,17 +329,18 @@ def test_wrong_shapes_are_named() -> None:
         PartitionCosts(np.zeros((1, 1, 4, 4)), (0, 1), np.zeros((1, 1, 4)), np.zeros((1, 4)))
 
 
-def test_deep_networks_on_boards_are_cut_at_places_that_divide_the_work() -> None:
-    """Each range of layers is divided on a board by itself: of 144 layers only those between 64 places, and none too large."""
+def test_deep_networks_on_boards_are_cut_at_places_that_divide_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each range of layers is divided on a board by itself: of 144 layers only those between 16 places, and none too large."""
+    monkeypatch.setattr(costing, "MOST_PLACES", 16)
     problem = Problem(load_workload("gpt-14"), load_cluster("fpga-vcu118-4").take(2), 8)
     costs = LayerCosts(problem)
     table = straight_costs(costs, (0, 1), 1).stage_seconds[0, 0]
     places = np.flatnonzero(np.isfinite(table[0]))
     work = np.cumsum([0.0, *(layer.flop for layer in problem.workload.layers)])
     assert (places[0], places[-1]) == (0, len(problem.workload))
-    assert 32 < len(places) <= MOST_PLACES
+    assert 8 < len(places) <= 16
     heaviest = max(layer.flop for layer in problem.workload.layers)
-    assert np.diff(work[places]).max() <= work[-1] / (MOST_PLACES - 1) + heaviest
+    assert np.diff(work[places]).max() <= work[-1] / 15 + heaviest
     tight = straight_costs(costs, (0, 1), 1, in_flight=(8, 8))
     assert tight.furthest is not None
     assert tight.furthest[:, 0].max() < len(problem.workload)

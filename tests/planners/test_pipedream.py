@@ -398,7 +398,8 @@ def test_memory_takes_versions_into_account() -> None:
     with pytest.raises(InfeasiblePartition):
         partition(table, (2,), (1e9,), straight=True, memory_bytes=39)
     assert (
-        partition(table, (2,), (1e9,), straight=True, memory_bytes=30, unversioned_copies=0).slowest_stage_seconds == 1
+        partition(table, (2,), (1e9,), straight=True, memory_bytes=30, unversioned_copies=0.0).slowest_stage_seconds
+        == 1
     )
 
 
