@@ -55,14 +55,14 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern="^[A-Za
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 
-class Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class FileTable(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A TOML table that refuses keys it does not know."""
 
 
 # ----------------------------------------------------------------------------------------------- accelerators
 
 
-class ComputeTable(Table, frozen=True, kw_only=True):
+class ComputeTable(FileTable, frozen=True, kw_only=True):
     """`[compute]` of a GPU: dense peak rates of the data sheet, at least one."""
 
     tflops_fp32: VectorRate | None = None
@@ -85,14 +85,14 @@ class ComputeTable(Table, frozen=True, kw_only=True):
         return {precision: rate * 1e12 for precision, rate in given.items() if rate is not None}
 
 
-class OverheadTable(Table, frozen=True, kw_only=True):
+class OverheadTable(FileTable, frozen=True, kw_only=True):
     """`[overhead]` of a GPU: fixed costs of a pass over a layer, and of each sequential step in it."""
 
     call_us: OverheadMicroseconds = DEFAULT_CALL_OVERHEAD / MICRO
     step_us: OverheadMicroseconds = DEFAULT_STEP_OVERHEAD / MICRO
 
 
-class EfficiencyTable(Table, frozen=True, kw_only=True):
+class EfficiencyTable(FileTable, frozen=True, kw_only=True):
     """`[efficiency.KIND]` of a GPU: shares of the peaks that a kind of layer reaches; a key left out keeps
     its default.
     """
@@ -117,7 +117,7 @@ class EfficiencyTable(Table, frozen=True, kw_only=True):
         return replace(default, **given)
 
 
-class EfficiencyTables(Table, frozen=True, kw_only=True):
+class EfficiencyTables(FileTable, frozen=True, kw_only=True):
     """`[efficiency]` of a GPU: one table a kind of layer."""
 
     convolution: EfficiencyTable | None = None
@@ -150,7 +150,7 @@ def default_reserve_gib(memory_gib: float) -> float:
     return min(1.0, memory_gib / 16.0)
 
 
-class GraphicsProcessorFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
+class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
     """A GPU's file. `reserve_gib` of its memory is not for plans: driver, communication buffers, fragmentation."""
 
     name: Name
@@ -182,7 +182,7 @@ class GraphicsProcessorFile(Table, frozen=True, kw_only=True, tag_field="kind", 
         )
 
 
-class DspTable(Table, frozen=True, kw_only=True):
+class DspTable(FileTable, frozen=True, kw_only=True):
     """`[dsp]` of an FPGA: multiply-adds a DSP block and cycle by precision (at least one), and how many
     cycles do work.
     """
@@ -201,27 +201,27 @@ class DspTable(Table, frozen=True, kw_only=True):
         return {precision: rate for precision, rate in given.items() if rate is not None}
 
 
-class OnChipTable(Table, frozen=True, kw_only=True):
+class OnChipTable(FileTable, frozen=True, kw_only=True):
     """`[on_chip]` of an FPGA: block RAM and UltraRAM together."""
 
     memory_mbit: Annotated[float, within((1, 4000), (1e-3, 1e7), "10^6 bits")]
 
 
-class DdrTable(Table, frozen=True, kw_only=True):
+class DdrTable(FileTable, frozen=True, kw_only=True):
     """`[ddr]` of an FPGA: memory beside the logic (DDR or high-bandwidth memory)."""
 
     memory_gib: MemoryGib
     bandwidth_gb_per_s: MemoryRate
 
 
-class TransceiverTable(Table, frozen=True, kw_only=True):
+class TransceiverTable(FileTable, frozen=True, kw_only=True):
     """`[transceivers]` of an FPGA: serial links of the board."""
 
     lanes: Annotated[int, within((1, 256), (1, 10**5), "serial links")]
     gbps: Annotated[float, within((0.5, 500), (1e-3, 1e5), "10^9 bits/s")]
 
 
-class FpgaFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="fpga"):
+class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga"):
     """An FPGA's file."""
 
     name: Name
@@ -254,7 +254,7 @@ AcceleratorFile = GraphicsProcessorFile | FpgaFile
 # --------------------------------------------------------------------------------------------------- clusters
 
 
-class Medium(Table, frozen=True, kw_only=True):
+class Medium(FileTable, frozen=True, kw_only=True):
     """What every link says: exactly one of the two bandwidths, of one direction."""
 
     bandwidth_gbps: NetworkGigabits | None = None
@@ -305,7 +305,7 @@ class NetworkTable(Medium, frozen=True, kw_only=True):
     attach: Literal["server", "device"] = "server"
 
 
-class ServersTable(Table, frozen=True, kw_only=True):
+class ServersTable(FileTable, frozen=True, kw_only=True):
     """One `[[servers]]`: `count` equal servers of `devices` equal accelerators, or of the `accelerators` listed."""
 
     count: ServerCount = 1
@@ -326,7 +326,7 @@ class ServersTable(Table, frozen=True, kw_only=True):
         return [self.accelerator] * (self.devices or 1)
 
 
-class CompactFile(Table, frozen=True, kw_only=True):
+class CompactFile(FileTable, frozen=True, kw_only=True):
     """A cluster as servers and a network."""
 
     name: Name
@@ -336,7 +336,7 @@ class CompactFile(Table, frozen=True, kw_only=True):
     description: str = ""
 
 
-class DeviceTable(Table, frozen=True, kw_only=True):
+class DeviceTable(FileTable, frozen=True, kw_only=True):
     """One `[[devices]]` of an explicit graph; devices with the same `server` stand in one."""
 
     name: Name
@@ -344,7 +344,7 @@ class DeviceTable(Table, frozen=True, kw_only=True):
     server: Name | None = None
 
 
-class SwitchTable(Table, frozen=True, kw_only=True):
+class SwitchTable(FileTable, frozen=True, kw_only=True):
     """One `[[switches]]` of an explicit graph."""
 
     name: Name
@@ -357,7 +357,7 @@ class LinkTable(Medium, frozen=True, kw_only=True):
     shared: Name | None = None
 
 
-class GraphFile(Table, frozen=True, kw_only=True):
+class GraphFile(FileTable, frozen=True, kw_only=True):
     """A cluster as an explicit graph."""
 
     name: Name

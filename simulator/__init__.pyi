@@ -93,7 +93,7 @@ from .simulation import (
     simulate as simulate,
 )
 from .engines.timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
-from .results.tables import (
+from .results.text_tables import (
     Explained as Explained,
     TextTable as TextTable,
     in_a_line as in_a_line,
@@ -115,7 +115,7 @@ from .workloads.measured_profile import (
     read_measured_profile as read_measured_profile,
 )
 from .workloads.pipedream_profile import ProfileFormatError as ProfileFormatError, read_profile as read_profile
-from .workloads.registry import (
+from .workloads.catalog import (
     WORKLOADS as WORKLOADS,
     load_workload as load_workload,
     read_any_profile as read_any_profile,

@@ -31,8 +31,8 @@ from simulator.plans.plan import DEFAULT_PRECISION, Plan, Problem, Replication, 
 from simulator.results.written_files import write_atomically
 from simulator.schedules.communications import Communication
 from simulator.simulation import plan_structure
+from simulator.workloads.catalog import workload_of
 from simulator.workloads.layers import WorkloadSource
-from simulator.workloads.registry import workload_of
 
 FORMAT = "pipeplan-plan-2"
 

@@ -13,7 +13,7 @@ from simulator.costs.given import Numbers, given_costs
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
 from simulator.lowering.program import Program
-from simulator.results.tables import Explained, TextTable
+from simulator.results.text_tables import Explained, TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.communications import Communication

@@ -20,7 +20,7 @@ from simulator.lowering.structure import Structure
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
 from simulator.results.memory import DeviceMemory, memory_over_time
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
-from simulator.results.tables import Explained, TextTable
+from simulator.results.text_tables import Explained, TextTable
 from simulator.schedules import build_schedule
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule

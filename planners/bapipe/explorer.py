@@ -121,7 +121,7 @@ class BaPipe:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError if none does."""
-        return _Search(problem, evaluate, rng, self.request, self.name).ranking()[0].plan
+        return _Explorer(problem, evaluate, rng, self.request, self.name).ranking()[0].plan
 
 
 def streams(problem: Problem) -> bool:
@@ -165,7 +165,7 @@ def explore(
     name: str = "bapipe",
 ) -> Exploration:
     """Search, confirm and compare with the rule of thumb; InfeasiblePlanError, with numbers, if no plan fits."""
-    search = _Search(problem, evaluate, rng, request or Request(), name)
+    search = _Explorer(problem, evaluate, rng, request or Request(), name)
     ranking = search.ranking()
     return Exploration(ranking[0], ranking, search.rule_of_thumb())
 
@@ -175,7 +175,7 @@ OTHER_METHODS = ("uniform layers", FLUSHED_PIPEDREAM, "data parallelism")
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _Explorer:
     """One search; everything that it remembers is the evaluator's."""
 
     problem: Problem

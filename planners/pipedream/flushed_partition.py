@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream.kernels import RING, StateTotals, held_copies, synchronization_seconds
+from planners.pipedream.dynamic_program import RING, StateTotals, held_copies, synchronization_seconds
 from planners.pipedream.state_table import StateTable
 from simulator import kernel
 

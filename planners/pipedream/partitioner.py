@@ -20,7 +20,7 @@ from math import ceil, inf, isfinite, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream.kernels import (
+from planners.pipedream.dynamic_program import (
     BARRIER,
     LITERAL,
     RING,
@@ -151,7 +151,7 @@ def partition(
     """
     _load_kernels()
     began = time.perf_counter()
-    search = _Search(
+    search = _Levels(
         table,
         _checked_workers(workers_per_level),
         _checked_bandwidths("bandwidths", bandwidths, len(workers_per_level)),
@@ -297,11 +297,11 @@ def _load_kernels() -> None:
     one, nothing = np.ones((1, 1), dtype=np.bool_), np.zeros(1)
     states = AntichainStates(one, one, one, np.zeros(0, dtype=np.int32), np.zeros(2, dtype=np.int64))
     table = StateTable(states, nothing, nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing)
-    _Search(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0, 0.0, False).expand(1, Fraction(0), 0, 1)
+    _Levels(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0, 0.0, False).expand(1, Fraction(0), 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _Levels:
     """One search: its checked options, and the tables of lower levels, each computed when first needed."""
 
     table: StateTable

@@ -82,7 +82,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CutPoint:
     """A point with the cuts that the partition search gives it.
 
     seconds: by the closed form; fullest: the largest share of a device's memory that its stages' weights and activations take,
@@ -104,7 +104,7 @@ class PipelineDataGrid:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
-        search = _Search(problem, evaluate, self.request, self.name)
+        search = _Grid(problem, evaluate, self.request, self.name)
         replayed: list[Plan] = []
         for candidate in search.candidates():
             fitting_ones = [evaluate(plan).iteration_seconds for plan in replayed if evaluate(plan).fits]
@@ -134,7 +134,7 @@ class _Ranks:
     slowest: tuple[tuple[int, int], ...]
 
 
-class _Search:
+class _Grid:
     """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
 
     def __init__(self, problem: Problem, evaluate: Evaluator, request: Request, name: str) -> None:
@@ -193,7 +193,7 @@ class _Search:
 
     # ---- the closed form ----
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[CutPoint]:
         """Points with their cuts: those that fit, best first by the closed form, then those of which only a replay can tell.
 
         No point beats its balance at will (`_at_best`), so that cuts are sought for promising points only. Those that would not
@@ -201,10 +201,10 @@ class _Search:
         """
         points = [point for point in self.points() if self._may_fit(point)]
         rough = sorted(((self._at_best(point), number) for number, point in enumerate(points)))
-        too_large: list[Candidate] = []
+        too_large: list[CutPoint] = []
         crowded: list[tuple[float, int]] = []
         for wanted, roomy in ((rough, True), (crowded, False)):
-            waiting: list[tuple[float, int, Candidate]] = []
+            waiting: list[tuple[float, int, CutPoint]] = []
             for least, number in wanted:
                 while waiting and (waiting[0][0] <= least or len(waiting) >= WIDTH):
                     yield heappop(waiting)[2]
@@ -265,7 +265,7 @@ class _Search:
             return group[0]
         return max(kinds.values(), key=lambda device: float(self.costs.round_trip_seconds(device, 1).sum()))
 
-    def candidate(self, point: Point, spare: Sequence[float] = ()) -> Candidate | None:
+    def candidate(self, point: Point, spare: Sequence[float] = ()) -> CutPoint | None:
         """The cuts of a point, and its seconds by the closed form; None where no cuts keep every stage within its memory.
 
         spare: bytes of each stage's device that are to stay free
@@ -276,7 +276,7 @@ class _Search:
         if not found:
             return None
         cuts = found[0][1]
-        return Candidate(self._seconds(point, costs, cuts), point, cuts, self._fullest(point, cuts))
+        return CutPoint(self._seconds(point, costs, cuts), point, cuts, self._fullest(point, cuts))
 
     def _equal_shares(self, point: Point) -> list[float]:
         """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
@@ -418,13 +418,13 @@ class _Search:
 
     # ---- plans ----
 
-    def plan(self, candidate: Candidate) -> Plan:
+    def plan(self, candidate: CutPoint) -> Plan:
         """The plan of a candidate."""
         point, layers = candidate.point, len(self.problem.workload)
         stages = stages_from_cuts(candidate.cuts, layers, point.groups * point.chunks)
         return Plan(self.name, point.schedule, stages, equal_microbatches(self.problem.batch, point.microbatches))
 
-    def within_memory(self, candidate: Candidate) -> Plan:
+    def within_memory(self, candidate: CutPoint) -> Plan:
         """The candidate's plan; where its replay needs more memory than there is, that of cuts which leave as much free.
 
         The search counts no buffers of transfers, which only a replay knows.

@@ -37,7 +37,7 @@ from .order import (
     training_order as training_order,
 )
 from .run import TrainingRun as TrainingRun, TrainingSettings as TrainingSettings
-from .train import (
+from .seed_runs import (
     REPLICATED_METHODS as REPLICATED_METHODS,
     minibatches_per_epoch as minibatches_per_epoch,
     runs as runs,

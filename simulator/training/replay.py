@@ -42,7 +42,7 @@ class _PredictionError:
 
 
 @dataclass(slots=True)
-class _Stage:
+class _TrainedStage:
     """One stage in training, or one of its replicas that take turns: its weights, what is in flight, and the rule's copies.
 
     It lives through: forward (weights chosen by the rule, activations saved), backward (input gradient by the
@@ -121,12 +121,12 @@ class Replay:
         self.evaluate_every = settings.evaluate_every or per_epoch
         self.samples = np.stack([_sample_order(seed, data, settings, order.minibatches) for seed in seeds])
         self.entry_versions: dict[int, int] = {}
-        self.replicas: list[list[_Stage]] = []
+        self.replicas: list[list[_TrainedStage]] = []
         for k, initial in enumerate(zip(*(_initial(network, seed) for seed in seeds), strict=True)):
             weights = np.stack(initial).astype(dtype)
             self.replicas.append(
                 [
-                    _Stage(
+                    _TrainedStage(
                         Position(k, order.stages, t),
                         network[k],
                         optimizer,
@@ -169,7 +169,7 @@ class Replay:
             else:
                 self._update(stage, microbatch)
 
-    def _forward(self, stage: _Stage, k: int, microbatch: int) -> None:
+    def _forward(self, stage: _TrainedStage, k: int, microbatch: int) -> None:
         minibatch, piece = divmod(microbatch, self.order.microbatches_per_minibatch)
         if k == 0:
             self._enter(stage, microbatch)
@@ -199,7 +199,7 @@ class Replay:
         self.losses[:, minibatch] += loss / self.settings.batch
         self.gradients[k, microbatch] = gradient
 
-    def _input_gradient(self, stage: _Stage, k: int, microbatch: int) -> None:
+    def _input_gradient(self, stage: _TrainedStage, k: int, microbatch: int) -> None:
         weights = self.rule.backward(stage, microbatch)
         stage.count_copies()
         saved = stage.saved[microbatch]
@@ -209,7 +209,7 @@ class Replay:
         self.pending[k, microbatch] = dz
         stage.used.pop(microbatch, None)
 
-    def _weight_gradient(self, stage: _Stage, k: int, microbatch: int) -> None:
+    def _weight_gradient(self, stage: _TrainedStage, k: int, microbatch: int) -> None:
         dz = self.pending.pop((k, microbatch))
         gradient = stage.gradient
         if stage.replicas > 1:
@@ -217,14 +217,14 @@ class Replay:
             self.rounds.setdefault((k, microbatch // stage.replicas), {})[microbatch] = gradient
         stage.block.weight_gradient(stage.saved.pop(microbatch), dz, gradient)
 
-    def _reduced(self, stage: _Stage, minibatch: int) -> Array:
+    def _reduced(self, stage: _TrainedStage, minibatch: int) -> Array:
         """The gradient of an update: the mean over the round's mini-batches, the same numbers on every replica."""
         if stage.replicas == 1:
             return stage.gradient
         gradients = self.rounds[stage.position.stage, minibatch // stage.replicas]
         return np.mean([gradients[one] for one in sorted(gradients)], axis=0, dtype=stage.gradient.dtype)
 
-    def _update(self, stage: _Stage, minibatch: int) -> None:
+    def _update(self, stage: _TrainedStage, minibatch: int) -> None:
         previous, before = stage.weights, stage.version * stage.replicas
         gradient = self._reduced(stage, minibatch)
         stage.weights, stage.state = stage.optimizer.step(previous, gradient, stage.state, stage.learning_rate)
@@ -242,7 +242,7 @@ class Replay:
         if stage is self.stages[stage.position.stage]:
             self._snapshot(stage, before, min(stage.version * stage.replicas, self.order.minibatches))
 
-    def _enter(self, stage: _Stage, microbatch: int) -> None:
+    def _enter(self, stage: _TrainedStage, microbatch: int) -> None:
         """Note the version with which a micro-batch enters the pipeline."""
         if stage.replicas == 1 and microbatch != len(self.entry_versions):
             raise ValueError(
@@ -251,14 +251,14 @@ class Replay:
             )
         self.entry_versions[microbatch] = stage.version
 
-    def _release_round(self, stage: _Stage, minibatch: int) -> None:
+    def _release_round(self, stage: _TrainedStage, minibatch: int) -> None:
         """Drop the gradients of a round that every replica has applied."""
         key = stage.position.stage, minibatch // stage.replicas
         group = self.replicas[key[0]]
         if all(group[one % stage.replicas].version > key[1] for one in self.rounds.get(key, ())):
             self.rounds.pop(key, None)
 
-    def _release(self, stage: _Stage) -> None:
+    def _release(self, stage: _TrainedStage) -> None:
         """Drop held versions that no micro-batch of an unfinished mini-batch can ask for."""
         first = stage.version * self.order.microbatches_per_minibatch if stage.held else 0
         if stage.held:
@@ -266,13 +266,13 @@ class Replay:
             for version in [v for v in stage.held if v < entered]:
                 del stage.held[version]
 
-    def _set_learning_rate(self, stage: _Stage) -> None:
+    def _set_learning_rate(self, stage: _TrainedStage) -> None:
         update = min(stage.version * stage.replicas, self.order.minibatches - 1)
         factor = self.settings.schedule(update, self.order.minibatches)
         scale = self.rule.learning_rate_factor(stage.position, update)
         stage.learning_rate = float(self.settings.learning_rate * factor * scale)
 
-    def _snapshot(self, stage: _Stage, before: int, now: int) -> None:
+    def _snapshot(self, stage: _TrainedStage, before: int, now: int) -> None:
         """Keep the stage's weights for each evaluation between so many mini-batches; evaluate when the last stage is there."""
         for minibatches in range(before + 1, now + 1):
             if minibatches % self.evaluate_every and minibatches != self.order.minibatches:

@@ -312,7 +312,7 @@ def test_the_fullest_stage_hands_layers_over_while_less_memory_is_missing(seed: 
         if score(best).key >= score(ranges).key:
             break
         ranges = best
-    search = bapipe._Search(problem, Weighed(problem), rng, Request(), "bapipe")
+    search = bapipe._Explorer(problem, Weighed(problem), rng, Request(), "bapipe")
     assert [list(stage.layers) for stage in search._relieved(plan).stages] == ranges
     assert len(ranges[0]) < 8
     fitted = [(one.origin, [list(stage.layers) for stage in one.plan.stages]) for one in search._fitted("cut", plan)]
@@ -343,9 +343,9 @@ def test_orders_of_devices_begin_at_both_ends_where_kinds_differ() -> None:
         ((1.0, 1.0), {"": (0, 1)}),
     ):
         problem = Problem(network, line(speeds=speeds), 8)
-        search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+        search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
         assert dict(search._orders()) == orders
-        limited = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(stages=2), "bapipe")
+        limited = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(stages=2), "bapipe")
         assert all(len(order) <= 2 for _, order in limited._orders())
 
 
@@ -358,7 +358,7 @@ def test_slow_transfers_are_cut_elsewhere(batch: int, count: int, cuts: list[int
     A transfer may take as long as the forward of a stage, as it does from four samples on; a cut of one element is quicker.
     """
     problem = by_hand([1.0] * 4, [1.0, 9.0, 1.0, 1.0], batch, bandwidth=36.0, latency=4.0)
-    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
     assert search.cuts((0, 1), count, "inter-layer") == [2]
     assert search.cuts((0, 1), count, "coarse-grained") == cuts
     assert search.cuts((0,), count, "coarse-grained") is None
@@ -382,7 +382,7 @@ def test_pipedreams_partition_is_that_of_a_devices_largest_share(
         return table_of(problem, evaluate, minibatch)
 
     monkeypatch.setattr(bapipe, "problem_table", watched)
-    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
     found = search._partitions_of_pipedream(())
     assert shares == [share]
     assert all(len(stages) > 1 for stages in found)
@@ -395,7 +395,7 @@ def test_the_rule_for_boards_needs_a_slow_link_and_room(
 ) -> None:
     """A transfer of 2 s: forwards beside backwards where it takes longer than a forward and twice the features fit."""
     problem = by_hand([1.0, 1.0], [1.0, 1.0], 16, bandwidth=1e12, memory_bytes=124.0 + spare)
-    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
     monkeypatch.setattr(bapipe, "streams", lambda problem: True)
     held = [np.array([0]), np.array([1])]
     expected = "1f1b-as", "memory is tight"
@@ -411,7 +411,7 @@ def test_the_rules_plan_is_confirmed_where_it_fits() -> None:
     for memory_bytes, fits in ((1e12, True), (10.0, False)):
         problem = by_hand([1.0, 1.0], [1.0, 1.0], 4, bandwidth=1e12, memory_bytes=memory_bytes)
         evaluate = Evaluator(problem)
-        rule = bapipe._Search(problem, evaluate, np.random.default_rng(0), Request(), "bapipe").rule_of_thumb()
+        rule = bapipe._Explorer(problem, evaluate, np.random.default_rng(0), Request(), "bapipe").rule_of_thumb()
         reference = evaluate.on_reference(rule.candidate.plan)
         assert rule.candidate.confirmed_seconds == (reference.iteration_seconds if fits else None)
         assert rule.candidate.score.fits == fits
@@ -517,7 +517,7 @@ def test_the_rule_doubles_what_the_first_stage_keeps(spare: float, schedule: str
     stage keeps 2 x 2, the second 2 x 1, of 2 elements: 60 + 4·2·8 = 124 bytes; a byte less is too little for the first alone."""
     assert Problem(load_workload("alexnet"), load_cluster("pipedream-b").take(2), 8).optimizer_bytes == 4.0
     problem = by_hand([1.0, 1.0], [1.0, 1.0], 16, bandwidth=1e12, memory_bytes=124.0 + spare)
-    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=8), "bapipe")
+    search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=8), "bapipe")
     assert search.rule_of_thumb().schedule == schedule
     assert search.rule_of_thumb().reason == reason
 
@@ -525,7 +525,7 @@ def test_the_rule_doubles_what_the_first_stage_keeps(spare: float, schedule: str
 def test_what_is_kept_is_never_more_than_there_is() -> None:
     """With one micro-batch of 2 samples, two of them cannot be kept: 60 + 1·2·8 = 76 bytes are enough."""
     problem = by_hand([1.0, 1.0], [1.0, 1.0], 2, bandwidth=1e12, memory_bytes=76.0)
-    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=1), "bapipe")
+    search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(microbatches=1), "bapipe")
     assert search.rule_of_thumb().schedule == "1f1b-so"
 
 
@@ -533,7 +533,7 @@ def test_stages_and_transfers_are_weighed_together() -> None:
     """Layers of 3, 1, 3, 1 s: the even cut (4, 4) has 100 elements behind it, the one before it 1: a stage of 5 s is faster than
     a transfer of 40 s."""
     problem = by_hand([3.0, 1.0, 3.0, 1.0], [1.0, 100.0, 100.0, 1.0], 8, bandwidth=10.0)
-    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
     assert search.cuts((0, 1), 8, "inter-layer") == [2]
     assert search.cuts((0, 1), 8, "stages and transfers") == [1]
     assert search.cuts((0, 1), 1, "stages and transfers") == [1]
@@ -560,7 +560,7 @@ def test_partitions_of_pipedream_are_tried_where_they_are_pipelines(parameters: 
     """Heavy weights in the last of four layers stand alone, 3-1; without weights all is replicated, which is no pipeline."""
     network = compute_chain([1e10] * 4, parameters=[0, 0, 0, parameters], output_elements=[1e4] * 4)
     problem = Problem(network, load_cluster("pipedream-a").take(4), 16)
-    search = bapipe._Search(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
+    search = bapipe._Explorer(problem, Evaluator(problem), np.random.default_rng(0), Request(), "bapipe")
     found = search._partitions_of_pipedream(())
     assert ["-".join(str(len(stage.devices)) for stage in stages) for stages in found] == notations
 

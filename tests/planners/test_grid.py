@@ -12,7 +12,7 @@ from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.partitioning.tight_memory import in_flight
 from planners.straight import grid
-from planners.straight.grid import FINALISTS, Point, _Search
+from planners.straight.grid import FINALISTS, Point, _Grid
 from simulator import Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
@@ -102,7 +102,7 @@ def test_the_closed_form_is_close_to_the_replay(point: Point, elements: float, p
     network = chain([2e10] * 8, parameters=[parameters] * 8, output_elements=[elements] * 8)
     problem = Problem(network, _switched((_gpu(),) * 4), 32)
     evaluate = Evaluator(problem)
-    search = _Search(problem, evaluate, Request(), "test")
+    search = _Grid(problem, evaluate, Request(), "test")
     candidate = search.candidate(point)
     assert candidate is not None
     plan = search.plan(candidate)
@@ -149,9 +149,9 @@ def test_many_equal_stages_are_counted() -> None:
 def test_a_replica_takes_from_one_sample_to_its_whole_share() -> None:
     """Two replicas of a batch of 12: parts of 1, 2, 3, 4 and 6 samples, which are 6, 3, 2, 2 and 1 micro-batches."""
     problem = replace(_heavy(), batch=12)
-    assert _Search(problem, Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 6]
-    assert _Search(replace(problem, batch=10), Evaluator(problem), Request(), "grid")._counts(2) == [2, 3, 5]
-    assert _Search(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts(2) == [5]
+    assert _Grid(problem, Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 6]
+    assert _Grid(replace(problem, batch=10), Evaluator(problem), Request(), "grid")._counts(2) == [2, 3, 5]
+    assert _Grid(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts(2) == [5]
 
 
 def test_transfers_that_share_a_channel_take_turns() -> None:
@@ -160,7 +160,7 @@ def test_transfers_that_share_a_channel_take_turns() -> None:
     points = Point("1f1b", ((0,), (4,)), 1, 8), Point("1f1b", ((0, 1), (4, 5)), 1, 4)
     for contention, times in ((True, 2.0), (False, 1.0)):
         asked = replace(problem, contention=contention)
-        search = _Search(asked, Evaluator(asked), Request(), "grid")
+        search = _Grid(asked, Evaluator(asked), Request(), "grid")
         alone, crowded = (search._partition_costs(point, ()).link_seconds for point in points)
         assert crowded == pytest.approx(times * alone)
         assert alone.any() == contention
@@ -170,7 +170,7 @@ def test_points_with_room_come_first() -> None:
     """First, by rising seconds, those that fit with equal shares and would if layers were alike; then those that just fit."""
     network = chain([2e12] * 4, parameters=[2 * 10**8, 5 * 10**7, 10**8, 5 * 10**7], stashed_elements=[2e7] * 4)
     problem = Problem(network, _switched((replace(_gpu(), memory_bytes=6e9),) * 4), 4, optimizer="adam")
-    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    search = _Grid(problem, Evaluator(problem), Request(), "grid")
     roomy = [
         found
         for point in search.points()
@@ -204,13 +204,13 @@ def test_room_is_judged_as_if_layers_were_alike(
     ):
         devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
         problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
-        search = _Search(problem, Evaluator(problem), Request(), "grid")
+        search = _Grid(problem, Evaluator(problem), Request(), "grid")
         assert (search._may_fit(point), search._has_room(point)) == (fits, room)
     monkeypatch.setattr(grid, "UNLIKE_LAYERS", 0.0)
     for memory_bytes in (first, first - 1.0):
         devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
         problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
-        assert _Search(problem, Evaluator(problem), Request(), "grid")._has_room(point) == (memory_bytes == first)
+        assert _Grid(problem, Evaluator(problem), Request(), "grid")._has_room(point) == (memory_bytes == first)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -221,7 +221,7 @@ def test_stages_of_a_device_share_its_memory_by_what_each_needs(recompute: bool)
     """
     network = chain([2e10] * 6, parameters=[10**6] * 6, output_elements=[3e6] * 6, stashed_elements=[1.2e7] * 6)
     problem = Problem(network, _switched((_gpu(),) * 2), 8, optimizer="momentum", recompute=recompute)
-    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    search = _Grid(problem, Evaluator(problem), Request(), "grid")
     point = Point("interleaved-1f1b", ((0,), (1,)), 3, 4)
     again, kept = (96e6, 24e6 * 5 / 7) if recompute else (0.0, 96e6)
     spare = search._equal_shares(point)
@@ -253,7 +253,7 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
     """Of ten layers on two devices: only looped schedules put several stages on a device, one only where that is asked for."""
     problem = Problem(uniform_chain(10), _switched((_gpu(),) * 2), 4)
     found: dict[str, set[int]] = {}
-    for point in _Search(problem, Evaluator(problem), Request(**asked), "grid").points():
+    for point in _Grid(problem, Evaluator(problem), Request(**asked), "grid").points():
         found.setdefault(point.schedule, set()).add(point.chunks)
         assert point.stages <= 10
         assert {count for group in point.groups for count in group} <= {0, 1}
@@ -278,7 +278,7 @@ def test_replicas_are_as_many_as_devices_and_samples_permit(
 ) -> None:
     """On seven devices: the most with a sample of each micro-batch for every replica, and the power of two below."""
     problem = Problem(uniform_chain(8), _switched((_gpu(),) * 7), batch)
-    search = _Search(problem, Evaluator(problem), Request(microbatches=microbatches), "grid")
+    search = _Grid(problem, Evaluator(problem), Request(microbatches=microbatches), "grid")
     found = search._placements(range(7), ranks)
     assert {len(groups[0]) for groups in found} == replicas
     for count in replicas:
@@ -298,7 +298,7 @@ def test_cuts_keep_stages_within_what_they_have_in_flight(layers: float, reach: 
     network = chain([2e10] * 4, parameters=[10**6] * 4, stashed_elements=[1.2e7] * 4)
     devices = (replace(_gpu(), memory_bytes=layers * 108e6),) * 2
     problem = Problem(network, _switched(devices), 8, optimizer="momentum")
-    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    search = _Grid(problem, Evaluator(problem), Request(), "grid")
     furthest = search._partition_costs(Point("1f1b", ((0,), (1,)), 1, 4), ()).furthest
     assert furthest is not None
     assert tuple(furthest.tolist()) == reach
@@ -311,6 +311,6 @@ def test_recomputing_stages_hold_their_inputs_and_one_stash() -> None:
     """
     network = chain([2e10] * 8, parameters=[10**6] * 8, output_elements=[3e6] * 8, stashed_elements=[1.2e7] * 8)
     problem = Problem(network, _switched((_gpu(),) * 4), 32, optimizer="momentum", recompute=True)
-    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    search = _Grid(problem, Evaluator(problem), Request(), "grid")
     fullest = search._fullest(POINTS["1f1b"], (2, 4, 6))
     assert fullest * _gpu().memory_bytes == pytest.approx(24e6 + 384e6 + 3 * 48e6)

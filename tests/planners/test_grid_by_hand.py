@@ -14,7 +14,7 @@ from planners import Evaluator, Request
 from planners.search import memory_retry
 from planners.search.evaluator import Score
 from planners.straight import grid
-from planners.straight.grid import Candidate, PipelineDataGrid, Point, _Search
+from planners.straight.grid import CutPoint, PipelineDataGrid, Point, _Grid
 from simulator import BUCKET_BYTES, Layer, Plan, Problem, Workload
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
@@ -34,7 +34,7 @@ def _search(
     bandwidth: float = 8.0,
     latency: float = 0.25,
     **more: Any,
-) -> _Search:
+) -> _Grid:
     """The grid of a chain of such layers on devices in a row; updates are free, an element has 4 bytes."""
     layers = tuple(
         Layer(f"layer{n}", "linear", one, parameters[n] if parameters else 0, elements, 1.0)
@@ -45,10 +45,10 @@ def _search(
         cluster = replace(cluster, devices=tuple(UnitDevice(rate=rate, name=f"unit-{rate}") for rate in rates))
     workload = Workload("hand", layers, tuple(pairwise(range(len(layers)))))
     problem = Problem(workload, cluster, batch, **more)
-    return _Search(problem, Evaluator(problem), request or Request(), "grid")
+    return _Grid(problem, Evaluator(problem), request or Request(), "grid")
 
 
-def _closed_form(search: _Search, point: Point, cuts: Sequence[int]) -> float:
+def _closed_form(search: _Grid, point: Point, cuts: Sequence[int]) -> float:
     return search._seconds(point, search._partition_costs(point, ()), cuts)
 
 
@@ -147,7 +147,7 @@ def test_a_stage_has_the_memory_of_its_smallest_replica_and_a_refusal_that_of_th
     search = _search([1.0, 1.0], [1.0, 1.0], 8, parameters=[2**28, 2**28])
     devices = tuple(UnitDevice(memory_bytes=size * 2.0**30, name=f"unit-{size}") for size in (2, 4))
     problem = replace(search.problem, cluster=replace(search.problem.cluster, devices=devices))
-    search = _Search(problem, Evaluator(problem), Request(), "grid")
+    search = _Grid(problem, Evaluator(problem), Request(), "grid")
     assert search._memory_bytes((0, 1)) == 2 * 2.0**30
     assert problem.state_bytes == 12.0
     assert search.does_not_fit() == (
@@ -159,7 +159,7 @@ def test_a_stage_has_the_memory_of_its_smallest_replica_and_a_refusal_that_of_th
 class _Replayed:
     """An evaluator that answers with given scores, one a plan, by a plan's number of micro-batches."""
 
-    def __init__(self, search: _Search, scores: dict[int, Score]) -> None:
+    def __init__(self, search: _Grid, scores: dict[int, Score]) -> None:
         self.layer_costs, self.problem, self.scores = search.costs, search.problem, scores
         self.asked: list[int] = []
 
@@ -176,18 +176,18 @@ def _answer(
     """The number of micro-batches of the answer, and those replayed: candidate n has n micro-batches and these seconds."""
     search = _search([1.0], [0.0], 64)
     found = [
-        Candidate(seconds, Point("1f1b", ((0,),), 1, number), (), 0.0) for number, seconds in enumerate(forms, start=1)
+        CutPoint(seconds, Point("1f1b", ((0,),), 1, number), (), 0.0) for number, seconds in enumerate(forms, start=1)
     ]
     scores = {
         number: Score(seconds, 1.0 if fit else 3.0, 2.0, 0)
         for number, (seconds, fit) in enumerate(zip(replays, fits, strict=True), start=1)
     }
 
-    def candidates(self: _Search) -> Iterator[Candidate]:
+    def candidates(self: _Grid) -> Iterator[CutPoint]:
         return iter(found)
 
-    monkeypatch.setattr(_Search, "candidates", candidates)
-    monkeypatch.setattr(_Search, "within_memory", _Search.plan)
+    monkeypatch.setattr(_Grid, "candidates", candidates)
+    monkeypatch.setattr(_Grid, "within_memory", _Grid.plan)
     evaluate = _Replayed(search, scores)
     plan = PipelineDataGrid()(search.problem, evaluate, np.random.default_rng(0))  # type: ignore[arg-type]
     return len(plan.microbatches), evaluate.asked
@@ -218,7 +218,7 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
     """Two stages a device share what misses, round after round, at most so many; then every partition is looked at."""
     search = _search([1.0] * 5, [0.0] * 5, 8)
     point = Point("interleaved-1f1b", ((0,), (1,)), 2, 2)
-    first = Candidate(1.0, point, (1, 2, 3), 1.0)
+    first = CutPoint(1.0, point, (1, 2, 3), 1.0)
     missing = iter([(1, 10.0), (0, 6.0), (1, 2.0)])
     answers: dict[int, Score] = {}
     spares: list[list[float]] = []
@@ -229,12 +229,12 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
             answers[len(plan.microbatches)] = Score(1.0, 100.0 + bytes_missing, 100.0, device)
         return answers[len(plan.microbatches)]
 
-    def again(self: _Search, point: Point, spare: Sequence[float]) -> Candidate:
+    def again(self: _Grid, point: Point, spare: Sequence[float]) -> CutPoint:
         spares.append(list(spare))
         return replace(first, point=replace(point, microbatches=2 + len(spares)))
 
     search.evaluate = evaluate  # type: ignore[assignment]
-    monkeypatch.setattr(_Search, "candidate", again)
+    monkeypatch.setattr(_Grid, "candidate", again)
     monkeypatch.setattr(grid, "fitting_cuts", lambda costs, evaluate, plan_of: plan_of((2, 3, 4)))
     plan = search.within_memory(first)
     assert spares == [[0.0, 5.0, 0.0, 5.0], [3.0, 5.0, 3.0, 5.0], [3.0, 6.0, 3.0, 6.0]]
@@ -254,7 +254,7 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
         assert spares == [[0.0, 5.0, 0.0, 5.0], [0.0, 10.0, 0.0, 10.0]]
 
 
-class _Listed(_Search):
+class _Listed(_Grid):
     """A search of given points; `sought` are those whose cuts were asked for, in that order."""
 
     def __init__(self, at_best: Sequence[float], seconds: Sequence[float], fullest: Sequence[float | None]) -> None:
@@ -268,13 +268,13 @@ class _Listed(_Search):
     def _at_best(self, point: Point) -> float:
         return self.forms[point.microbatches - 1][0]
 
-    def candidate(self, point: Point, spare: Sequence[float] = ()) -> Candidate | None:
+    def candidate(self, point: Point, spare: Sequence[float] = ()) -> CutPoint | None:
         _, seconds, fullest = self.forms[point.microbatches - 1]
         self.sought.append(point.microbatches)
-        return None if fullest is None else Candidate(seconds, point, (), fullest)
+        return None if fullest is None else CutPoint(seconds, point, (), fullest)
 
 
-def _order(found: Iterator[Candidate]) -> list[int]:
+def _order(found: Iterator[CutPoint]) -> list[int]:
     return [one.point.microbatches for one in found]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from planners.pipedream import partitioner as pipedream
-from planners.pipedream.kernels import held_copies
+from planners.pipedream.dynamic_program import held_copies
 from planners.pipedream.partitioner import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -202,7 +202,7 @@ def test_search_is_the_recurrence(table: StateTable, workers: tuple[int, ...], s
     bandwidths = tuple(3.0 / (1 + k) for k in range(len(workers)))
     for variant, form in pipedream.VARIANTS.items():
         best = recurrence(table, workers, bandwidths, variant, straight, transfers)
-        search = pipedream._Search(
+        search = pipedream._Levels(
             table, workers, bandwidths, bandwidths, form, straight, transfers, inf, 1.0, 0.0, recompute=False
         )
         for level, count in enumerate(workers):

@@ -22,7 +22,7 @@ from planners.search.candidates import devices_in_order, microbatch_counts, stra
 from planners.search.evaluator import Score
 from planners.straight.baselines import DataParallel
 from planners.straight.brute_force import BruteForce
-from planners.straight.grid import Candidate, _Search
+from planners.straight.grid import CutPoint, _Grid
 from simulator import InfeasiblePlanError, OpKind, Plan, Problem, build_schedule
 from simulator.schedules.text import from_text
 from tests.chains import chain
@@ -61,10 +61,10 @@ def _uniform(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
 
 
 def _grid(problem: Problem) -> Iterator[Plan]:
-    search = _Search(problem, Evaluator(problem), Request(), "space")
+    search = _Grid(problem, Evaluator(problem), Request(), "space")
     for point in search.points():
         for cuts in _every(len(problem.workload), point.stages):
-            yield search.plan(Candidate(0.0, point, cuts, 0.0))
+            yield search.plan(CutPoint(0.0, point, cuts, 0.0))
 
 
 SPACES: dict[str, Callable[[Problem], Iterator[Plan]]] = {

@@ -8,11 +8,11 @@ import pytest
 
 from simulator.workloads.alexnet import alexnet
 from simulator.workloads.bert import bert
+from simulator.workloads.catalog import load_workload
 from simulator.workloads.gnmt import gnmt
 from simulator.workloads.gpt import gpt
 from simulator.workloads.layers import Workload
 from simulator.workloads.llama import llama
-from simulator.workloads.registry import load_workload
 from simulator.workloads.resnet import resnet
 from simulator.workloads.vgg import vgg
 

@@ -10,8 +10,8 @@ import networkx
 import pytest
 
 from simulator.workloads import registry
+from simulator.workloads.catalog import WORKLOADS, load_workload, workload_from_spec, workload_names
 from simulator.workloads.layers import LAYER_KINDS, Workload
-from simulator.workloads.registry import WORKLOADS, load_workload, workload_from_spec, workload_names
 from simulator.workloads.vgg import vgg16
 from tests.chains import stashed_elements
 
