@@ -9,7 +9,7 @@ from pathlib import Path
 import networkx
 import pytest
 
-from simulator.workloads import registry
+from simulator.workloads import catalog
 from simulator.workloads.catalog import WORKLOADS, load_workload, workload_from_spec, workload_names
 from simulator.workloads.layers import LAYER_KINDS, Workload
 from simulator.workloads.vgg import vgg16
@@ -45,9 +45,9 @@ def test_an_installed_package_adds_a_workload(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_plugins: None
 ) -> None:
     """An entry point of group pipeplan.workloads is a name and a function; one that cannot be imported is passed over."""
-    entry = metadata.EntryPoint("mine", "simulator.workloads.vgg:vgg19", registry.ENTRY_POINTS)
-    wrong = metadata.EntryPoint("wrong", "builtins:dict", registry.ENTRY_POINTS)
-    absent = metadata.EntryPoint("absent", "no_such_package:f", registry.ENTRY_POINTS)
+    entry = metadata.EntryPoint("mine", "simulator.workloads.vgg:vgg19", catalog.ENTRY_POINTS)
+    wrong = metadata.EntryPoint("wrong", "builtins:dict", catalog.ENTRY_POINTS)
+    absent = metadata.EntryPoint("absent", "no_such_package:f", catalog.ENTRY_POINTS)
     monkeypatch.setattr(metadata, "entry_points", lambda group: [entry, wrong, absent])
     assert "mine" in workload_names()
     assert load_workload("mine").parameters() == 143_667_240
