@@ -18,15 +18,15 @@ Exit codes: 0 all matched, 1 a row failed, 2 usage, 4 bad input file.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from experiments.studies import Findings, add_shared, run_study
@@ -46,44 +46,60 @@ from simulator import Layer, Workload, read_profile
 
 TOLERANCE = 1e-6
 _ROUNDING = 0.5e-4 * (1 + 1e-6)  # of the recorded compute seconds
-_KEYS = {
-    "profile": str,
-    "states": int,
-    "workers_per_level": list,
-    "bandwidth_bytes_per_s": list,
-    "straight": bool,
-    "slowest_stage_seconds": float,
-    "dp_speedup_over_one": float,
-    "levels_top_first": list,
-    "script_wall_seconds": float,
-}
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedStage:
+class RecordedStage(msgspec.Struct, frozen=True):
     """A stage as the official program printed it: states [start, stop), compute seconds rounded to 1e-4, workers."""
 
-    start: int
-    stop: int
+    states: tuple[int, int]
     compute_seconds: float
     workers: int
 
+    @property
+    def start(self) -> int:
+        """Its first state."""
+        return self.states[0]
 
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """One run of the official program: its inputs, and what it found; levels lowest first."""
+    @property
+    def stop(self) -> int:
+        """The state behind its last one."""
+        return self.states[1]
+
+
+class RecordedLevel(msgspec.Struct, frozen=True):
+    """The stages of one level."""
+
+    stages: tuple[RecordedStage, ...]
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class RecordedRun(msgspec.Struct, frozen=True):
+    """One run of the official program, a line of the file: its inputs, and what it found."""
 
     profile: str
     states: int
     workers_per_level: tuple[int, ...]
-    bandwidths: tuple[float, ...]
-    activation_ratio: float | None
+    bandwidths: tuple[float, ...] = msgspec.field(name="bandwidth_bytes_per_s")
     straight: bool
-    memory_bytes: float | None
-    slowest_stage_seconds: float
-    dp_speedup_over_one: float
-    levels: tuple[tuple[RecordedStage, ...], ...]
+    slowest_stage_seconds: Positive
+    dp_speedup_over_one: Positive
+    levels_top_first: tuple[RecordedLevel, ...]
     script_wall_seconds: float
+    activation_ratio: float | None = None
+    memory_bytes: float | None = msgspec.field(name="memory_constraint_bytes", default=None)
+
+    def __post_init__(self) -> None:
+        if len(self.levels_top_first) != len(self.workers_per_level):
+            raise ValueError(
+                f"levels_top_first must have {len(self.workers_per_level)} levels, got {len(self.levels_top_first)}"
+            )
+
+    @property
+    def levels(self) -> tuple[tuple[RecordedStage, ...], ...]:
+        """Stages by level, lowest first."""
+        return tuple(level.stages for level in reversed(self.levels_top_first))
 
 
 def read_runs(path: Path) -> list[RecordedRun]:
@@ -94,54 +110,14 @@ def read_runs(path: Path) -> list[RecordedRun]:
         raise ValueError(f"{path}: must be a readable text file: {error}") from error
     runs = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            runs.append(_run(json.loads(line)))
-        except (ValueError, TypeError, LookupError) as error:
-            raise ValueError(f"{path}:{number}: must be a recorded run as a JSON object: {error}") from error
+        if line.strip():
+            try:
+                runs.append(msgspec.json.decode(line, type=RecordedRun))
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{path}:{number}: must be a recorded run as a JSON object: {error}") from error
     if not runs:
         raise ValueError(f"{path}: must hold at least one recorded run, got none")
     return runs
-
-
-def _run(row: object) -> RecordedRun:
-    if not isinstance(row, dict):
-        raise ValueError(f"expected an object, got {type(row).__name__}")
-    for key, kind in _KEYS.items():
-        if key not in row:
-            raise ValueError(f"key {key!r} is missing")
-        if not isinstance(row[key], (int, float) if kind is float else kind):
-            raise ValueError(f"{key} must be a {kind.__name__}, got {row[key]!r}")
-    if row["slowest_stage_seconds"] <= 0 or row["dp_speedup_over_one"] <= 0:
-        raise ValueError("slowest_stage_seconds and dp_speedup_over_one must be > 0")
-    levels = tuple(
-        tuple(
-            RecordedStage(
-                int(stage["states"][0]),
-                int(stage["states"][1]),
-                float(stage["compute_seconds"]),
-                int(stage["workers"]),
-            )
-            for stage in level["stages"]
-        )
-        for level in reversed(row["levels_top_first"])
-    )
-    if len(levels) != len(row["workers_per_level"]):
-        raise ValueError(f"levels_top_first must have {len(row['workers_per_level'])} levels, got {len(levels)}")
-    return RecordedRun(
-        profile=row["profile"],
-        states=row["states"],
-        workers_per_level=tuple(int(count) for count in row["workers_per_level"]),
-        bandwidths=tuple(float(bandwidth) for bandwidth in row["bandwidth_bytes_per_s"]),
-        activation_ratio=row.get("activation_ratio"),
-        straight=row["straight"],
-        memory_bytes=row.get("memory_constraint_bytes"),
-        slowest_stage_seconds=float(row["slowest_stage_seconds"]),
-        dp_speedup_over_one=float(row["dp_speedup_over_one"]),
-        levels=levels,
-        script_wall_seconds=float(row["script_wall_seconds"]),
-    )
 
 
 def replan(run: RecordedRun, table: StateTable, table_seconds: float) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,10 +24,12 @@ from planners import (
     streamed_fractions,
 )
 from simulator import (
+    Communication,
     InfeasiblePlanError,
     Outcome,
     Plan,
     Problem,
+    Timeline,
     build_schedule,
     given_costs,
     gnmt,
@@ -110,29 +113,26 @@ def schedule_rows(quick: bool = False) -> list[Row]:
 
 
 def _schedule_row(row: ScheduleRow, n: int, m: int, sr: float) -> Row:
-    f, b = 1.0, 2.0
-    schedule = build_schedule(row.family, n, m, **row.options)
-    costs = given_costs(n, f, b, transfer=sr, devices=schedule)
-    family = schedule_families()[row.family]
-    timeline = engine.replay(lower(schedule, costs, communication=family.communications[0]))
+    communications = schedule_families()[row.family].communications
+
+    def replayed(communication: Communication) -> Timeline:
+        schedule = build_schedule(row.family, n, m, **row.options)
+        costs = given_costs(n, 1.0, 2.0, transfer=sr, devices=schedule)
+        return engine.replay(lower(schedule, costs, communication=communication))
+
+    timeline = replayed(communications[0])
     return {
         "schedule": row.label,
         "stages": n,
         "microbatches": m,
         "transfer_seconds": sr,
-        "formula_seconds": row.seconds(n, m, f, b, sr),
+        "formula_seconds": row.seconds(n, m, 1.0, 2.0, sr),
         "simulated_seconds": timeline.makespan_seconds,
         "kept_by_formula": [min(m, row.kept(n, i)) for i in range(1, n + 1)],
         "kept_simulated": timeline.peak_in_flight().tolist(),
-        "streamed_seconds": _streamed_seconds(row, n, m, sr) if "streaming" in family.communications else None,
+        # an op that sends takes at least as long as its transfer
+        "streamed_seconds": replayed("streaming").makespan_seconds if "streaming" in communications else None,
     }
-
-
-def _streamed_seconds(row: ScheduleRow, n: int, m: int, sr: float) -> float:
-    """Mini-batch seconds where an op that sends takes at least as long as its transfer."""
-    schedule = build_schedule(row.family, n, m, **row.options)
-    costs = given_costs(n, 1.0, 2.0, transfer=sr, devices=schedule)
-    return engine.replay(lower(schedule, costs, communication="streaming")).makespan_seconds
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -324,14 +324,13 @@ def _claim(problem: Problem) -> Row:
         reference = _planned("data-parallel", problem)
     except InfeasiblePlanError:
         reference = None
-    best = None if found is None else simulate(problem, found.best.plan)
-    leanest = None if found is None else min(found.candidates, key=lambda one: one.score.peak_bytes)
-    row: Row = {"data_parallel_fits": reference is not None, "bapipe_fits": best is not None}
-    if best is None or found is None:
+    row: Row = {"data_parallel_fits": reference is not None, "bapipe_fits": found is not None}
+    if found is None:
         return row
+    best = simulate(problem, found.best.plan)
     row |= {"notation": best.plan.notation, "schedule": best.plan.schedule, "origin": found.best.origin}
-    if reference is not None and leanest is not None:
-        peak = reference.fullest.peak_bytes
+    if reference is not None:
+        leanest, peak = min(found.candidates, key=lambda one: one.score.peak_bytes), reference.fullest.peak_bytes
         row["speedup"] = reference.iteration_seconds / best.iteration_seconds
         row["memory_reduction"] = peak / best.fullest.peak_bytes
         row["most_memory_reduction"] = peak / leanest.score.peak_bytes
@@ -387,23 +386,20 @@ def _deep(layers: int, cluster: Cluster) -> Problem:
     return Problem(workload, cluster, 64 * len(cluster.devices))
 
 
-def _fits(method: str, request: Request) -> Callable[[Problem], bool]:
-    def fits(problem: Problem) -> bool:
-        try:
-            _planned(method, problem, request)
-        except (InfeasiblePlanError, InfeasiblePartition):
-            return False
-        return True
-
-    return fits
+def _fits(method: str, request: Request, problem: Problem) -> bool:
+    try:
+        _planned(method, problem, request)
+    except (InfeasiblePlanError, InfeasiblePartition):
+        return False
+    return True
 
 
 _DEPTH_METHODS: dict[str, Callable[[Problem], bool]] = {
-    "data-parallel": _fits("data-parallel", Request()),
-    "uniform GPipe": _fits("uniform", Request(schedule="gpipe")),
-    "pipedream": _fits("pipedream", Request()),
-    "bapipe 1F1B-SO": _fits("bapipe", Request(schedule="1f1b-so", microbatches=64)),
-    "bapipe 1F1B": _fits("bapipe", Request(schedule="1f1b", microbatches=64)),
+    "data-parallel": partial(_fits, "data-parallel", Request()),
+    "uniform GPipe": partial(_fits, "uniform", Request(schedule="gpipe")),
+    "pipedream": partial(_fits, "pipedream", Request()),
+    "bapipe 1F1B-SO": partial(_fits, "bapipe", Request(schedule="1f1b-so", microbatches=64)),
+    "bapipe 1F1B": partial(_fits, "bapipe", Request(schedule="1f1b", microbatches=64)),
 }
 
 

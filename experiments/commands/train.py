@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train every seed and print."""
-    from experiments.training.clocks import method_order
+    from experiments.training.clocks import TrainedMethod
     from simulator import check_size
     from simulator.training import (
         DATA_SETS,
@@ -134,16 +134,15 @@ def run(arguments: argparse.Namespace) -> int:
     network = NETWORKS[arguments.network](stages, data.features, data.classes)
     clock, seconds_of = _clock(arguments, network, data)
     with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):
-        found = method_order(
+        found = TrainedMethod(
             arguments.method,
             stages,
             per_minibatch,
             minibatches,
-            clock,
             warmup=arguments.warmup_minibatches or 0,
-            replicas=arguments.replicas or (),
+            replicas=tuple(arguments.replicas or ()),
             replica_updates=arguments.replica_updates or DEFAULT_UPDATES,
-        )
+        ).order(clock)
         trained = runs(
             found.order,
             arguments.method,

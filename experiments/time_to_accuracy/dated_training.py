@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.terminal.output import UsageError
-from experiments.training.clocks import ClusterClock, method_order
+from experiments.training.clocks import ClusterClock
 from experiments.training.method_throughput import (
     BATCH,
     DEVICES,
@@ -67,15 +67,7 @@ class MachineClock:
         if case.label == DATA_PARALLEL:
             seconds = simulate(self.problem, data_parallel_plan(self.problem)).iteration_seconds
             return np.arange(1, minibatches + 1, dtype=np.float64) * seconds
-        found = method_order(
-            case.method,
-            setting.stages,
-            case.per_minibatch,
-            minibatches,
-            self.clock,
-            flushed=case.flushed,
-            warmup=min(case.warmup, minibatches - 1),
-        )
+        found = case.trained(setting, minibatches).order(self.clock)
         return np.maximum.accumulate(found.order.update_seconds)
 
     def memory(self, case: MethodCase) -> dict[str, Any]:

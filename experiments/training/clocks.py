@@ -116,66 +116,68 @@ class MethodOrder:
     backward_difference: tuple[int, ...]
 
 
-def method_order(
-    method: str,
-    stages: int,
-    per_minibatch: int,
-    minibatches: int,
-    clock: Clock,
-    *,
-    flushed: str = FLUSHED,
-    warmup: int = 0,
-    replicas: Sequence[int] = (),
-    replica_updates: str = "overlapped",
-) -> MethodOrder:
-    """Order of `minibatches` mini-batches of a method, T = `per_minibatch`.
+@dataclass(frozen=True, slots=True)
+class TrainedMethod:
+    """A whole training run: `minibatches` mini-batches of a method on stages, T = `per_minibatch`.
 
-    Synchronous: one flushed iteration, repeated. Asynchronous: the whole run as one timeline, behind `warmup` synchronous
-    mini-batches (PipeMare's T3).
+    flushed: schedule of the synchronous method, and of a warm-up: `warmup` synchronous mini-batches first (PipeMare's T3)
     replicas: of each stage, which take mini-batches in turn and update by `replica_updates` (T is 1); none where empty
     ValueError for an unknown method, a warm-up that leaves no mini-batch, or replicas of a method that is not for them.
     """
-    if method not in METHOD_SCHEDULES:
-        raise ValueError(f"method {method!r} is unknown; choices: {', '.join(METHOD_SCHEDULES)}")
-    if not 0 <= warmup < minibatches:
-        raise ValueError(f"the warm-up must have 0 to {minibatches - 1} of {minibatches} mini-batches, got {warmup}")
-    if replicas:
-        _check_replicas(method, per_minibatch, minibatches, replicas)
+
+    method: str
+    stages: int
+    per_minibatch: int
+    minibatches: int
+    flushed: str = FLUSHED
+    warmup: int = 0
+    replicas: tuple[int, ...] = ()
+    replica_updates: str = "overlapped"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHOD_SCHEDULES:
+            raise ValueError(f"method {self.method!r} is unknown; choices: {', '.join(METHOD_SCHEDULES)}")
+        if not 0 <= self.warmup < self.minibatches:
+            raise ValueError(
+                f"the warm-up must have 0 to {self.minibatches - 1} of {self.minibatches} mini-batches, got {self.warmup}"
+            )
+        if not self.replicas:
+            return
+        if self.method not in REPLICATED_METHODS:
+            raise ValueError(
+                f"replicas that take turns train by the methods {' and '.join(REPLICATED_METHODS)}, got {self.method!r}"
+            )
+        if self.per_minibatch != 1:
+            raise ValueError(f"replicas in turn take whole mini-batches, T = 1, got T = {self.per_minibatch}")
+        if max(self.replicas) > self.minibatches:
+            raise ValueError(f"{max(self.replicas)} replicas need as many mini-batches, got {self.minibatches}")
+
+    def order(self, clock: Clock) -> MethodOrder:
+        """The order of its ops. Synchronous: one flushed iteration, repeated. Asynchronous: the whole run as one timeline,
+        behind the warm-up."""
+        if self.replicas:
+            options = {"replicas": self.replicas, "replica_updates": self.replica_updates}
+            return self._read(clock(build_schedule("1f1b-rr", self.stages, self.minibatches, **options), 1))
+        iteration = clock(build_schedule(self.flushed, self.stages, self.per_minibatch), self.per_minibatch)
+        if self.method == "synchronous":
+            one = self._read(iteration)
+            return replace(one, order=repeated(one.order, self.minibatches))
         schedule = build_schedule(
-            "1f1b-rr", stages, minibatches, replicas=tuple(replicas), replica_updates=replica_updates
+            METHOD_SCHEDULES[self.method],
+            self.stages,
+            self.per_minibatch * (self.minibatches - self.warmup),
+            microbatches_per_minibatch=self.per_minibatch,
         )
-        return _method_order(method, clock(schedule, 1), 1)
-    iteration = clock(build_schedule(flushed, stages, per_minibatch), per_minibatch)
-    if method == "synchronous":
-        one = _method_order(method, iteration, per_minibatch)
-        return replace(one, order=repeated(one.order, minibatches))
-    schedule = build_schedule(
-        METHOD_SCHEDULES[method],
-        stages,
-        per_minibatch * (minibatches - warmup),
-        microbatches_per_minibatch=per_minibatch,
-    )
-    found = _method_order(method, clock(schedule, per_minibatch), per_minibatch)
-    if not warmup:
-        return found
-    return replace(found, order=joined(repeated(training_order(iteration, per_minibatch), warmup), found.order))
+        found = self._read(clock(schedule, self.per_minibatch))
+        if not self.warmup:
+            return found
+        first = repeated(training_order(iteration, self.per_minibatch), self.warmup)
+        return replace(found, order=joined(first, found.order))
 
-
-def _method_order(method: str, timeline: Timeline, per_minibatch: int) -> MethodOrder:
-    table = version_table(timeline, per_minibatch)
-    counts = (COPY_RULES[method](table), table.forward_difference(), table.backward_difference())
-    return MethodOrder(training_order(timeline, per_minibatch), *(tuple(count.tolist()) for count in counts))
-
-
-def _check_replicas(method: str, per_minibatch: int, minibatches: int, replicas: Sequence[int]) -> None:
-    if method not in REPLICATED_METHODS:
-        raise ValueError(
-            f"replicas that take turns train by the methods {' and '.join(REPLICATED_METHODS)}, got {method!r}"
-        )
-    if per_minibatch != 1:
-        raise ValueError(f"replicas in turn take whole mini-batches, T = 1, got T = {per_minibatch}")
-    if max(replicas) > minibatches:
-        raise ValueError(f"{max(replicas)} replicas need as many mini-batches, got {minibatches}")
+    def _read(self, timeline: Timeline) -> MethodOrder:
+        table = version_table(timeline, self.per_minibatch)
+        counts = (COPY_RULES[self.method](table), table.forward_difference(), table.backward_difference())
+        return MethodOrder(training_order(timeline, self.per_minibatch), *(tuple(count.tolist()) for count in counts))
 
 
 def with_seconds(order: TrainingOrder, minibatch_seconds: float) -> TrainingOrder:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
-from experiments.training.clocks import FLUSHED, Clock, GivenClock, method_order
+from experiments.training.clocks import FLUSHED, Clock, GivenClock, TrainedMethod
 from simulator import PREDICTION_RULES, PredictionRule
 from simulator.training import (
     NETWORKS,
@@ -40,6 +40,11 @@ class MethodCase:
     rule: PredictionRule | None = None
     flushed: str = FLUSHED
     warmup: int = 0
+
+    def trained(self, setting: Setting, minibatches: int) -> TrainedMethod:
+        """A whole run of this case; its warm-up leaves a mini-batch at least."""
+        warmup = min(self.warmup, minibatches - 1)
+        return TrainedMethod(self.method, setting.stages, self.per_minibatch, minibatches, self.flushed, warmup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +196,7 @@ def _train(
     minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
     if setting.unit_inputs:
         data = replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0)
-    found = method_order(
-        case.method,
-        setting.stages,
-        case.per_minibatch,
-        minibatches,
-        clock or unit_clock(setting.stages),
-        flushed=case.flushed,
-        warmup=min(case.warmup, minibatches - 1),
-    )
+    found = case.trained(setting, minibatches).order(clock or unit_clock(setting.stages))
     network = NETWORKS[setting.network](setting.stages, data.features, data.classes)
     settings = TrainingSettings(batch=setting.batch, learning_rate=setting.learning_rate, evaluate_every=evaluate_every)
     runs = train_seeds(

@@ -11,7 +11,7 @@ import pytest
 from experiments import pipedream_optimizer
 from experiments.pipedream_growth import partitioner_growth as pipedream_growth
 from experiments.pipedream_growth.partitioner_growth import growth_exponent, inception_like, measure, random_chain
-from experiments.pipedream_optimizer import RecordedRun, RecordedStage, read_runs
+from experiments.pipedream_optimizer import RecordedLevel, RecordedRun, RecordedStage, read_runs
 from experiments.studies import run_study
 from planners import HierarchicalPartition, LevelStage, measured_table, plan_seconds
 from simulator import Layer, Workload, antichain_states
@@ -118,20 +118,18 @@ def test_a_plan_is_known_under_any_numbering(name: str, transfers: bool) -> None
 
     def verdict(exchanged: bool, goal: float, off: float = 0.0, alike: bool = False) -> str:
         number = {-1: 0, 0: 1, 1: 3 if exchanged else 2, 2: 2 if exchanged else 3, 3: 4, 4: 5}
+        seconds = pipedream_optimizer._seconds
         recorded = tuple(
-            tuple(
-                RecordedStage(
-                    number[start - 1],
-                    number[stop - 1],
-                    pipedream_optimizer._seconds(STATES, start - 1, stop - 1) + off,
-                    count,
+            RecordedLevel(
+                tuple(
+                    RecordedStage((number[a - 1], number[b - 1]), seconds(STATES, a - 1, b - 1) + off, count)
+                    for a, b, count in level
                 )
-                for start, stop, count in level
             )
-            for level in levels
+            for level in reversed(levels)
         )
         known = RecordedRun(
-            "diamond", 5, workers, bandwidths, 1.0 if transfers else None, False, None, cost, 1.0, recorded, 1.0
+            "diamond", 5, workers, bandwidths, False, cost, 1.0, recorded, 1.0, 1.0 if transfers else None
         )
         found = HierarchicalPartition.__new__(HierarchicalPartition)
         object.__setattr__(found, "levels", tuple(map(tuple, own)) if alike else ())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.training.clocks import GivenClock, method_order, network_clock, network_workload, with_seconds
+from experiments.training.clocks import GivenClock, TrainedMethod, network_clock, network_workload, with_seconds
 from hardware_profiles import load_cluster
 from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, build_schedule
 from simulator.training import (
@@ -132,7 +132,7 @@ def test_given_seconds(capsys: pytest.CaptureFixture[str], clusters: None) -> No
 
 def test_warm_up_is_synchronous_then_asynchronous(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
     """PipeMare's T3: 4 flushed mini-batches of 24 s, then 20 of 12 s behind a fill of 2 · 6 s."""
-    found = method_order("pipemare", 3, 2, 24, UNIT, warmup=4)
+    found = TrainedMethod("pipemare", 3, 2, 24, warmup=4).order(UNIT)
     assert found.order.makespan == 4 * 24.0 + 20 * 12.0 + 2 * 6.0
     assert found.copies == (2, 2, 1)
     words = ("--method", "pipemare", "--forward", "4", "--backward", "8", "--warmup-minibatches", "4")
@@ -141,9 +141,9 @@ def test_warm_up_is_synchronous_then_asynchronous(capsys: pytest.CaptureFixture[
 
 def test_copies_are_those_of_the_timeline() -> None:
     """Per stage, by the method's rule: 3 for XPipe, N - k for stashing at T = 1, 1 flushed."""
-    assert method_order("xpipe", 3, 2, 6, UNIT).copies == (3, 3, 3)
-    assert method_order("pipedream", 3, 1, 6, UNIT).copies == (3, 2, 1)
-    assert method_order("synchronous", 3, 2, 6, UNIT).copies == (1, 1, 1)
+    assert TrainedMethod("xpipe", 3, 2, 6).order(UNIT).copies == (3, 3, 3)
+    assert TrainedMethod("pipedream", 3, 1, 6).order(UNIT).copies == (3, 2, 1)
+    assert TrainedMethod("synchronous", 3, 2, 6).order(UNIT).copies == (1, 1, 1)
     assert set(METHOD_SCHEDULES) == set(COPY_RULES)
 
 
@@ -175,7 +175,7 @@ def test_replicas_train_on_the_versions_of_their_timeline(
 def test_replicas_are_trained_by_the_version_table(rule: str, clusters: None) -> None:
     """The order of the command gives each mini-batch the loss that the version table defines; 4-2-2, both rules."""
     data, replicas, clock = DATA_SETS["wine"](), (4, 2, 2), GivenClock((4.0, 2.0, 2.0), (8.0, 4.0, 4.0))
-    found = method_order("pipedream", 3, 1, 24, clock, replicas=replicas, replica_updates=rule)
+    found = TrainedMethod("pipedream", 3, 1, 24, replicas=replicas, replica_updates=rule).order(clock)
     network = perceptron(3, data.features, data.classes, hidden=7)
     run = train(found.order, "pipedream", network, data, MomentumSGD(), SETTINGS)
     timeline = clock(build_schedule("1f1b-rr", 3, 24, replicas=replicas, replica_updates=rule), 1)
@@ -203,14 +203,14 @@ def test_replicas_have_devices_of_their_own(capsys: pytest.CaptureFixture[str], 
 def test_orders_of_replicas_are_checked() -> None:
     """T, the method and the number of mini-batches, where no command line stands before."""
     with pytest.raises(ValueError, match=r"by the methods naive and pipedream, got 'xpipe'"):
-        method_order("xpipe", 3, 1, 6, UNIT, replicas=(2, 1, 1))
+        TrainedMethod("xpipe", 3, 1, 6, replicas=(2, 1, 1)).order(UNIT)
     with pytest.raises(ValueError, match=r"T = 1, got T = 2"):
-        method_order("naive", 3, 2, 6, UNIT, replicas=(2, 1, 1))
+        TrainedMethod("naive", 3, 2, 6, replicas=(2, 1, 1)).order(UNIT)
 
 
 def test_data_parallel_seconds_replace_those_of_the_order() -> None:
     """A mini-batch every 5 s, the order of the numbers unchanged."""
-    order = method_order("synchronous", 3, 2, 4, UNIT).order
+    order = TrainedMethod("synchronous", 3, 2, 4).order(UNIT).order
     dated = with_seconds(order, 5.0)
     assert dated.update_seconds.tolist() == [5.0, 10.0, 15.0, 20.0]
     assert dated.makespan == 20.0

@@ -21,7 +21,7 @@ from experiments.time_to_accuracy import dated_training
 from experiments.time_to_accuracy.learning_plots import GROUPS, curve, target_figure, time_figure
 from experiments.training import method_throughput
 from experiments.training import seed_grid as training_grid
-from experiments.training.clocks import method_order
+from experiments.training.clocks import TrainedMethod
 from experiments.training.method_comparison import compared, directions, order_of, replicated, seed_blocks
 from experiments.training.method_plots import color_of
 from experiments.training.paired_tests import holm, paired_difference
@@ -447,12 +447,8 @@ def test_the_order_of_ops_does_not_depend_on_the_clock(monkeypatch: pytest.Monke
     monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
     clock = dated_training.MachineClock("dapple-b", "chain")
     for case in time_study.CASES:
-        orders = [
-            method_order(
-                case.method, 8, case.per_minibatch, 6, seconds, flushed=case.flushed, warmup=min(case.warmup, 3)
-            ).order
-            for seconds in (unit_clock(8), clock.clock)
-        ]
+        run = TrainedMethod(case.method, 8, case.per_minibatch, 6, case.flushed, min(case.warmup, 3))
+        orders = [run.order(seconds).order for seconds in (unit_clock(8), clock.clock)]
         for k in range(8):
             own = [np.stack([order.kind, order.microbatch])[:, order.stage == k] for order in orders]
             assert np.array_equal(*own), case.label
