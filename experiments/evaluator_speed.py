@@ -23,7 +23,7 @@ import numpy as np
 
 from experiments.studies import Findings, add_shared, run_study
 from experiments.terminal.output import print_table, progress
-from experiments.umpipe.random_tables import random_problem
+from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
 from planners.unequal import Compiled, powers_of_two
 from simulator import Evaluations, Plan, Problem, Stage, equal_microbatches, load_workload, simulate

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from experiments.studies import add_shared, run_study
 from experiments.terminal.output import UsageError, progress
-from experiments.umpipe.random_tables import FAMILIES, random_problem
-from experiments.umpipe.size_evaluators import POPULATION_EVALUATORS
-from experiments.umpipe.table_costs import program_of
+from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
+from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
+from experiments.unequal_sizes.table_costs import program_of
 from planners.unequal import RECOMPUTATION, Compiled, UnequalProblem, exact_sizes, powers_of_two
 from simulator.engines import event_loop
 from simulator.engines import reference as engine

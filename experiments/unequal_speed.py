@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from experiments.studies import add_shared, run_study
 from experiments.terminal.output import UsageError, progress
-from experiments.umpipe.random_tables import random_problem
 from experiments.unequal_cases import EVALUATORS, Evaluate
+from experiments.unequal_sizes.random_tables import random_problem
 from planners.unequal import UnequalProblem, exact_sizes, powers_of_two
 from simulator import kernel
 

@@ -2,9 +2,9 @@
 
 `python -m experiments.umpipe [--out DIR] [--json] [--quick]`. GPT with 14 blocks and VGG-16 on every cluster of GPUs that comes
 with the package and has eight devices, with 4 and 8 stages, mini-batches of 32 and 64, activations stored or recomputed;
-"simulation networks" are random tables of four stated families (`planners.unequal.instances`). Every UMPIPE figure is the exact
-method's proven optimum on the partition that the planners take; the baselines, each with the partition that is fastest for it,
-are in `umpipe.system_baselines`. The paper's abstract names GPipe and PipeDream and no number of micro-batches: the one
+"simulation networks" are random tables of four stated families (`unequal_sizes.random_tables`). Every UMPIPE figure is the
+exact method's proven optimum on the partition that the planners take; the baselines, each with the partition that is fastest
+for it, are in `umpipe.system_baselines`. The paper's abstract names GPipe and PipeDream and no number of micro-batches: the one
 reading that is compared with its figures is each of them at its best, PipeDream without flush, as published. All others are
 listed apart. With --out: tables as CSV, figures as PNG and SVG. An interrupt ends with what is complete, marked so, and exit
 code 130.

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from experiments.terminal.panel_plots import BLUE, GREEN, GREY, ORANGE, unframed
-from experiments.umpipe.table_costs import program_of
+from experiments.unequal_sizes.table_costs import program_of
 from hardware_profiles import legible
 from planners.unequal import FoundSizes, UnequalProblem
 from simulator import gantt

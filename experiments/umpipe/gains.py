@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from experiments.studies import Made
 from experiments.terminal.output import progress
 from experiments.umpipe.memory_fronts import MemoryPoint, memory_fronts
-from experiments.umpipe.random_tables import FAMILIES, random_problem
 from experiments.umpipe.search_comparison import Instance, exact, search_all
 from experiments.umpipe.system_baselines import Partitions, Reading, readings
+from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
 from planners.unequal import (

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.umpipe.matrix_form import matrix
-from experiments.umpipe.plain_recurrence import Recurrence
 from experiments.umpipe.pymoo_search import available, pymoo_search
+from experiments.unequal_sizes.matrix_form import matrix
+from experiments.unequal_sizes.plain_recurrence import Recurrence
 from planners.unequal import FoundSizes, Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.umpipe.table_costs import program_of
+from experiments.unequal_sizes.table_costs import program_of
 from planners import equal_partition, fastest_cuts, straight_costs
 from planners.unequal import Compiled, InfeasibleSizes, UnequalProblem, UnequalTables, best_equal, unequal_problem
 from simulator.engines import event_loop

@@ -94,9 +94,12 @@ class _Pairs(NamedTuple):
         return _Pairs._make(column[rows] for column in self)
 
 
-class _Stage(NamedTuple):
-    """What a sweep decides at a stage: the steps of both chains, the backward one also with the forward pass run again, and
-    bounds on what other stages take: V after the forward step, H before the backward one."""
+class _PairStep(NamedTuple):
+    """What a sweep decides at a stage.
+
+    ahead, back: the steps of both chains; back_again: the backward one with the forward pass run again
+    tail, head: bounds on what the other stages take, V after the forward step, H before the backward one
+    """
 
     ahead: Step
     back: Step
@@ -138,12 +141,12 @@ def _sweep(
     return _Best(tuple(forward[::-1]), tuple(backward[::-1]), seconds, bound, tried)
 
 
-def _stages(problem: UnequalProblem, tail: Floats, head: Floats) -> list[_Stage]:
+def _stages(problem: UnequalProblem, tail: Floats, head: Floats) -> list[_PairStep]:
     back, again = (problem.backward_chain.steps(one)[::-1] for one in (False, True))
-    return list(map(_Stage, problem.forward_chain.steps(), back, again, tail[1:], head[::-1]))
+    return list(map(_PairStep, problem.forward_chain.steps(), back, again, tail[1:], head[::-1]))
 
 
-def _layer(stage: _Stage, upper: float, pairs: _Pairs) -> _Pairs:
+def _layer(stage: _PairStep, upper: float, pairs: _Pairs) -> _Pairs:
     """All non-dominated extensions by one stage that may beat `upper`."""
     count, samples = len(stage.ahead.allowed) * len(stage.back.allowed), pairs.ahead.shape[1] - 1
     rows = max(ROWS // 4, 2 * count)
@@ -196,7 +199,7 @@ def _earliest(profile: Floats, step: Step) -> Floats:
 
 @kernel()
 def _extend_pairs(
-    pairs: _Pairs, start: int, stage: _Stage, upper: float, found: _Pairs, filled: int
+    pairs: _Pairs, start: int, stage: _PairStep, upper: float, found: _Pairs, filled: int
 ) -> tuple[int, int]:
     """Append every pair of extensions that may beat `upper`, from pair `start` on, while there is room for all of one.
 

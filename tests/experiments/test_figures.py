@@ -22,8 +22,8 @@ from experiments.replay_speed.engine_growth_plots import growth_figure
 from experiments.studies import mark_interrupted
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe.memory_fronts import MemoryPoint
-from experiments.umpipe.random_tables import random_problem
 from experiments.umpipe.search_comparison import Found, Instance
+from experiments.unequal_sizes.random_tables import random_problem
 from planners.unequal import FoundSizes, best_equal
 from tests.drawings import drawing
 from tests.layout import assert_readable, lightness

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.umpipe.plain_recurrence import Recurrence, chain_profile, makespan
-from experiments.umpipe.random_tables import FAMILIES, random_problem
-from experiments.umpipe.size_evaluators import POPULATION_EVALUATORS as EVALUATORS
-from experiments.umpipe.table_costs import program_of
+from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS as EVALUATORS
+from experiments.unequal_sizes.plain_recurrence import Recurrence, chain_profile, makespan
+from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
+from experiments.unequal_sizes.table_costs import program_of
 from planners.unequal import RECOMPUTATION, UnequalProblem
 from simulator.engines import event_loop
 from tests.unequal import problem_from_callables

@@ -19,7 +19,7 @@ from experiments.umpipe import memory_fronts as umpipe_fronts
 from experiments.umpipe import search_comparison as umpipe_searches
 from experiments.umpipe import system_baselines as umpipe_baselines
 from experiments.umpipe.pymoo_search import available, pymoo_search
-from experiments.umpipe.random_tables import random_problem
+from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
 from planners import Request
 from planners.unequal import (

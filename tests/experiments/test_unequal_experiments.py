@@ -11,7 +11,7 @@ import pytest
 
 from experiments import unequal_cases, unequal_speed
 from experiments.studies import run_study
-from experiments.umpipe.random_tables import random_problem
+from experiments.unequal_sizes.random_tables import random_problem
 from planners.unequal import Compiled, exact_sizes
 from tests.records import Recorded, lines
 from tests.unequal import problem_from_callables

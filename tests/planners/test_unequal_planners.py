@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.umpipe.table_costs import program_of
+from experiments.unequal_sizes.table_costs import program_of
 from hardware_profiles import load_cluster
 from planners import Request, Result, UnequalSizes, applicable_planners, make_plan, run_planner
 from planners.search.evaluator import Evaluator

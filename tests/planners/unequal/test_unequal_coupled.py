@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.umpipe.plain_recurrence import makespan
-from experiments.umpipe.random_tables import FAMILIES, random_problem
+from experiments.unequal_sizes.plain_recurrence import makespan
+from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.search.evaluator import BudgetSpent
 from planners.unequal import Compiled, FoundSizes, UnequalProblem, coupled, exact_sizes, lower_bound
 from planners.unequal.chain import Integers

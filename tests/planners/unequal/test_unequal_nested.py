@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from experiments.umpipe.random_tables import affine_table, roofline_table
+from experiments.unequal_sizes.random_tables import affine_table, roofline_table
 from planners.unequal import FoundSizes, InfeasibleSizes, UnequalProblem, exact_sizes, nested
 from planners.unequal.nested import search_partition
 from planners.unequal.result import Sized

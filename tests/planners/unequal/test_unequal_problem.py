@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.umpipe.random_tables import FAMILIES, random_problem
+from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import InfeasibleSizes, UnequalProblem, powers_of_two
 from tests.unequal import problem_from_callables
 

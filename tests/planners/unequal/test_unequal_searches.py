@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.umpipe.plain_recurrence import makespan
-from experiments.umpipe.random_tables import FAMILIES, random_problem
-from experiments.umpipe.size_evaluators import POPULATION_EVALUATORS
+from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
+from experiments.unequal_sizes.plain_recurrence import makespan
+from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import (
     RECOMPUTATION,
     Compiled,

@@ -12,8 +12,8 @@ import numpy as np
 from numba import get_num_threads, prange
 from numpy.typing import ArrayLike, NDArray
 
-from experiments.umpipe.matrix_form import matrix
-from experiments.umpipe.plain_recurrence import Recurrence
+from experiments.unequal_sizes.matrix_form import matrix
+from experiments.unequal_sizes.plain_recurrence import Recurrence
 from planners.unequal import Compiled, PopulationEvaluator, UnequalProblem, differing_stages, evaluate_rows, population
 from simulator import kernel
 
