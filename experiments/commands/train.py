@@ -104,9 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         LEARNING_RATE_SCHEDULES,
         NETWORKS,
         OPTIMIZERS,
+        Training,
         TrainingSettings,
         minibatches_per_epoch,
-        runs,
+        train,
     )
 
     for name, choices in (
@@ -143,17 +144,9 @@ def run(arguments: argparse.Namespace) -> int:
             replicas=tuple(arguments.replicas or ()),
             replica_updates=arguments.replica_updates or DEFAULT_UPDATES,
         ).order(clock)
-        trained = runs(
-            found.order,
-            arguments.method,
-            network,
-            data,
-            OPTIMIZERS[arguments.optimizer](),
-            settings,
-            range(arguments.seeds),
-            rule,
-            jobs=min(arguments.jobs, arguments.seeds),
-        )
+        optimizer = OPTIMIZERS[arguments.optimizer]()
+        training = Training(found.order, arguments.method, network, data, optimizer, settings, rule)
+        trained = train(training, range(arguments.seeds), jobs=min(arguments.jobs, arguments.seeds))
     if arguments.json:
         print_json(_document(arguments, trained, found, minibatches, seconds_of))
     else:

@@ -15,10 +15,11 @@ from simulator.training import (
     NETWORKS,
     OPTIMIZERS,
     DataSet,
+    Training,
     TrainingRun,
     TrainingSettings,
     minibatches_per_epoch,
-    train_seeds,
+    train,
 )
 
 GROUP = 5
@@ -199,7 +200,6 @@ def _train(
     found = case.trained(setting, minibatches).order(clock or unit_clock(setting.stages))
     network = NETWORKS[setting.network](setting.stages, data.features, data.classes)
     settings = TrainingSettings(batch=setting.batch, learning_rate=setting.learning_rate, evaluate_every=evaluate_every)
-    runs = train_seeds(
-        found.order, case.method, network, data, OPTIMIZERS[setting.optimizer](), settings, list(seeds), case.rule
-    )
-    return found.copies, runs
+    optimizer = OPTIMIZERS[setting.optimizer]()
+    training = Training(found.order, case.method, network, data, optimizer, settings, case.rule)
+    return found.copies, train(training, seeds)

@@ -36,11 +36,11 @@ from .order import (
     repeated as repeated,
     training_order as training_order,
 )
-from .run import TrainingRun as TrainingRun, TrainingSettings as TrainingSettings
-from .seed_runs import (
+from .run import (
     REPLICATED_METHODS as REPLICATED_METHODS,
+    Training as Training,
+    TrainingRun as TrainingRun,
+    TrainingSettings as TrainingSettings,
     minibatches_per_epoch as minibatches_per_epoch,
-    runs as runs,
-    train as train,
-    train_seeds as train_seeds,
 )
+from .seed_runs import train as train

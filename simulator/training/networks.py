@@ -8,59 +8,79 @@ input and output are (S, samples, ...). The backward of a block is two functions
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from simulator.training.prediction import Array
+from simulator.training.optimizers import Array
 
 Saved = Any
 """What a forward keeps for its backward; only the block that made it looks inside."""
 
 
-class Block(Protocol):
-    """The layers of one stage."""
+class Block(ABC):
+    """The layers of one stage: products y = x @ W + b of what the block makes of its input.
+
+    outputs: columns of W
+    """
+
+    __slots__ = ()
+    outputs: int
+
+    @property
+    @abstractmethod
+    def inputs_of_product(self) -> int:
+        """Rows of W."""
 
     @property
     def parameters(self) -> int:
         """Number of weights P, biases included."""
+        return self.inputs_of_product * self.outputs + self.outputs
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """Initial weights of one seed, (P,)."""
+        """Initial weights of one seed, (P,): He initialisation before a rectifier (He et al., 2015), zero biases."""
+        return self._normal(generator, 2.0)
 
+    def _normal(self, generator: np.random.Generator, gain: float) -> Array:
+        """Normal weights of variance gain / inputs, then zero biases."""
+        inputs = self.inputs_of_product
+        weights = generator.normal(0.0, math.sqrt(gain / inputs), inputs * self.outputs)
+        return np.concatenate([weights, np.zeros(self.outputs)])
+
+    def matrices(self, flat: Array) -> tuple[Array, Array]:
+        """Views (S, inputs, outputs) of the weights and (S, 1, outputs) of the biases."""
+        end = self.inputs_of_product * self.outputs
+        return flat[:, :end].reshape(flat.shape[0], self.inputs_of_product, self.outputs), flat[:, None, end:]
+
+    @abstractmethod
     def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
-        """Output, and what the backward will need."""
+        """Output, and what the backward will need: rows of x, y, shape of the input."""
 
     def output_gradient(self, saved: Saved, dy: Array) -> Array:
-        """dz: the gradient before the activation, from the gradient of the output."""
+        """dz: the gradient before the activation, from the gradient of the output; zero where a rectifier was."""
+        dz: Array = dy.reshape(saved[1].shape) * (saved[1] > 0.0)
+        return dz
 
+    @abstractmethod
     def input_gradient(self, weights: Array, saved: Saved, dz: Array) -> Array:
         """dx, in the shape of the input, by the weights given."""
 
     def weight_gradient(self, saved: Saved, dz: Array, total: Array) -> None:
-        """Add the gradient of the weights to `total`, (S, P)."""
+        """Add the gradient of the weights to `total`, (S, P): x^T @ dz, and the sum of dz for the biases."""
+        matrix, bias = self.matrices(total)
+        matrix += saved[0].swapaxes(1, 2) @ dz
+        bias += dz.sum(axis=1, keepdims=True)
 
 
 Network = tuple[Block, ...]
 
 
-def _kaiming(generator: np.random.Generator, inputs: int, outputs: int, gain: float) -> Array:
-    """Normal weights of variance gain / inputs (He et al., 2015), then zero biases; flat."""
-    weights = generator.normal(0.0, math.sqrt(gain / inputs), inputs * outputs)
-    return np.concatenate([weights, np.zeros(outputs)])
-
-
-def _matrices(flat: Array, inputs: int, outputs: int) -> tuple[Array, Array]:
-    """Views (S, inputs, outputs) of the weights and (S, 1, outputs) of the biases."""
-    seeds = flat.shape[0]
-    return flat[:, : inputs * outputs].reshape(seeds, inputs, outputs), flat[:, None, inputs * outputs :]
-
-
 @dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(Block):
     """y = act(x @ W + b); inputs of more axes are flattened. `relu`: rectify (the last block of a network does not)."""
 
     inputs: int
@@ -68,17 +88,17 @@ class Dense:
     relu: bool = True
 
     @property
-    def parameters(self) -> int:
-        """Weights and biases."""
-        return self.inputs * self.outputs + self.outputs
+    def inputs_of_product(self) -> int:
+        """All of the input."""
+        return self.inputs
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """He initialisation (variance 2/inputs before a rectifier, 1/inputs otherwise), zero biases."""
-        return _kaiming(generator, self.inputs, self.outputs, 2.0 if self.relu else 1.0)
+        """Variance 2/inputs before a rectifier, 1/inputs otherwise."""
+        return self._normal(generator, 2.0 if self.relu else 1.0)
 
     def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
         """(S, b, inputs) -> (S, b, outputs)."""
-        matrix, bias = _matrices(weights, self.inputs, self.outputs)
+        matrix, bias = self.matrices(weights)
         flat = x.reshape(*x.shape[:2], self.inputs)
         y = flat @ matrix
         y += bias
@@ -88,23 +108,16 @@ class Dense:
 
     def output_gradient(self, saved: Saved, dy: Array) -> Array:
         """Zero where the rectifier was."""
-        return dy * (saved[1] > 0.0) if self.relu else dy
+        return Block.output_gradient(self, saved, dy) if self.relu else dy
 
     def input_gradient(self, weights: Array, saved: Saved, dz: Array) -> Array:
         """dz @ W^T."""
-        matrix, _ = _matrices(weights, self.inputs, self.outputs)
-        dx: Array = dz @ matrix.swapaxes(1, 2)
+        dx: Array = dz @ self.matrices(weights)[0].swapaxes(1, 2)
         return dx.reshape(saved[2])
-
-    def weight_gradient(self, saved: Saved, dz: Array, total: Array) -> None:
-        """x^T @ dz, and the sum of dz for the biases."""
-        matrix, bias = _matrices(total, self.inputs, self.outputs)
-        matrix += saved[0].swapaxes(1, 2) @ dz
-        bias += dz.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(Block):
     """3 x 3 convolution with zero padding, rectifier, and optionally the mean over 2 x 2; channels last.
 
     side: height and width of the input; `pool` needs it even.
@@ -116,18 +129,14 @@ class Convolution:
     pool: bool = False
 
     @property
-    def parameters(self) -> int:
-        """Weights and biases."""
-        return 9 * self.inputs * self.outputs + self.outputs
-
-    def initial(self, generator: np.random.Generator) -> Array:
-        """He initialisation, zero biases."""
-        return _kaiming(generator, 9 * self.inputs, self.outputs, 2.0)
+    def inputs_of_product(self) -> int:
+        """A window of the input."""
+        return 9 * self.inputs
 
     def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
         """(S, b, side, side, inputs) -> (S, b, side, side, outputs), halved where pooled."""
         seeds, samples, side = x.shape[0], x.shape[1], self.side
-        matrix, bias = _matrices(weights, 9 * self.inputs, self.outputs)
+        matrix, bias = self.matrices(weights)
         padded = np.zeros((seeds, samples, side + 2, side + 2, self.inputs), x.dtype)
         padded[:, :, 1:-1, 1:-1] = x.reshape(seeds, samples, side, side, self.inputs)
         windows = sliding_window_view(padded, (3, 3), axis=(2, 3))  # (S, b, side, side, inputs, 3, 3)
@@ -145,19 +154,17 @@ class Convolution:
 
     def output_gradient(self, saved: Saved, dy: Array) -> Array:
         """(S, b * side * side, outputs): spread over the pooled pixels, zero where the rectifier was."""
-        seeds, samples = dy.shape[:2]
         if self.pool:
             half = self.side // 2
-            spread = (seeds, samples, half, 2, half, 2, self.outputs)
+            spread = (*dy.shape[:2], half, 2, half, 2, self.outputs)
             dy = np.broadcast_to(dy[:, :, :, None, :, None, :] * 0.25, spread)
-        dz: Array = dy.reshape(saved[1].shape) * (saved[1] > 0.0)
-        return dz
+        return Block.output_gradient(self, saved, dy)
 
     def input_gradient(self, weights: Array, saved: Saved, dz: Array) -> Array:
         """Gradient of the patches, summed where they overlap."""
-        matrix, _ = _matrices(weights, 9 * self.inputs, self.outputs)
         seeds, samples, side = saved[2][0], saved[2][1], self.side
-        patches = (dz @ matrix.swapaxes(1, 2)).reshape(seeds, samples, side, side, 3, 3, self.inputs)
+        patches = dz @ self.matrices(weights)[0].swapaxes(1, 2)
+        patches = patches.reshape(seeds, samples, side, side, 3, 3, self.inputs)
         padded = np.zeros((seeds, samples, side + 2, side + 2, self.inputs), dz.dtype)
         for row in range(3):
             for column in range(3):
@@ -165,16 +172,11 @@ class Convolution:
         dx: Array = padded[:, :, 1:-1, 1:-1].reshape(saved[2])
         return dx
 
-    def weight_gradient(self, saved: Saved, dz: Array, total: Array) -> None:
-        """patches^T @ dz, and the sum of dz for the biases."""
-        matrix, bias = _matrices(total, 9 * self.inputs, self.outputs)
-        matrix += saved[0].swapaxes(1, 2) @ dz
-        bias += dz.sum(axis=1, keepdims=True)
-
 
 def perceptron(stages: int, features: tuple[int, ...], classes: int, hidden: int = 64) -> Network:
     """Multi-layer perceptron of `stages` dense blocks, `hidden` wide; features is the shape of a sample."""
-    _at_least_one_stage(stages)
+    if stages < 1:
+        raise ValueError(f"a network needs at least 1 stage, got {stages}")
     widths = [math.prod(features), *[hidden] * (stages - 1), classes]
     return tuple(Dense(widths[k], widths[k + 1], relu=k < stages - 1) for k in range(stages))
 
@@ -185,7 +187,6 @@ def convolutional(stages: int, features: tuple[int, ...], classes: int, channels
     The second convolution and every second one after it pool, while the side stays even.
     ValueError: samples that are no square images (side, side, channels), or fewer than 2 stages.
     """
-    _at_least_one_stage(stages)
     if stages < 2 or len(features) != 3 or features[0] != features[1]:
         raise ValueError(
             f"a convolutional network needs square images and at least 2 stages, got samples of shape {features} "
@@ -227,8 +228,3 @@ def predict_logits(network: Network, weights: tuple[Array, ...], x: Array) -> Ar
     for block, flat in zip(network, weights, strict=True):
         x, _ = block.forward(flat, x)
     return x
-
-
-def _at_least_one_stage(stages: int) -> None:
-    if stages < 1:
-        raise ValueError(f"a network needs at least 1 stage, got {stages}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.results.versions import Integers, TimelineColumns, event_order, replicas_in_turn
-from simulator.schedules.ops import COMPUTE_KINDS, OpKind
+from simulator.schedules.ops import COMPUTE_KINDS, LETTERS, OpKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,76 +137,55 @@ def _runnable(
     of ops without duration may need the reordering.
     """
     stages, total = len(takers), int(microbatch.max()) + 1
-    lanes = [(k, r) for k in range(stages) for r in range(int(takers[k]))]
-    lists = [np.flatnonzero((stage == k) & (replica == r)).tolist() for k, r in lanes]
-    position = [0] * len(lanes)
-    forward_done: set[tuple[int, int]] = set()
-    backward_done: set[tuple[int, int]] = set()
-    weights_done = [0] * stages
-    round_left = [[min(n, total - first) for first in range(0, total, n)] for n in takers.tolist()]
-    kinds, microbatches = kind.tolist(), microbatch.tolist()
-    waiting: dict[tuple[str, int, int], list[int]] = {}
-    ready: list[tuple[int, int]] = []
 
-    def offer(lane: int) -> None:
-        """Queue a lane's next op, or note the op that it waits for."""
-        if position[lane] == len(lists[lane]):
-            return
-        k = lanes[lane][0]
-        row = lists[lane][position[lane]]
-        i = microbatches[row]
-        if kinds[row] == OpKind.FORWARD and k > 0 and (k - 1, i) not in forward_done:
-            waiting.setdefault(("F", k - 1, i), []).append(lane)
-        elif kinds[row] == OpKind.UPDATE and takers[k] > 1:
-            if round_left[k][i // int(takers[k])]:
-                waiting.setdefault(("U", k, i // int(takers[k])), []).append(lane)
-            else:
-                heapq.heappush(ready, (row, lane))
-        elif (
-            kinds[row] in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
-            and k < stages - 1
-            and (k + 1, i) not in backward_done
-        ):
-            waiting.setdefault(("B", k + 1, i), []).append(lane)
-        elif kinds[row] in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT) and (k, i) not in forward_done:
-            raise ValueError(f"stage {k} runs the backward of micro-batch {i} before its forward")
-        elif kinds[row] == OpKind.WEIGHT_GRADIENT and (k, i) not in backward_done:
-            raise ValueError(f"stage {k} runs the weight gradient of micro-batch {i} before its input gradient")
-        elif kinds[row] == OpKind.UPDATE and weights_done[k] != (i + 1) * per_minibatch:
+    def rows_of(*kinds: OpKind) -> Integers:
+        """Row of each stage's op of these kinds for each micro-batch: [stages, micro-batches]."""
+        table = np.empty((stages, total), np.int64)
+        chosen = np.flatnonzero(np.isin(kind, kinds))
+        table[stage[chosen], microbatch[chosen]] = chosen
+        return table
+
+    forward = rows_of(OpKind.FORWARD)
+    backward, weights = (rows_of(OpKind.BACKWARD, k) for k in (OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT))
+    for early, late, what in (
+        (forward, backward, "the backward of micro-batch {} before its forward"),
+        (backward, weights, "the weight gradient of micro-batch {} before its input gradient"),
+    ):
+        for k, i in np.argwhere(early > late).tolist():
+            raise ValueError(f"stage {k} runs {what.format(i)}")
+    before: list[list[int]] = [[] for _ in kind]
+    for lane in np.unique(np.stack([stage, replica]), axis=1).T:
+        for one, following in pairwise(np.flatnonzero((stage == lane[0]) & (replica == lane[1])).tolist()):
+            before[following].append(one)
+    for early, late in ((forward[:-1], forward[1:]), (backward[1:], backward[:-1])):
+        for one, following in zip(early.ravel().tolist(), late.ravel().tolist(), strict=True):
+            before[following].append(one)
+    ended = np.sort(weights, axis=1)
+    for row in np.flatnonzero(kind == OpKind.UPDATE).tolist():
+        k, i = int(stage[row]), int(microbatch[row])
+        if takers[k] > 1:
+            first = i // takers[k] * takers[k]
+            before[row] += weights[k, first : first + takers[k]].tolist()
+        elif (done := int(np.searchsorted(ended[k], row))) != (i + 1) * per_minibatch:
             raise ValueError(
-                f"stage {k} makes update {i} after the gradients of {weights_done[k]} micro-batches, not "
-                f"{(i + 1) * per_minibatch}"
+                f"stage {k} makes update {i} after the gradients of {done} micro-batches, not {(i + 1) * per_minibatch}"
             )
-        else:
-            heapq.heappush(ready, (row, lane))
-
-    for lane in range(len(lanes)):
-        offer(lane)
-    sequence: list[int] = []
-    while ready:
-        row, lane = heapq.heappop(ready)
-        k, i = lanes[lane][0], microbatches[row]
-        sequence.append(row)
-        position[lane] += 1
-        woken: list[int] = []
-        if kinds[row] == OpKind.FORWARD:
-            forward_done.add((k, i))
-            woken += waiting.pop(("F", k, i), [])
-        elif kinds[row] in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
-            backward_done.add((k, i))
-            woken += waiting.pop(("B", k, i), [])
-        if kinds[row] in (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT):
-            weights_done[k] += 1
-            number = i // (per_minibatch * int(takers[k]))
-            round_left[k][number] -= 1
-            woken += waiting.pop(("U", k, number), []) if not round_left[k][number] else []
-        for one in (lane, *woken):
-            offer(one)
-    if len(sequence) < len(kinds):
-        (what, k, i), blocked = min(waiting.items(), key=lambda item: item[1])
+    sorter = TopologicalSorter(dict(enumerate(before)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        one, row = next((a, b) for a, b in pairwise(error.args[1]) if stage[a] != stage[b])
         raise ValueError(
-            f"the order cannot run: stage {lanes[blocked[0]][0]} waits for {what} of micro-batch {i} on stage {k}"
-        )
+            f"the order cannot run: stage {stage[row]} waits for {LETTERS[kind[one]]} of micro-batch {microbatch[one]} "
+            f"on stage {stage[one]}"
+        ) from None
+    ready: list[int] = []
+    sequence: list[int] = []
+    while sorter:
+        for row in sorter.get_ready():
+            heapq.heappush(ready, row)
+        sequence.append(heapq.heappop(ready))
+        sorter.done(sequence[-1])
     return np.array(sequence, np.int64)
 
 
@@ -212,32 +194,10 @@ def joined(first: TrainingOrder, second: TrainingOrder) -> TrainingOrder:
 
     ValueError: a different number of stages or of micro-batches a mini-batch.
     """
-    one = (first.stages, first.microbatches_per_minibatch)
-    other = (second.stages, second.microbatches_per_minibatch)
-    _check_unreplicated(first, second)
+    one, other = ((order.stages, order.microbatches_per_minibatch) for order in (first, second))
     if one != other:
         raise ValueError(f"joined orders must have the same stages and micro-batches, got {one} and {other}")
-    later = np.where(
-        second.kind == OpKind.UPDATE, first.minibatches, first.minibatches * first.microbatches_per_minibatch
-    )
-    return TrainingOrder(
-        first.stages,
-        first.microbatches_per_minibatch,
-        first.minibatches + second.minibatches,
-        np.concatenate([first.stage, second.stage]),
-        np.concatenate([first.replica, second.replica]),
-        np.concatenate([first.kind, second.kind]),
-        np.concatenate([first.microbatch, second.microbatch + later]),
-        np.concatenate([first.update_seconds, first.makespan + second.update_seconds]),
-        first.makespan + second.makespan,
-        first.replicas,
-    )
-
-
-def _check_unreplicated(*orders: TrainingOrder) -> None:
-    for order in orders:
-        if max(order.replicas) > 1:
-            raise ValueError(f"an order whose replicas take turns cannot be continued, got replicas {order.replicas}")
+    return _one_after_the_other([first, second], first.makespan + second.makespan)
 
 
 def repeated(order: TrainingOrder, times: int) -> TrainingOrder:
@@ -247,20 +207,29 @@ def repeated(order: TrainingOrder, times: int) -> TrainingOrder:
     """
     if times < 1:
         raise ValueError(f"an order is repeated at least once, got {times}")
-    _check_unreplicated(order)
-    run = np.repeat(np.arange(times), order.kind.size)
-    kind = np.tile(order.kind, times)
-    stride = np.where(kind == OpKind.UPDATE, order.minibatches, order.minibatches * order.microbatches_per_minibatch)
-    starts = np.repeat(np.arange(times) * order.makespan, order.minibatches)
+    return _one_after_the_other([order] * times, order.makespan * times)
+
+
+def _one_after_the_other(orders: Sequence[TrainingOrder], makespan: float) -> TrainingOrder:
+    first = orders[0]
+    for order in orders:
+        if max(order.replicas) > 1:
+            raise ValueError(f"an order whose replicas take turns cannot be continued, got replicas {order.replicas}")
+    minibatches = np.cumsum([0, *(order.minibatches for order in orders)])
+    begins = [number * first.makespan for number in range(len(orders))]  # only the last one may differ from the first
+    numbers = [
+        order.microbatch + np.where(order.kind == OpKind.UPDATE, 1, first.microbatches_per_minibatch) * done
+        for order, done in zip(orders, minibatches, strict=False)
+    ]
     return TrainingOrder(
-        order.stages,
-        order.microbatches_per_minibatch,
-        order.minibatches * times,
-        np.tile(order.stage, times),
-        np.tile(order.replica, times),
-        kind,
-        np.tile(order.microbatch, times) + run * stride,
-        np.tile(order.update_seconds, times) + starts,
-        order.makespan * times,
-        order.replicas,
+        first.stages,
+        first.microbatches_per_minibatch,
+        int(minibatches[-1]),
+        np.concatenate([order.stage for order in orders]),
+        np.concatenate([order.replica for order in orders]),
+        np.concatenate([order.kind for order in orders]),
+        np.concatenate(numbers),
+        np.concatenate([begin + order.update_seconds for begin, order in zip(begins, orders, strict=True)]),
+        makespan,
+        first.replicas,
     )

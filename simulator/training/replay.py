@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedules.ops import OpKind
 from simulator.training.data import DataSet
-from simulator.training.networks import Block, Network, Saved, cross_entropy, predict_logits
-from simulator.training.optimizers import Optimizer, OptimizerState
-from simulator.training.order import TrainingOrder
-from simulator.training.prediction import Array, Direction, Position, PredictionRule, predicted_weights
-from simulator.training.run import TrainingRun, TrainingSettings
+from simulator.training.networks import Network, cross_entropy, predict_logits
+from simulator.training.optimizers import Array
+from simulator.training.run import Training, TrainingRun, TrainingSettings
+from simulator.training.stage import Position, TrainedStage
 
 
 @dataclass(slots=True)
@@ -41,94 +39,27 @@ class _PredictionError:
             return np.sqrt(self.used / self.current)
 
 
-@dataclass(slots=True)
-class _TrainedStage:
-    """One stage in training, or one of its replicas that take turns: its weights, what is in flight, and the rule's copies.
-
-    It lives through: forward (weights chosen by the rule, activations saved), backward (input gradient by the
-    rule's weights, gradient added up), update after the last backward of a mini-batch.
-    """
-
-    position: Position
-    block: Block
-    optimizer: Optimizer
-    weights: Array
-    state: OptimizerState
-    gradient: Array
-    entry_versions: dict[int, int]
-    replicas: int = 1
-    learning_rate: float = 0.0
-    version: int = 0
-    buffers: dict[str, Array] = field(default_factory=dict)
-    used: dict[int, Array] = field(default_factory=dict)
-    saved: dict[int, Saved] = field(default_factory=dict)
-    held: dict[int, Array] = field(default_factory=dict)
-    awaiting: dict[int, dict[tuple[int, int], list[Any]]] = field(default_factory=dict)
-    copies: int = 1
-
-    def used_by_forward(self, microbatch: int) -> Array:
-        return self.used[microbatch]
-
-    def entry_version(self, microbatch: int) -> int:
-        return self.entry_versions[microbatch]
-
-    def weights_of(self, version: int) -> Array:
-        if version == self.version:
-            return self.weights
-        if version not in self.held:
-            raise ValueError(
-                f"stage {self.position.stage} needs version {version} but holds {sorted(self.held)} and "
-                f"{self.version}: vertical sync needs an order whose input stage updates last"
-            )
-        return self.held[version]
-
-    def predict(self, steps: float, direction: Direction) -> Array:
-        if steps == 0 or self.version == 0:  # no moments before the first update
-            return self.weights
-        return predicted_weights(
-            self.weights, self.optimizer.direction(self.state, direction), steps, self.learning_rate
-        )
-
-    def count_copies(self) -> None:
-        """Count what is held now: distinct versions, and each of the rule's buffers that is not the present weights."""
-        versions = {id(self.weights)}
-        versions.update(map(id, self.used.values()))
-        versions.update(map(id, self.held.values()))
-        buffers = sum(buffer is not self.weights for buffer in self.buffers.values())
-        self.copies = max(self.copies, len(versions) + buffers)
-
-
 class Replay:
     """One run of an order: all seeds of one method. Built, played once, read."""
 
-    def __init__(
-        self,
-        order: TrainingOrder,
-        rule: PredictionRule,
-        network: Network,
-        data: DataSet,
-        optimizer: Optimizer,
-        settings: TrainingSettings,
-        seeds: Sequence[int],
-    ) -> None:
+    def __init__(self, training: Training, seeds: Sequence[int]) -> None:
+        self.training, self.order, self.rule = training, training.order, training.chosen_rule
+        order, data, settings, optimizer = training.order, training.data, training.settings, training.optimizer
         dtype = np.dtype(settings.precision)
         t = order.microbatches_per_minibatch
-        self.order, self.rule, self.network, self.settings = order, rule, network, settings
         self.train_x, self.test_x = data.train_x.astype(dtype), data.test_x.astype(dtype)
-        self.train_labels, self.test_labels = data.train_labels, data.test_labels
         self.bounds = [j * settings.batch // t for j in range(t + 1)]
-        per_epoch = len(data.train_x) // settings.batch
-        self.evaluate_every = settings.evaluate_every or per_epoch
+        self.evaluate_every = settings.evaluate_every or len(data.train_x) // settings.batch
         self.samples = np.stack([_sample_order(seed, data, settings, order.minibatches) for seed in seeds])
         self.entry_versions: dict[int, int] = {}
-        self.replicas: list[list[_TrainedStage]] = []
-        for k, initial in enumerate(zip(*(_initial(network, seed) for seed in seeds), strict=True)):
+        self.replicas: list[list[TrainedStage]] = []
+        for k, initial in enumerate(zip(*(_initial(training.network, seed) for seed in seeds), strict=True)):
             weights = np.stack(initial).astype(dtype)
             self.replicas.append(
                 [
-                    _TrainedStage(
+                    TrainedStage(
                         Position(k, order.stages, t),
-                        network[k],
+                        training.network[k],
                         optimizer,
                         weights,
                         optimizer.start(weights),
@@ -169,12 +100,12 @@ class Replay:
             else:
                 self._update(stage, microbatch)
 
-    def _forward(self, stage: _TrainedStage, k: int, microbatch: int) -> None:
+    def _forward(self, stage: TrainedStage, k: int, microbatch: int) -> None:
         minibatch, piece = divmod(microbatch, self.order.microbatches_per_minibatch)
+        batch = self.training.settings.batch
+        chosen = self.samples[:, minibatch * batch :][:, self.bounds[piece] : self.bounds[piece + 1]]
         if k == 0:
             self._enter(stage, microbatch)
-            first = minibatch * self.settings.batch
-            chosen = self.samples[:, first + self.bounds[piece] : first + self.bounds[piece + 1]]
             x = self.train_x[chosen]
         else:
             x = self.activations.pop(microbatch)
@@ -192,14 +123,12 @@ class Replay:
         if k < self.order.stages - 1:
             self.activations[microbatch] = y
             return
-        first = minibatch * self.settings.batch
-        chosen = self.samples[:, first + self.bounds[piece] : first + self.bounds[piece + 1]]
-        loss, gradient = cross_entropy(y, self.train_labels[chosen])
-        gradient *= 1.0 / self.settings.batch  # the sum over micro-batches is then the mini-batch's mean
-        self.losses[:, minibatch] += loss / self.settings.batch
+        loss, gradient = cross_entropy(y, self.training.data.train_labels[chosen])
+        gradient *= 1.0 / batch  # the sum over micro-batches is then the mini-batch's mean
+        self.losses[:, minibatch] += loss / batch
         self.gradients[k, microbatch] = gradient
 
-    def _input_gradient(self, stage: _TrainedStage, k: int, microbatch: int) -> None:
+    def _input_gradient(self, stage: TrainedStage, k: int, microbatch: int) -> None:
         weights = self.rule.backward(stage, microbatch)
         stage.count_copies()
         saved = stage.saved[microbatch]
@@ -209,7 +138,7 @@ class Replay:
         self.pending[k, microbatch] = dz
         stage.used.pop(microbatch, None)
 
-    def _weight_gradient(self, stage: _TrainedStage, k: int, microbatch: int) -> None:
+    def _weight_gradient(self, stage: TrainedStage, k: int, microbatch: int) -> None:
         dz = self.pending.pop((k, microbatch))
         gradient = stage.gradient
         if stage.replicas > 1:
@@ -217,14 +146,14 @@ class Replay:
             self.rounds.setdefault((k, microbatch // stage.replicas), {})[microbatch] = gradient
         stage.block.weight_gradient(stage.saved.pop(microbatch), dz, gradient)
 
-    def _reduced(self, stage: _TrainedStage, minibatch: int) -> Array:
+    def _reduced(self, stage: TrainedStage, minibatch: int) -> Array:
         """The gradient of an update: the mean over the round's mini-batches, the same numbers on every replica."""
         if stage.replicas == 1:
             return stage.gradient
         gradients = self.rounds[stage.position.stage, minibatch // stage.replicas]
         return np.mean([gradients[one] for one in sorted(gradients)], axis=0, dtype=stage.gradient.dtype)
 
-    def _update(self, stage: _TrainedStage, minibatch: int) -> None:
+    def _update(self, stage: TrainedStage, minibatch: int) -> None:
         previous, before = stage.weights, stage.version * stage.replicas
         gradient = self._reduced(stage, minibatch)
         stage.weights, stage.state = stage.optimizer.step(previous, gradient, stage.state, stage.learning_rate)
@@ -242,7 +171,7 @@ class Replay:
         if stage is self.stages[stage.position.stage]:
             self._snapshot(stage, before, min(stage.version * stage.replicas, self.order.minibatches))
 
-    def _enter(self, stage: _TrainedStage, microbatch: int) -> None:
+    def _enter(self, stage: TrainedStage, microbatch: int) -> None:
         """Note the version with which a micro-batch enters the pipeline."""
         if stage.replicas == 1 and microbatch != len(self.entry_versions):
             raise ValueError(
@@ -251,14 +180,14 @@ class Replay:
             )
         self.entry_versions[microbatch] = stage.version
 
-    def _release_round(self, stage: _TrainedStage, minibatch: int) -> None:
+    def _release_round(self, stage: TrainedStage, minibatch: int) -> None:
         """Drop the gradients of a round that every replica has applied."""
         key = stage.position.stage, minibatch // stage.replicas
         group = self.replicas[key[0]]
         if all(group[one % stage.replicas].version > key[1] for one in self.rounds.get(key, ())):
             self.rounds.pop(key, None)
 
-    def _release(self, stage: _TrainedStage) -> None:
+    def _release(self, stage: TrainedStage) -> None:
         """Drop held versions that no micro-batch of an unfinished mini-batch can ask for."""
         first = stage.version * self.order.microbatches_per_minibatch if stage.held else 0
         if stage.held:
@@ -266,13 +195,13 @@ class Replay:
             for version in [v for v in stage.held if v < entered]:
                 del stage.held[version]
 
-    def _set_learning_rate(self, stage: _TrainedStage) -> None:
+    def _set_learning_rate(self, stage: TrainedStage) -> None:
         update = min(stage.version * stage.replicas, self.order.minibatches - 1)
-        factor = self.settings.schedule(update, self.order.minibatches)
+        factor = self.training.settings.schedule(update, self.order.minibatches)
         scale = self.rule.learning_rate_factor(stage.position, update)
-        stage.learning_rate = float(self.settings.learning_rate * factor * scale)
+        stage.learning_rate = float(self.training.settings.learning_rate * factor * scale)
 
-    def _snapshot(self, stage: _TrainedStage, before: int, now: int) -> None:
+    def _snapshot(self, stage: TrainedStage, before: int, now: int) -> None:
         """Keep the stage's weights for each evaluation between so many mini-batches; evaluate when the last stage is there."""
         for minibatches in range(before + 1, now + 1):
             if minibatches % self.evaluate_every and minibatches != self.order.minibatches:
@@ -282,7 +211,7 @@ class Replay:
             if len(snapshot) == self.order.stages:
                 del self.snapshots[minibatches]
                 weights = tuple(snapshot[k] for k in range(self.order.stages))
-                self.evaluations[minibatches] = self._evaluate(weights, self.test_x, self.test_labels)
+                self.evaluations[minibatches] = self._evaluate(weights, self.test_x, self.training.data.test_labels)
 
     def _evaluate(
         self, weights: tuple[Array, ...], x: Array, labels: NDArray[np.int64], chunk: int = 64
@@ -293,25 +222,25 @@ class Replay:
         for first in range(0, len(x), chunk):
             part = np.broadcast_to(x[first : first + chunk], (seeds, *x[first : first + chunk].shape))
             wanted = np.broadcast_to(labels[first : first + chunk], part.shape[:2])
-            logits = predict_logits(self.network, weights, part)
+            logits = predict_logits(self.training.network, weights, part)
             loss += cross_entropy(logits, wanted)[0]
             right += (logits.argmax(axis=2) == wanted).sum(axis=1)
         return loss / len(x), right / len(x)
 
-    def results(self, method: str, seeds: Sequence[int], classes: int) -> list[TrainingRun]:
+    def results(self, seeds: Sequence[int]) -> list[TrainingRun]:
         """One `TrainingRun` a seed."""
         final = tuple(stage.weights for stage in self.stages)
-        train_loss, _ = self._evaluate(final, self.train_x, self.train_labels)
+        train_loss, _ = self._evaluate(final, self.train_x, self.training.data.train_labels)
         updates = np.array(sorted(self.evaluations), np.int64)
         seconds = self.order.update_seconds
         loss, accuracy = (np.stack([self.evaluations[int(u)][part] for u in updates]) for part in (0, 1))
         copies = tuple(max(replica.copies for replica in group) for group in self.replicas)
         ratios = self.error.ratios()
         finite = np.isfinite(train_loss) & np.isfinite(self.losses).all(axis=1)
-        diverged = ~(finite & (train_loss < math.log(classes)))
+        diverged = ~(finite & (train_loss < math.log(self.training.data.classes)))
         return [
             TrainingRun(
-                method,
+                self.training.method,
                 seed,
                 float(train_loss[s]),
                 float(accuracy[-1, s]),

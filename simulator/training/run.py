@@ -1,4 +1,4 @@
-"""Training run: the settings that go in and the result of one seed that comes out."""
+"""Training run: what is trained, the settings that go in, and the result of one seed that comes out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training.optimizers import LearningRateSchedule, constant
+from simulator.training.data import DataSet
+from simulator.training.networks import Network
+from simulator.training.optimizers import LearningRateSchedule, Optimizer, constant
+from simulator.training.order import TrainingOrder
+from simulator.training.prediction import PREDICTION_RULES, PredictionRule
+
+REPLICATED_METHODS = tuple(name for name, rule in PREDICTION_RULES.items() if rule.for_replicas)
+"""Methods that hold where replicas of a stage take mini-batches in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,58 @@ class TrainingSettings:
             raise ValueError(f"updates between evaluations must be at least 1, got {self.evaluate_every}")
         if self.precision not in ("float64", "float32"):
             raise ValueError(f"precision must be float64 or float32, got {self.precision!r}")
+
+
+def minibatches_per_epoch(data: DataSet, batch: int) -> int:
+    """Whole mini-batches in an epoch; ValueError unless 1 <= batch <= training samples."""
+    if not 1 <= batch <= len(data.train_x):
+        raise ValueError(
+            f"the mini-batch must have 1 to {len(data.train_x)} samples ({data.name} has no more), got {batch}"
+        )
+    return len(data.train_x) // batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """A network, trained on `data` through every mini-batch of `order`.
+
+    method: name in `PREDICTION_RULES`; rule: in place of the method's own with its default settings
+    ValueError: an unknown method, a network that does not fit the order or the data, a rule that is not defined
+    for the order, a mini-batch with fewer samples than micro-batches.
+    """
+
+    order: TrainingOrder
+    method: str
+    network: Network
+    data: DataSet
+    optimizer: Optimizer
+    settings: TrainingSettings
+    rule: PredictionRule | None = None
+
+    def __post_init__(self) -> None:
+        order, batch = self.order, self.settings.batch
+        if self.method not in PREDICTION_RULES:
+            raise ValueError(f"unknown method {self.method!r}; choose one of {', '.join(PREDICTION_RULES)}")
+        if len(self.network) != order.stages:
+            raise ValueError(
+                f"the network must have one block a stage: {len(self.network)} blocks, {order.stages} stages"
+            )
+        minibatches_per_epoch(self.data, batch)
+        if batch < order.microbatches_per_minibatch:
+            raise ValueError(
+                f"a mini-batch of {batch} samples cannot be cut into {order.microbatches_per_minibatch} micro-batches"
+            )
+        if max(order.replicas) > 1 and not self.chosen_rule.for_replicas:
+            raise ValueError(
+                f"method {self.method!r} is defined for stages without replicas in turn, got replicas "
+                f"{list(order.replicas)}; {' and '.join(REPLICATED_METHODS)} are for both"
+            )
+        self.chosen_rule.check(order.stages, order.microbatches_per_minibatch)
+
+    @property
+    def chosen_rule(self) -> PredictionRule:
+        """The rule given, or the method's own."""
+        return self.rule or PREDICTION_RULES[self.method]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,10 +23,9 @@ from simulator.training import (
     TrainingSettings,
     convolutional,
     perceptron,
-    train,
     training_order,
 )
-from tests.simulator.training.test_replicas import SETTINGS, losses_by_versions
+from tests.simulator.training.test_replicas import SETTINGS, losses_by_versions, train_once
 
 KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
 UNIT = GivenClock((4.0,) * 3, (8.0,) * 3)
@@ -161,7 +160,7 @@ def test_replicas_train_on_the_versions_of_their_timeline(
     schedule = build_schedule("1f1b-rr", 2, 24, replicas=(3, 1), replica_updates=rule)
     timeline = GivenClock((3.0, 1.0), (6.0, 2.0))(schedule, 1)
     order = training_order(timeline, 1)
-    run = train(
+    run = train_once(
         order, "pipedream", perceptron(2, data.features, data.classes), data, OPTIMIZERS["adam"](), TrainingSettings(8)
     )
     assert found["runs"][0]["train_loss"] == run.train_loss
@@ -177,7 +176,7 @@ def test_replicas_are_trained_by_the_version_table(rule: str, clusters: None) ->
     data, replicas, clock = DATA_SETS["wine"](), (4, 2, 2), GivenClock((4.0, 2.0, 2.0), (8.0, 4.0, 4.0))
     found = TrainedMethod("pipedream", 3, 1, 24, replicas=replicas, replica_updates=rule).order(clock)
     network = perceptron(3, data.features, data.classes, hidden=7)
-    run = train(found.order, "pipedream", network, data, MomentumSGD(), SETTINGS)
+    run = train_once(found.order, "pipedream", network, data, MomentumSGD(), SETTINGS)
     timeline = clock(build_schedule("1f1b-rr", 3, 24, replicas=replicas, replica_updates=rule), 1)
     assert run.update_loss == pytest.approx(losses_by_versions(replicas, timeline, data, 24), rel=1e-9)
     assert run.weight_copies_per_stage == found.copies

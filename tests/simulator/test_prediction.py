@@ -8,20 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from simulator.training.prediction import (
-    PREDICTION_RULES,
-    ROUNDINGS,
-    Array,
-    Direction,
-    PipeMare,
-    Position,
-    XPipe,
-    adam_direction,
-    exact_forward_steps,
-    predicted_weights,
-    xpipe_backward_steps,
-    xpipe_forward_steps,
-)
+from simulator.training.optimizers import Adam, Array, Direction, OptimizerState
+from simulator.training.prediction import PREDICTION_RULES, ROUNDINGS, PipeMare, XPipe
+from simulator.training.stage import Position, predicted_weights
 
 
 @dataclass
@@ -30,7 +19,7 @@ class FakeStage:
 
     position: Position
     version: int = 0
-    entered: list[int] = field(default_factory=list)
+    entry_versions: list[int] = field(default_factory=list)
     buffers: dict[str, Array] = field(default_factory=dict)
     used: dict[int, Array] = field(default_factory=dict)
     asked: list[tuple[float, str]] = field(default_factory=list)
@@ -39,11 +28,8 @@ class FakeStage:
     def weights(self) -> Array:
         return self.weights_of(self.version)
 
-    def used_by_forward(self, microbatch: int) -> Array:
-        return self.used[microbatch]
-
-    def entry_version(self, microbatch: int) -> int:
-        return self.entered[microbatch]
+    def missing_updates(self, microbatch: int) -> int:
+        return microbatch // self.position.microbatches - self.version
 
     def weights_of(self, version: int) -> Array:
         return np.full((1, 1), float(version))
@@ -60,11 +46,11 @@ def value(weights: Array) -> float:
 def test_xpipe_steps_by_hand() -> None:
     """N=4, T=2: forward (T+N-k/2-2)/T = 2, 1.75, 1.5, 1.25; backward (T+floor(k/2)-1)/T = 0.5, 0.5, 1, 1."""
     positions = [Position(k, 4, 2) for k in range(4)]
-    assert [xpipe_forward_steps(p) for p in positions] == [2, 2, 2, 1]
-    assert [xpipe_forward_steps(p, "floor") for p in positions] == [2, 1, 1, 1]
-    assert [xpipe_forward_steps(p, "ceil") for p in positions] == [2, 2, 2, 2]
-    assert [xpipe_backward_steps(p) for p in positions] == [0, 0, 1, 1]
-    assert [xpipe_backward_steps(p, "round") for p in positions] == [1, 1, 1, 1]
+    assert [XPipe().forward_steps(p) for p in positions] == [2, 2, 2, 1]
+    assert [XPipe(forward_rounding="floor").forward_steps(p) for p in positions] == [2, 1, 1, 1]
+    assert [XPipe(forward_rounding="ceil").forward_steps(p) for p in positions] == [2, 2, 2, 2]
+    assert [XPipe().backward_steps(p) for p in positions] == [0, 0, 1, 1]
+    assert [XPipe(backward_rounding="round").backward_steps(p) for p in positions] == [1, 1, 1, 1]
 
 
 def test_rounding_of_halves() -> None:
@@ -80,7 +66,10 @@ def test_xpipe_at_one_microbatch_aims_where_spectrain_v1_does() -> None:
         for k in range(stages):
             position = Position(k, stages, 1)
             expected = [k // 2 + stages - k - 1, k // 2]
-            assert [xpipe_forward_steps(position, "floor"), xpipe_backward_steps(position)] == expected
+            assert [
+                XPipe(forward_rounding="floor").forward_steps(position),
+                XPipe().backward_steps(position),
+            ] == expected
             fake = FakeStage(position)
             PREDICTION_RULES["spectrain-v1"].forward(fake, 0)
             PREDICTION_RULES["spectrain-v1"].backward(fake, 0)
@@ -94,15 +83,15 @@ def test_exact_steps_reach_the_synchronous_version(stages: int) -> None:
         for k in range(stages):
             for m in range(stages + 1, stages + 4):
                 seen = (per_minibatch * (m - 1) + 1 - stages + k) // per_minibatch
-                assert seen + exact_forward_steps(Position(k, stages, per_minibatch)) == m - 1
+                assert seen + XPipe("exact").forward_steps(Position(k, stages, per_minibatch)) == m - 1
 
 
 def test_one_stage_needs_no_prediction() -> None:
     """A pipeline of one stage has no version difference: 0 steps for every T."""
     for per_minibatch in range(1, 9):
         position = Position(0, 1, per_minibatch)
-        assert xpipe_forward_steps(position) == xpipe_backward_steps(position, "ceil") == 0
-        assert exact_forward_steps(position) == 0
+        assert XPipe().forward_steps(position) == XPipe(backward_rounding="ceil").backward_steps(position) == 0
+        assert XPipe("exact").forward_steps(position) == 0
 
 
 def test_adam_direction_of_a_constant_gradient() -> None:
@@ -110,7 +99,7 @@ def test_adam_direction_of_a_constant_gradient() -> None:
     for updates in (1, 2, 10, 1000):
         first = np.full(3, (1 - 0.9**updates) * -2.0)
         second = np.full(3, (1 - 0.999**updates) * 4.0)
-        result = adam_direction(first, second, updates, 0.9, 0.999, 1e-8, "adam")
+        result = Adam().direction(OptimizerState(updates, first, second), "step")
         assert result == pytest.approx(np.full(3, -1.0))
 
 
@@ -119,14 +108,15 @@ def test_literal_correction_is_wrong_by_the_published_factors() -> None:
     for updates, factor in ((10, 2.06), (100_000, 0.316)):
         first = np.full(1, (1 - 0.9**updates) * 3.0)
         second = np.full(1, (1 - 0.999**updates) * 9.0)
-        literal, adam = (adam_direction(first, second, updates, 0.9, 0.999, 1e-12, how) for how in ("literal", "adam"))
+        state = OptimizerState(updates, first, second)
+        literal, adam = (Adam(epsilon=1e-12).direction(state, how) for how in ("literal-step", "step"))
         assert float(literal[0] / adam[0]) == pytest.approx(factor, abs=0.005)
 
 
 def test_no_direction_before_the_first_update() -> None:
     """Zero moments point nowhere, without a division by 1 - beta^0."""
     zero = np.zeros(2)
-    assert adam_direction(zero, zero, 0, 0.9, 0.999, 1e-8, "adam").tolist() == [0.0, 0.0]
+    assert Adam().direction(OptimizerState(0, zero, zero), "step").tolist() == [0.0, 0.0]
 
 
 def test_predicted_weights_by_hand() -> None:
@@ -146,7 +136,7 @@ def test_naive_and_stashing() -> None:
 
 def test_vertical_sync_and_2bw_take_the_input_stages_version() -> None:
     """T=2, entries at versions 0 0 0 1: micro-batch 3 uses 1 under vertical sync, 0 under 2BW (its mini-batch began at 0)."""
-    stage = FakeStage(Position(1, 2, 2), version=2, entered=[0, 0, 0, 1])
+    stage = FakeStage(Position(1, 2, 2), version=2, entry_versions=[0, 0, 0, 1])
     assert value(PREDICTION_RULES["vertical-sync"].forward(stage, 3)) == 1.0
     assert value(PREDICTION_RULES["2bw"].forward(stage, 3)) == 0.0
 

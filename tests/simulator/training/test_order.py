@@ -106,5 +106,5 @@ def test_bad_orders_are_refused(hand: Any) -> None:
         (0, F, 0, 0.0, 1.0), (0, B, 0, 1.0, 2.0), (0, F, 1, 2.0, 3.0), (0, B, 1, 3.0, 4.0), (0, U, 0, 4.0, 4.0),
         (1, F, 1, 0.0, 1.0), (1, B, 1, 1.0, 2.0), (1, F, 0, 2.0, 3.0), (1, B, 0, 3.0, 4.0), (1, U, 0, 4.0, 4.0),
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="the order cannot run: stage 0 waits for B of micro-batch 0 on stage 1"):
+    with pytest.raises(ValueError, match="the order cannot run: stage 1 waits for F of micro-batch 1 on stage 0"):
         training_order(hand.columns(stuck), 2)

@@ -18,6 +18,7 @@ from simulator.training import (
     Dense,
     MomentumSGD,
     Optimizer,
+    Training,
     TrainingOrder,
     TrainingRun,
     TrainingSettings,
@@ -27,12 +28,11 @@ from simulator.training import (
     minibatches_per_epoch,
     perceptron,
     repeated,
-    runs,
     train,
-    train_seeds,
     training_order,
 )
 from simulator.training.prediction import PREDICTION_RULES, PipeMare
+from tests.simulator.training.test_replicas import train_once
 
 SETTINGS = TrainingSettings(batch=8, learning_rate=0.01)
 MINIBATCHES = 18
@@ -52,7 +52,7 @@ def play(order: TrainingOrder, method: str, data: DataSet, **options: Any) -> Tr
     """Train a narrow perceptron with Adam for one seed, unless told otherwise."""
     network = perceptron(order.stages, data.features, data.classes, hidden=7)
     optimizer: Optimizer = options.pop("optimizer", Adam())
-    return train(order, method, network, data, optimizer, options.pop("settings", SETTINGS), **options)
+    return train_once(order, method, network, data, optimizer, options.pop("settings", SETTINGS), **options)
 
 
 def same_numbers(one: TrainingRun, other: TrainingRun) -> bool:
@@ -157,7 +157,7 @@ def test_against_an_independent_loop(hand: Any, blobs: DataSet, delayed: bool) -
     """Two linear stages, SGD: naive on the staircase is a forward N-1-k updates late; synchronous is none."""
     network = (Dense(5, 4, relu=False), Dense(4, 3, relu=False))
     order = staircase(hand, 2, 1, 6) if delayed else flushed(hand, 2, 1, 6)
-    run = train(
+    run = train_once(
         order,
         "naive",
         network,
@@ -216,9 +216,10 @@ def test_seeds_do_not_depend_on_each_other(hand: Any, blobs: DataSet) -> None:
     """Seeds together, alone, and in two processes give the same bits; different seeds differ."""
     order = staircase(hand, 3, 2)
     network = perceptron(3, blobs.features, blobs.classes, hidden=7)
-    together = train_seeds(order, "xpipe", network, blobs, Adam(), SETTINGS, [3, 1, 2])
-    alone = [train(order, "xpipe", network, blobs, Adam(), SETTINGS, seed) for seed in (3, 1, 2)]
-    spread = runs(order, "xpipe", network, blobs, Adam(), SETTINGS, [3, 1, 2], jobs=2)
+    training = Training(order, "xpipe", network, blobs, Adam(), SETTINGS)
+    together = train(training, [3, 1, 2])
+    alone = [train(training, [seed])[0] for seed in (3, 1, 2)]
+    spread = train(training, [3, 1, 2], jobs=2)
     for one, two, three in zip(together, alone, spread, strict=True):
         assert same_numbers(one, two)
         assert same_numbers(one, three)
@@ -272,9 +273,9 @@ def test_convolutional_network_trains(hand: Any) -> None:
     images = draw.normal(size=(40, 4, 4, 1)) + labels[:, None, None, None]
     data = DataSet("squares", 2, images[:32], labels[:32], images[32:], labels[32:])
     network = convolutional(4, data.features, data.classes, channels=3)
-    whole, parts = (train(flushed(hand, 4, t, 6), "synchronous", network, data, Adam(), SETTINGS) for t in (1, 2))
+    whole, parts = (train_once(flushed(hand, 4, t, 6), "synchronous", network, data, Adam(), SETTINGS) for t in (1, 2))
     assert parts.update_loss == pytest.approx(whole.update_loss, rel=1e-12)
-    asynchronous = train(staircase(hand, 4, 2, 6), "xpipe", network, data, Adam(), SETTINGS)
+    asynchronous = train_once(staircase(hand, 4, 2, 6), "xpipe", network, data, Adam(), SETTINGS)
     assert not np.array_equal(asynchronous.update_loss, parts.update_loss)
 
 
@@ -303,9 +304,11 @@ def test_bad_settings_are_refused(hand: Any, blobs: DataSet) -> None:
     order = staircase(hand, 3, 2)
     network = perceptron(2, blobs.features, blobs.classes)
     with pytest.raises(ValueError, match="2 blocks, 3 stages"):
-        train(order, "naive", network, blobs, Adam(), SETTINGS)
+        Training(order, "naive", network, blobs, Adam(), SETTINGS)
     with pytest.raises(ValueError, match="jobs must be at least 1"):
-        runs(order, "naive", network, blobs, Adam(), SETTINGS, [0], jobs=0)
+        train(
+            Training(order, "naive", perceptron(3, blobs.features, blobs.classes), blobs, Adam(), SETTINGS), [0], jobs=0
+        )
 
 
 def test_stale_weights_cost_accuracy_on_digits(hand: Any) -> None:
@@ -318,7 +321,10 @@ def test_stale_weights_cost_accuracy_on_digits(hand: Any) -> None:
     late, prompt = staircase(hand, 8, 1, minibatches), flushed(hand, 8, 1, minibatches)
     mean_loss = {
         method: np.mean(
-            [run.train_loss for run in train_seeds(order, method, network, data, Adam(), TrainingSettings(), [0, 1, 2])]
+            [
+                run.train_loss
+                for run in train(Training(order, method, network, data, Adam(), TrainingSettings()), [0, 1, 2])
+            ]
         )
         for method, order in (("synchronous", prompt), ("xpipe", late), ("naive", late))
     }

@@ -10,13 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import OpKind, Timeline, simulate
+from simulator import OpKind, PredictionRule, Timeline, simulate
 from simulator.results.versions import version_table
-from simulator.training import DataSet, MomentumSGD, TrainingSettings, perceptron, train, training_order
+from simulator.training import (
+    DataSet,
+    MomentumSGD,
+    Training,
+    TrainingRun,
+    TrainingSettings,
+    perceptron,
+    train,
+    training_order,
+)
 from simulator.training.networks import cross_entropy
 from tests.simulator.test_pipedream_runtime import plan_of, problem_of
 
 SETTINGS = TrainingSettings(batch=8, learning_rate=0.05, evaluate_every=10)
+
+
+def train_once(*parts: Any, seed: int = 0, rule: PredictionRule | None = None) -> TrainingRun:
+    """Train for one seed; the order, method, network, data, optimizer and settings as `Training` takes them."""
+    return train(Training(*parts, rule), [seed])[0]
 
 
 def timeline_of(replicas: tuple[int, ...], rule: str) -> Timeline:
@@ -84,7 +98,7 @@ def test_replicas_train_on_the_versions_of_their_timeline(replicas: tuple[int, .
     order = training_order(timeline, 1)
     assert order.replicas == replicas
     network = perceptron(len(replicas), blobs.features, blobs.classes, hidden=7)
-    run = train(order, "pipedream", network, blobs, MomentumSGD(), SETTINGS)
+    run = train_once(order, "pipedream", network, blobs, MomentumSGD(), SETTINGS)
     expected = losses_by_versions(replicas, timeline, blobs, order.minibatches)
     assert run.update_loss == pytest.approx(expected, rel=1e-9)
     warm_up = (sum(replicas) - 1) // replicas[0]
@@ -97,7 +111,7 @@ def test_a_replicated_stage_does_not_train_as_one(blobs: DataSet) -> None:
     for replicas in ((3, 1), (1, 1)):
         order = training_order(timeline_of(replicas, "barrier"), 1)
         network = perceptron(2, blobs.features, blobs.classes, hidden=7)
-        found.append(train(order, "pipedream", network, blobs, MomentumSGD(), SETTINGS).update_loss[:20])
+        found.append(train_once(order, "pipedream", network, blobs, MomentumSGD(), SETTINGS).update_loss[:20])
     assert not np.allclose(found[0][3:], found[1][3:])
 
 
@@ -112,7 +126,7 @@ def test_replicas_that_split_a_microbatch_train_as_one(blobs: DataSet) -> None:
         order = training_order(simulate(wide, plan, engine="recurrence").timeline, 4)
         assert order.replicas == (1, 1)
         network = perceptron(2, blobs.features, blobs.classes, hidden=7)
-        found.append(train(order, "synchronous", network, blobs, MomentumSGD(), SETTINGS).train_loss)
+        found.append(train_once(order, "synchronous", network, blobs, MomentumSGD(), SETTINGS).train_loss)
     assert found[0] == found[1]
 
 
@@ -122,7 +136,7 @@ def test_methods_without_a_rule_for_rounds_are_refused(method: str, blobs: DataS
     order = training_order(timeline_of((3, 1), "overlapped"), 1)
     network = perceptron(2, blobs.features, blobs.classes, hidden=7)
     with pytest.raises(ValueError, match="naive and pipedream are for both"):
-        train(order, method, network, blobs, MomentumSGD(), SETTINGS)
+        train_once(order, method, network, blobs, MomentumSGD(), SETTINGS)
 
 
 @pytest.mark.parametrize("replicas", [(1, 1), (3, 1)])
@@ -136,7 +150,7 @@ def test_the_learning_rate_follows_the_minibatches(replicas: tuple[int, ...], bl
         return 1.0
 
     network = perceptron(2, blobs.features, blobs.classes, hidden=7)
-    train(order, "pipedream", network, blobs, MomentumSGD(), dataclasses.replace(SETTINGS, schedule=schedule))
+    train_once(order, "pipedream", network, blobs, MomentumSGD(), dataclasses.replace(SETTINGS, schedule=schedule))
     assert set(asked) == set(range(order.minibatches))
     if replicas == (3, 1):
         expected = [min(3 * version, order.minibatches - 1) for version in range(order.minibatches // 3 + 1)]
@@ -148,4 +162,4 @@ def test_every_test_sample_counts(blobs: DataSet) -> None:
     single = dataclasses.replace(blobs, test_x=blobs.test_x[:1], test_labels=blobs.test_labels[:1])
     order = training_order(timeline_of((1, 1), "overlapped"), 1)
     network = perceptron(2, blobs.features, blobs.classes, hidden=7)
-    assert (train(order, "pipedream", network, single, MomentumSGD(), SETTINGS).evaluated_loss > 0).all()
+    assert (train_once(order, "pipedream", network, single, MomentumSGD(), SETTINGS).evaluated_loss > 0).all()
