@@ -126,7 +126,7 @@ def tight_sizes(
     if isinstance(same, TightSizes):
         begin[same.cuts] = [same.pairs]
     chosen = [space for space in spaces if space.cuts in begin]
-    replays = (REPLAYS - EQUAL) // len(chosen)
+    replays = max(1, (REPLAYS - EQUAL) // max(1, len(chosen)))
     found = [_descend(space, begin[space.cuts], tables, sizes, score, replays) for space in chosen]
     return first(sorted(found, key=lambda one: score(one).key), every=False)
 

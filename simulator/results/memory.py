@@ -12,6 +12,7 @@ from hardware_profiles import brief
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
+from simulator.lowering.program import Program
 from simulator.plans.plan import Plan, Problem, flushes
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import schedule_families
@@ -67,7 +68,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
     sender, and from its departure to the start of the consumer on the receiver (which then stashes what it needs): the
-    boundary tensor.
+    boundary tensor; where several ops use it, each takes its samples of it.
     Everything is counted in whole bytes, rounded up, so that a sum is the same in whatever order it is taken.
     At one moment ops and transfers that end free memory before those that begin take it; what takes no time at all comes in
     between, in the order of the tasks.
@@ -189,13 +190,14 @@ def _activation_events(
     done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
     part, parts = parts_of(timeline.microbatch[rows], done)
     ends = _at_ends(timeline, rows[done])
-    events.append((*ends, activations, -whole_part(samples[done] * kept, part[done], parts[done])))
+    share = part[done], part[done] + 1, parts[done]
+    events.append((*ends, activations, -whole_part(samples[done] * kept, *share)))
     if again:
         begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
         begun = begun[first]  # the first part of a backward runs forward again, for all parts
         events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * again))
-        events.append((*ends, workspace, -whole_part(samples[done] * again, part[done], parts[done])))
+        events.append((*ends, workspace, -whole_part(samples[done] * again, *share)))
 
 
 def stage_bytes(costs: PlanCosts, stage: int) -> tuple[float, float]:
@@ -229,9 +231,67 @@ def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDA
     return part, parts
 
 
-def whole_part(amount: NDArray[np.float64], part: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Bytes of each part of an amount of whole bytes: whole bytes, too, which sum to the amount."""
-    return np.floor(amount * (part + 1) / parts) - np.floor(amount * part / parts)
+def whole_part(
+    amount: NDArray[np.float64], begin: NDArray[np.int64], end: NDArray[np.int64], whole: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Bytes from `begin` to `end` of `whole` of an amount of whole bytes: whole bytes, too, which sum to the amount."""
+    upto = np.where(end == whole, amount, np.floor(amount * end / whole))
+    return np.asarray(upto - np.floor(amount * begin / whole))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Uses:
+    """The ops that use what was transferred, one row for each use; each transfer's rows stand together, by rising samples.
+
+    transfer: int64; row of the transfer; task: int64; the op
+    begin, end, whole: int64; which of the transfer's samples it uses, and how many there are
+    """
+
+    transfer: NDArray[np.int64]
+    task: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    whole: NDArray[np.int64]
+
+
+def uses_of(
+    tasks: Program | Timeline,
+    lane: NDArray[np.integer],
+    producer: NDArray[np.integer],
+    consumer: NDArray[np.integer],
+) -> Uses:
+    """Which ops use each transfer: one, or where micro-batches of stages differ several, each some of its samples.
+
+    lane: of every task; producer, consumer: of every transfer, the first consumer where there are several
+    """
+    first, end = tasks.first_sample, tasks.first_sample + tasks.samples
+    count = np.arange(len(producer))
+    if ((first[producer] >= first[consumer]) & (end[producer] <= end[consumer])).all():
+        return Uses(count, consumer.astype(np.int64), np.zeros_like(count), np.ones_like(count), np.ones_like(count))
+    ops = np.flatnonzero((tasks.kind <= OpKind.INPUT_GRADIENT) & (tasks.samples > 0))
+    same = lane * (2 * (int(tasks.stage.max()) + 1)) + 2 * tasks.stage + (tasks.kind != OpKind.FORWARD)
+    ops = ops[np.lexsort((ops, first[ops], same[ops]))]
+    # all-reduce splits a backward into parts: the first one uses what was transferred
+    ops = ops[np.append(True, (np.diff(same[ops]) != 0) | (np.diff(tasks.microbatch[ops]) != 0))]
+    bounds = {int(one): rows for one in np.unique(same[consumer]) for rows in [ops[same[ops] == one]]}
+    begin, stop = np.zeros_like(count), np.zeros_like(count)
+    offset, found = 0, []
+    for one, rows in bounds.items():
+        here = same[consumer] == one
+        begin[here] = offset + np.searchsorted(end[rows], first[producer[here]], side="right")
+        stop[here] = offset + np.searchsorted(first[rows], end[producer[here]], side="left")
+        found.append(rows)
+        offset += len(rows)
+    counts = stop - begin
+    transfer = np.repeat(count, counts)
+    within = np.arange(len(transfer)) - np.repeat(np.cumsum(counts) - counts, counts)
+    task = np.concatenate(found)[np.repeat(begin, counts) + within]
+    source = producer[transfer]
+    shared = np.minimum(end[task], end[source]) - np.maximum(first[task], first[source])
+    upto = np.cumsum(shared)
+    before = (upto - shared)[np.cumsum(counts) - counts]
+    whole = np.bincount(transfer, weights=shared, minlength=len(count)).astype(np.int64)
+    return Uses(transfer, task, upto - shared - before[transfer], upto - before[transfer], whole[transfer])
 
 
 def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> None:
@@ -240,14 +300,17 @@ def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> Non
     size = np.ceil(transfers.size_bytes)
     source, target = timeline.device[transfers.producer], timeline.device[transfers.consumer]
     made, places = _at_ends(timeline, transfers.producer)
-    used, places_used = _at_starts(timeline, transfers.consumer)
+    uses = uses_of(timeline, timeline.lane, transfers.producer, transfers.consumer)
+    used, places_used = _at_starts(timeline, uses.task)
+    freed = whole_part(size[uses.transfer], uses.begin, uses.end, uses.whole)
     gone = np.where(transfers.end > made, 0, 3 + 3 * transfers.producer.astype(np.int64))
     for device, rows in events.items():
         sent, received = source == device, target == device
         rows.append((made[sent], places[sent], buffers, size[sent]))
         rows.append((transfers.end[sent], gone[sent], buffers, -size[sent]))
         rows.append((transfers.start[received], np.zeros(received.sum(), dtype=np.int64), buffers, size[received]))
-        rows.append((used[received], places_used[received], buffers, -size[received]))
+        here = received[uses.transfer]
+        rows.append((used[here], places_used[here], buffers, -freed[here]))
 
 
 def _device_memory(

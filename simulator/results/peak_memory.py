@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.engines.kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
-from simulator.results.memory import parts_of
+from simulator.results.memory import Uses, parts_of, uses_of
 from simulator.schedules.ops import OpKind
 
 Integers = NDArray[np.int64]
@@ -41,7 +41,7 @@ class MemoryEvents(NamedTuple):
     rows: int64 [sums + 1]; rows of the next columns, each a change
     size: int64; number of the bytes: kept by each stage, made again by each stage, of each transfer class
     factor: float64; times the bytes: samples, or 1; less than 0 where memory is freed
-    part, parts: float64; which part of that is freed, and of how many
+    begin, end, whole: float64; which part of that is freed, from `begin` to `end` of `whole`
     limit_offsets: int64 [devices + 1]; rows of the next columns; what a device may hold at once, of several lanes: nothing known
     limit_size: int64; number of the bytes; limit_factor: float64; the most times that they can be held at once
     limit_sure: bool; whether they are at some time held as often
@@ -59,8 +59,9 @@ class MemoryEvents(NamedTuple):
     rows: Integers
     size: Integers
     factor: Floats
-    part: Floats
-    parts: Floats
+    begin: Floats
+    end: Floats
+    whole: Floats
     limit_offsets: Integers
     limit_size: Integers
     limit_factor: Floats
@@ -79,14 +80,14 @@ class _Changes:
         time: NDArray[np.integer],
         size: NDArray[np.integer],
         factor: Floats,
-        part: Integers | None = None,
-        parts: Integers | None = None,
+        begin: Integers | float = 0.0,
+        end: Integers | float = 1.0,
+        whole: Integers | float = 1.0,
     ) -> None:
         count = len(on)
         self.on, self.stream, self.task, self.time, self.size, self.factor = on, stream, task, time, size, factor
         self.sort = np.full(count, sort, dtype=np.int8)
-        self.part = np.zeros(count) if part is None else part.astype(np.float64)
-        self.parts = np.ones(count) if parts is None else parts.astype(np.float64)
+        self.begin, self.end, self.whole = (np.full(count, one, dtype=np.float64) for one in (begin, end, whole))
 
 
 def memory_events(
@@ -111,7 +112,7 @@ def memory_events(
 
     def of_ops(chosen: Integers, sort: int, sign: float, first_size: int) -> _Changes:
         task = rows[chosen]
-        cut = (part[chosen], parts[chosen]) if sort == _END else (None, None)
+        cut = (part[chosen], part[chosen] + 1, parts[chosen]) if sort == _END else ()
         time = task + (tasks if sort == _END else 0)
         return _Changes(
             lane[task], lane[task], sort, task, time, first_size + stage[chosen], sign * samples[chosen], *cut
@@ -127,20 +128,22 @@ def memory_events(
         of_ops(ended[recomputes[stage[ended]]], _END, -1.0, stages),
     ]
     moves = moves_of(program)
-    limits = _limits(program, moves, held, 2 * stages)
+    uses = uses_of(program, lane, moves.producer, moves.consumer)
+    limits = _limits(program, moves, uses, held, 2 * stages)
     place = np.arange(tasks) if position is None else position.astype(np.int64)
-    found = _streams(program, place, [*held, *_buffers(program, moves, lane, 2 * stages)], limits)
+    found = _streams(program, place, [*held, *_buffers(program, moves, uses, lane, 2 * stages)], limits)
     if position is None or program.sends is not None:
         return found
     return found._replace(sender=place[moves.producer], transfer=moves.transfer.astype(np.int64))
 
 
-def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) -> list[_Changes]:
+def _buffers(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> list[_Changes]:
     """What is being sent, or has come and waits to be used."""
     tasks, one = len(program), np.ones(len(moves.row))
     source, target = lane[moves.producer], lane[moves.consumer]
     link = program.lanes + (source * program.lanes + target) * 2  # streams behind those of the lanes
-    made, used, size = tasks + moves.producer.astype(np.int64), moves.consumer, first_size + moves.transfer
+    made, size = tasks + moves.producer.astype(np.int64), first_size + moves.transfer
+    used, taken, part = uses.task, size[uses.transfer], (uses.begin, uses.end, uses.whole)
     leaves, arrives = made, 2 * tasks + 1 + np.arange(len(one))
     if program.sends is not None:
         leaves, arrives = moves.row, tasks + moves.row
@@ -148,7 +151,7 @@ def _buffers(program: Program, moves: Moves, lane: Integers, first_size: int) ->
         _Changes(source, source, _END, moves.producer, made, size, one),
         _Changes(source, link, _ARRIVAL, moves.producer, arrives, size, -one),
         _Changes(target, link + 1, _DEPARTURE, moves.producer, leaves, size, one),
-        _Changes(target, target, _START, used, used, size, -one),
+        _Changes(lane[used], lane[used], _START, used, used, taken, -np.ones(len(used)), *part),
     ]
 
 
@@ -159,9 +162,9 @@ def _streams(
     limits: tuple[Integers, Integers, Floats, NDArray[np.bool_]],
 ) -> MemoryEvents:
     """Bring changes into streams, and the streams of a device together."""
-    on, stream, sort, task, time, size, factor, part, parts = (
+    on, stream, sort, task, time, size, factor, begin, end, whole = (
         np.concatenate([getattr(one, name) for one in found])
-        for name in ("on", "stream", "sort", "task", "time", "size", "factor", "part", "parts")
+        for name in ("on", "stream", "sort", "task", "time", "size", "factor", "begin", "end", "whole")
     )
     tasks = len(program)
     time = np.where(time < 2 * tasks, position[time % tasks] + time // tasks * tasks, time)
@@ -174,11 +177,11 @@ def _streams(
         task[order].astype(np.int64),
         time[order],
     )
-    size, factor, part, parts = size[order].astype(np.int64), factor[order], part[order], parts[order]
+    size, factor, begin, end, whole = (one[order] for one in (size.astype(np.int64), factor, begin, end, whole))
     moment = np.flatnonzero(_differs(device, stream, time, sort))
     begins = np.flatnonzero(_differs(device[moment], stream[moment]))
     used = np.flatnonzero(_differs(device[moment][begins]))
-    change, first = _sums(moment, size, factor, part, parts)
+    change, first = _sums(moment, size, factor, begin, end, whole)
     counts = np.diff(np.append(moment, len(time)))[first]
     rows = np.repeat(moment[first] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
     limit_device, limit_size, limit_factor, limit_sure = limits
@@ -195,8 +198,9 @@ def _streams(
         rows=np.append(0, np.cumsum(counts)),
         size=size[rows],
         factor=factor[rows],
-        part=part[rows],
-        parts=parts[rows],
+        begin=begin[rows],
+        end=end[rows],
+        whole=whole[rows],
         limit_offsets=np.searchsorted(limit_device, np.append(device[moment][begins][used], np.iinfo(np.int64).max)),
         limit_size=limit_size,
         limit_factor=limit_factor,
@@ -244,11 +248,15 @@ _Limit = tuple[int, int, float, bool]
 
 
 def _limits(
-    program: Program, moves: Moves, held: list[_Changes], first_size: int
+    program: Program, moves: Moves, uses: Uses, held: list[_Changes], first_size: int
 ) -> tuple[Integers, Integers, Floats, NDArray[np.bool_]]:
     """The most of each size that each device of one lane can hold at once, where every task takes time; columns by device."""
     lane = program.lane_of_task().astype(np.int64)
-    found = [*_of_ops(program, held[:2]), *_of_ops(program, held[2:]), *_of_moves(program, moves, lane, first_size)]
+    found = [
+        *_of_ops(program, held[:2]),
+        *_of_ops(program, held[2:]),
+        *_of_moves(program, moves, uses, lane, first_size),
+    ]
     devices, lanes = np.unique(
         program.lane_device[np.unique(lane[program.kind <= OpKind.WEIGHT_GRADIENT])], return_counts=True
     )
@@ -260,11 +268,11 @@ def _limits(
 
 def _of_ops(program: Program, changes: list[_Changes]) -> list[_Limit]:
     """What ops hold follows the order of their lane alone."""
-    on, size, task, factor, part, parts = (
+    on, size, task, factor, end, whole = (
         np.concatenate([getattr(one, name) for one in changes])
-        for name in ("on", "size", "task", "factor", "part", "parts")
+        for name in ("on", "size", "task", "factor", "end", "whole")
     )
-    factor = np.where(part < parts - 1.0, 0.0, factor)  # no other op begins before the last part ends
+    factor = np.where(end < whole, 0.0, factor)  # no other op begins before the last part ends
     order = np.lexsort((factor < 0, task, size, on))
     begins = np.flatnonzero(_differs(on[order], size[order]))
     return [
@@ -274,9 +282,9 @@ def _of_ops(program: Program, changes: list[_Changes]) -> list[_Limit]:
     ]
 
 
-def _of_moves(program: Program, moves: Moves, lane: Integers, first_size: int) -> list[_Limit]:
+def _of_moves(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> list[_Limit]:
     """A tensor from lane a is on lane b at the earliest when the tasks of b that its producer needs have begun, and until its
-    consumer begins; it has left lane a when a task of a begins that needs its consumer, or what follows it on b.
+    last consumer begins; it has left lane a when a task of a begins that needs its consumer, or what follows it on b.
     """
     place = np.arange(len(program)) - program.lane_offsets[lane]
     consumers = program.consumers()
@@ -285,6 +293,8 @@ def _of_moves(program: Program, moves: Moves, lane: Integers, first_size: int) -
     order = np.lexsort((moves.producer, moves.transfer, target, source))
     begins = np.flatnonzero(_differs(source[order], target[order], moves.transfer[order]))
     reached: dict[tuple[int, int], Integers] = {}
+    gone = np.zeros(len(moves.row), dtype=np.int64)
+    np.maximum.at(gone, uses.transfer, place[uses.task])
     found = []
     for rows in np.split(order, begins[1:]):
         if not len(rows):
@@ -297,7 +307,7 @@ def _of_moves(program: Program, moves: Moves, lane: Integers, first_size: int) -
             reached[a, b] = np.maximum.accumulate(waits)
         made, used = place[moves.producer[rows]], place[moves.consumer[rows]]
         size = first_size + int(moves.transfer[rows[0]])
-        there = _most_at_once(reached[a, b][made] + 1, used + 1)
+        there = _most_at_once(reached[a, b][made] + 1, gone[rows] + 1)
         left = _most_at_once(made, np.maximum(made + 1, np.searchsorted(reached[a, b], used)))
         found.append((int(program.lane_device[b]), size, there, False))
         found.append((int(program.lane_device[a]), size, left, False))
@@ -368,13 +378,21 @@ def _bounds(events: MemoryEvents, sizes: Floats, static: Floats) -> tuple[Floats
 @kernel()
 def _amounts(events: MemoryEvents, sizes: Floats) -> Floats:
     """Bytes of each sum of changes."""
-    rows, size, factor, part, parts = events.rows, events.size, events.factor, events.part, events.parts
+    rows, size, factor, begin, end, whole = (
+        events.rows,
+        events.size,
+        events.factor,
+        events.begin,
+        events.end,
+        events.whole,
+    )
     amounts = np.zeros(len(rows) - 1)
     for number in range(len(amounts)):
         for row in range(rows[number], rows[number + 1]):
             amount = factor[row] * sizes[size[row]]
-            if parts[row] > 1.0:
-                amount = np.floor(-amount * part[row] / parts[row]) - np.floor(-amount * (part[row] + 1.0) / parts[row])
+            if whole[row] > 1.0:
+                upto = -amount if end[row] == whole[row] else np.floor(-amount * end[row] / whole[row])
+                amount = np.floor(-amount * begin[row] / whole[row]) - upto
             amounts[number] += amount
     return amounts
 

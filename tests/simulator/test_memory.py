@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from simulator import (
     CATEGORIES,
+    Communication,
     Engine,
     OpKind,
     Outcome,
@@ -86,6 +87,23 @@ def test_a_tensor_that_waits_keeps_its_buffer() -> None:
     assert [at(run(), 1, t + 0.5).get("buffers", 0) for t in range(6)] == [0, 16, 16, 0, 0, 0]
     waiting = run(schedule="1f1b")
     assert [at(waiting, 1, t + 0.5).get("buffers", 0) for t in range(6)] == [0, 16, 16, 16, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("communication", "gradients"), [("overlapped", [3, 4, 2, 0]), ("send-blocking", [3, 1, 2, 0])]
+)
+def test_a_tensor_that_several_ops_use_leaves_its_buffer_sample_by_sample(
+    communication: Communication, gradients: list[int]
+) -> None:
+    """Eight samples arrive at once for ops of 3 and 5; gradients of 5 and 3 for ops of 2, whose last three samples come at the
+    second op where the device computes while it sends, else at the third: what waits is what has left and is not yet begun.
+    """
+    plan = Plan("hand", "gpipe", STRAIGHT, (8,), forward_sizes=((8,), (3, 5)), backward_sizes=((2,) * 4, (5, 3)))
+    outcome = simulate(problem(batch=8, communication=communication), plan)
+    timeline = outcome.timeline
+    for stage, kind, waiting in (1, OpKind.FORWARD, [5, 0]), (0, OpKind.BACKWARD, gradients):
+        starts = timeline.start[(timeline.stage == stage) & (timeline.kind == kind)].tolist()
+        assert [at(outcome, stage, start).get("buffers", 0.0) for start in starts] == [16.0 * one for one in waiting]
 
 
 def test_activations_live_from_forward_to_backward() -> None:
@@ -290,4 +308,4 @@ def test_parts_of_a_group_are_numbered_and_share_whole_bytes() -> None:
     part, parts = parts_of(np.array([7, 2, 7, 7, 7]), np.array([True, True, False, True, True]))
     assert (part.tolist(), parts.tolist()) == ([0, 0, 0, 1, 2], [3, 1, 1, 3, 3])
     amount = np.array([10.0, 11.0, 0.0, 10.0, 10.0])
-    assert whole_part(amount, part, parts).tolist() == [3.0, 11.0, 0.0, 3.0, 4.0]
+    assert whole_part(amount, part, part + 1, parts).tolist() == [3.0, 11.0, 0.0, 3.0, 4.0]
