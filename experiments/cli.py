@@ -19,7 +19,7 @@ COMMANDS: dict[str, str] = {
     "study": "list the experiments, or run one",
     "check": "check a profile file, or print the JSON Schema of one",
 }
-"""Subcommands and their one-line help; each lives in `experiments.commands.<name>`."""
+"""Subcommands and their one-line help; each lives in `experiments.commands.<name>_command`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +42,7 @@ def _run(words: list[str]) -> int:
         description = text[0].upper() + text[1:] + "."
         subparser = commands.add_parser(name, help=text, description=description)
         if name == named:
-            import_module(f"experiments.commands.{name}").add_arguments(subparser)
+            import_module(f"experiments.commands.{name}_command").add_arguments(subparser)
     parsed = parser.parse_args(words)
     if parsed.version:
         from importlib.metadata import version
@@ -52,7 +52,7 @@ def _run(words: list[str]) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return USAGE
-    code: int | None = import_module(f"experiments.commands.{parsed.command}").run(parsed)
+    code: int | None = import_module(f"experiments.commands.{parsed.command}_command").run(parsed)
     return code or OK
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, add_shared, run_study
 from experiments.terminal.output import print_table, progress
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, add_shared, run_study
 from experiments.terminal.output import blamed_on
 from experiments.terminal.report_tables import ReportTable, figure, words
 from planners import (

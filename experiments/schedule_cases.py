@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, add_shared, run_study
 from experiments.terminal.output import InputError, progress
 from experiments.terminal.report_tables import ReportTable, figure
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies import add_shared, run_study
+from experiments.studies.study_harness import add_shared, run_study
 from experiments.terminal.output import UsageError, progress
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem

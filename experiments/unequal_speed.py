@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies import add_shared, run_study
+from experiments.studies.study_harness import add_shared, run_study
 from experiments.terminal.output import UsageError, progress
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import random_problem

@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments.bapipe_explore.exploration import measure
 from experiments.bapipe_explore.exploration_tables import print_document
-from experiments.studies import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.output import to_json
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from experiments.compare.problem_options import add_profiles, profiles_folder
 from experiments.cost_model.model_errors import ACCELERATOR, CASES, TARGET, as_json, compare_all
-from experiments.studies import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.output import blamed_on, say
 from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import load_accelerator

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.pipedream_growth.partitioner_growth import growth_exponents, measure
-from experiments.studies import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.report_tables import ReportTable, figure
 
 

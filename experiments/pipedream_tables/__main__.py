@@ -33,7 +33,7 @@ from typing import Any
 from experiments.compare.problem_options import add_profiles, profiles_folder
 from experiments.pipedream_tables.published_rows import ROWS, reproduce
 from experiments.pipedream_tables.speedup_tables import print_document
-from experiments.studies import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.output import to_json
 
 

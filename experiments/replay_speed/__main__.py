@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.replay_speed.engine_rates import GROWTH, SHAPES, growth, measure, one_size
-from experiments.studies import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.exits import OK
 from experiments.terminal.output import output_folder, print_table, progress, to_json
 from experiments.terminal.report_tables import ReportTable, figure

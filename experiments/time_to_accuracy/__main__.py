@@ -18,7 +18,7 @@ import argparse
 import sys
 from typing import Any
 
-from experiments.studies import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.argument_types import count
 from experiments.terminal.output import UsageError, progress, to_json
 from experiments.terminal.report_tables import Cell, ReportTable, figure

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from experiments.studies import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, add_shared, run_study
 from experiments.umpipe.gain_tables import print_document
 from experiments.umpipe.gains import document, drawings, measure, tables
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies import Made
+from experiments.studies.study_harness import Made
 from experiments.terminal.output import progress
 from experiments.umpipe.memory_fronts import MemoryPoint, memory_fronts
 from experiments.umpipe.search_comparison import Instance, exact, search_all

@@ -28,7 +28,7 @@ import argparse
 import sys
 from typing import Any
 
-from experiments.studies import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.argument_types import count
 from experiments.terminal.output import progress, to_json
 from experiments.training.method_throughput import (

@@ -15,7 +15,7 @@ import simulator
 from experiments.bapipe_explore import exploration as bapipe_explore
 from experiments.bapipe_explore.exploration_plots import DEPTH_METHODS, figures
 from experiments.bapipe_explore.exploration_tables import print_document
-from experiments.studies import Findings, run_study
+from experiments.studies.study_harness import Findings, run_study
 from hardware_profiles import load_cluster
 from planners import make_plan
 from simulator import Problem, load_workload

@@ -21,7 +21,7 @@ from experiments.cost_model.model_errors import (
     grouped,
     predicted_seconds,
 )
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from hardware_profiles import load_accelerator
 from simulator import Layer, Workload, load_workload
 from tests.records import Recorded, lines

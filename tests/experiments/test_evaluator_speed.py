@@ -8,7 +8,7 @@ import pytest
 
 from experiments import evaluator_speed
 from experiments.evaluator_speed import QUESTIONS, SMALL, comparisons, measurements, plans_of, problem_of, rate
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from simulator import Evaluations, simulate
 
 

@@ -19,7 +19,7 @@ from experiments.cost_model.model_errors import Group, ProfileComparison
 from experiments.pipedream_growth import partitioner_growth_plots as pipedream_growth_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.replay_speed.engine_growth_plots import growth_figure
-from experiments.studies import mark_interrupted
+from experiments.studies.study_harness import mark_interrupted
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe.memory_fronts import MemoryPoint
 from experiments.umpipe.search_comparison import Found, Instance

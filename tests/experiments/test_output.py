@@ -209,7 +209,7 @@ def test_memory_that_is_not_there_is_one_line(
     def greedy(_: object) -> int:
         raise MemoryError
 
-    monkeypatch.setattr("experiments.commands.check.run", greedy)
+    monkeypatch.setattr("experiments.commands.check_command.run", greedy)
     assert cli.main(CHECK) == 1
     assert capsys.readouterr().err.startswith("pipeplan check: not enough memory")
 

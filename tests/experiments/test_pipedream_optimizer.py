@@ -12,7 +12,7 @@ from experiments import pipedream_optimizer
 from experiments.pipedream_growth import partitioner_growth as pipedream_growth
 from experiments.pipedream_growth.partitioner_growth import growth_exponent, inception_like, measure, random_chain
 from experiments.pipedream_optimizer import RecordedLevel, RecordedRun, RecordedStage, read_runs
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from planners import HierarchicalPartition, LevelStage, measured_table, plan_seconds
 from simulator import Layer, Workload, antichain_states
 from tests.records import Recorded, lines, ticking

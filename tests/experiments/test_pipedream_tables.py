@@ -23,7 +23,7 @@ from experiments.pipedream_tables.published_rows import (
     with_collective_efficiency,
 )
 from experiments.pipedream_tables.speedup_tables import print_document
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from hardware_profiles import load_cluster
 from simulator import Problem, load_workload, read_profile
 from tests.records import Recorded, lines, without_measured

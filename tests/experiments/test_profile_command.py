@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.commands import profile as command
+from experiments.commands import profile_command as command
 from simulator import load_measured_profile, read_measured_profile
 from tests.records import Recorded, lines
 
@@ -150,7 +150,7 @@ def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.C
 
 def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without PyTorch: one line, exit code 2."""
-    from experiments.commands import profile
+    from experiments.commands import profile_command as profile
 
     monkeypatch.setattr(profile, "find_spec", lambda name: None)
     assert main(["profile", "mlp"]) == 2

@@ -16,7 +16,7 @@ import pytest
 import simulator
 from experiments.replay_speed import engine_rates as replay_speed
 from experiments.replay_speed.engine_rates import build, on_channels, plain_lists, plain_replay
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from simulator.engines import reference as engine
 from tests.records import Recorded, lines, ticking
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.schedule_cases import check_case
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from tests.records import Recorded, lines
 
 CASE = {"schedule": "1f1b", "devices": 4, "microbatches": 8, "F": 1.0, "B": 2.0, "W": None, "p2p": 0.0, "ops": 64}

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from experiments.cli import COMMANDS, main
-from experiments.studies import STUDIES, run_study
+from experiments.studies.catalogue import STUDIES
+from experiments.studies.study_harness import run_study
 from tests.records import Recorded
 from tests.settings import constants, defaults, modules
 
@@ -65,6 +66,6 @@ def test_options_of_experiments(door: str, recorded: Recorded, monkeypatch: pyte
 def test_options_of_commands(command: str, recorded: Recorded) -> None:
     """The command's options and their defaults."""
     parser = argparse.ArgumentParser()
-    import_module(f"experiments.commands.{command}").add_arguments(parser)
+    import_module(f"experiments.commands.{command}_command").add_arguments(parser)
     groups = [[one.dest for one in group._group_actions] for group in parser._mutually_exclusive_groups]
     recorded(options=options(parser), one_of=groups)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
-from experiments.studies import STUDIES, run_study
+from experiments.studies.catalogue import STUDIES
+from experiments.studies.study_harness import run_study
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe import gain_tables as umpipe_tables
 from experiments.umpipe import gains as umpipe

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import unequal_cases, unequal_speed
-from experiments.studies import run_study
+from experiments.studies.study_harness import run_study
 from experiments.unequal_sizes.random_tables import random_problem
 from planners.unequal import Compiled, exact_sizes
 from tests.records import Recorded, lines

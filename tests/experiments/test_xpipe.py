@@ -16,7 +16,7 @@ from matplotlib.text import Text
 import experiments.time_to_accuracy.__main__ as time_study
 import experiments.xpipe.__main__ as xpipe_study
 import simulator
-from experiments.studies import Findings, run_study, seed_range
+from experiments.studies.study_harness import Findings, run_study, seed_range
 from experiments.time_to_accuracy import dated_training
 from experiments.time_to_accuracy.learning_plots import GROUPS, curve, target_figure, time_figure
 from experiments.training import method_throughput

@@ -20,7 +20,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one study, or list them all."""
     from dataclasses import asdict
 
-    from experiments.studies import run_study, studies
+    from experiments.studies.catalogue import studies
+    from experiments.studies.study_harness import run_study
 
     if arguments.name is not None:
         words = [*["--json"] * arguments.json, *arguments.options]

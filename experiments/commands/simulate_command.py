@@ -170,7 +170,7 @@ def _content(path: Path, replayed: ScheduleReplay | Outcome, arguments: argparse
     """What the file is to hold, by its name's ending; UsageError for a schedule that torch cannot run."""
     import json
 
-    from experiments.commands.export import torch_csv
+    from experiments.commands.export_command import torch_csv
     from simulator import Outcome, ScheduleError, chrome_trace, to_text, to_torch_csv
 
     schedule = replayed.schedule
