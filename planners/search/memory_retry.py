@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from planners.search.evaluator import Evaluator, Score
+from planners.search.evaluator import Score
 from simulator import Plan
 
 ROUNDS = 6
 """How often a search is repeated at most."""
 
 
-def within_memory(evaluate: Evaluator, search: Callable[[Sequence[Score]], Plan | None]) -> Plan | None:
+def within_memory(evaluate: Callable[[Plan], Score], search: Callable[[Sequence[Score]], Plan | None]) -> Plan | None:
     """The first plan that fits in its replay, else the one that misses least memory; None where the search finds none.
 
     search: takes the scores of its plans so far, none of which fits

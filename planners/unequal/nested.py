@@ -57,7 +57,7 @@ def search_partition(
         stopped = True
     if search.best is None:
         raise InfeasibleSizes(f"no partition of {layers} layers into {stages} stages seen so far fits")
-    return replace(search.best, whole=complete and search.proven, stopped=stopped or search.best.found.interrupted)
+    return replace(search.best, whole=complete and search.proven, stopped=stopped or search.best.sizes.interrupted)
 
 
 class _Seen:
@@ -89,8 +89,8 @@ class _Seen:
         if better:
             self.best = one
         # what sizes leave open matters where their own bound would still beat the best
-        open_seconds = one.found.lower_bound_seconds + problem.fixed_seconds
-        self.proven = self.proven and (one.found.proven_optimal or open_seconds >= self.seconds)
+        open_seconds = one.sizes.lower_bound_seconds + problem.fixed_seconds
+        self.proven = self.proven and (one.sizes.proven_optimal or open_seconds >= self.seconds)
         return better
 
 

@@ -20,7 +20,8 @@ from planners.partitioning.equal_partition import equal_partition
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.search.candidates import devices_in_order
-from planners.search.evaluator import BudgetSpent, Evaluator, Request, fitting
+from planners.search.evaluator import BudgetSpent, Evaluator, Request, Score, fitting
+from planners.search.memory_retry import missing_bytes, within_memory
 from planners.unequal.exact import exact_sizes
 from planners.unequal.genetic import Genetic
 from planners.unequal.greedy import best_equal, found_sizes, greedy_dp, local_greedy, one_size
@@ -45,9 +46,6 @@ Search = Callable[[UnequalProblem, np.random.Generator, Report], FoundSizes]
 
 MOST_DURATIONS = 2**20
 """Samples of a batch times layers: about a minute of work, and 16 bytes each for every range of layers looked at."""
-
-MEMORY_ROUNDS = 6
-"""How often the search is repeated with less memory when its plan does not fit in the replay, which adds receive queues."""
 
 FRONT = 3
 """Partitions that are tried of those that `fastest_cuts` finds at one size, and the share by which they may be slower."""
@@ -125,28 +123,23 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 class _Meter:
-    """Evaluations of the searches of one planner, which end before they exceed the budget."""
+    """Counts the evaluations of searches as their planner's, and ends them before they exceed its budget."""
 
     def __init__(self, evaluate: Evaluator) -> None:
-        self.evaluate, self.made, self.spent = evaluate, 0, False
+        self.evaluate, self.spent = evaluate, False
 
     def __call__(self, evaluations: int, seconds: float) -> None:
         """A `Report`."""
-        if self.made + evaluations > self.evaluate.remaining - REPLAYS:
+        if evaluations > self.evaluate.remaining - REPLAYS:
             self.spent = True
             raise BudgetSpent
-        self.evaluate.report(self.made + evaluations, seconds)
+        self.evaluate.report(evaluations, seconds)
 
     def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> FoundSizes:
         """A search within what is left."""
-        plan = search(problem, rng, self)
-        self.made += plan.evaluations
-        return plan
-
-    def settle(self) -> None:
-        """Count what the searches have made so far as evaluations of the planner."""
-        self.evaluate.credit(self.made)
-        self.made = 0
+        sizes = search(problem, rng, self)
+        self.evaluate.credit(sizes.evaluations)
+        return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +164,10 @@ class UnequalSizes:
                 plan = meter.run(self.search, start.unequal, rng)
             except BudgetSpent:
                 return replace(start, stopped=True)
-            best = plan if self.name == "local-greedy" else min(plan, start.found, key=lambda one: one.makespan_seconds)
+            best = plan if self.name == "local-greedy" else min(plan, start.sizes, key=lambda one: one.makespan_seconds)
             return replace(
                 start,
-                found=replace(best, evaluations=plan.evaluations),
+                sizes=replace(best, evaluations=plan.evaluations),
                 bound_seconds=_bound(problem, start.unequal, plan),
                 stopped=plan.interrupted,
             )
@@ -221,7 +214,7 @@ class UnequalNested:
             except BudgetSpent:
                 return replace(start, stopped=True)
             whole = found.whole and complete
-            bound = _bound(problem, found.unequal, found.found) if whole else 0.0
+            bound = _bound(problem, found.unequal, found.sizes) if whole else 0.0
             found = replace(found, bound_seconds=bound, whole=whole)
             if every == sizes or found.stopped:
                 return found
@@ -339,23 +332,24 @@ def _within_memory(
 
     sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with `every` size.
     """
-    problem, limits = tables.problem, memory_limits(tables)
-    first, found = None, None
-    for _ in range(MEMORY_ROUNDS):
+    problem, attempts = tables.problem, list[Sized]()
+
+    def search(misses: Sequence[Score]) -> Plan | None:
+        if attempts and attempts[-1].stopped:
+            return None
+        held = zip(tables.devices, memory_limits(tables), strict=True)
         try:
-            found = solve(limits)
+            attempts.append(solve([memory - 1.01 * missing_bytes(misses, (device,)) for device, memory in held]))
         except InfeasibleSizes:
-            found = None
-            break
-        finally:
-            meter.settle()
-        first = first or found
-        plan = _plan(name, tables, found)
+            return None
+        plan = _plan(name, tables, attempts[-1])
         evaluate(plan)
-        score = evaluate.on_reference(plan)
-        if score.fits or found.stopped:
-            break
-        limits[tables.devices.index(score.device)] -= 1.01 * (score.peak_bytes - score.capacity_bytes)
+        return plan
+
+    closest = within_memory(evaluate.on_reference, search)
+    first = attempts[0] if attempts else None
+    found = attempts[-1] if attempts else None
+    if closest is not None and found is not None and not (found.stopped or evaluate.on_reference(closest).fits):
         found = None
     if found is None:
         found = _tight(name, tables, evaluate, every)
@@ -368,13 +362,13 @@ def _within_memory(
     bound = found.bound_seconds
     proven = score.fits and bool(0.0 < score.iteration_seconds <= bound * (1.0 + ROUNDING))
     evaluate.details.update(
-        stage_forward_samples=list(found.found.forward_sizes),
-        stage_backward_samples=list(found.found.backward_sizes),
+        stage_forward_samples=list(found.sizes.forward_sizes),
+        stage_backward_samples=list(found.sizes.backward_sizes),
         makespan_seconds=found.seconds,
         sizes_lower_bound_seconds=bound,
         sizes_gap=max(0.0, score.iteration_seconds / bound - 1.0) if bound else None,
         proven_optimal=proven,
-        evaluations=found.found.evaluations,
+        evaluations=found.sizes.evaluations,
         recomputation="always" if problem.recompute else "where-differs",
     )
     if proven:
@@ -385,7 +379,7 @@ def _within_memory(
 
 
 def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:
-    return unequal_plan(name, tables, sized.cuts, sized.found.forward_sizes, sized.found.backward_sizes)
+    return unequal_plan(name, tables, sized.cuts, sized.sizes.forward_sizes, sized.sizes.backward_sizes)
 
 
 def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int]) -> Sized:

@@ -52,7 +52,7 @@ class Sized:
 
     cuts: Cuts
     unequal: UnequalProblem
-    found: FoundSizes
+    sizes: FoundSizes
     bound_seconds: float = 0.0
     whole: bool = False
     stopped: bool = False
@@ -60,4 +60,4 @@ class Sized:
     @property
     def seconds(self) -> float:
         """Of a mini-batch in the model."""
-        return self.found.makespan_seconds + self.unequal.fixed_seconds
+        return self.sizes.makespan_seconds + self.unequal.fixed_seconds

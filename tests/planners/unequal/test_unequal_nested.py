@@ -58,7 +58,7 @@ def test_no_partition_is_better(seed: int) -> None:
         cuts: exact_sizes(build(cuts)).makespan_seconds for cuts in itertools.combinations(range(1, LAYERS), STAGES - 1)
     }
     solved, found = counted(build, LAYERS, STAGES)
-    assert found.found.makespan_seconds == min(every.values()) == every[found.cuts]
+    assert found.sizes.makespan_seconds == min(every.values()) == every[found.cuts]
     assert found.whole
     assert 0 < solved < 21
 
@@ -69,7 +69,7 @@ def test_descent_alone_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nested, "MOST_PARTITIONS", 20)
     found = search_partition(build, LAYERS, STAGES, starts=[(1, 2)])
     assert not found.whole
-    assert found.found.makespan_seconds <= exact_sizes(build((2, 5))).makespan_seconds
+    assert found.sizes.makespan_seconds <= exact_sizes(build((2, 5))).makespan_seconds
 
 
 def test_wrong_cuts_are_refused() -> None:
