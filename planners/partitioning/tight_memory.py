@@ -40,7 +40,7 @@ def in_flight(schedule: Schedule) -> tuple[NDArray[np.int64], ...]:
     width = int(number.max()) + 1
     change = np.zeros((len(lane) + 1) * width, dtype=np.int32)
     place = number[lane, schedule.stage] if width > 1 else 0
-    change[np.arange(1, len(lane) + 1) * width + place] = _changes(schedule.kind)
+    change[np.arange(1, len(lane) + 1) * width + place] = changes_in_flight(schedule.kind)
     held = np.cumsum(change.reshape(-1, width), axis=0, dtype=np.int32)
     return tuple(
         (held[begin + 1 : end + 1][forward[begin:end]] - held[begin])[:, :count].astype(np.int64)
@@ -51,11 +51,11 @@ def in_flight(schedule: Schedule) -> tuple[NDArray[np.int64], ...]:
 def most_in_flight(schedule: Schedule, device: int) -> int:
     """Most micro-batches that all stages of a device have run forward and not yet backward."""
     begin, end = schedule.offsets[device : device + 2]
-    return int(np.cumsum(_changes(schedule.kind[begin:end])).max(initial=0))
+    return int(np.cumsum(changes_in_flight(schedule.kind[begin:end])).max(initial=0))
 
 
-def _changes(kind: NDArray[np.int8]) -> NDArray[np.int32]:
-    """By how many micro-batches what is held changes with each op."""
+def changes_in_flight(kind: NDArray[np.int8]) -> NDArray[np.int32]:
+    """By how many micro-batches what is in flight changes with each op."""
     freeing = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
     change: NDArray[np.int32] = (kind == OpKind.FORWARD).astype(np.int32) - freeing
     return change

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.partitioning.tight_memory import in_flight
+from planners.partitioning.tight_memory import changes_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
 from planners.pipedream.partitioner import HierarchicalPartition, InfeasiblePartition, LevelStage, partition
 from planners.pipedream.state_table import StateTable, state_table
@@ -247,8 +247,10 @@ def _flushed_stages(table: StateTable, found: Sequence[FlushedStage], view: Clus
 def most_in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
     """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
     options = {"chunks": 1} if "chunks" in schedule_families()[name].options else {}
-    held = in_flight(build_schedule(name, stages, microbatches, **options))
-    return np.array([counts.max() for counts in reversed(held)], dtype=np.int64)
+    schedule = build_schedule(name, stages, microbatches, **options)
+    change = changes_in_flight(schedule.kind)
+    held = [np.cumsum(change[schedule.stage == stage]).max(initial=1) for stage in range(stages)]
+    return np.array(held[::-1], dtype=np.int64)
 
 
 def _forms(variant: str, problem: Problem) -> tuple[tuple[str, bool], ...]:
