@@ -73,6 +73,7 @@ class Evaluations:
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self.contention = contention and problem.contention
         self._structures: OrderedDict[Hashable, _Prepared | _NotCovered] = OrderedDict()
+        self._kept = 0
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
         self._bytes = np.zeros((64, 2))  # always there, stashed a sample
@@ -104,6 +105,26 @@ class Evaluations:
             return None
         every = peaks(found.prepared.events, found.times, found.lags, found.sizes, found.static)
         return dict(zip(found.prepared.devices, every.tolist(), strict=True))
+
+    def pass_peak_bytes(self, plan: Plan) -> Floats | None:
+        """The peaks of every device in each pass of a plan, float64 [2, devices], forward and backward, devices rising.
+
+        For a flush that turns once (gpipe): no device begins a backward before all forwards have ended, and so the greater of the
+        two is the device's peak. None as of a call; raises ValueError for another schedule.
+        """
+        if plan.schedule != "gpipe" or plan.order:
+            raise ValueError(f"only gpipe keeps its passes apart, not {plan.schedule!r} or an order of the plan's own")
+        found = self._replay(plan)
+        if found is None:
+            return None
+        down, stages = found.prepared.move_down, len(plan.stages)
+        held = np.tile(
+            found.sizes, (2, 1)
+        )  # what a pass does not hold has no size; the stash is whole where the passes meet
+        held[0, stages : 2 * stages] = 0.0
+        held[0, 2 * stages :][~down] = held[1, 2 * stages :][down] = 0.0
+        replay = found.prepared.events, found.times, found.lags
+        return np.array([peaks(*replay, sizes, found.static) for sizes in held])
 
     def durations(self, plan: Plan) -> Durations | None:
         """The durations that a plan's ops take; None as of a call."""
@@ -299,6 +320,7 @@ class Evaluations:
             updates=tuple(row for row, (kind, _, _) in enumerate(what) if kind >= OpKind.UPDATE),
             computing=np.array([kind <= OpKind.WEIGHT_GRADIENT for kind, _, _ in what]),
             move_boundary=np.array([0, *(min(source[0], target[0]) for source, target, _ in structure.moves)]),
+            move_down=np.array([False, *(source[0] < target[0] for source, target, _ in structure.moves)]),
             move_samples=np.array([0.0, *(float(size) for _, _, size in structure.moves)]),
             move_latency=np.array([0.0, *(latency for latency, _ in links)]),
             move_bandwidth=np.array([np.inf, *(bandwidth for _, bandwidth in links)]),
@@ -319,9 +341,9 @@ class Evaluations:
 
     def _keep(self, key: Hashable, prepared: _Prepared | _NotCovered) -> None:
         self._structures[key] = prepared
-        kept = sum(map(len, self._structures.values()))
-        while kept > MOST_TASKS and len(self._structures) > 1:
-            kept -= len(self._structures.popitem(last=False)[1])
+        self._kept += len(prepared)
+        while self._kept > MOST_TASKS and len(self._structures) > 1:
+            self._kept -= len(self._structures.popitem(last=False)[1])
 
 
 _Column = tuple[OpKind, int, int, bool, bool, bool]
@@ -343,7 +365,7 @@ class _Prepared:
 
     what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
     updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
-    move_*: of each transfer class: the boundary that it crosses, samples, seconds of latency, bytes a second
+    move_*: of each transfer class: the boundary that it crosses, whether forward, samples, seconds of latency, bytes a second
     recomputes: bool [stages]; recomputing: any of them; nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
     slot_device, slot_stage: each copy of a stage: place of its device among the plan's devices, stage
@@ -360,6 +382,7 @@ class _Prepared:
     updates: tuple[int, ...]
     computing: NDArray[np.bool_]
     move_boundary: Integers
+    move_down: NDArray[np.bool_]
     move_samples: Floats
     move_latency: Floats
     move_bandwidth: Floats

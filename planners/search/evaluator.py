@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator import (
     ENGINES,
@@ -20,6 +21,8 @@ from simulator import (
     schedule_families,
     simulate,
 )
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,10 @@ class Evaluator:
             if engine == self.engine:
                 self._remember(plan, score)
         return score
+
+    def pass_peak_bytes(self, plan: Plan) -> Floats | None:
+        """As `Evaluations.pass_peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
+        return self._evaluations["compiled"].pass_peak_bytes(plan)
 
     @property
     def remaining(self) -> float:

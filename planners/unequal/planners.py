@@ -387,7 +387,7 @@ def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequenc
     made = evaluate.evaluations
     tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
     if isinstance(tight, NothingFits):
-        raise InfeasiblePlanError(_does_not_fit(name, tables, tight))
+        raise InfeasiblePlanError(_does_not_fit(name, tables, tight, evaluate.evaluations))
     found = found_sizes(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
     return Sized(tight.cuts, tight.unequal, found)
 
@@ -403,8 +403,11 @@ def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:
     )
 
 
-def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits) -> str:
-    """One line: whether no sizes fit or none that were tried, and the numbers of an even partition's stage that misses most."""
+def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evaluations: int) -> str:
+    """One line: whether no sizes fit or none that were tried, and the numbers of an even partition's stage that misses most.
+
+    evaluations: of the planner so far; with a budget of more it looks further
+    """
     problem, stages = tables.problem, len(tables.devices)
     cuts = [tables.layers * stage // stages for stage in range(1, stages)]
     even = [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
@@ -414,7 +417,9 @@ def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits) -> str
         needs = list(map(min, recomputed, needs))
     held = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
     worst = max(range(stages), key=lambda stage: needs[stage] / held[stage])
-    searched = "no sizes fit" if nothing.every else f"none of {nothing.tried:,} plans tried fits, others may"
+    searched = "no sizes fit"
+    if not nothing.every:
+        searched = f"none of {nothing.tried:,} plans tried fits, others may: a budget above {evaluations:,} tries more"
     return (
         f"planner {name!r}: {searched}; stage {worst} of an even partition needs at least "
         f"{needs[worst] / 2**30:.4g} GiB on device {tables.devices[worst]}, which holds {held[worst] / 2**30:.4g} GiB; "

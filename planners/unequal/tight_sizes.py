@@ -1,15 +1,19 @@
 """Tight sizes: unequal sizes that fit where those that a search prefers do not.
 
 The searches count what a stage holds whatever the moment. A replay adds the tensors that are being sent or wait to be used; and a
-stage that stores its activations holds less where its sizes differ and it recomputes. Here each partition, with each pair of
-sizes of each stage, that memory permits without those tensors is a candidate, and replays decide.
+stage that stores its activations holds less where its sizes differ and it recomputes. So replays decide, and each one that does
+not fit rules out many plans. A flush runs forward, turns once, and runs backward. What a stage holds going forward depends on the
+forward sizes of the stages up to it, and on whether it recomputes itself; going backward, on the backward sizes of the stages
+from it on, and on which of these recompute. Plans that begin, or end, in the same way up to there do not fit either.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,28 +22,44 @@ from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.stage_memory import furthest_ends
 from planners.partitioning.tight_memory import cuts_within
-from planners.search.evaluator import Evaluator, Score
+from planners.search.evaluator import Evaluator
 from planners.unequal.compiled import Compiled
 from planners.unequal.problem import UnequalProblem, powers_of_two
 from planners.unequal.tables import Floats, UnequalTables, memory_limits, unequal_plan, unequal_problem
-from simulator import LayerCosts
+from simulator import LayerCosts, Plan
 
 Cuts = tuple[int, ...]
 
 Pairs = tuple[tuple[int, int], ...]
 """Forward and backward size of each stage."""
 
-PARTITIONS = 3_000
-"""Partitions into so many stages that are all looked at, where there are no more of them."""
+Choice = tuple[int, bool]
+"""Size of a stage in one pass, and whether the stage recomputes."""
 
-REPLAYS = 2_000
-"""Plans that are replayed at most; all that may fit, where there are no more of them."""
+FORWARD, BACKWARD = 0, 1
+"""Passes. A path of choices runs from the first stage on forward, and from the last stage on backward."""
+
+PARTITIONS = 3_000
+"""Partitions into so many stages that are looked at first: all, where there are no more of them, else the fastest."""
+
+PLANS = 2**16
+"""Plans that are tried by rising seconds of the model: all that may fit, where there are no more of them."""
+
+OPS = 2**19
+"""Ops of the plans that are replayed at most, unless a budget says how many plans may be until one fits."""
+LEAST_OPS = 128
+"""What a plan of fewer ops counts as."""
 
 EQUAL = 500
-"""Plans with one size for all that are replayed at most, the fastest by the model first, before unequal sizes are."""
+"""Plans with one size for all that are tried before others, the fastest by the model first, where there are more than PLANS."""
 
-DESCENTS = 10
-"""Partitions whose sizes are changed as long as that helps, where there are more plans: those with most room."""
+ROUND = 16
+"""Plans of each partition that are replayed in the first round of those; each further round replays four times as many."""
+
+STARTS = 10
+"""Plans that fit, of as many partitions, whose sizes are changed as long as they get faster."""
+CHANGES = 150
+"""Plans that are replayed at most for each of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +80,217 @@ class TightSizes:
         """Backward size of each stage."""
         return tuple(size for _, size in self.pairs)
 
+    @property
+    def paths(self) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+        """The choices of each pass."""
+        again = (self.unequal.recomputes(self.forward, self.backward) > 0.0).tolist()
+        return tuple(zip(self.forward, again, strict=True)), tuple(zip(self.backward, again, strict=True))[::-1]
+
+    @property
+    def ops(self) -> int:
+        """Forwards and backwards of all stages."""
+        return sum(-(-self.unequal.samples // size) for pair in self.pairs for size in pair)
+
 
 @dataclass(frozen=True, slots=True)
 class NothingFits:
     """No plan was found that fits.
 
-    every: all plans that may fit were replayed, so that none does; else only `tried` of them were
+    every: all plans were replayed or ruled out, so that none does; else only `tried` of them were replayed
     """
 
     every: bool
     tried: int
 
 
+class _LimitReached(Exception):
+    """As many ops were replayed as may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """A partition and the pairs of sizes that each stage may have; room: share of its memory that the fullest stage spares."""
+    """A partition, and the choices of each stage with which it may fit, those that need least first.
+
+    room: share of its memory that the fullest stage spares
+    """
 
     cuts: Cuts
     unequal: UnequalProblem
-    pairs: tuple[Pairs, ...]
+    forward: tuple[tuple[Choice, ...], ...]
+    backward: tuple[tuple[Choice, ...], ...]
     room: float
 
-    @property
-    def common(self) -> list[tuple[int, int]]:
-        """Pairs that all stages may have."""
-        return sorted(set.intersection(*map(set, self.pairs)))
+    def beside(self, stage: int, backward: Choice) -> tuple[Choice, ...]:
+        """The forward choices of a stage that go with a backward one."""
+        size, again = backward
+        free = not self.unequal.coupled
+        return tuple(one for one in self.forward[stage] if one[1] == again and (free or (one[0] != size) == again))
 
-    def with_sizes(self, pairs: Pairs) -> TightSizes:
+    def pairs(self, stage: int) -> list[tuple[int, int]]:
+        """Forward and backward sizes that a stage may have."""
+        return [(size, back[0]) for back in self.backward[stage] for size, _ in self.beside(stage, back)]
+
+    @property
+    def equal(self) -> list[TightSizes]:
+        """The plans with one size for all."""
+        same = set.intersection(*(set(of_stage) for of_stage in (*self.forward, *self.backward)))
+        again = not self.unequal.coupled
+        return [self.with_sizes([(size, size)] * len(self.forward)) for size, one in sorted(same) if one == again]
+
+    @property
+    def every(self) -> Iterator[TightSizes]:
+        """All plans."""
+        return map(self.with_sizes, itertools.product(*map(self.pairs, range(len(self.forward)))))
+
+    @property
+    def plans(self) -> int:
+        """Number of plans."""
+        return math.prod(
+            sum(len(self.beside(stage, choice)) for choice in choices) for stage, choices in enumerate(self.backward)
+        )
+
+    def with_sizes(self, pairs: Sequence[tuple[int, int]]) -> TightSizes:
         """This partition with these sizes."""
-        return TightSizes(self.cuts, self.unequal, pairs)
+        return TightSizes(self.cuts, self.unequal, tuple(pairs))
+
+
+class _Replays:
+    """Replays of one search, and what they rule out.
+
+    Lifetime: made for one search, which asks it whether plans fit, and which ones may still fit.
+    """
+
+    def __init__(self, name: str, tables: UnequalTables, evaluate: Evaluator) -> None:
+        self.name, self.tables, self.evaluate = name, tables, evaluate
+        self.tried, self.found, self.ops = 0, False, 0
+        self._limits, self._places = np.array(memory_limits(tables)), np.argsort(np.argsort(tables.devices))
+        self._most = OPS
+        if not math.isinf(evaluate.remaining):
+            self._most = max(
+                OPS, int(evaluate.remaining) * max(LEAST_OPS, 2 * len(tables.devices) * tables.problem.batch)
+            )
+        self._depths = _depths(tables)
+        self._ruled_out = set[Hashable]()
+
+    def plan(self, one: TightSizes) -> Plan:
+        """The plan that is replayed."""
+        return unequal_plan(self.name, self.tables, one.cuts, one.forward, one.backward)
+
+    def seconds(self, one: TightSizes) -> float:
+        """Seconds of a mini-batch."""
+        return self.evaluate(self.plan(one)).iteration_seconds
+
+    def spend(self, ops: int) -> None:
+        """Count ops, LEAST_OPS at least; raise _LimitReached beyond what may be."""
+        self.ops += max(ops, LEAST_OPS)
+        if self.ops > (OPS if self.found else self._most):
+            raise _LimitReached
+
+    def fits(self, one: TightSizes) -> bool:
+        """Whether a plan fits; where its replay shows that it does not, what begins or ends as it does is ruled out.
+
+        Raises _LimitReached beyond OPS; while nothing has been found, a budget is the only limit.
+        """
+        paths = one.paths
+        if any(self.rules_out(side, one.cuts, path) for side, path in enumerate(paths)):
+            return False
+        self.spend(one.ops)
+        self.tried += 1
+        plan = self.plan(one)
+        self.evaluate(plan)
+        peaks = self.evaluate.pass_peak_bytes(plan)
+        if peaks is None:  # too many ops for its passes to be told apart
+            fits = self.evaluate.on_reference(plan).fits
+        else:
+            over = peaks[:, self._places] > self._limits
+            for side, stages in enumerate((over[FORWARD], over[BACKWARD, ::-1])):
+                for place in np.flatnonzero(stages).tolist():
+                    self._ruled_out.add(_key(side, one.cuts, paths[side][: self._depths[side][place]], place))
+            fits = not over.any()
+        self.found |= fits
+        return fits
+
+    def rules_out(self, side: int, cuts: Cuts, path: Sequence[Choice]) -> bool:
+        """Whether no plan of a partition fits whose first (forward) or last (backward) stages choose so."""
+        return any(
+            _key(side, cuts, path[:depth], place) in self._ruled_out
+            for place, depth in enumerate(self._depths[side])
+            if depth <= len(path)
+        )
+
+    def left(self, space: _Space) -> Iterator[TightSizes]:
+        """The plans of a partition that are not ruled out when their turn comes."""
+        stages, beside = len(space.forward), functools.cache(space.beside)
+
+        def begins(end: Sequence[Choice]) -> Iterator[tuple[Choice, ...]]:
+            """Forward choices for all stages where the last ones choose so backward."""
+            fixed = [beside(stages - 1 - place, choice) for place, choice in enumerate(end)]
+            return _paths(
+                (*space.forward[: stages - len(end)], *reversed(fixed)),
+                functools.partial(self.rules_out, FORWARD, space.cuts),
+            )
+
+        def hopeless(end: Sequence[Choice]) -> bool:
+            return self.rules_out(BACKWARD, space.cuts, end) or next(begins(end), None) is None
+
+        for end in _paths(space.backward[::-1], hopeless):
+            for begin in begins(end):
+                yield space.with_sizes([(ahead[0], back[0]) for ahead, back in zip(begin, reversed(end), strict=True)])
+                if self.rules_out(BACKWARD, space.cuts, end):
+                    break
+
+
+def _key(side: int, cuts: Cuts, path: Sequence[Choice], place: int) -> Hashable:
+    """All that decides what the stage at a place of its path holds in a pass: the choices of so many stages."""
+    if side == FORWARD:
+        return place, path[place][1], cuts[: len(path)], tuple(size for size, _ in path)
+    return place, cuts[-len(path) :], tuple(path)
+
+
+def _depths(tables: UnequalTables) -> tuple[list[int], list[int]]:
+    """How many stages, from the first (forward) or last (backward) on, decide what each of them holds, in that order.
+
+    Those up to it; and where transfers queue, those that send over channels on which theirs queue.
+    """
+    devices, found = tables.devices, []
+    for order in devices, devices[::-1]:
+        routes = (
+            [tables.problem.cluster.route(*ends) for ends in itertools.pairwise(order)]
+            if tables.problem.contention
+            else []
+        )
+        last_on = {channel: link for link, route in enumerate(routes) for channel in route}
+        reach = list(itertools.accumulate((max(last_on[channel] for channel in route) for route in routes), max))
+        depths = []
+        for stage in range(len(order)):
+            while stage < len(reach) and reach[stage] > stage:
+                stage = reach[stage]
+            depths.append(stage + 1)
+        found.append(depths)
+    return found[0], found[1]
+
+
+def _paths(
+    choices: Sequence[Sequence[Choice]], ruled_out: Callable[[Sequence[Choice]], bool]
+) -> Iterator[tuple[Choice, ...]]:
+    """Every path, a choice of each, no beginning of which is ruled out when its turn comes; depth first."""
+    path: list[Choice] = []
+    untried = [iter(choices[0])]
+    while untried:
+        choice = next(untried[-1], None)
+        if choice is None:
+            untried.pop()
+            del path[-1:]
+            continue
+        path.append(choice)
+        if ruled_out(path):
+            path.pop()
+        elif len(path) < len(choices):
+            untried.append(iter(choices[len(path)]))
+        else:
+            yield tuple(path)
+            kept = next((count for count in range(len(path)) if ruled_out(path[: count + 1])), len(path) - 1)
+            del path[kept:], untried[kept + 1 :]
 
 
 def tight_sizes(
@@ -96,51 +298,39 @@ def tight_sizes(
 ) -> TightSizes | NothingFits:
     """A plan that fits, with sizes to choose from.
 
-    equal: one size for all stages and passes. Where the plans that may fit are REPLAYS or fewer, of PARTITIONS or fewer, all are
-    tried, by rising seconds of the model. Elsewhere the sizes of a few partitions are changed, one stage at a time, first until
-    they fit, then while they get faster; one size for all is tried before.
+    equal: one size for all stages and passes. The fastest by the model where the plans that may fit are PLANS or fewer; elsewhere
+    what is found first in each partition, and with one size for all, is changed as long as it gets faster. Where nothing is found
+    the other partitions follow, until all plans are ruled out, or as much has been replayed as may be.
     """
-    partitions, whole = _partitions(tables)
-    spaces = [space for cuts in partitions if (space := _space(tables, cuts, sizes)) is not None]
-    tried = set[tuple[Cuts, Pairs]]()
-
-    def score(one: TightSizes) -> Score:
-        tried.add((one.cuts, one.pairs))
-        return evaluate(unequal_plan(name, tables, one.cuts, one.forward, one.backward))
-
-    def fits(one: TightSizes) -> bool:
-        plan = unequal_plan(name, tables, one.cuts, one.forward, one.backward)
-        return score(one).fits and evaluate.on_reference(plan).fits
-
-    def first(plans: Sequence[TightSizes], every: bool) -> TightSizes | NothingFits:
-        found = next(filter(fits, plans), None)
-        return found or NothingFits(every, len(tried))
-
-    if not equal and sum(math.prod(map(len, space.pairs)) for space in spaces) <= REPLAYS:
-        return first(_every(spaces, equal=False), whole)
-    plans = _every(spaces, equal=True)
-    if equal:
-        return first(plans[:REPLAYS], whole and len(plans) <= REPLAYS)
-    same = first(plans[:EQUAL], every=False)
-    begin = {space.cuts: _starts(space) for space in sorted(spaces, key=lambda space: -space.room)[:DESCENTS]}
-    if isinstance(same, TightSizes):
-        begin[same.cuts] = [same.pairs]
-    chosen = [space for space in spaces if space.cuts in begin]
-    replays = max(1, (REPLAYS - EQUAL) // max(1, len(chosen)))
-    found = [_descend(space, begin[space.cuts], tables, sizes, score, replays) for space in chosen]
-    return first(sorted(found, key=lambda one: score(one).key), every=False)
+    replays, costs = _Replays(name, tables, evaluate), _loosest(tables)
+    first = _partitions(tables, costs)
+    spaces = [space for cuts in first if (space := _space(tables, cuts, sizes)) is not None]
+    try:
+        if equal or sum(space.plans for space in spaces) <= PLANS:
+            plans = _by_seconds(space.equal if equal else space.every for space in spaces)
+            found = next((one for _, one in plans if replays.fits(one)), None)
+        else:
+            found = _quick(replays, spaces, sizes)
+        seen = set(first)
+        for cuts in cuts_within(costs):
+            if found is not None:
+                return found
+            if cuts in seen:
+                continue
+            replays.spend(0)
+            if (space := _space(tables, cuts, sizes)) is not None:
+                found = next(filter(replays.fits, space.equal if equal else replays.left(space)), None)
+    except _LimitReached:
+        return NothingFits(False, replays.tried)
+    return found or NothingFits(True, replays.tried)
 
 
-def _partitions(tables: UnequalTables) -> tuple[list[Cuts], bool]:
-    """The partitions whose stages fit with the smallest sizes, and whether these are all.
-
-    Of very many the fastest ones, and the one with most room.
-    """
-    costs = _loosest(tables)
+def _partitions(tables: UnequalTables, costs: PartitionCosts) -> list[Cuts]:
+    """The partitions to look at first: all that the loosest costs permit; of very many the fastest, and the roomiest."""
     if not fastest_cuts(costs, 1):
-        return [], True
+        return []
     if math.comb(tables.layers - 1, len(tables.devices) - 1) <= PARTITIONS:
-        return list(cuts_within(costs)), True
+        return list(cuts_within(costs))
     batch = tables.problem.batch
     found = [
         cuts
@@ -149,7 +339,7 @@ def _partitions(tables: UnequalTables) -> tuple[list[Cuts], bool]:
             replace(straight_costs(tables.costs, tables.devices, size), furthest=costs.furthest), -(-batch // size)
         )
     ]
-    return list(dict.fromkeys((*found, _roomiest(tables, costs)))), False
+    return list(dict.fromkeys((*found, _roomiest(tables, costs))))
 
 
 def _loosest(tables: UnequalTables) -> PartitionCosts:
@@ -187,82 +377,114 @@ def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
 
 
 def _space(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> _Space | None:
-    """The pairs of sizes of each stage with which it may fit; None where a stage has none."""
-    unequal = unequal_problem(tables, cuts, sizes)
-    pairs, least = [], []
-    for needs, limit in zip(_static_bytes(tables, cuts, sizes), memory_limits(tables), strict=True):
-        places = np.argwhere(needs <= limit).tolist()
-        pairs.append(tuple((sizes[forward], sizes[backward]) for forward, backward in places))
-        least.append(float(needs.min()) / limit)
-    return _Space(cuts, unequal, tuple(pairs), 1.0 - max(least)) if all(pairs) else None
+    """What each stage of a partition may choose; None where a stage can choose nothing.
+
+    All samples are stashed when the last forward ends. Beside them are then its outputs, which have not arrived; and as the first
+    backward begins, all gradients that it needs, and then what it recomputes.
+    """
+    unequal, batch, chosen = unequal_problem(tables, cuts, sizes), tables.problem.batch, np.array(sizes)
+    limits, held = np.array(memory_limits(tables))[:, None], [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
+    sent = np.append(tables.crossing_bytes[list(cuts)], 0.0)[:, None]
+    kinds = (False, True) if unequal.coupled else (True,)
+    forward, backward, least = [], [], []
+    for again in kinds:
+        kept = np.array([[one.recomputed(batch, 0) if again else one.stored(batch)] for one in held])
+        made = np.array([[again * one.stash] for one in held])
+        forward.append((kept + np.ceil(sent * ((batch - 1) % chosen + 1))) / limits)
+        backward.append((kept + np.maximum(np.floor(sent * chosen), made * chosen)) / limits)
+        least.append(np.maximum(forward[-1].min(axis=1), backward[-1].min(axis=1)))
+    space = _Space(
+        cuts,
+        unequal,
+        _choices(forward, kinds, sizes),
+        _choices(backward, kinds, sizes),
+        1.0 - float(np.max(np.min(least, axis=0))),
+    )
+    return space if space.plans else None
 
 
-def _static_bytes(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> Floats:
-    """What each stage holds at least, by its forward and backward size, float64 [stages, sizes, sizes]."""
-    batch, found = tables.problem.batch, []
-    for ends in tables.ranges(cuts):
-        held = tables.stage_bytes(*ends)
-        again = np.tile([held.recomputed(batch, size) for size in sizes], (len(sizes), 1))
-        if not tables.problem.recompute:
-            np.fill_diagonal(again, held.stored(batch))
-        found.append(again)
-    return np.array(found)
+def _choices(parts: Sequence[Floats], kinds: Iterable[bool], sizes: Sequence[int]) -> tuple[tuple[Choice, ...], ...]:
+    """Choices of each stage that are within its memory, those that need the least of it first.
+
+    parts: of each kind of recomputation, the part of its memory that each stage needs by size, float64 [stages, sizes]
+    """
+    every = [(size, again) for again in kinds for size in sizes]
+    of_stage = np.hstack(parts)
+    order = np.argsort(of_stage, axis=1, kind="stable")
+    return tuple(
+        tuple(every[number] for number in row[needs[row] <= 1.0].tolist())
+        for row, needs in zip(order, of_stage, strict=True)
+    )
 
 
-def _every(spaces: Sequence[_Space], *, equal: bool) -> list[TightSizes]:
-    """All plans, by rising seconds of the model."""
+def _by_seconds(plans: Iterable[Iterable[TightSizes]]) -> list[tuple[float, TightSizes]]:
+    """Plans, by partition, with their seconds by the model, which rise."""
     found: list[tuple[float, TightSizes]] = []
-    for space in spaces:
-        same = [(pair,) * len(space.pairs) for pair in space.common if pair[0] == pair[1]]
-        plans = [space.with_sizes(one) for one in (same if equal else itertools.product(*space.pairs))]
-        if plans:
-            sizes = [plan.forward for plan in plans], [plan.backward for plan in plans]
-            seconds = Compiled(space.unequal)(*sizes) + space.unequal.fixed_seconds
-            found += zip(seconds.tolist(), plans, strict=True)
-    return [one for _, one in sorted(found, key=lambda one: one[0])]
+    for every in map(list, plans):
+        if every:
+            sizes = [plan.forward for plan in every], [plan.backward for plan in every]
+            seconds = Compiled(every[0].unequal)(*sizes) + every[0].unequal.fixed_seconds
+            found += zip(seconds.tolist(), every, strict=True)
+    return sorted(found, key=lambda one: one[0])
 
 
-def _starts(space: _Space) -> list[Pairs]:
-    """Powers of two, the same for all stages; where none may be, what each stage may have first."""
-    quick = {*powers_of_two(space.unequal.samples)}
-    same = [(pair,) * len(space.pairs) for pair in space.common if {*pair} <= quick]
-    return same or [tuple(pairs[0] for pairs in space.pairs)]
+def _quick(replays: _Replays, spaces: Sequence[_Space], sizes: Sequence[int]) -> TightSizes | None:
+    """The fastest plan that changes lead to from those that are found to fit first; None if none fits."""
+    starts = _starts(replays, spaces)
+    replays.ops, of_cuts = 0, {space.cuts: space for space in spaces}
+    ends = [_quicker(replays, of_cuts[start.cuts], start, sizes) for start in starts]
+    return min(ends, key=replays.seconds, default=None)
 
 
-def _descend(
-    space: _Space,
-    starts: Sequence[Pairs],
-    tables: UnequalTables,
-    sizes: Sequence[int],
-    score: Callable[[TightSizes], Score],
-    replays: int,
-) -> TightSizes:
-    """Sizes of a partition that no change of one stage beside the fullest device improves, within so many replays."""
-    tried = {one: score(space.with_sizes(one)) for one in starts[:replays]}
-    best = min(tried, key=lambda one: tried[one].key)
-    moved = True
-    while moved and len(tried) < replays:
-        moved = False
-        for near in _neighbours(space, sizes, best, tables.devices.index(tried[best].device)):
-            if near in tried or len(tried) >= replays:
-                continue
-            tried[near] = score(space.with_sizes(near))
-            if tried[near].key < tried[best].key:
-                best, moved = near, True
+def _starts(replays: _Replays, spaces: Sequence[_Space]) -> list[TightSizes]:
+    """Plans that fit: with one size for all, and of the partitions with most room, in rounds of more and more replays."""
+    equal = [one for _, one in _by_seconds(space.equal for space in spaces)[:EQUAL]]
+    found = list(itertools.islice(filter(replays.fits, equal), 1))
+    waiting, count = sorted(spaces, key=lambda space: -space.room), ROUND
+    try:
+        while waiting:
+            unfinished = []
+            for space in waiting:
+                plans = replays.left(space)
+                one = next(filter(replays.fits, itertools.islice(plans, count)), None)
+                if one is not None:
+                    found.append(one)
+                    if len(found) >= STARTS:
+                        return found
+                elif next(plans, None) is not None:
+                    unfinished.append(space)
+            if found:
                 break
-    return space.with_sizes(best)
-
-
-def _neighbours(space: _Space, sizes: Sequence[int], pairs: Pairs, fullest: int) -> list[Pairs]:
-    """One stage, the fullest or one beside it, with sizes a step or a factor of two away."""
-    found = []
-    for stage in (fullest, fullest + 1, fullest - 1):
-        if not 0 <= stage < len(pairs):
-            continue
-        allowed = set(space.pairs[stage])
-        near = [_near(sizes, size) for size in pairs[stage]]
-        found += [(*pairs[:stage], pair, *pairs[stage + 1 :]) for pair in itertools.product(*near) if pair in allowed]
+            waiting, count = unfinished, 4 * count
+    except _LimitReached:
+        if not found:
+            raise
     return found
+
+
+def _quicker(replays: _Replays, space: _Space, best: TightSizes, sizes: Sequence[int]) -> TightSizes:
+    """Sizes of a partition that no change of one stage makes faster and still fit, within CHANGES replays and OPS."""
+    last, seen, seconds = replays.tried + CHANGES, {best.pairs}, replays.seconds(best)
+    near = _by_seconds([_neighbours(space, sizes, best)])
+    with suppress(_LimitReached):
+        while near and replays.tried < last:
+            least, one = near.pop(0)
+            if least >= seconds:  # the model is a lower bound
+                break
+            if one.pairs not in seen and replays.fits(one) and replays.seconds(one) < seconds:
+                best, seconds = one, replays.seconds(one)
+                near = _by_seconds([_neighbours(space, sizes, best)])
+            seen.add(one.pairs)
+    return best
+
+
+def _neighbours(space: _Space, sizes: Sequence[int], one: TightSizes) -> Iterator[TightSizes]:
+    """One stage with sizes a step or a factor of two away."""
+    for stage, pair in enumerate(one.pairs):
+        for forward, backward in itertools.product(*(_near(sizes, size) for size in pair)):
+            again = not space.unequal.coupled or forward != backward
+            if (forward, again) in space.forward[stage] and (backward, again) in space.backward[stage]:
+                yield space.with_sizes((*one.pairs[:stage], (forward, backward), *one.pairs[stage + 1 :]))
 
 
 def _near(sizes: Sequence[int], size: int) -> list[int]:
