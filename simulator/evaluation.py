@@ -109,11 +109,11 @@ class Evaluations:
     def pass_peak_bytes(self, plan: Plan) -> Floats | None:
         """The peaks of every device in each pass of a plan, float64 [2, devices], forward and backward, devices rising.
 
-        For a flush that turns once (gpipe): no device begins a backward before all forwards have ended, and so the greater of the
-        two is the device's peak. None as of a call; raises ValueError for another schedule.
+        For a flush that turns once (gpipe without replicas): no device begins a backward before all forwards have ended, so the
+        greater of the two is its peak. None as of a call; raises ValueError for other plans.
         """
-        if plan.schedule != "gpipe" or plan.order:
-            raise ValueError(f"only gpipe keeps its passes apart, not {plan.schedule!r} or an order of the plan's own")
+        if plan.schedule != "gpipe" or plan.order or max(plan.replicas) > 1:
+            raise ValueError(f"plan {plan.planner!r} is not gpipe without replicas: its passes may overlap")
         found = self._replay(plan)
         if found is None:
             return None

@@ -165,10 +165,9 @@ class _Replays:
         self.tried, self.found, self.ops = 0, False, 0
         self._limits, self._places = np.array(memory_limits(tables)), np.argsort(np.argsort(tables.devices))
         self._most = OPS
-        if not math.isinf(evaluate.remaining):
-            self._most = max(
-                OPS, int(evaluate.remaining) * max(LEAST_OPS, 2 * len(tables.devices) * tables.problem.batch)
-            )
+        if not math.isinf(evaluate.remaining):  # then the budget ends before it
+            of_a_plan = max(LEAST_OPS, 2 * len(tables.devices) * tables.problem.batch)
+            self._most = max(OPS, (int(evaluate.remaining) + 1) * of_a_plan)
         self._depths = _depths(tables)
         self._ruled_out = set[Hashable]()
 

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from planners import Evaluator, make_plan
-from planners.search.evaluator import Score
+from planners import Evaluator, Request, make_plan
 from planners.unequal import UnequalTables, tables_of, tight_sizes
 from planners.unequal import planners as unequal_planners
-from planners.unequal.tables import unequal_plan, unequal_problem
+from planners.unequal.tables import blocks, memory_limits, unequal_plan, unequal_problem
 from planners.unequal.tight_sizes import NothingFits, TightSizes
-from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
+from simulator import Evaluations, InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from tests.chains import chain
 from tests.planners.conftest import line
 
 NAMES = ("exact-unequal", "unequal-nested", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal")
 
 
-def generated(seed: int, stages: int, batch: int) -> Problem:
-    """One layer more than stages, of unlike weights, activations and boundaries, behind links slow enough for queues."""
+def generated(seed: int, stages: int, batch: int, *, layers: int = 0, slow: float = 1.0) -> Problem:
+    """Layers of unlike weights, activations and boundaries, behind links slow enough for queues.
+
+    layers: default one more than stages; slow: by how much slower the links are
+    """
     rng = np.random.default_rng(seed)
-    layers = stages + 1
+    layers = layers or stages + 1
     network = chain(
         rng.uniform(1e9, 1e10, layers).tolist(),
         parameters=rng.integers(10**5, 10**6, layers).tolist(),
@@ -34,7 +38,7 @@ def generated(seed: int, stages: int, batch: int) -> Problem:
         stashed_elements=rng.uniform(1e5, 1e7, layers).tolist(),
     )
     cluster = line(speeds=(1.0,) * stages)
-    links = tuple(replace(link, bandwidth=float(10 ** rng.uniform(8.5, 10))) for link in cluster.links)
+    links = tuple(replace(link, bandwidth=float(10 ** rng.uniform(8.5, 10)) / slow) for link in cluster.links)
     return Problem(network, replace(cluster, links=links), batch, recompute=bool(seed % 2))
 
 
@@ -57,30 +61,40 @@ def with_memory(problem: Problem, memory_bytes: float) -> Problem:
     return replace(problem, cluster=replace(problem.cluster, devices=held))
 
 
+@functools.cache
 def least_bytes(problem: Problem, *, equal: bool) -> float:
     """What the fullest device of the plan of the space that needs least holds, by its replay."""
-    costs = LayerCosts(problem)
-    replays = (simulate(problem, plan, engine="compiled", layer_costs=costs) for plan in space(problem, equal=equal))
-    return min(one.fullest.peak_bytes for one in replays)
+    evaluate = Evaluator(problem)
+    return min(evaluate(plan).peak_bytes for plan in space(problem, equal=equal))
 
 
-def check(problem: Problem) -> None:
+def check(problem: Problem, names: Sequence[str] = NAMES) -> None:
     """At the least memory of their space all planners plan; a byte below it none does."""
-    for equal in (False, True):
-        least = least_bytes(problem, equal=equal)
-        for name in NAMES:
-            if equal is not (name == "best-equal"):
-                continue
-            found = make_plan(name, with_memory(problem, least))
-            assert found.outcome.fits
-            with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
-                make_plan(name, with_memory(problem, least - 1.0))
+    for name in names:
+        least = least_bytes(problem, equal=name == "best-equal")
+        assert make_plan(name, with_memory(problem, least)).outcome.fits
+        with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
+            make_plan(name, with_memory(problem, least - 1.0))
 
 
-@pytest.mark.parametrize(("seed", "stages", "batch"), [(0, 2, 3), (1, 2, 3), (2, 3, 2)])
+SMALL = ((0, 2, 3), (1, 2, 3), (2, 3, 2))
+"""Seed, stages and batch of spaces in which every plan is replayed."""
+
+
+@pytest.mark.parametrize(("seed", "stages", "batch"), SMALL)
 def test_the_least_memory_of_the_space_is_enough(seed: int, stages: int, batch: int) -> None:
     """Activations stored, so that sizes that differ recompute and save memory, and recomputed."""
     check(generated(seed, stages, batch))
+
+
+@pytest.mark.parametrize("limit", ["PLANS", "PARTITIONS"])
+@pytest.mark.parametrize(("seed", "stages", "batch"), SMALL)
+def test_it_is_enough_where_plans_or_partitions_are_too_many_to_list(
+    monkeypatch: pytest.MonkeyPatch, limit: str, seed: int, stages: int, batch: int
+) -> None:
+    """With no plan, or no partition, few enough to be listed, each is still replayed or ruled out."""
+    monkeypatch.setattr(tight_sizes, limit, 0)
+    check(generated(seed, stages, batch), ("tidgap", "best-equal"))
 
 
 @pytest.mark.slow
@@ -90,13 +104,81 @@ def test_the_least_memory_of_many_spaces_is_enough(seed: int) -> None:
     check(generated(seed, *((2, 4) if seed % 3 else (3, 3))))
 
 
-@pytest.mark.parametrize("partitions", [3_000, 1])
-def test_sizes_that_differ_are_found_where_they_are_too_many_to_try(
-    monkeypatch: pytest.MonkeyPatch, partitions: int
-) -> None:
+def unlike(seed: int) -> Problem:
+    """Two to four unlike devices, links of one or two ways, slow or fast, and as many layers or up to three more."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(2, 5))
+    batch = int(rng.integers(4, (13, 8, 6)[stages - 2]))
+    problem = generated(seed, stages, batch, layers=stages + int(rng.integers(0, 4)))
+    cluster = problem.cluster
+    devices = tuple(
+        replace(one, memory_bytes=float(rng.uniform(0.7, 1.5)), compute={"fp32": float(rng.choice([5e12, 1e13, 2e13]))})  # type: ignore[type-var]
+        for one in cluster.devices
+    )
+    speed = 10 ** rng.uniform(-0.5, 0.5)
+    duplex: Literal["full", "half"] = "half" if rng.random() < 0.3 else "full"
+    links = tuple(replace(link, bandwidth=link.bandwidth * speed, duplex=duplex) for link in cluster.links)
+    return replace(
+        problem,
+        cluster=replace(cluster, devices=devices, links=links),
+        contention=bool(rng.integers(2)),
+        recompute=bool(rng.integers(2)),
+    )
+
+
+def least_part(problem: Problem, sizes: Sequence[int]) -> float:
+    """The least that the fullest device of any plan fills, by parts of `memory_bytes`.
+
+    The passes of a flush are apart: each forward vector is replayed once, and each backward one once for whatever recomputes.
+    """
+    stages = len(problem.cluster.devices)
+    tables, evaluations = tables_of(problem, range(stages)), Evaluations(problem)
+    held = np.array(memory_limits(tables))
+    vectors = np.array(list(itertools.product(sizes, repeat=stages)))
+    differ = vectors[:, None] != vectors[None]
+    kinds = (
+        np.ones((1, stages), dtype=bool)
+        if problem.recompute
+        else np.array(list(itertools.product([False, True], repeat=stages)))
+    )
+    number = np.zeros(differ.shape[:2], dtype=int) if problem.recompute else differ @ (1 << np.arange(stages)[::-1])
+    least = np.inf
+    for cuts in itertools.combinations(range(1, len(problem.workload)), stages - 1):
+        parts = np.empty((2, len(kinds), len(vectors)))
+        for column, vector in enumerate(vectors.tolist()):
+            plain = unequal_plan("space", tables, cuts, vector, vector)
+            same = tuple(blocks(problem.batch, size) for size in vector)
+            for row, again in enumerate(kinds.tolist()):
+                plan = replace(plain, forward_sizes=same, backward_sizes=same, recompute=tuple(again))
+                peaks = evaluations.pass_peak_bytes(plan)
+                assert peaks is not None
+                parts[:, row, column] = (peaks / held).max(axis=1)
+        columns = np.arange(len(vectors))
+        least = min(least, float(np.maximum(parts[0][number, columns[:, None]], parts[1][number, columns]).min()))
+    return least
+
+
+def scaled(problem: Problem, part: float) -> Problem:
+    """The same problem on devices with so large a part of their memory."""
+    devices = tuple(replace(one, memory_bytes=one.memory_bytes * part) for one in problem.cluster.devices)  # type: ignore[type-var]
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(150))
+def test_only_the_best_plan_of_a_large_space_fits(seed: int) -> None:
+    """Up to some hundred thousand plans: in the memory of the best one all planners plan, with a little less none does."""
+    problem = unlike(seed)
+    part = least_part(problem, range(1, problem.batch + 1))
+    for name in ("exact-unequal", "unequal-nested", "greedy-dp"):
+        assert make_plan(name, scaled(problem, part * (1 + 1e-12))).outcome.fits
+        with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
+            make_plan(name, scaled(problem, part * (1 - 1e-9)))
+
+
+def test_sizes_that_differ_are_found_where_plans_are_too_many_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the memory of forward blocks of 2 samples and backward ones of 1, all recomputed; less than storing needs."""
-    monkeypatch.setattr(tight_sizes, "PARTITIONS", partitions)
-    monkeypatch.setattr(tight_sizes, "REPLAYS", 600)
+    monkeypatch.setattr(tight_sizes, "PLANS", 0)
     problem = generated(0, 2, 8)
     tables, costs = tables_of(problem, (0, 1)), LayerCosts(problem)
     needs = [
@@ -114,26 +196,35 @@ def test_sizes_that_differ_are_found_where_they_are_too_many_to_try(
     assert not found.proof.space
 
 
-@pytest.mark.parametrize(
-    ("name", "limits", "words"),
-    [
-        ("tidgap", {}, "no sizes fit"),
-        ("tidgap", {"PARTITIONS": 1}, "plans tried fits, others may"),
-        ("tidgap", {"REPLAYS": 2, "EQUAL": 1}, "plans tried fits, others may"),
-        ("best-equal", {"REPLAYS": 10}, "no sizes fit"),
-        ("best-equal", {"REPLAYS": 1}, "none of 1 plans tried fits, others may"),
-    ],
-)
-def test_a_search_that_left_plans_out_does_not_say_that_none_fits(
-    monkeypatch: pytest.MonkeyPatch, name: str, limits: dict[str, int], words: str
-) -> None:
-    """A byte less than the least memory: no sizes fit where all plans are tried, else none of those that were."""
-    problem = generated(8, 3, 2)
-    tight = with_memory(problem, least_bytes(problem, equal=name == "best-equal") - 1.0)
-    for limit, value in limits.items():
-        monkeypatch.setattr(tight_sizes, limit, value)
-    with pytest.raises(InfeasiblePlanError, match=words):
-        make_plan(name, tight)
+@functools.cache
+def too_tight() -> Problem:
+    """A byte less than the least memory, which takes four replays to see."""
+    problem = generated(6, 2, 3, slow=4.0)
+    return with_memory(problem, least_bytes(problem, equal=False) - 1.0)
+
+
+def test_a_search_that_left_plans_out_says_what_makes_it_look_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ops for two plans two are replayed; a budget of more evaluations goes on, as far as the proof where it can."""
+    tight = too_tight()
+    monkeypatch.setattr(tight_sizes, "OPS", 2 * tight_sizes.LEAST_OPS)
+    with pytest.raises(InfeasiblePlanError, match="none of 2 plans tried fits, others may") as raised:
+        make_plan("tidgap", tight)
+    message = str(raised.value)
+    made = int(re.search(r"a budget above ([\d,]+) tries more", message)[1].replace(",", ""))  # type: ignore[index]
+    assert len(message) < 300
+    with pytest.raises(InfeasiblePlanError, match=f"the budget of {made + 1} evaluations ended"):
+        make_plan("tidgap", tight, budget=made + 1)
+    with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
+        make_plan("tidgap", tight, budget=made + 1000)
+
+
+def test_partitions_that_are_looked_at_in_vain_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no partition holds its tensors on the way, and none is replayed, a search of very many still ends."""
+    monkeypatch.setattr(tight_sizes, "PARTITIONS", 0)
+    monkeypatch.setattr(tight_sizes, "OPS", 0)
+    monkeypatch.setattr(tight_sizes, "_space", lambda *arguments: None)
+    with pytest.raises(InfeasiblePlanError, match="none of 0 plans tried fits, others may"):
+        make_plan("tidgap", too_tight())
 
 
 def test_with_little_memory_no_unequal_plan_is_slower_than_the_equal_one() -> None:
@@ -184,22 +275,21 @@ def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monke
     assert again.details["makespan_seconds"] > unlimited.details["makespan_seconds"]  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("fullest", "stages"), [(0, {0, 1}), (1, {0, 1, 2}), (2, {1, 2})])
-def test_neighbours_change_the_fullest_stage_or_one_beside_it(fullest: int, stages: set[int]) -> None:
-    """Of sizes 1, 2, 3, 4, 6, 8 a step from 4 is 3 or 6, twice is 8, half is 2; only pairs that the stage may have."""
-    sizes = [1, 2, 3, 4, 6, 8]
-    every = tuple(itertools.product(sizes, sizes))
-    allowed = (every, tuple(pair for pair in every if sum(pair) < 10), every)
-    problem = unequal_problem(tables_of(generated(0, 3, 8), range(3)), (1, 2), tuple(sizes))
-    space = tight_sizes._Space((1, 2), problem, allowed, 0.0)
-    found = tight_sizes._neighbours(space, sizes, ((4, 4),) * 3, fullest)
-    expected = {
+def test_neighbours_change_one_stage_by_a_step_or_a_factor_of_two() -> None:
+    """Of sizes 1, 2, 3, 4, 6, 8 a step from 4 is 3 or 6, twice is 8, half is 2; only what the stage may choose."""
+    sizes = (1, 2, 3, 4, 6, 8)
+    problem = unequal_problem(tables_of(generated(1, 3, 8), range(3)), (1, 2), sizes)
+    every = tuple((size, True) for size in sizes)
+    few = tuple((size, True) for size in (1, 3, 4))
+    space = tight_sizes._Space((1, 2), problem, (every, few, every), (every, every, few), 0.0)
+    found = [one.pairs for one in tight_sizes._neighbours(space, sizes, space.with_sizes([(4, 4)] * 3))]
+    near, fewer = (2, 3, 4, 6, 8), (3, 4)
+    expected = [
         (*((4, 4),) * stage, pair, *((4, 4),) * (2 - stage))
-        for stage in stages
-        for pair in itertools.product((2, 3, 4, 6, 8), repeat=2)
-        if pair in allowed[stage]
-    }
-    assert set(found) == expected
+        for stage, ways in enumerate([(near, near), (fewer, near), (near, fewer)])
+        for pair in itertools.product(*ways)
+    ]
+    assert sorted(found) == sorted(expected)
     assert [tight_sizes._near(sizes, size) for size in (1, 8, 2)] == [[1, 2], [4, 6, 8], [1, 2, 3, 4]]
 
 
@@ -215,7 +305,7 @@ def test_a_refusal_names_the_least_that_the_fullest_stage_needs(name: str, recom
     assert (stored != recomputed).all()
     chosen = recomputed if recompute else stored
     least = chosen if name == "best-equal" else np.minimum(recomputed, chosen)
-    refusal = unequal_planners._does_not_fit(name, tables, NothingFits(True, 0))
+    refusal = unequal_planners._does_not_fit(name, tables, NothingFits(True, 0), 0)
     assert f"stage {least.argmax()} of an even partition needs at least {least.max() / 2**30:.4g} GiB" in refusal
 
 
@@ -238,45 +328,73 @@ def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
     )
 
 
-def test_sizes_are_changed_from_the_best_start_on() -> None:
-    """With replays for the starts alone the best of them is the answer; with more, none that is a step away is better."""
-    sizes = [1, 2, 3, 4]
-    every = tuple(itertools.product(sizes, sizes))
-    tables = tables_of(generated(0, 2, 4), range(2))
-    space = tight_sizes._Space((1,), unequal_problem(tables, (1,), tuple(sizes)), (every, every), 0.0)
-    tried: list[tuple[tuple[int, int], ...]] = []
+def test_paths_leave_out_what_is_ruled_out_when_its_turn_comes() -> None:
+    """Of three choices of 1 or 2: 2, 2, 1 is ruled out from the beginning, and 1, 2 once it has begun; depth first."""
+    choices = [((1, False), (2, False))] * 3
+    ruled_out, found = set[tuple[int, ...]]({(2, 2, 1)}), list[tuple[int, ...]]()
 
-    def score(one: TightSizes) -> Score:
-        """Seconds are the distance from 3 forward and 1 backward on both stages, the second of which is the fullest."""
-        tried.append(one.pairs)
-        return Score(sum(abs(f - 3) + abs(g - 1) for f, g in one.pairs), 1.0, 1.0, 1)
+    def sizes(path: Iterable[tuple[int, bool]]) -> tuple[int, ...]:
+        return tuple(size for size, _ in path)
 
-    starts = [((size, size),) * 2 for size in (4, 2, 1)]  # 8, 4 and 4 away
-    assert tight_sizes._descend(space, starts, tables, sizes, score, 3).pairs == ((2, 2), (2, 2))
-    assert tried == starts
-    assert tight_sizes._descend(space, starts, tables, sizes, score, 2).pairs == ((2, 2), (2, 2))
-    assert tight_sizes._descend(space, starts, tables, sizes, score, 1).pairs == ((4, 4), (4, 4))
-    tried.clear()
-    assert tight_sizes._descend(space, starts, tables, sizes, score, 100).pairs == ((3, 1), (3, 1))
-    assert len({*tried}) == len(tried) <= 100
+    for path in tight_sizes._paths(choices, lambda begin: sizes(begin) in ruled_out):
+        found.append(sizes(path))
+        if found[-1] == (1, 2, 1):
+            ruled_out.add((1, 2))
+    assert found == [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (2, 1, 2), (2, 2, 2)]
 
 
-def test_tight_sizes_fit_in_the_search_and_on_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan must fit in both replays, with and without contention: where either always wants more there is none."""
-    monkeypatch.setattr(tight_sizes, "REPLAYS", 60)
-    monkeypatch.setattr(tight_sizes, "EQUAL", 30)
-    problem = generated(0, 2, 3)
-    tables = tables_of(problem, (0, 1))
+@pytest.mark.parametrize("duplex", ["full", "half"])
+@pytest.mark.parametrize("contention", [False, True])
+def test_sizes_of_other_stages_change_nothing(duplex: Literal["full", "half"], contention: bool) -> None:
+    """What a stage holds in a pass is decided by so many of the first (last) stages: up to it, where no channel is shared."""
+    stages, rng, changed = 4, np.random.default_rng(1), 0
+    problem = replace(generated(3, stages, 8, slow=4.0), contention=contention)
+    links = tuple(replace(link, duplex=duplex) for link in problem.cluster.links)
+    problem = replace(problem, cluster=replace(problem.cluster, links=links))
+    tables, evaluations = tables_of(problem, range(stages)), Evaluations(problem)
+    depths = tight_sizes._depths(tables)
+    apart = duplex == "full" or not contention
+    assert depths == ([1, 2, 3, 4],) * 2 if apart else ([3, 3, 3, 4],) * 2
 
-    class Quick(Evaluator):
-        def __call__(self, plan: Plan) -> Score:
-            return replace(super().__call__(plan), peak_bytes=float("inf"))
+    def peaks(forward: Any, backward: Any) -> Any:
+        return evaluations.pass_peak_bytes(unequal_plan("any", tables, (1, 2, 4), forward, backward))
 
-    class Reference(Evaluator):
-        def on_reference(self, plan: Plan) -> Score:
-            return replace(super().on_reference(plan), peak_bytes=float("inf"))
+    for _ in range(12):
+        sizes, other = rng.integers(1, 9, (2, 2, stages))
+        held = peaks(*sizes)
+        for place in range(stages):
+            first, last = (depths[side][place] for side in (0, 1))
+            forward = np.concatenate([sizes[0, :first], other[0, first:]])
+            backward = np.concatenate([other[1, : stages - last], sizes[1, stages - last :]])
+            again = peaks(forward, backward)
+            assert again[0, place] == held[0, place]
+            assert again[1, stages - 1 - place] == held[1, stages - 1 - place]
+            changed += (again != held).any()
+    assert changed
 
-    found = [
-        tight_sizes.tight_sizes("test", tables, kind(problem), (1, 2, 3)) for kind in (Evaluator, Quick, Reference)
-    ]
-    assert [type(one) for one in found] == [TightSizes, NothingFits, NothingFits]
+
+def test_only_changes_that_fit_and_are_faster_are_taken() -> None:
+    """In the memory of coarse sizes: what is found is faster, no change of a stage that fits is, and one that does not fit is."""
+    problem, sizes = generated(4, 2, 6), range(1, 7)
+    coarse = unequal_plan("coarse", tables_of(problem, range(2)), (1,), (4, 4), (3, 3))
+    tight = with_memory(problem, Evaluator(problem)(coarse).peak_bytes)
+    tables, evaluate = tables_of(tight, range(2)), Evaluator(tight)
+    replays, space = tight_sizes._Replays("test", tables, evaluate), tight_sizes._space(tables, (1,), sizes)
+    assert space is not None
+    start = space.with_sizes([(4, 3)] * 2)
+    found = tight_sizes._quicker(replays, space, start, sizes)
+    scores = [evaluate(replays.plan(one)) for one in tight_sizes._neighbours(space, sizes, found)]
+    seconds = min(score.iteration_seconds for score in scores), replays.seconds(found), replays.seconds(start)
+    assert sorted({*seconds}) == list(seconds)
+    assert min(score.iteration_seconds for score in scores if score.fits) == seconds[1]
+    assert evaluate(replays.plan(found)).fits
+
+
+def test_plans_are_judged_with_the_contention_of_the_problem() -> None:
+    """A search on unlimited links leaves out what does not fit in a replay with contention."""
+    problem = generated(6, 2, 3, slow=4.0)
+    least = least_bytes(problem, equal=False)
+    request = Request(engine="recurrence")
+    assert make_plan("tidgap", with_memory(problem, least), request).outcome.fits
+    with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
+        make_plan("tidgap", with_memory(problem, least - 1.0), request)

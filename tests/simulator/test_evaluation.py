@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from simulator import (
+    COMMUNICATIONS,
+    Communication,
     Evaluations,
     InfeasiblePlanError,
     OpKind,
@@ -53,6 +55,42 @@ def test_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, 
 def test_a_hundred_thousand_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
     """As above."""
     assert_as_replayed(case)
+
+
+@pytest.mark.parametrize("communication", COMMUNICATIONS)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_passes_of_a_flush_have_the_peaks_of_their_part_of_the_replay(
+    communication: Communication, recompute: bool
+) -> None:
+    """Before the last stage's first backward, and from what is held then on; sizes of each stage and pass, on SimPy."""
+    rng = np.random.default_rng(0)
+    problem = replace(
+        PROBLEM, cluster=chain_cluster(3, bandwidth=1e5), communication=communication, recompute=recompute
+    )
+    evaluate = Evaluations(problem)
+    for _ in range(6):
+        sizes = [
+            tuple((one,) * (8 // one) + ((8 % one,) if 8 % one else ()) for one in rng.integers(1, 9, 3))
+            for _ in range(2)
+        ]
+        stages = stages_from_cuts(sorted(rng.choice(5, 2, replace=False) + 1), 6, [(0,), (1,), (2,)])
+        unequal = Plan("any", "gpipe", stages, sizes[0][0], forward_sizes=sizes[0], backward_sizes=sizes[1])
+        outcome, found = simulate(problem, unequal), evaluate.pass_peak_bytes(unequal)
+        timeline = outcome.timeline
+        turns = timeline.start[(timeline.stage == 2) & (timeline.kind == OpKind.BACKWARD)].min()
+        for device in outcome.memory:
+            levels, step = device.bytes.sum(axis=1), int(np.searchsorted(device.times, turns))
+            assert found is not None
+            assert found[:, device.device].tolist() == [levels[:step].max(), levels[step - 1 :].max()]
+
+
+def test_passes_that_may_overlap_have_no_peaks_of_their_own() -> None:
+    """1F1B alternates; replicas of the last stage may turn before others do; an order may be anything."""
+    pair = replace(plan(3, schedule="gpipe"), stages=(Stage((0, 1, 2), (0,)), Stage((3, 4, 5), (1, 2))))
+    evaluate = Evaluations(replace(PROBLEM, cluster=chain_cluster(3)))
+    for other in (plan(3), pair, plan(3, schedule="gpipe", order=("0F0", "1F0"))):
+        with pytest.raises(ValueError, match="its passes may overlap"):
+            evaluate.pass_peak_bytes(other)
 
 
 CHAIN = random_chain(6, np.random.default_rng(0), flop=1.0, parameters=1000)
