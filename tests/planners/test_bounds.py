@@ -22,7 +22,7 @@ from planners import (
     make_plan,
 )
 from planners.search.bounds import best_weighted_sum
-from simulator import SCHEDULES, InfeasiblePlanError, Problem
+from simulator import SCHEDULES, InfeasiblePlanError, LayerCosts, Problem
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import measured_chain, random_chain
@@ -60,6 +60,18 @@ def test_latency_bounds_small_batches_of_flushed_plans() -> None:
     problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(),) * 4), 1)
     assert iteration_lower_bound(problem) == pytest.approx(9.0 / 4.0)
     assert iteration_lower_bound(problem, asynchronous=True) == pytest.approx(9.0 / 16.0)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_latency_is_that_of_one_sample_through_all_layers(recompute: bool) -> None:
+    """On GPUs of two speeds: the quick one's forwards and gradients of inputs, forwards twice where they are made again."""
+    problem = Problem(
+        random_chain(5, np.random.default_rng(0)), _switched((_gpu(), *(_gpu(3.0),) * 7)), 1, recompute=recompute
+    )
+    costs = LayerCosts(problem)
+    forward, back = (float(costs.seconds(1, 1, phase).sum()) for phase in ("forward", "input_gradient"))
+    assert iteration_lower_bound(problem) == pytest.approx((2.0 if recompute else 1.0) * forward + back)
+    assert iteration_lower_bound(problem, asynchronous=True) < iteration_lower_bound(problem)
 
 
 def test_profile_rows_between_sizes_are_used() -> None:

@@ -1,0 +1,262 @@
+"""What searches find and how far they look, as records: the rules that they follow are stated beside their own tests.
+
+A search that leaves out less, or looks twice, gives the same plan; its counts tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.umpipe.random_tables import random_problem
+from hardware_profiles import Cluster, load_cluster
+from planners import (
+    PLANNERS,
+    Evaluator,
+    PartitionCosts,
+    Request,
+    explore,
+    fastest_cuts,
+    iteration_lower_bound,
+    make_plan,
+)
+from planners.partitioning.fastest_cuts import least_seconds
+from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
+from planners.pipedream.partitioner import InfeasiblePartition, partition
+from planners.straight.grid import _Search
+from planners.unequal import Genetic, best_equal, exact_sizes, greedy_dp, local_greedy
+from planners.unequal.result import FoundSizes
+from simulator import InfeasiblePlanError, Plan, Problem
+from tests.chains import chain
+from tests.planners.conftest import PROBLEMS, line, searched
+from tests.planners.test_pipedream import network, tabled
+from tests.records import Recorded
+
+
+def shape(plan: Plan) -> list[Any]:
+    """Schedule, layers before each stage, devices of each, micro-batches."""
+    return [
+        plan.schedule,
+        [stage.layers[0] for stage in plan.stages],
+        [list(stage.devices) for stage in plan.stages],
+        len(plan.microbatches),
+    ]
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_answers_to_the_small_problems(name: str, recorded: Recorded) -> None:
+    """The plan of each problem, its bound, what it took, and each improvement on the way; or why the planner does not apply."""
+    values: dict[str, Any] = {}
+    for key in PROBLEMS:
+        found = searched(name, key)
+        if isinstance(found, str):
+            values[key] = found
+            continue
+        values[key] = {
+            "plan": shape(found.plan),
+            "bound": found.bound,
+            "proof": str(found.proof),
+            "evaluations": found.evaluations,
+            "history": [[step.evaluations, step.iteration_seconds] for step in found.history],
+            "details": dict(found.details),
+        }
+    recorded(**values)
+
+
+def with_memory(problem: Problem, memory_bytes: float) -> Problem:
+    devices = tuple(replace(one, memory_bytes=memory_bytes) for one in problem.cluster.devices)  # type: ignore[type-var]
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+def sized(layers: int, cluster: Cluster, batch: int, seed: int, **more: Any) -> Problem:
+    """Layers that differ in work, weights, and what they send and keep."""
+    rng = np.random.default_rng(seed)
+    workload = chain(
+        rng.uniform(1e9, 1e10, layers).tolist(),
+        parameters=rng.integers(10**5, 10**6, layers).tolist(),
+        output_elements=rng.uniform(1e4, 3e6, layers).tolist(),
+        stashed_elements=rng.uniform(1e5, 1e7, layers).tolist(),
+    )
+    return Problem(workload, cluster, batch, **more)
+
+
+LARGER = {
+    "alike": sized(6, line(speeds=(1.0,) * 4), 8, 0),
+    "recomputed": sized(6, line(speeds=(1.0,) * 4), 8, 1, recompute=True),
+    "mixed": sized(5, line(speeds=(1.0, 3.0, 1.0)), 6, 2),
+    "servers": sized(5, load_cluster("pipedream-a").take(8), 16, 3),
+    "calm": sized(6, line(speeds=(1.0,) * 3), 9, 4, contention=False, communication="send-blocking"),
+}
+"""Problems with room for choices, by name."""
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_points_of_the_grid(name: str, recorded: Recorded) -> None:
+    """Every point in the order in which it is handed out, with enough memory and with little: cuts, closed form, memory."""
+    values: dict[str, Any] = {}
+    for memory_bytes in (16e9, 4e8, 1.2e8):
+        problem = with_memory(LARGER[name], memory_bytes)
+        search = _Search(problem, Evaluator(problem), Request(), "grid")
+        found = list(search.candidates())
+        values[f"{memory_bytes:.2g} bytes"] = {
+            "points": sum(1 for _ in search.points()),
+            "first": [[one.point.schedule, one.point.groups, one.point.microbatches, one.cuts] for one in found[:8]],
+            "seconds": [one.seconds for one in found],
+            "fullest": [one.fullest for one in found],
+        }
+    recorded(**values)
+
+
+SMALL = {
+    "alike": sized(4, line(speeds=(1.0,) * 3), 4, 6),
+    "mixed": sized(4, line(speeds=(1.0, 2.0, 1.0)), 4, 7),
+    "servers": sized(4, load_cluster("pipedream-a").take(8), 8, 8),
+}
+TIGHT = ("data-parallel", "uniform", "greedy", "pipeline-data", "pipedream", "pipedream-flush", "bapipe", "best-equal")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_answers_with_little_memory(name: str, recorded: Recorded) -> None:
+    """What planners find where most plans do not fit, or what they say where they find none."""
+    values: dict[str, Any] = {}
+    for planner in (*TIGHT, *(("exact-unequal", "unequal-nested") if name == "mixed" else ())):
+        for memory_bytes in (1.2e8, 7e7):
+            try:
+                found = make_plan(planner, with_memory(SMALL[name], memory_bytes))
+            except (InfeasiblePlanError, ValueError) as error:
+                values[f"{planner}, {memory_bytes:.2g} bytes"] = str(error)
+            else:
+                values[f"{planner}, {memory_bytes:.2g} bytes"] = [*shape(found.plan), found.evaluations]
+    recorded(**values)
+
+
+@pytest.mark.parametrize(("name", "memory_bytes"), [("mixed", 2e8), ("servers", 16e9), ("calm", 16e9)])
+def test_what_bapipe_explores(name: str, memory_bytes: float, recorded: Recorded) -> None:
+    """Every candidate, where it comes from and its seconds, and what the rule of thumb says."""
+    problem = with_memory(LARGER[name], memory_bytes)
+    found = explore(problem, Evaluator(problem), np.random.default_rng(0))
+    recorded(
+        candidates=[[one.origin, *shape(one.plan), one.seconds] for one in found.candidates],
+        rule=[found.rule.schedule, found.rule.reason, found.rule.formula_seconds, found.disagreement],
+    )
+
+
+def test_bounds_of_unlike_devices(recorded: Recorded) -> None:
+    """Seconds that no plan beats, flushed or not, by problem."""
+    every = PROBLEMS | LARGER
+    recorded(
+        **{
+            name: [iteration_lower_bound(problem), iteration_lower_bound(problem, asynchronous=True)]
+            for name, problem in every.items()
+        }
+    )
+
+
+def test_partitions_of_pipedream(recorded: Recorded) -> None:
+    """By network, levels of the cluster, form of the cost and memory: the stages of each level, and their seconds."""
+    values: dict[str, Any] = {}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        table = tabled(
+            network(rng.integers(1, 20, 7).tolist(), rng.integers(0, 30, 7).tolist(), rng.integers(0, 12, 7).tolist())
+        )
+        for workers, rates in (((4,), (3.0,)), ((2, 3), (8.0, 2.0))):
+            for variant in ("paper", "barrier", "script", "literal"):
+                for memory in (None, 150.0):
+                    try:
+                        found = partition(table, workers, rates, variant=variant, memory_bytes=memory)
+                    except InfeasiblePartition as error:
+                        values[f"{seed} {workers} {variant} {memory}"] = str(error)
+                    else:
+                        values[f"{seed} {workers} {variant} {memory}"] = [
+                            [[one.start, one.stop, one.workers] for one in found.stages],
+                            found.slowest_stage_seconds,
+                            found.data_parallel_seconds,
+                        ]
+    recorded(**values)
+
+
+def test_flushed_partitions(recorded: Recorded) -> None:
+    """By network and memory: the stages and their replicas."""
+    values: dict[str, Any] = {}
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        table = tabled(
+            network(rng.integers(1, 20, 7).tolist(), rng.integers(0, 30, 7).tolist(), rng.integers(0, 12, 7).tolist())
+        )
+        for memory in (1e9, 160.0, 90.0):
+            pipeline = FlushedPipeline(5, 4, 8, (1, 2, 3, 4, 5), memory, 3.0, seed % 2 == 0, 2.0, 1.5)
+            found = flushed_partition(table, pipeline)
+            values[f"{seed} {memory}"] = found and [[one.start, one.stop, one.replicas] for one in found]
+    recorded(**values)
+
+
+def test_fronts_of_cuts(recorded: Recorded) -> None:
+    """Random tables of one and two passes, one and two kinds: the fastest cuts and those that are a tenth slower, and a bound."""
+    values: dict[str, Any] = {}
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        passes, layers, stages = 1 + seed % 2, 12, 4
+        before = np.concatenate([np.zeros((passes, 1)), rng.uniform(0.1, 1.0, (passes, layers)).cumsum(axis=1)], axis=1)
+        table = (
+            np.maximum(before[:, None, None, :] - before[:, None, :, None], 0.0) * np.array([1.0, 2.5])[:, None, None]
+        )
+        costs = PartitionCosts(
+            table,
+            tuple(int(kind) for kind in rng.integers(0, 2, stages)),
+            rng.uniform(0.0, 1.5, (passes, stages - 1, layers + 1)),
+            rng.uniform(0.0, 0.2, (stages - 1, layers + 1)),
+            np.minimum(np.arange(layers + 1) + int(rng.integers(4, 9)), layers) * np.ones((stages, 1), dtype=np.int64),
+        )
+        for microbatches in (1, 3, 20):
+            values[f"{seed}, {microbatches} micro-batches"] = [
+                least_seconds(costs, microbatches),
+                fastest_cuts(costs, microbatches, slack=0.1),
+            ]
+    recorded(**values)
+
+
+def sizes_of(found: FoundSizes) -> list[Any]:
+    return [
+        found.forward_sizes,
+        found.backward_sizes,
+        found.makespan_seconds,
+        found.lower_bound_seconds,
+        found.evaluations,
+        [list(one) for one in found.history],
+    ]
+
+
+@pytest.mark.parametrize("recomputation", ["none", "always", "where-differs"])
+def test_unequal_sizes(recomputation: str, recorded: Recorded) -> None:
+    """Of random problems: sizes, seconds, bound and evaluations of every search, the genetic ones with one seed."""
+    searches = {
+        "exact": exact_sizes,
+        "greedy": greedy_dp,
+        "local": local_greedy,
+        "equal": best_equal,
+        **{
+            name: lambda problem, search=search: search(problem, np.random.default_rng(5))
+            for name, search in {
+                "dual": Genetic(individuals=12, generations=6),
+                "seeded": Genetic(individuals=12, generations=6, seeded=True),
+                "single": Genetic(individuals=12, generations=6, chromosomes="single"),
+                "distinct": Genetic(individuals=12, generations=6, survival="distinct", mutation=0.5),
+            }.items()
+        },
+    }
+    values: dict[str, Any] = {}
+    for seed, family in enumerate(("affine", "roofline", "log-uniform")):
+        problem = random_problem(np.random.default_rng(seed), family, 4, 12, (1, 2, 3, 5, 12), recomputation)
+        for limited, one in (("", problem), (", limited", _limited(problem))):
+            for name, search in searches.items():
+                values[f"{family}{limited}: {name}"] = sizes_of(search(one))
+    recorded(**values)
+
+
+def _limited(problem: Any) -> Any:
+    caps = tuple(min(3 + stage, problem.samples) for stage in range(problem.stages))
+    return replace(problem, forward_caps=caps[::-1], backward_caps=caps)
