@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.umpipe.random_tables import random_problem
+from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import Cluster, load_cluster
 from planners import (
     PLANNERS,
@@ -26,7 +26,7 @@ from planners import (
 from planners.partitioning.fastest_cuts import least_seconds
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.partitioner import InfeasiblePartition, partition
-from planners.straight.grid import _Search
+from planners.straight.grid import _Grid
 from planners.unequal import Genetic, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.result import FoundSizes
 from simulator import InfeasiblePlanError, Plan, Problem
@@ -99,7 +99,7 @@ def test_points_of_the_grid(name: str, recorded: Recorded) -> None:
     values: dict[str, Any] = {}
     for memory_bytes in (16e9, 4e8, 1.2e8):
         problem = with_memory(LARGER[name], memory_bytes)
-        search = _Search(problem, Evaluator(problem), Request(), "grid")
+        search = _Grid(problem, Evaluator(problem), Request(), "grid")
         found = list(search.candidates())
         values[f"{memory_bytes:.2g} bytes"] = {
             "points": sum(1 for _ in search.points()),
