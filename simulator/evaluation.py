@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,15 +21,16 @@ from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines import event_loop
 from simulator.engines.recurrence import Order, makespans_of_values, order_of, replay_values
-from simulator.engines.timeline import moves_of
+from simulator.engines.timeline import Timeline, moves_of, timeline_of
 from simulator.lowering.fill import durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
-from simulator.plans.plan import Plan, Problem
-from simulator.results.memory import always_there, stash_bytes
+from simulator.plans.plan import Plan, Problem, family_of
+from simulator.results.memory import always_there, copies_held, stash_bytes
 from simulator.results.peak_memory import MemoryEvents, fullest, memory_events, peaks
+from simulator.results.steady_state import SteadyState, steady_state
 from simulator.schedules.ops import OpKind
-from simulator.simulation import plan_structure
+from simulator.simulation import MOST_STREAM, plan_structure, stream_length, stream_sizes, turns
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -61,7 +62,7 @@ class Durations:
 
 
 class Evaluations:
-    """Evaluates synchronous plans with contiguous stages; the tables of stages and structures fill as plans come.
+    """Evaluates plans with contiguous stages; the tables of stages and structures fill as plans come.
 
     A table of stages has a row for every range of layers that was a stage, and a column for every kind of op, device and
     number of samples that its seconds were asked for.
@@ -72,7 +73,7 @@ class Evaluations:
         self.problem = problem
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self.contention = contention and problem.contention
-        self._structures: OrderedDict[Hashable, _Prepared | _NotCovered] = OrderedDict()
+        self._structures: OrderedDict[Hashable, _Prepared] = OrderedDict()
         self._kept = 0
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
@@ -82,7 +83,8 @@ class Evaluations:
         self._buckets: dict[Hashable, tuple[Bucket, ...]] = {}
 
     def __call__(self, plan: Plan) -> Evaluation | None:
-        """Evaluate a plan; None for one that this cannot: asynchronous, or stages that are not contiguous.
+        """Evaluate a plan; None for one that this cannot: stages that are not contiguous, too many tasks, a stream of which a
+        device runs several lanes.
 
         Raises as `simulator.simulation.simulate`.
         """
@@ -127,9 +129,9 @@ class Evaluations:
         return np.array([peaks(*replay, sizes, found.static) for sizes in held])
 
     def durations(self, plan: Plan) -> Durations | None:
-        """The durations that a plan's ops take; None as of a call."""
+        """The durations that a plan's ops take; None as of a call, and for an asynchronous plan."""
         found = self._replay(plan)
-        if found is None:
+        if found is None or found.steady is not None:
             return None
         prepared = found.prepared
         return Durations(prepared.what, prepared.ask_samples, found.asked)
@@ -141,7 +143,7 @@ class Evaluations:
         Raises ValueError for another shape, seconds that are negative or not finite, and a plan that a call does not cover.
         """
         found = self._replay(plan)
-        if found is None:
+        if found is None or found.steady is not None:
             raise ValueError(
                 f"plan {plan.planner!r} is asynchronous or its stages are not contiguous: it has no table of durations"
             )
@@ -162,13 +164,26 @@ class Evaluations:
     # ---- one plan ----
 
     def _replay(self, plan: Plan) -> _Replay | None:
+        """Replay a flushed mini-batch, or streams that grow as those of a simulation do until one shows its steady state."""
+        family = family_of(plan)
+        stream = 0 if family is None or family.flush else stream_length(plan)
+        if stream and family is not None and family.lanes:
+            return None  # copies of weights then depend on when updates end
+        while True:
+            found = self._replay_once(plan, stream)
+            if found is None or found.steady is None or found.steady.reached or 2 * stream > MOST_STREAM:
+                return found
+            stream *= 2
+
+    def _replay_once(self, plan: Plan, stream: int) -> _Replay | None:
         numbers = self._numbers(plan)
-        if numbers is None or 2 * len(plan.stages) * len(plan.microbatches) > MOST_TASKS // 4:
+        if numbers is None or 2 * len(plan.stages) * (stream or len(plan.microbatches)) > MOST_TASKS // 4:
             return None
         costs = PlanCosts(self.problem, plan, self.layers)
         buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1]
         ties = costs.tied_reductions
         key = (
+            stream,
             plan.schedule,
             plan.microbatches,
             plan.forward_sizes,
@@ -182,12 +197,10 @@ class Evaluations:
         )
         prepared = self._structures.get(key)
         if prepared is None:
-            prepared = self._prepare(costs)
+            prepared = self._prepare(costs, stream)
             self._keep(key, prepared)
         else:
             self._structures.move_to_end(key)
-        if isinstance(prepared, _NotCovered):
-            return None
         asked = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
         if np.isnan(asked.sum()):
             asked = self._ask(costs, numbers, prepared)
@@ -208,14 +221,24 @@ class Evaluations:
         if not values.max() * len(structure) <= MOST_SECONDS:
             return None
         seconds = prepared.replay(values, least, lags, moved)
+        timeline = prepared.timeline()
+        steady = None
+        if timeline is not None:
+            steady = steady_state(timeline, np.array(stream_sizes(plan, stream), dtype=np.int64), turns(plan))
+            seconds = steady.seconds_per_sample * self.problem.batch
         stash = self._bytes[numbers, 1]
         kept, again = stash, prepared.nothing
         if prepared.recomputing:
             input_bytes = np.ceil(self.layers.cut_bytes[cuts[:, 0]])
             kept, again = np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0)
-        static = self._bytes[numbers, 0]
-        if tied:
-            static = np.array([always_there(self.problem, one).sum() for one in costs.weight_elements])
+        static = self._bytes[numbers, 0][prepared.slot_stage]
+        if timeline is not None:
+            elements = [costs.weight_elements[stage] for stage in prepared.slot_stage]
+            held = zip(elements, prepared.copies, strict=True)
+            static = np.array([always_there(self.problem, one, *copies).sum() for one, copies in held])
+        elif tied:
+            every = np.array([always_there(self.problem, one).sum() for one in costs.weight_elements])
+            static = every[prepared.slot_stage]
         return _Replay(
             prepared=prepared,
             asked=asked,
@@ -226,9 +249,10 @@ class Evaluations:
             buckets=joined,
             ties=ties,
             seconds=seconds,
+            steady=steady,
             times=prepared.times,
             sizes=np.concatenate([kept, again, np.ceil(moved)]),
-            static=np.bincount(prepared.slot_device, weights=static[prepared.slot_stage]).astype(np.float64),
+            static=np.bincount(prepared.slot_device, weights=static).astype(np.float64),
             lasting=bool(asked[prepared.computing].min() > 0.0),
         )
 
@@ -281,11 +305,9 @@ class Evaluations:
 
     # ---- one structure ----
 
-    def _prepare(self, costs: PlanCosts) -> _Prepared | _NotCovered:
+    def _prepare(self, costs: PlanCosts, stream: int) -> _Prepared:
         plan, cluster = costs.plan, self.problem.cluster
-        schedule, structure = plan_structure(costs)
-        if not schedule.flush:
-            return _NotCovered()
+        schedule, structure = plan_structure(costs, stream)
         slots = [(device, stage) for stage, held in enumerate(plan.stages) for device in held.devices]
         together = len(slots) > len(plan.devices)
         recomputes = np.array([costs.recomputes(stage) for stage in range(len(plan.stages))])
@@ -311,6 +333,11 @@ class Evaluations:
             event_loop.run_through(program, loop)  # raises where it deadlocks
         else:
             order = order_of(program)
+        rows = None
+        copies: tuple[tuple[int, int], ...] = ()
+        if not schedule.flush:
+            rows = timeline_of(program, np.zeros(len(program)), np.zeros(len(program)))
+            copies = tuple(copies_held(rows, plan, self.problem.weight_versions).values())
         return _Prepared(
             structure=structure,
             what=tuple(what),
@@ -337,9 +364,11 @@ class Evaluations:
             order=None if order is None else (order, structure.value[order.task]),
             loop=loop,
             times=np.empty(2 * len(program) + 1 + len(moves.row)),
+            rows=rows,
+            copies=copies,
         )
 
-    def _keep(self, key: Hashable, prepared: _Prepared | _NotCovered) -> None:
+    def _keep(self, key: Hashable, prepared: _Prepared) -> None:
         self._structures[key] = prepared
         self._kept += len(prepared)
         while self._kept > MOST_TASKS and len(self._structures) > 1:
@@ -349,14 +378,6 @@ class Evaluations:
 _Column = tuple[OpKind, int, int, bool, bool, bool]
 """Kind of op, kind of device, samples; whether the stage recomputes, lanes divide the device in fixed shares, and a device holds
 several stages."""
-
-
-@dataclass(frozen=True, slots=True)
-class _NotCovered:
-    """A structure that only a simulation can judge: its plans are asynchronous."""
-
-    def __len__(self) -> int:
-        return 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -372,6 +393,7 @@ class _Prepared:
     devices: in use, rising; together: a device holds several stages
     order (with the value at each position) or loop: what the recurrence, or the event loop, replays
     times: of the last replay, as `replay_values` writes them; used again, because new memory takes longer than a replay
+    rows: of a stream, its timeline without times; copies: of weights and gradients that each copy of a stage keeps in a stream
     """
 
     structure: Structure
@@ -399,9 +421,18 @@ class _Prepared:
     order: tuple[Order, NDArray[np.int32]] | None
     loop: event_loop.Prepared | None
     times: Floats
+    rows: Timeline | None
+    copies: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
         return len(self.structure)
+
+    def timeline(self) -> Timeline | None:
+        """The last replay of a stream, without its transfers; None of a flushed mini-batch."""
+        if self.rows is None:
+            return None
+        begins = self.events.position
+        return replace(self.rows, start=self.times[begins], end=self.times[len(begins) + begins])
 
     def replay(self, values: Floats, least: Floats | None, lags: Floats, moved: Floats) -> float:
         """Write starts, ends and arrivals into `times`; the makespan in seconds.
@@ -426,6 +457,7 @@ class _Replay(NamedTuple):
 
     asked, values, transfer_seconds, buckets, ties: as `simulator.lowering.values_of` takes and gives them
     lags, moved: seconds and bytes of each transfer class
+    seconds: of a mini-batch; steady: of a stream, how they were read
     times, sizes, static: as `simulator.results.peak_memory` takes them; lasting: every op takes time
     """
 
@@ -438,6 +470,7 @@ class _Replay(NamedTuple):
     buckets: Sequence[Bucket]
     ties: Sequence[TiedReduction]
     seconds: float
+    steady: SteadyState | None
     times: Floats
     sizes: Floats
     static: Floats

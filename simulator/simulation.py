@@ -229,8 +229,8 @@ def simulate(
             program = program.with_noise(noise, rng)
         timeline = _replay(program, engine, problem.contention)
         stream = schedule.microbatches
-        samples = np.array(_stream_sizes(plan, stream), dtype=np.int64)
-        steady = None if schedule.flush else steady_state(timeline, samples, _turns(plan))
+        samples = np.array(stream_sizes(plan, stream), dtype=np.int64)
+        steady = None if schedule.flush else steady_state(timeline, samples, turns(plan))
         if steady is None or steady.reached or noise or 2 * stream > MOST_STREAM:
             break
         stream *= 2
@@ -304,7 +304,7 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
         schedule,
         buckets=[len(costs.buckets(stage)) for stage in range(len(plan.stages))],
         ties=[one.stages for one in costs.tied_reductions],
-        forward_sizes=plan.forward_sizes or _stream_sizes(plan, count),
+        forward_sizes=plan.forward_sizes or stream_sizes(plan, count),
         backward_sizes=plan.backward_sizes or None,
         split_replicas=plan.replicas if plan.replication == "split" else None,
         communication=problem.communication if family is None else family.communication(problem.communication),
@@ -323,7 +323,7 @@ def _order_of(plan: Plan) -> Schedule:
     return schedule
 
 
-def _stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:
+def stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:
     """Samples of each of `count` micro-batches."""
     return tuple(plan.microbatches[i % len(plan.microbatches)] for i in range(count))
 
@@ -369,9 +369,9 @@ def _lists(count: int) -> str:
 def stream_length(plan: Plan) -> int:
     """Micro-batches of the stream that is to show an asynchronous plan's steady state: fill, two periods to measure, drain.
 
-    The period is that of `_turns`, as far as it is watched; the stream is a multiple of it.
+    The period is that of `turns`, as far as it is watched; the stream is a multiple of it.
     """
-    period = min(_turns(plan), MOST_PERIOD)
+    period = min(turns(plan), MOST_PERIOD)
     fill = 2 * len(plan.devices)
     return period * (2 * -(-max(fill, 4) // period) + 2 * -(-max(LEAST_WATCHED, len(plan.devices)) // period))
 
@@ -382,7 +382,7 @@ def _updates_by_minibatch(plan: Plan) -> bool:
     return family is not None and "microbatches_per_minibatch" in family.options
 
 
-def _turns(plan: Plan) -> int:
+def turns(plan: Plan) -> int:
     """Micro-batches after which the turns of replicas, of micro-batch sizes and of updates all begin anew."""
     if _updates_by_minibatch(plan):
         return len(plan.microbatches)

@@ -13,9 +13,8 @@ from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program
-from simulator.plans.plan import Plan, Problem, flushes
+from simulator.plans.plan import Plan, Problem, family_of, flushes
 from simulator.results.versions import COPY_RULES, version_table
-from simulator.schedules import schedule_families
 from simulator.schedules.ops import OpKind
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
@@ -76,14 +75,10 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     problem, plan = costs.problem, costs.plan
     events: dict[int, list[_Changes]] = {device: [] for device in plan.devices}
     static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
-    ruled = _ruled_copies(timeline, plan, problem.weight_versions)
-    for number, stage in enumerate(plan.stages):
-        elements = costs.weight_elements[number]
-        copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
-        for replica, device in enumerate(stage.devices):
-            gradients = _gradient_copies(timeline, number, replica, plan)
-            static[device] += always_there(problem, elements, copies[replica], gradients)
-            _activation_events(events[device], costs, timeline, number, replica)
+    for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
+        device = plan.stages[number].devices[replica]
+        static[device] += always_there(problem, costs.weight_elements[number], *copies)
+        _activation_events(events[device], costs, timeline, number, replica)
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     return tuple(
@@ -103,9 +98,23 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
     return row
 
 
+def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tuple[int, int], tuple[int, int]]:
+    """Copies of the weights and of the gradients that each (stage, replica) holds.
+
+    Where that is one lane, as in all but families of several lanes a device, the order of its ops decides, at whatever times.
+    """
+    ruled = _ruled_copies(timeline, plan, weight_versions)
+    found = {}
+    for number, stage in enumerate(plan.stages):
+        copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
+        for replica, weights in enumerate(copies):
+            found[number, replica] = weights, _gradient_copies(timeline, number, replica, plan)
+    return found
+
+
 def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[int] | None:
     """Copies of each stage's weights by the rule of the plan's schedule; None where replicas keep what forwards have used."""
-    family = None if plan.order else schedule_families().get(plan.schedule)
+    family = family_of(plan)
     rule = None if family is None else family.copies
     if rule == "problem":
         rule = "vertical-sync" if weight_versions == "vertical-sync" else None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Channel, Cluster, Link, load_accelerator
 from simulator import (
     COMMUNICATIONS,
+    REPLICA_UPDATES,
     SCHEDULES,
     UNEQUAL_SCHEDULES,
     Bucket,
@@ -30,6 +31,7 @@ from simulator import (
     stages_from_cuts,
 )
 from simulator.costs.given import TiedReduction
+from simulator.plans.plan import WEIGHT_VERSIONS
 from simulator.schedules.schedule import columns_of, from_ranks
 from tests.chains import random_chain
 
@@ -315,18 +317,19 @@ def _device_of(schedule: Schedule, heads: Sequence[int], stage: int) -> int:
 
 # ---- generated plans -------------------------------------------------------------------------------------------------
 
-SYNCHRONOUS = sorted(name for name, family in SCHEDULES.items() if family.flush)
+SYNCHRONOUS = (*sorted(name for name, family in SCHEDULES.items() if family.flush), "own order")
+ASYNCHRONOUS = tuple(sorted(name for name, family in SCHEDULES.items() if not family.flush))
 
 
 @st.composite
-def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
-    """A problem, and `count` synchronous plans of one structure for it.
+def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tuple[Problem, list[Plan]]:
+    """A problem, and `count` plans of one structure for it, with one of the schedules.
 
     Any family, replicas that split, pipelines in opposite directions, orders that put micro-batches anywhere, stages that share
     devices, recomputation, any communication, micro-batches of odd sizes, of each stage and pass its own; like or unlike devices,
     or boards on which layers stream; weights that layers share.
     """
-    name = draw(st.sampled_from((*SYNCHRONOUS, "own order")))
+    name = draw(st.sampled_from(names))
     family = SCHEDULES.get(name, SCHEDULES["gpipe"])
     chunks = draw(st.integers(1, 2)) if "chunks" in family.options else 1
     ranks = draw(st.integers(1, 3))
@@ -342,6 +345,8 @@ def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
         many, half, own["replication"] = max(many, 2), draw(st.integers(1, 2)), "round-robin"
         held = [(stage, 2 * half - 1 - stage) for stage in range(2 * half)]
         begins = [2 * half]
+    elif "replicas" in family.options:
+        own["replication"] = "round-robin"
     elif name == "own order":
         begins = [draw(st.integers(1, 4))]
         device = [[draw(st.integers(0, begins[0] - 1)) for _ in range(many)] for _ in range(draw(st.integers(1, 4)))]
@@ -368,6 +373,8 @@ def plans(draw: st.DrawFn, count: int) -> tuple[Problem, list[Plan]]:
         recompute=draw(st.booleans()),
         communication=draw(st.sampled_from(family.communications or COMMUNICATIONS)),
         contention=draw(st.booleans()),
+        weight_versions=draw(st.sampled_from(WEIGHT_VERSIONS)),
+        replica_updates=draw(st.sampled_from(REPLICA_UPDATES)),
     )
     sizes = tuple(_composition(draw, batch, many)) if draw(st.booleans()) else equal_microbatches(batch, many)
     if name in UNEQUAL_SCHEDULES and max(shares) == 1 and draw(st.booleans()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,12 +22,13 @@ from simulator import (
     equal_microbatches,
     schedule_families,
     simulate,
+    simulation,
     stages_from_cuts,
 )
 from simulator import evaluation as module
-from simulator.simulation import plan_structure
+from simulator.simulation import plan_structure, stream_length
 from tests.chains import random_chain
-from tests.simulator.strategies import chain_cluster, plans
+from tests.simulator.strategies import ASYNCHRONOUS, chain_cluster, plans, star_cluster
 
 
 def assert_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
@@ -93,6 +95,37 @@ def test_passes_that_may_overlap_have_no_peaks_of_their_own() -> None:
             evaluate.pass_peak_bytes(other)
 
 
+def assert_streams_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
+    """As `assert_as_replayed`, of streams that stop growing at 200 micro-batches."""
+    with patch.object(module, "MOST_STREAM", 200), patch.object(simulation, "MOST_STREAM", 200):
+        assert_as_replayed(case)
+
+
+@settings(max_examples=12)
+@given(plans(2, ("pipedream", "1f1b-rr", "pipedream", "1f1b-rr", "2bw", "pipeoptim")))
+def test_streams_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
+    """Their steady state, and the copies of weights and gradients that they hold, counted in order or in time."""
+    assert_streams_as_replayed(case)
+
+
+def test_a_stream_grows_until_it_is_steady() -> None:
+    """Replicas 2-3-2 on a star of slow links: 72 micro-batches show no period, 144 do, in the simulation as here."""
+    workload = random_chain(3, np.random.default_rng(5), flop=1.0, parameters=1000)
+    problem = Problem(workload, star_cluster(7, bandwidth=1e3), 12)
+    stages = stages_from_cuts([1, 2], 3, [(0, 1), (2, 3, 4), (5, 6)])
+    one = Plan("hand", "1f1b-rr", stages, (4, 4, 4), "round-robin")
+    assert simulate(problem, one).stream == 2 * stream_length(one)
+    assert_as_replayed((problem, [one]))
+
+
+@pytest.mark.slow
+@settings(max_examples=2_000)
+@given(plans(3, ASYNCHRONOUS))
+def test_thousands_of_streams_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
+    """As above."""
+    assert_streams_as_replayed(case)
+
+
 CHAIN = random_chain(6, np.random.default_rng(0), flop=1.0, parameters=1000)
 PROBLEM = Problem(CHAIN, chain_cluster(2, bandwidth=1e5), 8)
 
@@ -107,9 +140,9 @@ def test_plans_of_one_structure_are_lowered_once(monkeypatch: pytest.MonkeyPatch
     """Other cuts have the same structure; another number of micro-batches, another device, another schedule have not."""
     lowered: list[Plan] = []
 
-    def watched(costs: PlanCosts) -> object:
+    def watched(costs: PlanCosts, stream: int) -> object:
         lowered.append(costs.plan)
-        return plan_structure(costs)
+        return plan_structure(costs, stream)
 
     monkeypatch.setattr(module, "plan_structure", watched)
     evaluate = Evaluations(PROBLEM)
@@ -132,10 +165,8 @@ def test_structures_that_were_used_longest_ago_are_given_up(monkeypatch: pytest.
 
 
 def test_what_is_not_covered_is_left_to_a_simulation() -> None:
-    """Asynchronous plans, stages that are not contiguous, and layers that are not there."""
+    """Stages that are not contiguous, and layers that are not there."""
     evaluate = Evaluations(PROBLEM)
-    assert evaluate(plan(3, schedule="pipedream")) is None
-    assert evaluate(plan(3, schedule="pipedream")) is None
     mixed = (Stage((0, 2, 3), (0,)), Stage((1, 4, 5), (1,)))
     assert evaluate(plan(3, stages=mixed)) is None
     assert evaluate.peak_bytes(plan(3, stages=mixed)) is None
