@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import count, counts, numbers
+from experiments.terminal.argument_types import add_options, count, counts, numbers
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
 if TYPE_CHECKING:
@@ -19,50 +19,40 @@ _OPTIONS = ("microbatches_per_minibatch", "chunks", "replicas", "replica_updates
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan simulate`."""
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--schedule", metavar="NAME", help="schedule family (see pipeplan list schedules)")
-    source.add_argument("--schedule-csv", metavar="FILE", help="schedule file: torch CSV, or text lines of ops")
-    source.add_argument("--plan", metavar="FILE", help="plan file of pipeplan plan --out, with its problem")
-    parser.add_argument("--stages", type=count, metavar="P", help="stages of the pipeline (all chunks counted)")
-    parser.add_argument("--microbatches", type=count, metavar="M", help="micro-batches")
-    parser.add_argument(
-        "--microbatches-per-minibatch",
-        type=count,
-        metavar="T",
-        help="micro-batches an update (asynchronous schedules; default 1, 2bw: the stages)",
+    add_options(
+        source,
+        {
+            "--schedule NAME": "schedule family (see pipeplan list schedules)",
+            "--schedule-csv FILE": "schedule file: torch CSV, or text lines of ops",
+            "--plan FILE": "plan file of pipeplan plan --out, with its problem",
+        },
     )
-    parser.add_argument("--minibatches", type=count, metavar="M", help="mini-batches, in place of --microbatches")
-    parser.add_argument(
-        "--chunks", type=count, metavar="V", help="stages a device (interleaved-1f1b, looped-bfs; default 2)"
+    add_options(
+        parser,
+        {
+            "--stages P": ("stages of the pipeline (all chunks counted)", count),
+            "--microbatches M": ("micro-batches", count),
+            "--microbatches-per-minibatch T": (
+                "micro-batches an update (asynchronous schedules; default 1, 2bw: the stages)",
+                count,
+            ),
+            "--minibatches M": ("mini-batches, in place of --microbatches", count),
+            "--chunks V": ("stages a device (interleaved-1f1b, looped-bfs; default 2)", count),
+            "--replicas R,…": ("replicas of each stage (1f1b-rr)", counts),
+            "--replica-updates RULE": "when replicas update: overlapped (default) or barrier (1f1b-rr)",
+            "--lanes HOW": "how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
+            "--forward F": ("seconds of a forward: one number, or one a stage", numbers),
+            "--backward B": ("seconds of a full backward; of the input gradient if --weight is given", numbers),
+            "--weight W": ("seconds of a weight gradient (default 0)", numbers),
+            "--update U": ("seconds of an update (default 0)", numbers),
+            "--predict P": ("seconds of a weight prediction (default 0)", numbers),
+            "--transfer C": ("one-way transfer seconds (default 0)", float),
+            "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
+            "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
+            "schedule's own, else overlapped)",
+            "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
+        },
     )
-    parser.add_argument("--replicas", type=counts, metavar="R,…", help="replicas of each stage (1f1b-rr)")
-    parser.add_argument(
-        "--replica-updates", metavar="RULE", help="when replicas update: overlapped (default) or barrier (1f1b-rr)"
-    )
-    parser.add_argument(
-        "--lanes",
-        metavar="HOW",
-        help="how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
-    )
-    parser.add_argument("--forward", type=numbers, metavar="F", help="seconds of a forward: one number, or one a stage")
-    parser.add_argument(
-        "--backward",
-        type=numbers,
-        metavar="B",
-        help="seconds of a full backward; of the input gradient if --weight is given",
-    )
-    parser.add_argument("--weight", type=numbers, metavar="W", help="seconds of a weight gradient (default 0)")
-    parser.add_argument("--update", type=numbers, metavar="U", help="seconds of an update (default 0)")
-    parser.add_argument("--predict", type=numbers, metavar="P", help="seconds of a weight prediction (default 0)")
-    parser.add_argument("--transfer", type=float, metavar="C", help="one-way transfer seconds (default 0)")
-    parser.add_argument(
-        "--sizes", type=counts, metavar="S,…", help="samples of each micro-batch; all numbers are then seconds a sample"
-    )
-    parser.add_argument(
-        "--communication",
-        metavar="MODE",
-        help="overlapped, send-blocking, both-blocking, streaming or free (default: the schedule's own, else overlapped)",
-    )
-    parser.add_argument("--engine", default="simpy", metavar="ENGINE", help="simpy (default), compiled or recurrence")
     parser.add_argument("--noise", type=float, default=0.0, help="spread of log-normal noise on durations (default 0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default 0)")
     parser.add_argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from experiments.terminal.argument_types import count, counts, numbers
+from experiments.terminal.argument_types import add_options, count, counts, numbers
 from experiments.terminal.output import UsageError, print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -32,65 +32,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="synchronous, naive, pipedream, vertical-sync, 2bw, spectrain-v1, spectrain-v2, xpipe, xpipe-exact, pipeoptim "
         "or pipemare",
     )
-    parser.add_argument(
-        "--stages",
-        type=count,
-        metavar="N",
-        help=f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)",
-    )
-    parser.add_argument(
-        "--microbatches-per-minibatch", type=count, default=1, metavar="T", help="micro-batches an update (default 1)"
-    )
-    parser.add_argument(
-        "--replicas",
-        type=counts,
-        metavar="R,…",
-        help="replicas of each stage that take mini-batches in turn (pipedream, naive)",
-    )
-    parser.add_argument(
-        "--replica-updates", metavar="RULE", help="when replicas update: overlapped (default) or barrier"
+    add_options(
+        parser,
+        {
+            "--stages N": (f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)", count),
+            "--microbatches-per-minibatch T": ("micro-batches an update (default 1)", count, 1),
+            "--replicas R,…": ("replicas of each stage that take mini-batches in turn (pipedream, naive)", counts),
+            "--replica-updates RULE": "when replicas update: overlapped (default) or barrier",
+        },
     )
     training = parser.add_argument_group("training")
-    training.add_argument("--data", default="digits", metavar="NAME", help="digits (default), breast-cancer or wine")
-    training.add_argument("--network", default="mlp", metavar="NAME", help="mlp (default) or convolutional")
-    training.add_argument("--optimizer", default="adam", metavar="NAME", help="adam (default), adamw or sgd")
-    training.add_argument(
-        "--lr",
-        type=float,
-        default=0.002,
-        metavar="RATE",
-        help="learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's",
+    add_options(
+        training,
+        {
+            "--data NAME": ("digits (default), breast-cancer or wine", str, "digits"),
+            "--network NAME": ("mlp (default) or convolutional", str, "mlp"),
+            "--optimizer NAME": ("adam (default), adamw or sgd", str, "adam"),
+            "--lr RATE": (
+                "learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's",
+                float,
+                0.002,
+            ),
+            "--lr-schedule NAME": ("constant (default), cosine, step or warmup", str, "constant"),
+            "--batch B": ("samples a mini-batch (default 32)", count, 32),
+            "--epochs E": ("epochs (default 10)", count, 10),
+            "--seeds K": ("train seeds 0 to K-1 (default 5)", count, 5),
+            "--jobs J": ("processes (default 1); the same results", count, 1),
+        },
     )
-    training.add_argument(
-        "--lr-schedule", default="constant", metavar="NAME", help="constant (default), cosine, step or warmup"
-    )
-    training.add_argument("--batch", type=count, default=32, metavar="B", help="samples a mini-batch (default 32)")
-    training.add_argument("--epochs", type=count, default=10, metavar="E", help="epochs (default 10)")
-    training.add_argument("--seeds", type=count, default=5, metavar="K", help="train seeds 0 to K-1 (default 5)")
-    training.add_argument("--jobs", type=count, default=1, metavar="J", help="processes (default 1); the same results")
     rule = parser.add_argument_group("the method's own settings")
-    rule.add_argument("--forward-rounding", metavar="HOW", help="xpipe: round (default), half-even, floor or ceil")
-    rule.add_argument("--backward-rounding", metavar="HOW", help="xpipe: floor (default), round, half-even or ceil")
-    rule.add_argument(
-        "--correction", metavar="HOW", help="xpipe: bias correction of the prediction, adam (default) or literal"
-    )
-    rule.add_argument(
-        "--warmup-minibatches", type=count, metavar="W", help="pipemare: synchronous mini-batches first (default 0)"
+    add_options(
+        rule,
+        {
+            "--forward-rounding HOW": "xpipe: round (default), half-even, floor or ceil",
+            "--backward-rounding HOW": "xpipe: floor (default), round, half-even or ceil",
+            "--correction HOW": "xpipe: bias correction of the prediction, adam (default) or literal",
+            "--warmup-minibatches W": ("pipemare: synchronous mini-batches first (default 0)", count),
+        },
     )
     clock = parser.add_argument_group(
         "simulated seconds", "of the network's own layers on a cluster, unless numbers are given"
     )
-    clock.add_argument(
-        "--cluster", metavar="NAME", help=f"cluster whose devices run the stages (default {DEFAULT_CLUSTER})"
-    )
-    clock.add_argument(
-        "--forward", type=numbers, metavar="F", help="seconds of a MINI-BATCH's forward: one number, or one a stage"
-    )
-    clock.add_argument("--backward", type=numbers, metavar="B", help="seconds of a mini-batch's backward")
-    clock.add_argument("--update", type=float, metavar="U", help="seconds of an update (default 0)")
-    clock.add_argument("--predict", type=float, metavar="P", help="seconds of a weight prediction (default 0)")
-    clock.add_argument(
-        "--transfer", type=float, metavar="C", help="one-way seconds of a mini-batch's tensor (default 0)"
+    add_options(
+        clock,
+        {
+            "--cluster NAME": f"cluster whose devices run the stages (default {DEFAULT_CLUSTER})",
+            "--forward F": ("seconds of a MINI-BATCH's forward: one number, or one a stage", numbers),
+            "--backward B": ("seconds of a mini-batch's backward", numbers),
+            "--update U": ("seconds of an update (default 0)", float),
+            "--predict P": ("seconds of a weight prediction (default 0)", float),
+            "--transfer C": ("one-way seconds of a mini-batch's tensor (default 0)", float),
+        },
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

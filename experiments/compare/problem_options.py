@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import count
+from experiments.terminal.argument_types import add_options, count
 from experiments.terminal.output import UsageError
 
 if TYPE_CHECKING:
@@ -35,59 +35,45 @@ def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--profile", metavar="FILE", help="measured profile: PipeDream graph.txt, or JSON of pipeplan profile"
     )
-    group.add_argument(
-        "--cluster",
-        metavar="NAME",
-        help=f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
+    add_options(
+        group,
+        {
+            "--cluster NAME": f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
+            "--devices N": ("use the first N devices of the cluster only", count),
+            "--batch N": ("samples of an iteration (default: the workload's mini-batch × devices)", count),
+            "--sequence N": ("tokens of a sample, for workloads that have them", count),
+        },
     )
-    group.add_argument("--devices", type=count, metavar="N", help="use the first N devices of the cluster only")
-    group.add_argument(
-        "--batch",
-        type=count,
-        metavar="N",
-        help="samples of an iteration (default: the workload's mini-batch × devices)",
-    )
-    group.add_argument("--sequence", type=count, metavar="N", help="tokens of a sample, for workloads that have them")
     add_profiled_minibatch(group)
-    group.add_argument("--precision", metavar="NAME", help="fp32 (default), tf32, fp16, bf16, fp8, int8")
-    group.add_argument("--optimizer", metavar="NAME", help="sgd, momentum (default) or adam")
-    group.add_argument(
-        "--recompute", action="store_true", help="keep stage inputs only, run forward again before backward"
+    add_options(
+        group,
+        {
+            "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
+            "--optimizer NAME": "sgd, momentum (default) or adam",
+            "--recompute": "keep stage inputs only, run forward again before backward",
+            "--communication MODE": "overlapped (default), send-blocking or both-blocking",
+            "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
+            "--replica-updates RULE": (
+                "when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the "
+                "gradients of the round are all-reduced) or barrier (at once, all of a round together)"
+            ),
+            "--no-contention": "transfers do not queue on shared links",
+        },
     )
-    group.add_argument(
-        "--communication",
-        metavar="MODE",
-        help="overlapped (default), send-blocking or both-blocking",
-    )
-    group.add_argument(
-        "--weight-versions",
-        metavar="RULE",
-        help="of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
-    )
-    group.add_argument(
-        "--replica-updates",
-        metavar="RULE",
-        help="when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the "
-        "gradients of the round are all-reduced) or barrier (at once, all of a round together)",
-    )
-    group.add_argument("--no-contention", action="store_true", help="transfers do not queue on shared links")
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """What the planners may choose, and the seed."""
     group = parser.add_argument_group("search")
-    group.add_argument("--schedule", metavar="NAME", help="schedule of every plan (default: each planner's own)")
-    group.add_argument(
-        "--microbatches", type=count, metavar="M", help="micro-batches of an iteration (default: searched)"
-    )
-    group.add_argument("--stages", type=count, metavar="K", help="stages of the pipeline (default: searched)")
-    group.add_argument(
-        "--chunks", type=count, metavar="V", help="stages a device (default: the schedule's, or searched)"
-    )
-    group.add_argument(
-        "--candidates",
-        metavar="SIZES",
-        help="sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
+    add_options(
+        group,
+        {
+            "--schedule NAME": "schedule of every plan (default: each planner's own)",
+            "--microbatches M": ("micro-batches of an iteration (default: searched)", count),
+            "--stages K": ("stages of the pipeline (default: searched)", count),
+            "--chunks V": ("stages a device (default: the schedule's, or searched)", count),
+            "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
+        },
     )
     group.add_argument("--seed", type=int, default=0, help="seed of random searches (default 0)")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.terminal.output import progress
+from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import Cluster, load_cluster
 from planners import StateTable, make_plan, partition, state_table
 from simulator import (
@@ -106,13 +107,6 @@ def with_collective_efficiency(cluster: Cluster, efficiency: float) -> Cluster:
 
 
 # -------------------------------------------------------------------------------------------------------------- plans
-
-
-def data_parallel_plan(problem: Problem) -> Plan:
-    """Every device holds the network and runs its part of the batch at once."""
-    devices = tuple(range(len(problem.cluster.devices)))
-    stage = Stage(tuple(range(len(problem.workload))), devices)
-    return Plan("data-parallel", "gpipe", (stage,), (problem.batch,))
 
 
 def published_plan(problem: Problem, row: PublishedRow) -> Plan:

@@ -171,7 +171,7 @@ def _trace(model: nn.Module, settings: ProfileSettings, size: int) -> list[_Call
         producers: set[int] = set()
         for tensor in _tensors((arguments, named)):
             producers |= _producers(tensor, made_by)
-        detached, named = _detached(arguments), _detached(named)
+        detached, named = _mapped((arguments, named), _detached)
         calls.append(_Call(name, module, detached, named, tuple(sorted(producers))))
 
     def after(module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
@@ -232,17 +232,22 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(one)
 
 
-def _detached(value: Any) -> Any:
-    """The same nest of values with tensors copied out of the graph (in-place layers overwrite what they get)."""
+def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same nest of values with other tensors."""
     if isinstance(value, torch.Tensor):
-        copy = value.detach().clone()
-        return copy.requires_grad_(copy.is_floating_point())
+        return change(value)
     if isinstance(value, dict):
-        return {key: _detached(one) for key, one in value.items()}
+        return {key: _mapped(one, change) for key, one in value.items()}
     if isinstance(value, (tuple, list)):
-        copies = [_detached(one) for one in value]
+        copies = [_mapped(one, change) for one in value]
         return type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
     return value
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Copied out of the graph: in-place layers overwrite what they get."""
+    copy = tensor.detach().clone()
+    return copy.requires_grad_(copy.is_floating_point())
 
 
 def _weights(model: nn.Module, calls: Sequence[_Call]) -> list[LayerWeights]:
@@ -326,20 +331,8 @@ def _backward(results: list[torch.Tensor], wanted: list[torch.Tensor]) -> Callab
 
 def _fresh(call: _Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments for one run: copies that in-place layers may overwrite, still joined to the detached inputs."""
-
-    def fresh(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.clone()
-        if isinstance(value, dict):
-            return {key: fresh(one) for key, one in value.items()}
-        if isinstance(value, (tuple, list)):
-            copies = [fresh(one) for one in value]
-            return type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
-        return value
-
-    arguments: tuple[Any, ...] = fresh(call.arguments)
-    named: dict[str, Any] = fresh(call.named)
-    return arguments, named
+    fresh: tuple[tuple[Any, ...], dict[str, Any]] = _mapped((call.arguments, call.named), lambda tensor: tensor.clone())
+    return fresh
 
 
 # ------------------------------------------------------------------------------------------------------------ machine

@@ -1,8 +1,13 @@
-"""Argument types: what words of a command line must be."""
+"""Argument types: options as data, and what words of a command line must be."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Option = str | tuple[str, Callable[[str], object]] | tuple[str, Callable[[str], object], object]
+"""Help of a text that may be left out; or help, type and default (None where none is given)."""
 
 
 def numbers(text: str) -> list[float]:
@@ -29,3 +34,12 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
     return int(text)
+
+
+def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, options: Mapping[str, Option]) -> None:
+    """Options by `--name METAVAR`; a name without a metavar is a flag."""
+    for words, option in options.items():
+        name, _, metavar = words.partition(" ")
+        given: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
+        given |= zip(("help", "type", "default"), (option,) if isinstance(option, str) else option, strict=False)
+        parser.add_argument(name, **given)

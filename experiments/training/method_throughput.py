@@ -72,7 +72,7 @@ def balanced_stages(problem: Problem) -> tuple[Stage, ...]:
 def data_parallel_plan(problem: Problem) -> Plan:
     """The whole network on every device, the mini-batch divided over them."""
     devices = tuple(range(len(problem.cluster.devices)))
-    return Plan("hand", "gpipe", (Stage(tuple(range(len(problem.workload))), devices),), (problem.batch,))
+    return Plan("data-parallel", "gpipe", (Stage(tuple(range(len(problem.workload))), devices),), (problem.batch,))
 
 
 def balanced_rows(stages: Sequence[int], per_minibatch: Sequence[int]) -> list[dict[str, float]]:

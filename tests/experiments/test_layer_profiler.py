@@ -173,7 +173,7 @@ def test_nests_are_walked_and_copied(profiler: Any) -> None:
     one, two, three, four = Tensor(1), Tensor(2, floating=False), Tensor(3), Tensor(4)
     nest = (one, [two, "word"], {"a": Pair(three, 7)}, four)
     assert list(profiler._tensors(nest)) == [one, two, three, four]
-    detached = profiler._detached(nest)
+    detached = profiler._mapped(nest, profiler._detached)
     assert [tensor.requires_grad for tensor in profiler._tensors(detached)] == [True, False, True, True]
     assert (type(detached), type(detached[1]), detached[1][1], detached[2]["a"].right) == (tuple, list, "word", 7)
     assert isinstance(detached[2]["a"], Pair)

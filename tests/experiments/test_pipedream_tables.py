@@ -15,7 +15,6 @@ from experiments.pipedream_tables.published_rows import (
     TOLERANCE,
     _published,
     collective_efficiency,
-    data_parallel_plan,
     published_plan,
     reproduce,
     run_gpipe,
@@ -24,6 +23,7 @@ from experiments.pipedream_tables.published_rows import (
 )
 from experiments.pipedream_tables.speedup_tables import print_document
 from experiments.studies.study_harness import run_study
+from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import load_cluster
 from simulator import Problem, load_workload, read_profile
 from tests.records import Recorded, lines, without_measured
