@@ -16,7 +16,6 @@ def problem_from_callables(
     forward_link: Sequence[Callable[[int], float]] = (),
     backward_link: Sequence[Callable[[int], float]] = (),
     candidates: Sequence[int] | None = None,
-    forward_caps: tuple[int, ...] | None = None,
     backward_caps: tuple[int, ...] | None = None,
     recomputation: str = "none",
 ) -> UnequalProblem:
@@ -38,7 +37,6 @@ def problem_from_callables(
         forward_link=arrays[2],
         backward_link=arrays[3],
         candidates=tuple(candidates if candidates is not None else range(1, samples + 1)),
-        forward_caps=forward_caps,
         backward_caps=backward_caps,
         recomputation=recomputation,
     )

@@ -63,5 +63,6 @@ def program_of(
     forward, backward = (
         [blocks(problem.samples, int(size)) for size in sizes] for sizes in (forward_sizes, backward_sizes)
     )
-    costs = TableCosts(problem, problem.recomputes(forward_sizes, backward_sizes))
+    differs = np.not_equal(forward_sizes, backward_sizes) & problem.coupled
+    costs = TableCosts(problem, (differs | (problem.recomputation == "always")).astype(np.float64))
     return lower(unequal_schedule(schedule, forward, backward), costs, forward_sizes=forward, backward_sizes=backward)

@@ -178,27 +178,21 @@ class _Part:
     def advance(self, rng: np.random.Generator, settings: Genetic) -> None:
         """One generation: elites stay, the others are children; or the best distinct ones of all."""
         individuals, genes = self.vectors.shape
-        if settings.survival == "distinct":
-            self._advance_distinct(rng, settings)
-            return
-        elites = np.argsort(self.fitness, kind="stable")[: settings.elites]
-        children = self._crossed(rng, self._selected(rng), settings.crossover)
         rate = 1.0 / genes if settings.mutation is None else settings.mutation
-        children = self._mutated(rng, children, rate)[: individuals - len(elites)]
-        fitness = self.fitness_of(self.sizes[children])
-        self._take(np.vstack([self.vectors[elites], children]), np.concatenate([self.fitness[elites], fitness]))
-
-    def _advance_distinct(self, rng: np.random.Generator, settings: Genetic) -> None:
-        individuals, genes = self.vectors.shape
-        children = self._crossed(rng, self._selected(rng), settings.crossover)
-        children = self._mutated(rng, children, 1.0 / genes if settings.mutation is None else settings.mutation)
-        vectors = np.vstack([self.vectors, children])
-        fitness = np.concatenate([self.fitness, self.fitness_of(self.sizes[children])])
-        _, first = np.unique(vectors, axis=0, return_index=True)
-        order = first[np.argsort(fitness[first], kind="stable")][:individuals]
-        if len(order) < individuals:  # fewer different vectors than individuals: the best stand twice
-            order = np.concatenate([order, np.argsort(fitness, kind="stable")[: individuals - len(order)]])
-        self._take(vectors[order], fitness[order])
+        children = self._mutated(rng, self._crossed(rng, self._selected(rng), settings.crossover), rate)
+        stay = np.arange(individuals)
+        if settings.survival == "elites":
+            stay = np.argsort(self.fitness, kind="stable")[: settings.elites]
+            children = children[: individuals - len(stay)]
+        vectors = np.vstack([self.vectors[stay], children])
+        fitness = np.concatenate([self.fitness[stay], self.fitness_of(self.sizes[children])])
+        if settings.survival == "distinct":
+            _, first = np.unique(vectors, axis=0, return_index=True)
+            order = first[np.argsort(fitness[first], kind="stable")][:individuals]
+            if len(order) < individuals:  # fewer different vectors than individuals: the best stand twice
+                order = np.concatenate([order, np.argsort(fitness, kind="stable")[: individuals - len(order)]])
+            vectors, fitness = vectors[order], fitness[order]
+        self._take(vectors, fitness)
 
     def _selected(self, rng: np.random.Generator) -> Integers:
         pairs = rng.integers(len(self.vectors), size=(len(self.vectors), 2))

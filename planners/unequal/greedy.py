@@ -11,7 +11,7 @@ import numpy as np
 
 from planners.unequal import compiled
 from planners.unequal.chain import Chain, Floats, Integers
-from planners.unequal.problem import InfeasibleSizes, UnequalProblem
+from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import Front, best_of_each_size, lower_bound
 from planners.unequal.result import FoundSizes, Report
 
@@ -23,7 +23,7 @@ Vector = TypeVar("Vector", bound=Sequence[int] | Integers)
 
 def equal_sizes(chain: Chain) -> Integers:
     """Every size vector with one size on all stages that the caps allow; (count, K), ascending."""
-    common = sorted(set.intersection(*(set(allowed) for allowed in chain.allowed)))
+    common = min(chain.allowed, key=len)  # caps cut from above
     return np.repeat(np.array(common, dtype=np.int64)[:, None], chain.stages, axis=1)
 
 
@@ -34,20 +34,13 @@ def one_size(problem: UnequalProblem, size: int) -> FoundSizes:
 
 
 def best_equal(problem: UnequalProblem, progress: Report | None = None) -> FoundSizes:
-    """GPipe with its best micro-batch size, the same for both passes.
-
-    Raises `InfeasibleSizes` where the caps leave no size that all stages may take.
-    """
+    """GPipe with its best micro-batch size, the same for both passes."""
     started = time.perf_counter()
-    forward, backward = (set(equal_sizes(chain)[:, 0]) for chain in (problem.forward_chain, problem.backward_chain))
-    common = np.array(sorted(forward & backward), dtype=np.int64)
-    if not len(common):
-        raise InfeasibleSizes("no candidate size is within the caps of all stages")
+    sizes = min(equal_sizes(problem.forward_chain), equal_sizes(problem.backward_chain), key=len)
     if progress is not None:
-        progress(len(common), float("inf"))
-    sizes = np.repeat(common[:, None], problem.stages, axis=1)
+        progress(len(sizes), float("inf"))
     best = sizes[int(np.argmin(compiled.Compiled(problem)(sizes, sizes)))].tolist()
-    return found_sizes(problem, best, best, len(common), started)
+    return found_sizes(problem, best, best, len(sizes), started)
 
 
 def local_greedy(problem: UnequalProblem) -> FoundSizes:
@@ -77,7 +70,7 @@ def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> FoundS
     forward, backward = map(greedy_chain, chains)
     if not problem.coupled:
         return found_sizes(problem, forward, backward, tried, started)
-    pairs = [pair for pair in greedy_pairs([forward, backward]) if _within_caps(problem, pair)]
+    pairs = [pair for pair in greedy_pairs([forward, backward]) if _within_caps(problem.backward_chain, pair[1])]
     values = compiled.Compiled(problem)([f for f, _ in pairs], [g for _, g in pairs])
     best = int(np.argmin(values))
     return found_sizes(problem, *pairs[best], tried + len(pairs), started)
@@ -89,13 +82,8 @@ def greedy_pairs(found: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
     return [(forward, backward), (forward, forward), (backward, backward)]
 
 
-def _within_caps(problem: UnequalProblem, pair: tuple[Sequence[int], Sequence[int]]) -> bool:
-    chains = problem.forward_chain, problem.backward_chain
-    return all(
-        size in allowed
-        for chain, sizes in zip(chains, pair, strict=True)
-        for size, allowed in zip(chain.ordered(sizes), chain.allowed, strict=True)
-    )
+def _within_caps(chain: Chain, sizes: Sequence[int]) -> bool:
+    return all(size in allowed for size, allowed in zip(chain.ordered(sizes), chain.allowed, strict=True))
 
 
 def greedy_chain(chain: Chain) -> list[int]:

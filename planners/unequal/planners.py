@@ -65,7 +65,7 @@ def _exact(problem: UnequalProblem, rng: np.random.Generator, progress: Report) 
 def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
     """The greedy dynamic programme, or the best equal size where that is faster."""
     plans = [greedy_dp(problem, progress)]
-    with suppress(InfeasibleSizes, BudgetSpent):  # the memory limits of two stages may have no size in common
+    with suppress(BudgetSpent):
         plans.append(best_equal(problem, progress=lambda made, best: progress(plans[0].evaluations + made, best)))
     found = min(plans, key=lambda plan: plan.makespan_seconds)
     return replace(found, evaluations=sum(plan.evaluations for plan in plans))

@@ -37,7 +37,7 @@ class UnequalProblem:
     - `forward_link[k, b]`, `backward_link[k, b]` seconds of b samples between stages k and k+1, shape (K-1, B+1); a link sends
       the blocks of the stage that sends.
     - `candidates` the sizes to choose from, each in 1..B; a size vector has an entry a stage.
-    - `forward_caps`, `backward_caps` the largest size of every stage (memory limits), or None.
+    - `backward_caps` the largest backward size of every stage (memory limits), or None.
     - `fixed_seconds` what a mini-batch takes beyond the makespan, whatever the sizes: latencies, an update. No evaluator adds
       it; who compares problems does.
     - `quantum` the grid of the durations in seconds; computed unless given (so that `replace` keeps it).
@@ -52,7 +52,6 @@ class UnequalProblem:
     forward_link: Floats
     backward_link: Floats
     candidates: tuple[int, ...]
-    forward_caps: tuple[int, ...] | None = None
     backward_caps: tuple[int, ...] | None = None
     recomputation: str = "none"
     fixed_seconds: float = 0.0
@@ -72,8 +71,8 @@ class UnequalProblem:
             object.__setattr__(self, name, table)
         object.__setattr__(self, "quantum", quantum)
         object.__setattr__(self, "candidates", tuple(sorted({int(size) for size in self.candidates})))
-        object.__setattr__(self, "forward_chain", self._chain(reverse=False))
-        object.__setattr__(self, "backward_chain", self._chain(reverse=True))
+        object.__setattr__(self, "forward_chain", self._forward_chain())
+        object.__setattr__(self, "backward_chain", self._backward_chain())
 
     @property
     def stages(self) -> int:
@@ -85,16 +84,6 @@ class UnequalProblem:
         """Whether the backward time depends on the forward sizes too (recomputation where they differ)."""
         return self.recomputation == "where-differs"
 
-    def recomputes(self, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> Floats:
-        """1.0 for every stage that runs its forward pass again, else 0.0; shape (K,)."""
-        if not self.coupled:
-            return np.full(self.stages, 1.0 if self.recomputation == "always" else 0.0)
-        return np.array([1.0 if differs else 0.0 for differs in self.differs(forward_sizes, backward_sizes)])
-
-    def differs(self, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> list[bool]:
-        """Per stage, whether the two sizes differ."""
-        return [int(f) != int(g) for f, g in zip(forward_sizes, backward_sizes, strict=True)]
-
     def _check_choices(self) -> None:
         if self.samples < 1:
             raise ValueError(f"samples must be at least 1, not {self.samples}")
@@ -105,37 +94,39 @@ class UnequalProblem:
         if self.quantum < 0 or (self.quantum and math.frexp(self.quantum)[0] != 0.5):
             raise ValueError(f"quantum must be a power of two in seconds, or 0 to compute it, not {self.quantum}")
 
-    def _chain(self, reverse: bool) -> Chain:
-        compute = self.backward if reverse else self.forward
-        links = self.backward_link if reverse else self.forward_link
-        caps = self.backward_caps if reverse else self.forward_caps
-        if reverse and self.recomputation == "always":
-            compute = compute + self.forward
-        order = slice(None, None, -1) if reverse else slice(None)
-        rows = [compute[order], links[order], np.zeros((1, self.samples + 1))]
-        if reverse and self.coupled:
-            rows.append((compute + self.forward)[order])
-        table = np.vstack(rows)
-        table.flags.writeable = False
-        allowed = self._allowed(caps)
-        return Chain(self.samples, table, allowed[::-1] if reverse else allowed, reverse)
+    def _forward_chain(self) -> Chain:
+        rows = [self.forward, self.forward_link, np.zeros((1, self.samples + 1))]
+        return Chain(self.samples, _read_only(rows), (self.candidates,) * self.stages, reverse=False)
 
-    def _allowed(self, caps: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
-        limits = caps or (self.samples,) * self.stages
-        if len(limits) != self.stages:
-            raise ValueError(f"caps must be {self.stages} sizes, one a stage, not {limits}")
-        allowed: list[tuple[int, ...]] = []
-        for stage, limit in enumerate(limits):
-            sizes = tuple(size for size in self.candidates if size <= limit)
+    def _backward_chain(self) -> Chain:
+        again = self.backward + self.forward
+        first = again if self.recomputation == "always" else self.backward
+        rows = [first[::-1], self.backward_link[::-1], np.zeros((1, self.samples + 1))]
+        if self.coupled:
+            rows.append(again[::-1])
+        return Chain(self.samples, _read_only(rows), self._allowed()[::-1], reverse=True)
+
+    def _allowed(self) -> tuple[tuple[int, ...], ...]:
+        """Backward sizes of each stage."""
+        caps = self.backward_caps or (self.samples,) * self.stages
+        if len(caps) != self.stages:
+            raise ValueError(f"caps must be {self.stages} sizes, one a stage, not {caps}")
+        allowed = [tuple(size for size in self.candidates if size <= cap) for cap in caps]
+        for stage, (sizes, cap) in enumerate(zip(allowed, caps, strict=True)):
             if not sizes:
-                raise InfeasibleSizes(f"stage {stage}: no candidate of {self.candidates} is within its cap of {limit}")
-            allowed.append(sizes)
+                raise InfeasibleSizes(f"stage {stage}: no candidate of {self.candidates} is within its cap of {cap}")
         return tuple(allowed)
 
 
 def powers_of_two(samples: int) -> tuple[int, ...]:
     """1, 2, 4, ... up to `samples`, and `samples` itself."""
     return tuple(sorted({1 << exponent for exponent in range(samples.bit_length())} | {samples}))
+
+
+def _read_only(rows: Sequence[Floats]) -> Floats:
+    table = np.vstack(rows)
+    table.flags.writeable = False
+    return table
 
 
 def _table(name: str, values: ArrayLike, rows: int, samples: int) -> Floats:

@@ -25,7 +25,7 @@ def two_stages(**options: Any) -> UnequalProblem:
         ({"candidates": (0, 1)}, "candidates must be sizes in 1..8"),
         ({"candidates": (9,)}, "candidates must be sizes in 1..8"),
         ({"recomputation": "sometimes"}, "recomputation must be one of none, always, where-differs"),
-        ({"forward_caps": (1,)}, "caps must be 2 sizes"),
+        ({"backward_caps": (1,)}, "caps must be 2 sizes"),
     ],
 )
 def test_bad_choices_are_refused(options: dict[str, Any], message: str) -> None:
@@ -48,7 +48,7 @@ def test_bad_tables_are_refused() -> None:
 def test_caps_without_a_candidate_are_infeasible() -> None:
     """Candidates 4 and 8 with a cap of 2 on stage 1."""
     with pytest.raises(InfeasibleSizes, match="stage 1"):
-        two_stages(candidates=(4, 8), forward_caps=(8, 2))
+        two_stages(candidates=(4, 8), backward_caps=(8, 2))
 
 
 def test_the_grid_survives_replace() -> None:
@@ -103,12 +103,3 @@ def test_families_are_reproducible(family: str) -> None:
 def test_powers_of_two_include_the_mini_batch() -> None:
     """1, 2, 4, ... and B."""
     assert powers_of_two(12) == (1, 2, 4, 8, 12)
-
-
-def test_a_stage_recomputes_where_its_sizes_differ() -> None:
-    """1 for the stages that run forward again, in stage order."""
-    problem = problem_from_callables(4, [float] * 3, [float] * 3, recomputation="where-differs")
-    assert problem.recomputes((1, 2, 4), (1, 4, 4)).tolist() == [0.0, 1.0, 0.0]
-    for recomputation, again in (("none", 0.0), ("always", 1.0)):
-        fixed = problem_from_callables(4, [float] * 2, [float] * 2, recomputation=recomputation)
-        assert fixed.recomputes((1, 2), (1, 4)).tolist() == [again] * 2
