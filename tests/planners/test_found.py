@@ -16,6 +16,7 @@ from hardware_profiles import Cluster, load_cluster
 from planners import (
     PLANNERS,
     Evaluator,
+    InapplicablePlannerError,
     PartitionCosts,
     Request,
     explore,
@@ -126,7 +127,7 @@ def test_answers_with_little_memory(name: str, recorded: Recorded) -> None:
         for memory_bytes in (1.2e8, 7e7):
             try:
                 found = make_plan(planner, with_memory(SMALL[name], memory_bytes))
-            except (InfeasiblePlanError, ValueError) as error:
+            except (InfeasiblePlanError, InapplicablePlannerError) as error:
                 values[f"{planner}, {memory_bytes:.2g} bytes"] = str(error)
             else:
                 values[f"{planner}, {memory_bytes:.2g} bytes"] = [*shape(found.plan), found.evaluations]
