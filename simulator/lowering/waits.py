@@ -76,8 +76,8 @@ def data_waits(ops: LaneOps, stages: int) -> Waits:
     producers: list[Rows] = []
     numbers: list[NDArray[np.int32]] = []
 
-    def join(down: _Covering, up: _Covering, source_stage: int, target_stage: int, what: str) -> None:
-        consumer, producer, transfer = _match(ops, down, up, source_stage, target_stage, classes, what)
+    def join(down: _Covering, up: _Covering, what: str, *, moves: bool) -> None:
+        consumer, producer, transfer = _match(ops, down, up, classes if moves else None, what)
         consumers.append(consumer)
         producers.append(producer)
         numbers.append(transfer)
@@ -90,13 +90,13 @@ def data_waits(ops: LaneOps, stages: int) -> Waits:
         gradient = _covering(ops, stage, _GRADIENT_KINDS)
         weight = _covering(ops, stage, (OpKind.WEIGHT_GRADIENT,))
         if len(gradient.rows):
-            join(gradient, forward, stage, stage, "backward")
+            join(gradient, forward, "backward", moves=False)
         if len(weight.rows):
-            join(weight, gradient, stage, stage, "weight gradient")
+            join(weight, gradient, "weight gradient", moves=False)
         if before is not None:
-            join(forward, before[0], stage - 1, stage, "forward")
+            join(forward, before[0], "forward", moves=True)
             if len(before[1].rows):
-                join(before[1], gradient, stage, stage - 1, "backward")
+                join(before[1], gradient, "backward", moves=True)
         before = (forward, gradient)
     return Waits(np.concatenate(consumers), np.concatenate(producers), np.concatenate(numbers), tuple(classes.moves))
 
@@ -134,15 +134,12 @@ def add_credit(waits: Waits, ops: LaneOps, credit: NDArray[np.int32]) -> Waits:
 
 
 def _match(
-    ops: LaneOps,
-    down: _Covering,
-    up: _Covering,
-    source_stage: int,
-    target_stage: int,
-    classes: _TransferClasses,
-    what: str,
+    ops: LaneOps, down: _Covering, up: _Covering, classes: _TransferClasses | None, what: str
 ) -> tuple[Rows, Rows, NDArray[np.int32]]:
-    """A wait for every row of `up` that shares a sample with a row of `down`, but for those that the lane's order implies."""
+    """A wait for every row of `up` that shares a sample with a row of `down`, but for those that the lane's order implies.
+
+    classes: of the transfers between the two stages; None where both are one
+    """
     begin = np.searchsorted(up.end, down.first, side="right")
     stop = np.searchsorted(up.first, down.end, side="left")
     _check_delivered(ops, down, up, begin, stop, what)
@@ -162,12 +159,11 @@ def _match(
         )
     keep = ~same_lane
     index, source, consumer, producer = index[keep], source[keep], consumer[keep], producer[keep]
-    if source_stage == target_stage:
+    if classes is None:
         return consumer, producer, np.zeros(len(consumer), dtype=np.int32)
     shared = np.minimum(down.end[index], up.end[source]) - np.maximum(down.first[index], up.first[source])
-    ends = (down.lane[index], up.lane[source], consumer, producer)
-    number = _classify(ops, *ends, shared, source_stage, target_stage, classes)
-    return consumer, producer, number
+    lanes = down.lane[index], up.lane[source]
+    return consumer, producer, _classify(ops, lanes, consumer, producer, shared, classes)
 
 
 def _check_delivered(ops: LaneOps, down: _Covering, up: _Covering, begin: Rows, stop: Rows, what: str) -> None:
@@ -186,22 +182,17 @@ def _check_delivered(ops: LaneOps, down: _Covering, up: _Covering, begin: Rows, 
 
 
 def _classify(
-    ops: LaneOps,
-    target_lane: Rows,
-    source_lane: Rows,
-    consumer: Rows,
-    producer: Rows,
-    shared: Rows,
-    source_stage: int,
-    target_stage: int,
-    classes: _TransferClasses,
+    ops: LaneOps, lanes: tuple[Rows, Rows], consumer: Rows, producer: Rows, shared: Rows, classes: _TransferClasses
 ) -> NDArray[np.int32]:
-    """Transfer class of each wait: one transfer per producer and receiving lane carries all samples that the lane needs."""
+    """Transfer class of each wait: one transfer per producer and receiving lane carries all samples that the lane needs.
+
+    lanes: of each consumer and producer; shared: samples that a wait is about
+    """
     if len(producer) == 0:
         return np.zeros(0, dtype=np.int32)
+    target_lane, source_lane = lanes
     if len(producer) > 1 and not (producer[1:] > producer[:-1]).all():
-        lanes = np.int64(ops.lanes)
-        _, group = np.unique(producer * lanes + target_lane, return_inverse=True)
+        _, group = np.unique(producer * np.int64(ops.lanes) + target_lane, return_inverse=True)
         samples = np.bincount(group, weights=shared).astype(np.int64)[group]
     else:
         samples = shared
@@ -214,8 +205,8 @@ def _classify(
     numbers = np.empty(len(distinct), dtype=np.int32)
     for position, row in enumerate(first):
         numbers[position] = classes.number(
-            (source_stage, int(ops.replica[producer[row]])),
-            (target_stage, int(ops.replica[consumer[row]])),
+            (int(ops.stage[producer[row]]), int(ops.replica[producer[row]])),
+            (int(ops.stage[consumer[row]]), int(ops.replica[consumer[row]])),
             int(samples[row]),
         )
     return numbers[inverse]

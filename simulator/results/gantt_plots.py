@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +238,8 @@ def gantt(
         shown = joined(row, _LEAST_GAP / per_second) if row.thin else row
         _draw_boxes(ax, shown, low, height, factor, per_second, rasterized=boxes > _CUT_SVG_BOXES)
     _draw_numbers(ax, rows, bottom + heights / 2, factor, per_second, row_points)
-    _draw_transfers(ax, timeline, whole, bottom, heights, begin, end, factor, per_second)
+    middle = {lane: at + tall / 2 for row, at, tall in zip(whole, bottom, heights, strict=True) for lane in row.lanes}
+    _draw_transfers(ax, timeline, middle, (begin, end), factor, per_second)
     _gantt_axes(ax, rows, bottom, heights, row_points)
     ax.set_xlim(begin * factor, end * factor)
     words = f"; a cut of {_seconds(end - begin)} from a stream of {_seconds(makespan)}" if cut else ""
@@ -397,21 +398,17 @@ def _draw_numbers(
 def _draw_transfers(
     ax: Axes,
     timeline: Timeline,
-    rows: Sequence[GanttRow],
-    bottom: NDArray[np.float64],
-    heights: NDArray[np.float64],
-    begin: float,
-    end: float,
+    middle: Mapping[int, float],
+    window: tuple[float, float],
     factor: float,
     per_second: float,
 ) -> None:
     """A thin line from producer to consumer for every transfer that takes visible time, where they are few and between rows
-    next to each other (all-reduce rows apart): lines across rows hide what they cross."""
+    next to each other (all-reduce rows apart): lines across rows hide what they cross. middle: height of each lane's row."""
     moved = timeline.transfers
-    shown = np.flatnonzero((moved.end > begin) & (moved.start < end))
+    shown = np.flatnonzero((moved.end > window[0]) & (moved.start < window[1]))
     if not 0 < len(shown) <= 160 or float(np.median((moved.end - moved.start)[shown])) * per_second < 2.0:
         return
-    middle = {lane: at + tall / 2 for row, at, tall in zip(rows, bottom, heights, strict=True) for lane in row.lanes}
     reach = max(abs(middle[a] - middle[b]) for a, b in _lane_pairs(timeline, shown))
     if reach > 2.0:
         return

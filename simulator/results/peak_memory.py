@@ -8,7 +8,8 @@ For synchronous plans: those keep one copy of their weights and gradients.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,26 +69,28 @@ class MemoryEvents(NamedTuple):
     limit_sure: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Changes:
-    """Columns of changes of one sort, as in `MemoryEvents`; on: a lane of the device; stream: number of the stream."""
+    """Columns of changes of one sort, as in `MemoryEvents`, or one number for all.
 
-    def __init__(
-        self,
-        on: Integers,
-        stream: Integers,
-        sort: int,
-        task: NDArray[np.integer],
-        time: NDArray[np.integer],
-        size: NDArray[np.integer],
-        factor: Floats,
-        begin: Integers | float = 0.0,
-        end: Integers | float = 1.0,
-        whole: Integers | float = 1.0,
-    ) -> None:
-        count = len(on)
-        self.on, self.stream, self.task, self.time, self.size, self.factor = on, stream, task, time, size, factor
-        self.sort = np.full(count, sort, dtype=np.int8)
-        self.begin, self.end, self.whole = (np.full(count, one, dtype=np.float64) for one in (begin, end, whole))
+    on: a lane of the device; stream: number of the stream
+    """
+
+    on: Integers
+    stream: Integers
+    sort: int
+    task: NDArray[np.integer]
+    time: NDArray[np.integer]
+    size: NDArray[np.integer]
+    factor: Floats
+    begin: Integers | float = 0.0
+    end: Integers | float = 1.0
+    whole: Integers | float = 1.0
+
+
+def _columns(found: list[_Changes], *names: str) -> list[NDArray[Any]]:
+    """Columns of several sorts of changes, one after the other."""
+    return [np.concatenate([np.broadcast_to(getattr(one, name), len(one.on)) for one in found]) for name in names]
 
 
 def memory_events(
@@ -162,10 +165,9 @@ def _streams(
     limits: tuple[Integers, Integers, Floats, NDArray[np.bool_]],
 ) -> MemoryEvents:
     """Bring changes into streams, and the streams of a device together."""
-    on, stream, sort, task, time, size, factor, begin, end, whole = (
-        np.concatenate([getattr(one, name) for one in found])
-        for name in ("on", "stream", "sort", "task", "time", "size", "factor", "begin", "end", "whole")
-    )
+    names = ("on", "stream", "sort", "task", "time", "size", "factor", "begin", "end", "whole")
+    on, stream, sort, task, time, size, factor, begin, end, whole = _columns(found, *names)
+    sort = sort.astype(np.int8)
     tasks = len(program)
     time = np.where(time < 2 * tasks, position[time % tasks] + time // tasks * tasks, time)
     device = program.lane_device[on]
@@ -268,10 +270,7 @@ def _limits(
 
 def _of_ops(program: Program, changes: list[_Changes]) -> list[_Limit]:
     """What ops hold follows the order of their lane alone."""
-    on, size, task, factor, end, whole = (
-        np.concatenate([getattr(one, name) for one in changes])
-        for name in ("on", "size", "task", "factor", "end", "whole")
-    )
+    on, size, task, factor, end, whole = _columns(changes, "on", "size", "task", "factor", "end", "whole")
     factor = np.where(end < whole, 0.0, factor)  # no other op begins before the last part ends
     order = np.lexsort((factor < 0, task, size, on))
     begins = np.flatnonzero(_differs(on[order], size[order]))

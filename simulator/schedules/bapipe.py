@@ -14,6 +14,8 @@ The paper's table has SNO one SR longer and counts 2(N-i+1) in flight for SO: th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from simulator.schedules.flushed import warm_up_then_alternate
@@ -54,12 +56,7 @@ def forward_and_backward_parallel(stages: int, microbatches: int, lanes: Lanes =
     def lane(stage: int, kind: OpKind) -> Columns:
         return np.full(microbatches, stage, dtype=np.int32), np.full(microbatches, kind, dtype=np.int8), order
 
-    return from_columns(
-        "fbp-as",
-        stages,
-        microbatches,
-        [lane(stage, kind) for stage in range(stages) for kind in (OpKind.FORWARD, OpKind.BACKWARD)],
-        device=[stage for stage in range(stages) for _ in range(2)],
-        lanes=lanes,
-        credit=[2 * (stages - stage) for stage in range(stages)],
-    )
+    columns = [lane(stage, kind) for stage in range(stages) for kind in (OpKind.FORWARD, OpKind.BACKWARD)]
+    device = [stage for stage in range(stages) for _ in range(2)]
+    credit = np.array([2 * (stages - stage) for stage in range(stages)], dtype=np.int32)
+    return replace(from_columns("fbp-as", stages, microbatches, columns, device=device), lanes=lanes, credit=credit)

@@ -147,8 +147,6 @@ def from_columns(
     *,
     flush: bool = True,
     device: Sequence[int] | None = None,
-    lanes: Lanes | None = None,
-    credit: Sequence[int] | None = None,
 ) -> Schedule:
     """Join the columns of each rank into one schedule; the other arguments are the schedule's fields."""
     lengths = [len(columns[0]) for columns in ranks]
@@ -170,8 +168,6 @@ def from_columns(
         microbatch,
         flush,
         device=None if device is None else np.asarray(device, dtype=np.int32),
-        lanes=lanes,
-        credit=None if credit is None else np.asarray(credit, dtype=np.int32),
     )
 
 

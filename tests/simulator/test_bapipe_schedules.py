@@ -204,14 +204,8 @@ def test_forwards_beside_backwards_need_less_bandwidth() -> None:
 
 def test_a_task_that_waits_for_its_link_leaves_the_device_to_the_other() -> None:
     """Work 1 over 4 s takes a quarter of the device; 3 s of work beside it have three quarters: both end after 4 s."""
-    schedule = from_columns(
-        "pair",
-        1,
-        2,
-        [(column(0, 0), column(0, 0), column(0, 1)), (column(0, 0), column(1, 1), column(0, 1))],
-        device=[0, 0],
-        lanes="shared",
-    )
+    columns = [(column(0, 0), column(0, 0), column(0, 1)), (column(0, 0), column(1, 1), column(0, 1))]
+    schedule = replace(from_columns("pair", 1, 2, columns, device=[0, 0]), lanes="shared")
     program = lower(schedule, given_costs(1, 1.0, 3.0, devices=schedule))
     least = np.where(program.kind == OpKind.FORWARD, 4.0, program.seconds)
     timeline = engine.replay(replace(program, least_seconds=least))
@@ -250,9 +244,8 @@ def test_lanes_that_share_are_left_to_the_engine() -> None:
 
 def test_a_credit_that_the_order_overdraws_is_a_deadlock() -> None:
     """Three forwards ahead of the first backward in one list cannot run on a credit of two."""
-    schedule = from_columns(
-        "overdrawn", 1, 3, [(column(*[0] * 6), column(0, 0, 0, 1, 1, 1), column(0, 1, 2, 0, 1, 2))], credit=[2]
-    )
+    columns = [(column(*[0] * 6), column(0, 0, 0, 1, 1, 1), column(0, 1, 2, 0, 1, 2))]
+    schedule = replace(from_columns("overdrawn", 1, 3, columns), credit=column(2))
     with pytest.raises(ScheduleError, match="op 0F2 waits for 0B0"):
         check_schedule(schedule)
     with pytest.raises(ValueError, match="0F2"):
