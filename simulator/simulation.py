@@ -302,8 +302,7 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     _check_placement(plan, schedule)
     return schedule, structure_of(
         schedule,
-        buckets=[len(costs.buckets(stage)) for stage in range(len(plan.stages))],
-        ties=[one.stages for one in costs.tied_reductions],
+        costs,
         forward_sizes=plan.forward_sizes or stream_sizes(plan, count),
         backward_sizes=plan.backward_sizes or None,
         split_replicas=plan.replicas if plan.replication == "split" else None,

@@ -41,8 +41,7 @@ def lower(
     """
     structure = structure_of(
         schedule,
-        buckets=[len(costs.buckets(stage)) for stage in range(schedule.stages)],
-        ties=[one.stages for one in costs.tied_reductions],
+        costs,
         forward_sizes=forward_sizes,
         backward_sizes=backward_sizes,
         split_replicas=split_replicas,
@@ -54,9 +53,8 @@ def lower(
 
 def structure_of(
     schedule: Schedule,
+    costs: Costs,
     *,
-    buckets: Sequence[int],
-    ties: Sequence[tuple[int, ...]],
     forward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
     backward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
     split_replicas: Sequence[int] | None = None,
@@ -65,9 +63,11 @@ def structure_of(
 ) -> Structure:
     """Lower a schedule to all that seconds, bytes and devices do not change, which `fill` does not do again.
 
-    buckets: of each stage, the gradient buckets that its replicas all-reduce; ties: stages of each tied reduction
+    costs: asked for the number of each stage's gradient buckets and the stages of each tied reduction alone
     The others, and what is raised, as of `lower`.
     """
+    buckets = [len(costs.buckets(stage)) for stage in range(schedule.stages)]
+    ties = [one.stages for one in costs.tied_reductions]
     if communication not in COMMUNICATIONS:
         raise ValueError(f"communication {communication!r} is unknown; choices: {', '.join(COMMUNICATIONS)}")
     forward = sample_bounds("forward sizes", forward_sizes, schedule)
