@@ -27,9 +27,11 @@ from planners.unequal import (
     powers_of_two,
 )
 from planners.unequal.chain import Floats, Integers
+from planners.unequal.exact import _ChainSizes, _sweep
 from planners.unequal.genetic import _Part
 from planners.unequal.greedy import greedy_chain
 from planners.unequal.planners import SEARCHES
+from planners.unequal.profiles import tails
 from tests.unequal import problem_from_callables
 
 
@@ -473,3 +475,39 @@ def test_greedy_sizes_are_within_the_caps_of_their_stages(seed: int) -> None:
     )
     plan = greedy_dp(problem)
     assert all(size <= cap for size, cap in zip(plan.backward_sizes, (2, 3, 12, 12), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("last_cap", [1, 5])
+def test_a_sweep_that_knows_no_plan_finds_the_optimum_of_each_pass(seed: int, last_cap: int) -> None:
+    """From infinite seconds: seconds and sizes of the best of all vectors, also where the last blocks are of one sample."""
+    problem = replace(
+        random_problem(np.random.default_rng(seed), "log-uniform", 3, 5, (1, 2, 3, 4, 5), "none"),
+        backward_caps=(last_cap, 5, 5),
+    )
+    evaluate = Compiled(problem)
+    passes = (
+        (problem.forward_chain, evaluate.forward_population),
+        (problem.backward_chain, evaluate.backward_population),
+    )
+    for chain, seconds_of in passes:
+        nothing = _ChainSizes((), float("inf"), 0.0, 0)
+        found = _sweep(chain, tails(chain), nothing, 10**6, None)
+        ordered = chain.allowed[::-1] if chain.reverse else chain.allowed
+        every = np.array(list(itertools.product(*ordered)))
+        assert found.seconds == found.bound == seconds_of(every).min()
+        assert seconds_of(np.array([found.sizes]))[0] == found.seconds
+
+
+def test_a_stage_takes_a_mutated_size_for_both_passes_within_the_caps_of_each() -> None:
+    """In half of the children; the forward gene goes first where both have mutated, and no other gene changes."""
+    part = _Part(
+        np.arange(1, 7), np.array([6, 6, 2, 3]), lambda sizes: sizes.sum(axis=1).astype(float), [], paired=True
+    )
+    children = np.array([[4, 5, 0, 1], [1, 0, 1, 2], [1, 5, 0, 2]] * 40)
+    mutated = np.array([[True, False, False, False], [False, False, False, True], [True, True, False, True]] * 40)
+    found = part._tied(np.random.default_rng(0), children, mutated)
+    for row, tied in enumerate([(4, 5, 1, 1), (1, 2, 1, 2), (1, 5, 1, 2)]):
+        after = found[row::3].tolist()
+        assert {tuple(one) for one in after} == {tuple(children[row].tolist()), tied}
+        assert 10 <= sum(tuple(one) == tied for one in after) <= 30
