@@ -101,12 +101,11 @@ from .results.text_tables import (
 )
 from .results.traces import chrome_trace as chrome_trace
 from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
-from .workloads.errors import WorkloadFileError as WorkloadFileError
+from .workloads.network_files import WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
-from .workloads.huggingface import ConfigFormatError as ConfigFormatError, read_config as read_config
+from .workloads.huggingface import read_config as read_config
 from .workloads.measured_profile import (
     MeasuredProfile as MeasuredProfile,
-    MeasuredProfileError as MeasuredProfileError,
     PROFILE_FORMAT as PROFILE_FORMAT,
     STEADY_SPREAD as STEADY_SPREAD,
     checked_profile as checked_profile,
@@ -114,7 +113,7 @@ from .workloads.measured_profile import (
     load_measured_profile as load_measured_profile,
     read_measured_profile as read_measured_profile,
 )
-from .workloads.pipedream_profile import ProfileFormatError as ProfileFormatError, read_profile as read_profile
+from .workloads.pipedream_profile import read_profile as read_profile
 from .workloads.catalog import (
     WORKLOADS as WORKLOADS,
     load_workload as load_workload,

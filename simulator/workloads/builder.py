@@ -17,6 +17,7 @@ at 2 bytes in transformers (Korthikanti et al. 2022).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from simulator.workloads.layers import Layer, Workload
 
@@ -25,6 +26,10 @@ MASK_FP32 = 0.25
 
 INDEX_FP32 = 2.0
 """Fp32 elements that one int64 index of max pooling takes."""
+
+
+KEEP_INPUTS = ("convolution", "linear", "recurrent", "normalization", "pooling", "attention")
+"""Kinds of layer for whose backward autograd keeps the inputs; of activations only those out of place."""
 
 
 class Builder:
@@ -52,52 +57,24 @@ class Builder:
         return handle
 
     def add(
-        self,
-        name: str,
-        kind: str,
-        inputs: Sequence[int],
-        *,
-        output: float,
-        flop: float = 0.0,
-        parameters: int = 0,
-        keeps_inputs: bool = False,
-        keeps_output: bool = False,
-        keeps_extra: float = 0.0,
-        in_place: bool = False,
-        sequential_steps: int = 1,
-        tied_to: str = "",
-        tied_parameters: int = 0,
-        measured: tuple[tuple[float, float, float], ...] = (),
+        self, layer: Layer, inputs: Sequence[int] = (), *, in_place: bool = False, keeps_inputs: bool = False
     ) -> int:
-        """Append a layer and return its index.
+        """Append a layer, which reads the tensors `inputs`, and return its index.
 
-        output, flop, parameters, sequential_steps, tied_to, tied_parameters, measured: as in `Layer`
-        keeps_inputs, keeps_output: autograd keeps those tensors; keeps_extra: further elements a sample
+        layer: its `stashed_elements` are what it keeps beside its inputs
         in_place: the output lives in the storage of the first input (in-place operator or view)
+        keeps_inputs: autograd keeps those tensors; kinds of `KEEP_INPUTS` always do
         """
         index = len(self._layers)
         self._storage[index] = self._storage[inputs[0]] if in_place and inputs else index
-        self._elements[index] = output
-        stashed = keeps_extra
-        for tensor in (*(inputs if keeps_inputs else ()), *((index,) if keeps_output else ())):
+        self._elements[index] = layer.output_elements
+        stashed = layer.stashed_elements
+        for tensor in inputs if keeps_inputs or layer.kind in KEEP_INPUTS else ():
             storage = self._storage[tensor]
             if storage not in self._kept:
                 self._kept.add(storage)
                 stashed += self._elements[tensor]
-        self._layers.append(
-            Layer(
-                name=name,
-                kind=kind,
-                flop=flop,
-                parameters=parameters,
-                output_elements=output,
-                stashed_elements=stashed,
-                sequential_steps=sequential_steps,
-                measured=measured,
-                tied_to=tied_to,
-                tied_parameters=tied_parameters,
-            )
-        )
+        self._layers.append(replace(layer, stashed_elements=stashed))
         self._edges.extend((producer, index) for producer in sorted(set(inputs)) if producer >= 0)
         return index
 

@@ -10,12 +10,20 @@ from pathlib import Path
 
 from hardware_profiles import plugged_in, remembering, shown
 from simulator.workloads.alexnet import alexnet
-from simulator.workloads.bert import bert_base, bert_large
 from simulator.workloads.gnmt import gnmt8, gnmt16
-from simulator.workloads.gpt import gpt2, gpt2_large, gpt2_medium, gpt2_xl, gpt3_175b, gpt_14
 from simulator.workloads.huggingface import read_config
+from simulator.workloads.language_models import (
+    bert_base,
+    bert_large,
+    gpt2,
+    gpt2_large,
+    gpt2_medium,
+    gpt2_xl,
+    gpt3_175b,
+    gpt_14,
+    llama2_7b,
+)
 from simulator.workloads.layers import Workload, WorkloadSource
-from simulator.workloads.llama import llama2_7b
 from simulator.workloads.measured_profile import read_measured_profile
 from simulator.workloads.pipedream_profile import read_profile
 from simulator.workloads.resnet import resnet50, resnet101

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
+from simulator.workloads.layers import Layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,11 @@ class FeatureMap:
     tensor: int
     channels: int
     size: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Elements a sample."""
+        return self.channels * self.size * self.size
 
 
 def image(builder: Builder, channels: int, size: int) -> FeatureMap:
@@ -37,86 +43,67 @@ def convolution(
     """Square convolution: 2·kernel²·channels_in FLOP an output element."""
     size = _reduced(name, x.size, kernel, stride, padding)
     output = channels * size * size
-    weights = kernel * kernel * x.channels * channels
-    tensor = builder.add(
-        name,
-        "convolution",
-        [x.tensor],
-        output=output,
-        flop=2.0 * kernel * kernel * x.channels * output,
-        parameters=weights + (channels if bias else 0),
-        keeps_inputs=True,
-    )
-    return FeatureMap(tensor, channels, size)
+    weights = kernel * kernel * x.channels * channels + (channels if bias else 0)
+    flop = 2.0 * kernel * kernel * x.channels * output
+    layer = Layer(name, "convolution", flop=flop, parameters=weights, output_elements=output)
+    return FeatureMap(builder.add(layer, [x.tensor]), channels, size)
 
 
 def relu(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     """ReLU in place."""
-    output = builder.output_elements(x.tensor)
-    tensor = builder.add(name, "activation", [x.tensor], output=output, in_place=True)
-    return FeatureMap(tensor, x.channels, x.size)
+    layer = Layer(name, "activation", output_elements=x.elements)
+    return replace(x, tensor=builder.add(layer, [x.tensor], in_place=True))
 
 
 def batch_norm(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     """Batch normalization with scale and shift."""
-    output = builder.output_elements(x.tensor)
-    tensor = builder.add(name, "normalization", [x.tensor], output=output, parameters=2 * x.channels, keeps_inputs=True)
-    return FeatureMap(tensor, x.channels, x.size)
+    layer = Layer(name, "normalization", output_elements=x.elements, parameters=2 * x.channels)
+    return replace(x, tensor=builder.add(layer, [x.tensor]))
 
 
 def max_pool(builder: Builder, name: str, x: FeatureMap, *, kernel: int, stride: int, padding: int = 0) -> FeatureMap:
     """Max pooling; it keeps the index of every maximum."""
     size = _reduced(name, x.size, kernel, stride, padding)
     output = x.channels * size * size
-    tensor = builder.add(name, "pooling", [x.tensor], output=output, keeps_inputs=True, keeps_extra=INDEX_FP32 * output)
-    return FeatureMap(tensor, x.channels, size)
+    layer = Layer(name, "pooling", output_elements=output, stashed_elements=INDEX_FP32 * output)
+    return FeatureMap(builder.add(layer, [x.tensor]), x.channels, size)
 
 
 def global_average_pool(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     """Mean over all pixels of each channel."""
-    tensor = builder.add(name, "pooling", [x.tensor], output=x.channels, keeps_inputs=True)
-    return FeatureMap(tensor, x.channels)
+    return FeatureMap(builder.add(Layer(name, "pooling", output_elements=x.channels), [x.tensor]), x.channels)
 
 
 def add(builder: Builder, name: str, x: FeatureMap, shortcut: FeatureMap) -> FeatureMap:
     """Residual sum, in place on the first operand."""
-    output = builder.output_elements(x.tensor)
-    tensor = builder.add(name, "elementwise", [x.tensor, shortcut.tensor], output=output, in_place=True)
-    return FeatureMap(tensor, x.channels, x.size)
+    layer = Layer(name, "elementwise", output_elements=x.elements)
+    return replace(x, tensor=builder.add(layer, [x.tensor, shortcut.tensor], in_place=True))
 
 
 def flatten(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     """View as one vector a sample."""
-    output = x.channels * x.size * x.size
-    return FeatureMap(builder.add(name, "reshape", [x.tensor], output=output, in_place=True), output)
+    layer = Layer(name, "reshape", output_elements=x.elements)
+    return FeatureMap(builder.add(layer, [x.tensor], in_place=True), x.elements)
 
 
 def linear(builder: Builder, name: str, x: FeatureMap, features: int) -> FeatureMap:
     """Fully connected layer with bias."""
     if features < 1:
         raise ValueError(f"{name}: features must be at least 1, got {features}")
-    tensor = builder.add(
-        name,
-        "linear",
-        [x.tensor],
-        output=features,
-        flop=2.0 * x.channels * features,
-        parameters=x.channels * features + features,
-        keeps_inputs=True,
-    )
-    return FeatureMap(tensor, features)
+    weights = x.channels * features
+    layer = Layer(name, "linear", flop=2.0 * weights, parameters=weights + features, output_elements=features)
+    return FeatureMap(builder.add(layer, [x.tensor]), features)
 
 
 def dropout(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     """Dropout out of place; it keeps a mask of one byte an element."""
-    output = builder.output_elements(x.tensor)
-    tensor = builder.add(name, "dropout", [x.tensor], output=output, keeps_extra=MASK_FP32 * output)
-    return FeatureMap(tensor, x.channels, x.size)
+    layer = Layer(name, "dropout", output_elements=x.elements, stashed_elements=MASK_FP32 * x.elements)
+    return replace(x, tensor=builder.add(layer, [x.tensor]))
 
 
 def cross_entropy(builder: Builder, name: str, x: FeatureMap) -> int:
     """Classification loss; it keeps the log-probabilities."""
-    return builder.add(name, "loss", [x.tensor], output=1, keeps_extra=builder.output_elements(x.tensor))
+    return builder.add(Layer(name, "loss", output_elements=1, stashed_elements=x.elements), [x.tensor])
 
 
 def _reduced(name: str, size: int, kernel: int, stride: int, padding: int) -> int:

@@ -8,7 +8,7 @@ beside its own input. GNMT-8 has 4 encoder and 4 decoder layers, GNMT-16 8 and 8
 from __future__ import annotations
 
 from simulator.workloads.builder import MASK_FP32, Builder
-from simulator.workloads.layers import Workload
+from simulator.workloads.layers import Layer, Workload
 
 
 def gnmt(
@@ -43,15 +43,16 @@ def gnmt(
     encoded = net.encoder(layers // 2, vocabulary, source_tokens)
     decoded = net.decoder(layers // 2, vocabulary, source_tokens, targets, encoded)
     logits = net.builder.add(
-        "classifier",
-        "linear",
+        Layer(
+            "classifier",
+            "linear",
+            output_elements=targets * vocabulary,
+            flop=2.0 * targets * hidden * vocabulary,
+            parameters=hidden * vocabulary + vocabulary,
+        ),
         [decoded],
-        output=targets * vocabulary,
-        flop=2.0 * targets * hidden * vocabulary,
-        parameters=hidden * vocabulary + vocabulary,
-        keeps_inputs=True,
     )
-    net.builder.add("loss", "loss", [logits], output=1, keeps_extra=targets * vocabulary)
+    net.builder.add(Layer("loss", "loss", output_elements=1, stashed_elements=targets * vocabulary), [logits])
     return net.builder.build(f"gnmt{layers}", sample="sequence", minibatch=minibatch)
 
 
@@ -77,19 +78,24 @@ class _Gnmt:
         """Embedding, attention LSTM, then LSTMs on (input, context); residual sums from the third on."""
         x = self._embedding("decoder.embedding", vocabulary, tokens)
         attended = self._attention("decoder.attention1", x, encoded, keys, tokens)
-        state = self.builder.add("decoder.output1", "reshape", [attended], output=tokens * self.hidden, in_place=True)
-        context = self.builder.add("decoder.context", "reshape", [attended], output=tokens * self.hidden, in_place=True)
+        state, context = (
+            self.builder.add(Layer(name, "reshape", output_elements=tokens * self.hidden), [attended], in_place=True)
+            for name in ("decoder.output1", "decoder.context")
+        )
         for number in range(2, layers + 1):
             dropped = self._dropout(f"decoder.dropout{number}", state)
             joined = self.builder.add(
-                f"decoder.concat{number}", "reshape", [dropped, context], output=2 * tokens * self.hidden
+                Layer(f"decoder.concat{number}", "reshape", output_elements=2 * tokens * self.hidden),
+                [dropped, context],
             )
             y = self._lstm(f"decoder.lstm{number}", [joined], 2 * self.hidden, tokens)
             state = y if number == 2 else self._add(f"decoder.add{number}", y, state)
         return state
 
     def _embedding(self, name: str, vocabulary: int, tokens: int) -> int:
-        return self.builder.add(name, "embedding", [], output=tokens * self.hidden, parameters=vocabulary * self.hidden)
+        return self.builder.add(
+            Layer(name, "embedding", output_elements=tokens * self.hidden, parameters=vocabulary * self.hidden)
+        )
 
     def _lstm(self, name: str, inputs: list[int], features: int, tokens: int, directions: int = 1) -> int:
         """Four gates with two bias vectors (cuDNN's form); kept: inputs, gates, cell state and output a step.
@@ -98,15 +104,16 @@ class _Gnmt:
         """
         steps = directions * tokens
         return self.builder.add(
-            name,
-            "recurrent",
+            Layer(
+                name,
+                "recurrent",
+                output_elements=steps * self.hidden,
+                flop=steps * 8.0 * self.hidden * (features + self.hidden),
+                parameters=directions * lstm_parameters(features, self.hidden),
+                stashed_elements=steps * 6.0 * self.hidden,
+                sequential_steps=steps,
+            ),
             inputs,
-            output=steps * self.hidden,
-            flop=steps * 8.0 * self.hidden * (features + self.hidden),
-            parameters=directions * lstm_parameters(features, self.hidden),
-            keeps_inputs=True,
-            keeps_extra=steps * 6.0 * self.hidden,
-            sequential_steps=steps,
         )
 
     def _attention(self, name: str, x: int, encoded: int, keys: int, tokens: int) -> int:
@@ -116,24 +123,31 @@ class _Gnmt:
         """
         width = self.hidden
         return self.builder.add(
-            name,
-            "recurrent",
+            Layer(
+                name,
+                "recurrent",
+                output_elements=2 * tokens * width,
+                flop=tokens * 16.0 * width * width
+                + 2.0 * width * width * (tokens + keys)
+                + 4.0 * width * tokens * keys,
+                parameters=lstm_parameters(width, width) + 2 * width * width + width,
+                # tanh(query + key) and the score of every pair of steps
+                stashed_elements=tokens * 6.0 * width + tokens * keys * (width + 1.0),
+                sequential_steps=tokens,
+            ),
             [x, encoded],
-            output=2 * tokens * width,
-            flop=tokens * 16.0 * width * width + 2.0 * width * width * (tokens + keys) + 4.0 * width * tokens * keys,
-            parameters=lstm_parameters(width, width) + 2 * width * width + width,
-            keeps_inputs=True,
-            # tanh(query + key) and the score of every pair of steps
-            keeps_extra=tokens * 6.0 * width + tokens * keys * (width + 1.0),
-            sequential_steps=tokens,
         )
 
     def _dropout(self, name: str, x: int) -> int:
         output = self.builder.output_elements(x)
-        return self.builder.add(name, "dropout", [x], output=output, keeps_extra=MASK_FP32 * output)
+        return self.builder.add(
+            Layer(name, "dropout", output_elements=output, stashed_elements=MASK_FP32 * output), [x]
+        )
 
     def _add(self, name: str, x: int, residual: int) -> int:
-        return self.builder.add(name, "elementwise", [x, residual], output=self.builder.output_elements(x))
+        return self.builder.add(
+            Layer(name, "elementwise", output_elements=self.builder.output_elements(x)), [x, residual]
+        )
 
 
 def lstm_parameters(features: int, hidden: int) -> int:

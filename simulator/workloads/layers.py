@@ -64,10 +64,10 @@ class Layer:
 
     name: str
     kind: str
-    flop: float
-    parameters: int
-    output_elements: float
-    stashed_elements: float
+    flop: float = 0.0
+    parameters: int = 0
+    output_elements: float = 0.0
+    stashed_elements: float = 0.0
     sequential_steps: int = 1
     measured: tuple[tuple[float, float, float], ...] = ()
     tied_to: str = ""

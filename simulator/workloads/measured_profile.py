@@ -12,14 +12,15 @@ One sample is the unit of sizes, seconds are of one pass over `samples` samples:
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
-from hardware_profiles import explained, read_bytes, shown
-from simulator.workloads.errors import WorkloadFileError
+from hardware_profiles import explained, shown
 from simulator.workloads.layers import LAYER_KINDS, Layer, Workload
+from simulator.workloads.network_files import WorkloadFileError, read_json
 
 PROFILE_FORMAT = "pipeplan-profile-1"
 
@@ -30,10 +31,6 @@ STEADY_SPREAD = 0.2
 _Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e18)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
-
-
-class MeasuredProfileError(WorkloadFileError):
-    """A measured profile that cannot be read: one line with file, path of the key, value and rule."""
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -62,6 +59,10 @@ class ProfiledLayer(_Table, frozen=True, kw_only=True):
     timings: Annotated[list[LayerTiming], msgspec.Meta(min_length=1)]
     tied_to: Annotated[str, msgspec.Meta(max_length=500)] = ""
     tied_parameters: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
+
+
+_OF_LAYER = tuple(field.name for field in fields(Layer) if field.name in ProfiledLayer.__struct_fields__)
+"""What a layer is in the file and in a workload alike."""
 
 
 class WholePass(_Table, frozen=True, kw_only=True):
@@ -111,23 +112,15 @@ class MeasuredProfile(_Table, frozen=True, kw_only=True):
         """The profile as a workload of measured layers. ValueError if the layers and edges are no such graph."""
         layers = tuple(
             Layer(
-                name=layer.name,
-                kind=layer.kind,
-                flop=layer.flop,
-                parameters=layer.parameters,
-                output_elements=layer.output_elements,
-                stashed_elements=layer.stashed_elements,
-                tied_to=layer.tied_to,
-                tied_parameters=layer.tied_parameters,
+                **{field: getattr(layer, field) for field in _OF_LAYER},
                 measured=tuple((one.samples, one.forward_seconds, one.backward_seconds) for one in layer.timings),
             )
             for layer in self.layers
         )
-        edges = tuple((producer, consumer) for producer, consumer in self.edges)
         workload = Workload(
             self.name,
             layers,
-            edges,
+            tuple(self.edges),
             self.sample,
             self.minibatch,
             self.bytes_per_element,
@@ -145,35 +138,28 @@ class MeasuredProfile(_Table, frozen=True, kw_only=True):
 def read_measured_profile(path: str | Path) -> Workload:
     """Read a profile that `pipeplan profile` wrote as a workload of measured layers.
 
-    Seconds between two measured sizes are interpolated (see `LayerCosts`). Raises MeasuredProfileError (one line: file, key,
+    Seconds between two measured sizes are interpolated (see `LayerCosts`). Raises WorkloadFileError (one line: file, key,
     value, rule) for a file that is missing, a directory, not JSON, or breaks a rule.
     """
     profile = load_measured_profile(path)
     try:
         return profile.workload()
     except ValueError as error:
-        raise MeasuredProfileError(f"{path}: {error}") from error
+        raise WorkloadFileError(f"{path}: {error}") from error
 
 
 def load_measured_profile(path: str | Path) -> MeasuredProfile:
-    """The file's content, measurement included. Raises MeasuredProfileError."""
-    try:
-        content = read_bytes(Path(path))
-    except OSError as error:
-        raise MeasuredProfileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    try:
-        document = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MeasuredProfileError(f"{path}: not usable JSON: {' '.join(str(error).split())}") from error
+    """The file's content, measurement included. Raises WorkloadFileError."""
+    document = read_json(Path(path))
     if not isinstance(document, dict) or document.get("format") != PROFILE_FORMAT:
         found = document.get("format", "(absent)") if isinstance(document, dict) else type(document).__name__
-        raise MeasuredProfileError(
+        raise WorkloadFileError(
             f"{path}: $.format = {shown(found)}: must be {PROFILE_FORMAT!r}, as pipeplan profile writes it"
         )
     try:
         return checked_profile(document)
-    except MeasuredProfileError as error:
-        raise MeasuredProfileError(f"{path}: {error}") from None
+    except WorkloadFileError as error:
+        raise WorkloadFileError(f"{path}: {error}") from None
 
 
 def is_measured_profile(path: str | Path) -> bool:
@@ -186,8 +172,8 @@ def is_measured_profile(path: str | Path) -> bool:
 
 
 def checked_profile(document: dict[str, object]) -> MeasuredProfile:
-    """A document in the file's form as a profile. Raises MeasuredProfileError, without a file's name."""
+    """A document in the file's form as a profile. Raises WorkloadFileError, without a file's name."""
     try:
         return msgspec.convert(document, MeasuredProfile)
     except msgspec.ValidationError as error:
-        raise MeasuredProfileError(explained(str(error), document, MeasuredProfile)) from error
+        raise WorkloadFileError(explained(str(error), document, MeasuredProfile)) from error

@@ -15,12 +15,13 @@ from __future__ import annotations
 import heapq
 import re
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from hardware_profiles import read_bytes, shown
+from hardware_profiles import shown
 from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
-from simulator.workloads.errors import LARGEST_SIZE, WorkloadFileError
-from simulator.workloads.layers import Workload
+from simulator.workloads.layers import Layer, Workload
+from simulator.workloads.network_files import LARGEST_SIZE, WorkloadFileError, read_text
 
 BYTES_PER_ELEMENT = 4
 """Profiles are taken in fp32."""
@@ -55,7 +56,6 @@ KINDS = {
 }
 """Kind of layer by operator; one that is not here is `linear` if it has parameters, else `elementwise`."""
 
-KEEPS_INPUTS = ("convolution", "linear", "recurrent", "normalization", "pooling", "attention")
 VIEWS = ("View", "__getitem__")
 
 _NODE = re.compile(r"node([0-9]{1,9})")
@@ -67,10 +67,6 @@ _GROUPS = re.compile(r"groups=(\d+)", re.ASCII)
 
 LARGEST_AMOUNT = 1e15
 """Milliseconds or bytes of a node at most: 30,000 years, or a petabyte."""
-
-
-class ProfileFormatError(WorkloadFileError):
-    """A profile that cannot be read; the message is one line, `file:line: what is wrong`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,7 @@ def read_profile(
     names are `node<number>_<operator>`. FLOP, kind and time steps follow from the operator's description; the
     stashed elements from the rule in `simulator.workloads.builder`, plus gates and cell states of an LSTM.
 
-    Raises ProfileFormatError (`file:line: ...`) for a file that is missing, a directory, not text, empty or
+    Raises WorkloadFileError (`file:line: ...`) for a file that is missing, a directory, not text, empty or
     malformed, and ValueError for a mini-batch below 1.
     """
     path = Path(path)
@@ -134,7 +130,7 @@ def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
     """Nodes by number, and for each its producers' numbers, ascending."""
     nodes: dict[int, _Node] = {}
     edges: dict[tuple[int, int], int] = {}
-    for line, text in enumerate(_read_text(path).split("\n"), 1):
+    for line, text in enumerate(read_text(path).split("\n"), 1):
         where = f"{path}:{line}"
         if not text.strip():
             continue
@@ -142,38 +138,29 @@ def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
         if text[0] in "\t ":
             edge = _parse_edge(where, parts)
             if edge in edges:
-                raise ProfileFormatError(
+                raise WorkloadFileError(
                     f"{where}: edge node{edge[0]} -- node{edge[1]} is already on line {edges[edge]}"
                 )
             edges[edge] = line
         else:
             node = _parse_node(where, line, parts)
             if node.number in nodes:
-                raise ProfileFormatError(f"{where}: node{node.number} is already on line {nodes[node.number].line}")
+                raise WorkloadFileError(f"{where}: node{node.number} is already on line {nodes[node.number].line}")
             nodes[node.number] = node
     if not nodes:
-        raise ProfileFormatError(f"{path}:1: no nodes; a PipeDream profile has a `node1 -- ...` line a layer")
+        raise WorkloadFileError(f"{path}:1: no nodes; a PipeDream profile has a `node1 -- ...` line a layer")
     producers: dict[int, list[int]] = {number: [] for number in nodes}
     for (producer, consumer), line in sorted(edges.items()):
         for end in (producer, consumer):
             if end not in nodes:
-                raise ProfileFormatError(f"{path}:{line}: edge to node{end}, which has no line of its own")
+                raise WorkloadFileError(f"{path}:{line}: edge to node{end}, which has no line of its own")
         producers[consumer].append(producer)
     return nodes, producers
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ProfileFormatError(f"{path}:1: not a text file (byte {error.start} is not UTF-8)") from error
-    except OSError as error:
-        raise ProfileFormatError(f"{path}:1: cannot be read: {error.strerror or error}") from error
-
-
 def _parse_edge(where: str, parts: list[str]) -> tuple[int, int]:
     if len(parts) != 2:
-        raise ProfileFormatError(
+        raise WorkloadFileError(
             f"{where}: an edge is `node1 -- node2`, indented by a tab; got {shown(' -- '.join(parts))}"
         )
     producer, consumer = (_parse_number(where, part) for part in parts)
@@ -182,31 +169,31 @@ def _parse_edge(where: str, parts: list[str]) -> tuple[int, int]:
 
 def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
     if len(parts) < 3:
-        raise ProfileFormatError(
+        raise WorkloadFileError(
             f"{where}: a node is `node1 -- operator -- {FIELDS[0]}=..., ...`; got {shown(' -- '.join(parts))}"
         )
     figures: dict[str, str] = {}
     for item in parts[-1].split(","):
         key, equals, value = item.strip().partition("=")
         if not equals or key not in FIELDS or key in figures:
-            raise ProfileFormatError(
+            raise WorkloadFileError(
                 f"{where}: expected each of {', '.join(FIELDS)} once, as key=value; got {shown(item)}"
             )
         figures[key] = value
     missing = [field for field in FIELDS if field not in figures]
     if missing:
-        raise ProfileFormatError(f"{where}: {missing[0]} is missing")
+        raise WorkloadFileError(f"{where}: {missing[0]} is missing")
     forward, backward, outputs, parameters = (_parse_amounts(where, key, figures[key]) for key in FIELDS)
     elements = sum(parameters) / BYTES_PER_ELEMENT
     if elements != int(elements):
-        raise ProfileFormatError(
+        raise WorkloadFileError(
             f"{where}: parameter_size must be a multiple of {BYTES_PER_ELEMENT} bytes (fp32), got {sum(parameters):g}"
         )
     description = " -- ".join(parts[1:-1])
     for pattern in (_LINEAR, _LSTM, _CONVOLUTION, _GROUPS):
         for size in match.groups() if (match := pattern.search(description)) else ():
             if not 1 <= float(size) <= LARGEST_SIZE:
-                raise ProfileFormatError(
+                raise WorkloadFileError(
                     f"{where}: sizes of an operator must be from 1 to {LARGEST_SIZE}, got {shown(size)}"
                 )
     return _Node(
@@ -223,7 +210,7 @@ def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
 def _parse_number(where: str, text: str) -> int:
     match = _NODE.fullmatch(text.strip())
     if match is None:
-        raise ProfileFormatError(f"{where}: a node is called node<number>, got {shown(text)}")
+        raise WorkloadFileError(f"{where}: a node is called node<number>, got {shown(text)}")
     return int(match[1])
 
 
@@ -239,33 +226,30 @@ def _parse_amounts(where: str, key: str, text: str) -> list[float]:
         try:
             amount = float(item)
         except ValueError:
-            raise ProfileFormatError(f"{where}: {key} must be a number, got {shown(text)}") from None
+            raise WorkloadFileError(f"{where}: {key} must be a number, got {shown(text)}") from None
         if not 0 <= amount <= LARGEST_AMOUNT:
-            raise ProfileFormatError(f"{where}: {key} must be from 0 to {LARGEST_AMOUNT:g}, got {shown(text)}")
+            raise WorkloadFileError(f"{where}: {key} must be from 0 to {LARGEST_AMOUNT:g}, got {shown(text)}")
         amounts.append(amount)
     return amounts
 
 
 def _topological_order(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]]) -> list[int]:
-    """Kahn's algorithm; among the nodes that are ready, the lowest number goes first."""
-    consumers: dict[int, list[int]] = {number: [] for number in nodes}
-    waiting = {number: len(before) for number, before in producers.items()}
-    for consumer, before in producers.items():
-        for producer in before:
-            consumers[producer].append(consumer)
-    ready = [number for number, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
+    """Among the nodes that are ready, the lowest number goes first."""
+    sorter = TopologicalSorter(producers)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        stuck = min(error.args[1])
+        raise WorkloadFileError(
+            f"{path}:{nodes[stuck].line}: the edges form a cycle, so node{stuck} can never run"
+        ) from None
+    ready: list[int] = []
     order: list[int] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(number)
-        for consumer in consumers[number]:
-            waiting[consumer] -= 1
-            if waiting[consumer] == 0:
-                heapq.heappush(ready, consumer)
-    if len(order) < len(nodes):
-        stuck = min(number for number, count in waiting.items() if count > 0)
-        raise ProfileFormatError(f"{path}:{nodes[stuck].line}: the edges form a cycle, so node{stuck} can never run")
+    while sorter:
+        for number in sorter.get_ready():
+            heapq.heappush(ready, number)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
     return order
 
 
@@ -281,16 +265,16 @@ def _detect_minibatch(path: Path, nodes: dict[int, _Node]) -> int:
             found.setdefault(sum(node.outputs) / int(linear[2]), node)
     hint = "give the profiled mini-batch (profiled_minibatch, --profiled-minibatch)"
     if not found:
-        raise ProfileFormatError(f"{path}:1: no LSTM with its states and no Linear layer tells the mini-batch; {hint}")
+        raise WorkloadFileError(f"{path}:1: no LSTM with its states and no Linear layer tells the mini-batch; {hint}")
     if len(found) > 1:
         one, other = list(found.items())[:2]
-        raise ProfileFormatError(
+        raise WorkloadFileError(
             f"{path}:{other[1].line}: node{other[1].number} implies a mini-batch of {other[0]:g}, "
             f"node{one[1].number} of {one[0]:g}; {hint}"
         )
     samples, node = next(iter(found.items()))
     if samples < 1 or samples != int(samples):
-        raise ProfileFormatError(
+        raise WorkloadFileError(
             f"{path}:{node.line}: node{node.number} implies a mini-batch of {samples:g}, not a whole number; {hint}"
         )
     return int(samples)
@@ -365,26 +349,27 @@ def _build(
             inputs.reverse()  # a sum in place writes on the newest operand, not on the shortcut
         shape = _shape(node, samples, max((builder.output_elements(x) for x in inputs), default=0.0))
         handles[number] = builder.add(
-            f"node{number}_{node.operator.strip('_')}",
-            node.kind,
+            Layer(
+                f"node{number}_{node.operator.strip('_')}",
+                node.kind,
+                output_elements=output,
+                flop=shape.flop,
+                parameters=node.parameters,
+                stashed_elements=shape.kept,
+                sequential_steps=shape.steps,
+                measured=((samples, node.forward, node.backward),),
+            ),
             inputs,
-            output=output,
-            flop=shape.flop,
-            parameters=node.parameters,
-            keeps_inputs=node.kind in KEEPS_INPUTS,
-            keeps_extra=shape.kept,
             in_place="inplace" in node.description or node.operator in VIEWS,
-            sequential_steps=shape.steps,
-            measured=((samples, node.forward, node.backward),),
         )
     if len(handles) == sum(handle < 0 for handle in handles.values()):
-        raise ProfileFormatError(f"{path}:1: every node is an Input; there is nothing to compute")
+        raise WorkloadFileError(f"{path}:1: every node is an Input; there is nothing to compute")
     kinds = {node.kind for node in nodes.values()}
     sample = "sequence" if kinds & {"recurrent", "embedding"} else "image" if "convolution" in kinds else "sample"
     try:
         workload = builder.build(path.stem, sample=sample, minibatch=minibatch, bytes_per_element=BYTES_PER_ELEMENT)
     except ValueError as error:  # a rule of the whole network: too many parameters
-        raise ProfileFormatError(f"{path}:1: {error}") from error
+        raise WorkloadFileError(f"{path}:1: {error}") from error
     if not workload.takes_time:
-        raise ProfileFormatError(f"{path}:1: no layer takes any time; at least one compute time must be above 0")
+        raise WorkloadFileError(f"{path}:1: no layer takes any time; at least one compute time must be above 0")
     return workload

@@ -1,4 +1,4 @@
-"""Transformer: the blocks that GPT, Llama and BERT are stacks of.
+"""Transformer: language models that are stacks of equal blocks, between an embedding and heads.
 
 Ten layers a block: normalization, query-key-value projection, attention (scores, softmax, dropout, context),
 output projection, residual sum; normalization, MLP up, activation, MLP down, residual sum. Dropout after a
@@ -13,9 +13,11 @@ FLOP: full s×s attention, also for causal models (what dense matrix products do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal
 
 from simulator.workloads.builder import Builder
+from simulator.workloads.layers import Layer, Workload
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
@@ -26,27 +28,45 @@ MASK = 0.5
 FP32 = 2.0
 """16-bit elements that one fp32 number takes: losses and softmax statistics stay in fp32."""
 
+Heads = Literal["language", "pooler", "masked", "pretraining"]
+"""What follows the blocks: a language model's head; or BERT's pooler alone (`BertModel`), masked-language head alone
+(`BertForMaskedLM`), or pooler, masked-language and next-sentence heads (`BertForPreTraining`)."""
+
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Sizes of a transformer stack.
+class Transformer:
+    """Sizes of a language model; as they stand here a GPT's.
 
-    hidden: features of a token; heads: query heads; key_value_heads: fewer than heads for grouped queries
-    head_size: features of a head; intermediate: width of the MLP; sequence: tokens of a sample
+    layers: blocks; hidden: features of a token; heads: query heads; sequence: tokens of a sample
+    vocabulary, positions, token_types: rows of the embedding (positions 0: `sequence`; none where they are rotary)
+    intermediate: width of the MLP (0: 4·hidden)
+    key_value_heads: fewer than heads for grouped queries (0: `heads`); head_size: features of a head (0: hidden / heads)
+    after: see `Heads`. The masked-language head predicts every token
+    tied: the head shares the embedding's matrix, which then counts ONCE, in the embedding; a pipeline that
+        has both in different stages keeps a second copy on the last (see `simulator.workloads.layers.TiedWeight`)
+    rotary: positions are rotary, not learned; then the embedding has no dropout either
     gated: SwiGLU MLP (two up projections); attention_bias, mlp_bias: those projections have biases
     norm_bias: normalization has a shift (LayerNorm, else RMSNorm)
     dropout: hidden and attention dropout are applied; flash: attention keeps no s×s tensor (FlashAttention)
-    norm_first: normalization before each half (GPT, Llama), else after its residual sum (BERT)
+    norm_first: normalization before each half and at the end, else after each residual sum and the embedding
+    name: of the workload ("": the family's and the number of blocks)
 
     Raises ValueError.
     """
 
+    layers: int
     hidden: int
     heads: int
-    key_value_heads: int
-    head_size: int
-    intermediate: int
-    sequence: int
+    sequence: int = 1024
+    vocabulary: int = 50257
+    positions: int = 0
+    token_types: int = 0
+    intermediate: int = 0
+    key_value_heads: int = 0
+    head_size: int = 0
+    after: Heads = "language"
+    tied: bool = True
+    rotary: bool = False
     gated: bool = False
     attention_bias: bool = True
     mlp_bias: bool = True
@@ -54,154 +74,164 @@ class Shape:
     dropout: bool = True
     flash: bool = False
     norm_first: bool = True
+    name: str = ""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, bool) and value < 1:
-                raise ValueError(f"transformer {field.name} must be at least 1, got {value}")
+        family = type(self).__name__
+        if not 1 <= self.layers <= MOST_BLOCKS:
+            raise ValueError(f"{family} layers must be from 1 to {MOST_BLOCKS}, got {self.layers}")
+        if not self.head_size and (self.heads < 1 or self.hidden % self.heads):
+            raise ValueError(f"{family} hidden must be a multiple of heads ({self.heads}), got {self.hidden}")
+        for field, usual in (
+            ("positions", 0 if self.rotary else self.sequence),
+            ("intermediate", 4 * self.hidden),
+            ("key_value_heads", self.heads),
+            ("head_size", self.hidden // max(1, self.heads)),
+            ("name", f"{family.lower()}-{self.layers}"),
+        ):
+            object.__setattr__(self, field, getattr(self, field) or usual)
+        least = {"hidden": 1, "heads": 1, "sequence": 1, "vocabulary": 1, "intermediate": 1, "key_value_heads": 1}
+        for field, low in {**least, "head_size": 1, "token_types": 0}.items():
+            if getattr(self, field) < low:
+                raise ValueError(f"{family} {field} must be at least {low}, got {getattr(self, field)}")
         if self.heads % self.key_value_heads:
             raise ValueError(
-                f"transformer heads must be a multiple of key_value_heads ({self.key_value_heads}), got {self.heads}"
+                f"{family} heads must be a multiple of key_value_heads ({self.key_value_heads}), got {self.heads}"
+            )
+        if not self.rotary and self.positions < self.sequence:
+            raise ValueError(
+                f"{family} sequence must be at most its learned positions ({self.positions}), got {self.sequence}"
             )
 
-    @property
-    def tokens_hidden(self) -> int:
-        """Elements of one hidden tensor a sample."""
-        return self.sequence * self.hidden
+    def workload(self) -> Workload:
+        """The network; a sample is one sequence."""
+        return _Network(self).build()
 
 
-def head_size(hidden: int, heads: int) -> int:
-    """Features of a head that splits `hidden` evenly. Raises ValueError if it does not."""
-    if heads < 1 or hidden < 1 or hidden % heads:
-        raise ValueError(f"transformer hidden must be a positive multiple of heads ({heads}), got {hidden}")
-    return hidden // heads
+class _Network:
+    """One model while it is built: the builder, and the sizes that all operators share."""
 
+    def __init__(self, model: Transformer) -> None:
+        self.builder, self.model = Builder(), model
 
-def block(builder: Builder, name: str, x: int, shape: Shape) -> int:
-    """One block on tensor `x`; returns its output tensor."""
-    y = norm(builder, f"{name}.norm1", x, shape) if shape.norm_first else x
-    y = _attention(builder, name, y, shape)
-    x = _residual(builder, f"{name}.add1", y, x, shape)
-    if not shape.norm_first:
-        x = norm(builder, f"{name}.norm1", x, shape)
-    y = norm(builder, f"{name}.norm2", x, shape) if shape.norm_first else x
-    y = _mlp(builder, name, y, shape)
-    x = _residual(builder, f"{name}.add2", y, x, shape)
-    return x if shape.norm_first else norm(builder, f"{name}.norm2", x, shape)
+    def build(self) -> Workload:
+        model, tokens_hidden = self.model, self.model.sequence * self.model.hidden
+        x = self.builder.add(
+            Layer(
+                "embedding",
+                "embedding",
+                output_elements=tokens_hidden,
+                parameters=(model.vocabulary + model.positions + model.token_types) * model.hidden,
+                stashed_elements=MASK * tokens_hidden if model.dropout and not model.rotary else 0.0,
+            )
+        )
+        x = x if model.norm_first else self.norm("embedding_norm", x)
+        for number in range(1, model.layers + 1):
+            x = self.block(f"block{number}", x)
+        logits = self.heads(self.norm("final_norm", x) if model.norm_first else x)
+        kept = FP32 * sum(self.builder.output_elements(each) for each in logits)  # log-probabilities
+        self.builder.add(Layer("loss", "loss", output_elements=1, stashed_elements=kept), logits)
+        return self.builder.build(model.name, sample="sequence", minibatch=1)
 
+    def block(self, name: str, x: int) -> int:
+        first = self.model.norm_first
+        for number, half in ((1, self.attention), (2, self.mlp)):
+            y = half(name, self.norm(f"{name}.norm{number}", x) if first else x)
+            y = self.builder.add(
+                Layer(f"{name}.add{number}", "elementwise", output_elements=self.builder.output_elements(x)), [y, x]
+            )
+            x = y if first else self.norm(f"{name}.norm{number}", y)
+        return x
 
-def norm(builder: Builder, name: str, x: int, shape: Shape, tokens: int | None = None) -> int:
-    """LayerNorm, or RMSNorm if the shape has no norm_bias, over `tokens` tokens (None: all)."""
-    return builder.add(
-        name,
-        "normalization",
-        [x],
-        output=(shape.sequence if tokens is None else tokens) * shape.hidden,
-        parameters=shape.hidden * (2 if shape.norm_bias else 1),
-        keeps_inputs=True,
-    )
+    def norm(self, name: str, x: int) -> int:
+        """LayerNorm, or RMSNorm if the model has no norm_bias."""
+        hidden = self.model.hidden
+        weights = hidden * (2 if self.model.norm_bias else 1)
+        output = self.builder.output_elements(x)
+        layer = Layer(name, "normalization", output_elements=output, parameters=weights)
+        return self.builder.add(layer, [x])
 
+    def projection(
+        self,
+        name: str,
+        x: int,
+        matrix: tuple[int, int],
+        *,
+        bias: bool,
+        tokens: int = 0,
+        dropout: bool = False,
+        tied: bool = False,
+    ) -> int:
+        """A linear map of each of `tokens` tokens (0: all), then dropout if asked.
 
-def projection(
-    builder: Builder,
-    name: str,
-    x: int,
-    features_in: int,
-    features_out: int,
-    tokens: int,
-    *,
-    bias: bool,
-    matrices: int = 1,
-    dropout: bool = False,
-    tied_to: str = "",
-) -> int:
-    """`matrices` linear maps side by side on each of `tokens` tokens, then dropout if asked.
+        matrix: features that go in, and that come out
+        tied: the matrix is the embedding's, which counts its parameters; a bias counts here
+        """
+        tokens = tokens or self.model.sequence
+        features, width = matrix
+        layer = Layer(
+            name,
+            "linear",
+            output_elements=tokens * width,
+            flop=2.0 * tokens * features * width,
+            parameters=(0 if tied else features * width) + (width if bias else 0),
+            tied_to="embedding" if tied else "",
+            tied_parameters=features * width if tied else 0,
+            stashed_elements=MASK * tokens * width if dropout else 0.0,
+        )
+        return self.builder.add(layer, [x])
 
-    tied_to: the layer (the embedding) whose matrix this is, which counts its parameters; a bias counts here
-    """
-    width = matrices * features_out
-    weights = features_in * width
-    return builder.add(
-        name,
-        "linear",
-        [x],
-        output=tokens * width,
-        flop=2.0 * tokens * features_in * width,
-        parameters=(0 if tied_to else weights) + (width if bias else 0),
-        tied_to=tied_to,
-        tied_parameters=weights if tied_to else 0,
-        keeps_inputs=True,
-        keeps_extra=MASK * tokens * width if dropout else 0.0,
-    )
+    def activation(self, name: str, x: int, output: float) -> int:
+        """GELU, tanh or (from two halves) SwiGLU, out of place."""
+        return self.builder.add(Layer(name, "activation", output_elements=output), [x], keeps_inputs=True)
 
+    def attention(self, name: str, x: int) -> int:
+        model = self.model
+        query_width = model.heads * model.head_size
+        fused_width = query_width + 2 * model.key_value_heads * model.head_size
+        if model.flash:
+            kept = FP32 * model.heads * model.sequence  # log-sum-exp of each row; the output is the projection's
+        else:
+            # softmax output; with dropout also the mask and what dropout puts out
+            kept = model.heads * model.sequence**2 * (2 + MASK if model.dropout else 1)
+        y = self.projection(f"{name}.qkv", x, (model.hidden, fused_width), bias=model.attention_bias)
+        layer = Layer(
+            f"{name}.attention",
+            "attention",
+            output_elements=model.sequence * query_width,
+            flop=4.0 * model.sequence**2 * query_width,
+            stashed_elements=kept,
+        )
+        y = self.builder.add(layer, [y])
+        return self.projection(
+            f"{name}.projection", y, (query_width, model.hidden), bias=model.attention_bias, dropout=model.dropout
+        )
 
-def activation(builder: Builder, name: str, x: int, output: int) -> int:
-    """GELU, tanh or (from two halves) SwiGLU, out of place."""
-    return builder.add(name, "activation", [x], output=output, keeps_inputs=True)
+    def mlp(self, name: str, x: int) -> int:
+        model = self.model
+        up = (model.hidden, model.intermediate * (2 if model.gated else 1))
+        y = self.projection(f"{name}.mlp_up", x, up, bias=model.mlp_bias)
+        y = self.activation(f"{name}.activation", y, model.sequence * model.intermediate)
+        down = (model.intermediate, model.hidden)
+        return self.projection(f"{name}.mlp_down", y, down, bias=model.mlp_bias, dropout=model.dropout)
 
-
-def cross_entropy(builder: Builder, name: str, logits: list[int]) -> int:
-    """Loss over all logits; it keeps their log-probabilities in fp32."""
-    kept = FP32 * sum(builder.output_elements(each) for each in logits)
-    return builder.add(name, "loss", logits, output=1, keeps_extra=kept)
-
-
-def _attention(builder: Builder, name: str, x: int, shape: Shape) -> int:
-    query_width = shape.heads * shape.head_size
-    fused_width = query_width + 2 * shape.key_value_heads * shape.head_size
-    scores = shape.heads * shape.sequence**2
-    if shape.flash:
-        kept = FP32 * shape.heads * shape.sequence  # log-sum-exp of each row; the output is the projection's
-    else:
-        # softmax output; with dropout also the mask and what dropout puts out
-        kept = scores * (2 + MASK if shape.dropout else 1)
-    y = projection(builder, f"{name}.qkv", x, shape.hidden, fused_width, shape.sequence, bias=shape.attention_bias)
-    y = builder.add(
-        f"{name}.attention",
-        "attention",
-        [y],
-        output=shape.sequence * query_width,
-        flop=4.0 * shape.sequence**2 * query_width,
-        keeps_inputs=True,
-        keeps_extra=kept,
-    )
-    return projection(
-        builder,
-        f"{name}.projection",
-        y,
-        query_width,
-        shape.hidden,
-        shape.sequence,
-        bias=shape.attention_bias,
-        dropout=shape.dropout,
-    )
-
-
-def _mlp(builder: Builder, name: str, x: int, shape: Shape) -> int:
-    tokens, width = shape.sequence, shape.intermediate
-    y = projection(
-        builder,
-        f"{name}.mlp_up",
-        x,
-        shape.hidden,
-        width,
-        tokens,
-        bias=shape.mlp_bias,
-        matrices=2 if shape.gated else 1,
-    )
-    y = activation(builder, f"{name}.activation", y, tokens * width)
-    return projection(
-        builder,
-        f"{name}.mlp_down",
-        y,
-        width,
-        shape.hidden,
-        tokens,
-        bias=shape.mlp_bias,
-        dropout=shape.dropout,
-    )
-
-
-def _residual(builder: Builder, name: str, x: int, residual: int, shape: Shape) -> int:
-    return builder.add(name, "elementwise", [x, residual], output=shape.tokens_hidden)
+    def heads(self, x: int) -> list[int]:
+        """What the loss reads."""
+        model = self.model
+        if model.after == "language":
+            return [self.projection("head", x, (model.hidden, model.vocabulary), bias=False, tied=model.tied)]
+        logits = []
+        if model.after != "pooler":
+            y = self.projection("masked.transform", x, (model.hidden, model.hidden), bias=True)
+            y = self.activation("masked.activation", y, model.sequence * model.hidden)
+            y = self.norm("masked.norm", y)
+            logits.append(
+                self.projection("masked.head", y, (model.hidden, model.vocabulary), bias=True, tied=model.tied)
+            )
+        if model.after != "masked":
+            y = self.projection("pooler", x, (model.hidden, model.hidden), bias=True, tokens=1)
+            y = self.activation("pooler.activation", y, model.hidden)
+            logits.append(y)
+        if model.after == "pretraining":
+            logits[-1] = self.projection("next_sentence.head", y, (model.hidden, 2), bias=True, tokens=1)
+        return logits

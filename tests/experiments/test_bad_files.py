@@ -75,12 +75,12 @@ BAD = {
     "ten million blocks": (
         "json",
         CONFIG.replace('"n_layer": 2', '"n_layer": 10000000'),
-        "whole number from 1 to 10000",
+        "expected `int` <= 10000",
     ),
     "blocks of 400 digits": (
         "json",
         CONFIG.replace('"n_layer": 2', f'"n_layer": {HUGE}'),
-        "whole number from 1 to 10000",
+        "expected `int` <= 10000",
     ),
     "blocks of 5000 digits": ("json", CONFIG.replace(": 2", ": 1" + "0" * 5000), "not usable JSON"),
     "a large configuration": ("json", CONFIG + " " * 50_000_000, "is larger than"),

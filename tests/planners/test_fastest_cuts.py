@@ -26,7 +26,7 @@ from simulator import (
     simulate,
     stages_from_cuts,
 )
-from simulator.workloads.gpt import gpt
+from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 
 
@@ -281,7 +281,10 @@ def test_its_seconds_are_those_of_the_reference_replay(cluster: str, recompute: 
 
 @pytest.mark.parametrize(
     ("workload", "batch", "capacity"),
-    [(load_workload("vgg16"), 256, 12e9), *((gpt(2, 64, 2, 16, 4000), 1, size) for size in (4.0e6, 4.3e6, 4.6e6))],
+    [
+        (load_workload("vgg16"), 256, 12e9),
+        *((Gpt(2, 64, 2, 16, 4000).workload(), 1, size) for size in (4.0e6, 4.3e6, 4.6e6)),
+    ],
 )
 def test_partitions_that_cannot_fit_are_left_out(workload: Workload, batch: int, capacity: float) -> None:
     """A stage is left out exactly where its weights and what it keeps exceed its device, as the replay's memory has it.

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.workloads.gpt import gpt2
-from simulator.workloads.huggingface import ConfigFormatError, read_config
+from simulator.workloads.huggingface import read_config
+from simulator.workloads.language_models import gpt2
+from simulator.workloads.network_files import WorkloadFileError
 
 GPT2 = {
     "model_type": "gpt2",
@@ -87,30 +88,30 @@ def test_the_sequence_can_be_shorter_than_the_longest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"model_type": "t5"}, "model_type must be one of gpt2, llama, bert, got 't5'"),
-        ({"model_type": None}, "model_type must be one of gpt2, llama, bert, got None"),
-        ({"n_layer": 0}, "n_layer must be a whole number from 1 to 10000, got 0"),
-        ({"n_layer": "12"}, "n_layer must be a whole number from 1 to 10000, got '12'"),
-        ({"n_embd": True}, "n_embd must be a whole number from 1 to 10000000, got True"),
-        ({"n_embd": 770}, r"n_embd must be a multiple of n_head \(12\), got 770"),
-        ({"resid_pdrop": 2}, "resid_pdrop must be a probability from 0 to 1, got 2"),
-        ({"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false, got 1"),
+        ({"model_type": "t5"}, r"\$\.model_type = \'t5\': must be one of gpt2, llama, bert"),
+        ({"model_type": None}, r"\$\.model_type = None: must be one of gpt2, llama, bert"),
+        ({"n_layer": 0}, r"\$\.n_layer = 0: expected `int` >= 1"),
+        ({"n_layer": "12"}, r"\$\.n_layer = \'12\': expected `int`, got `str`"),
+        ({"n_embd": True}, r"\$\.n_embd = True: expected `int`, got `bool`"),
+        ({"n_embd": 770}, r"\$\.n_embd = 770: must be a multiple of n_head \(12\)"),
+        ({"resid_pdrop": 2}, r"\$\.resid_pdrop = 2: expected `float` <= 1"),
+        ({"tie_word_embeddings": 1}, r"\$\.tie_word_embeddings = 1: expected `bool`, got `int`"),
         (
             BERT | {"architectures": ["BertForTea"]},
-            "architectures must name one of BertModel, .*'BertForTea'",
+            r"\$\.architectures\[0\] = \'BertForTea\': must be one of .*BertModel",
         ),
-        (BERT | {"architectures": 3}, "architectures must name one of BertModel, .*got 3"),
-        (BERT | {"architectures": [[]]}, r"architectures must name one of BertModel, .*got \[\[\]\]"),
+        (BERT | {"architectures": 3}, r"\$\.architectures = 3: expected `array . null`, got `int`"),
+        (BERT | {"architectures": [[]]}, r"\$\.architectures\[0\] = \[\]: expected `str`"),
         (
             LLAMA2 | {"num_key_value_heads": 5},
-            r"num_attention_heads must be a multiple of num_key_value_heads \(5\), got 32",
+            r"\$\.num_attention_heads = 32: must be a multiple of num_key_value_heads \(5\)",
         ),
     ],
 )
 def test_a_bad_value_names_file_key_value_and_rule(change: dict[str, object], rule: str, tmp_path: Path) -> None:
     """One line."""
     path = written(tmp_path, GPT2 | change)
-    with pytest.raises(ConfigFormatError, match=f"^{path}: {rule}") as caught:
+    with pytest.raises(WorkloadFileError, match=f"^{path}: {rule}") as caught:
         read_config(path)
     assert "\n" not in str(caught.value)
 
@@ -118,13 +119,13 @@ def test_a_bad_value_names_file_key_value_and_rule(change: dict[str, object], ru
 def test_a_missing_size_is_named(tmp_path: Path) -> None:
     """Sizes have no silent default."""
     path = written(tmp_path, {key: value for key, value in GPT2.items() if key != "n_head"})
-    with pytest.raises(ConfigFormatError, match="n_head must be a whole number from 1 to 10000000, it is missing"):
+    with pytest.raises(WorkloadFileError, match=r"\$\.n_head: is missing; keys of this table: n_layer, n_embd, n_head"):
         read_config(path)
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
     """GPT-2 has 1,024 positions."""
-    with pytest.raises(ConfigFormatError, match=r"at most its learned positions \(1024\), got 2000"):
+    with pytest.raises(WorkloadFileError, match=r"at most its learned positions \(1024\), got 2000"):
         read_config(written(tmp_path, GPT2), sequence=2000)
 
 
@@ -133,23 +134,23 @@ def test_a_sequence_beyond_the_learned_positions_is_refused(tmp_path: Path) -> N
     [
         (b"", ":1: not JSON: Expecting value"),
         (b'{\n"model_type": \n}', ":3: not JSON: Expecting value"),
-        (b"[" * 100_000, ": not usable JSON"),
-        (b"1" * 5000, ": not usable JSON"),
+        (b"[" * 100_000, ":1: not usable JSON"),
+        (b"1" * 5000, ":1: not usable JSON"),
         (b"[]", ": must be a JSON object, got a list"),
-        (b"\xff\xfe\x00", ": not a text file"),
+        (b"\xff\xfe\x00", ":1: not a text file"),
     ],
 )
 def test_what_is_not_a_configuration_is_refused(content: bytes, rule: str, tmp_path: Path) -> None:
     """Empty, cut short, another JSON value, binary."""
     path = tmp_path / "config.json"
     path.write_bytes(content)
-    with pytest.raises(ConfigFormatError, match=f"^{path}{rule}"):
+    with pytest.raises(WorkloadFileError, match=f"^{path}{rule}"):
         read_config(path)
 
 
 def test_missing_file_and_directory(tmp_path: Path) -> None:
     """The system's reason is given."""
-    with pytest.raises(ConfigFormatError, match=r"none\.json: cannot be read: No such file"):
+    with pytest.raises(WorkloadFileError, match=r"none\.json: cannot be read: No such file"):
         read_config(tmp_path / "none.json")
-    with pytest.raises(ConfigFormatError, match="cannot be read: Is a directory"):
+    with pytest.raises(WorkloadFileError, match="cannot be read: Is a directory"):
         read_config(tmp_path)

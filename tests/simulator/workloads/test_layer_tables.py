@@ -7,12 +7,10 @@ from typing import NamedTuple
 import pytest
 
 from simulator.workloads.alexnet import alexnet
-from simulator.workloads.bert import bert
 from simulator.workloads.catalog import load_workload
 from simulator.workloads.gnmt import gnmt
-from simulator.workloads.gpt import gpt
+from simulator.workloads.language_models import Bert, Gpt, Llama
 from simulator.workloads.layers import Workload
-from simulator.workloads.llama import llama
 from simulator.workloads.resnet import resnet
 from simulator.workloads.vgg import vgg
 
@@ -232,14 +230,14 @@ def test_gpt() -> None:
         ),
         *chain(("final_norm", 0, 12, 30, 30), ("head", 330, 0, 55, 30), ("loss", 0, 0, 1, 110), reads="block1.add2"),
     ]
-    workload = gpt(1, 6, 2, 5, 11, positions=8, intermediate=7)
+    workload = Gpt(1, 6, 2, 5, 11, positions=8, intermediate=7).workload()
     assert rows(workload) == expected
     assert [(one.layers, one.parameters) for one in workload.tied_weights()] == [((0, 12), 66)]
 
 
 def test_llama() -> None:
     """Touvron et al. 2023: hidden 6, 4 query, 2 key-value heads of 3, 5 tokens, 11 words, SwiGLU of 2·7, no biases, no masks."""
-    assert rows(llama(1, 6, 4, 7, 5, 11, key_value_heads=2, head_size=3)) == [
+    assert rows(Llama(1, 6, 4, 5, 11, intermediate=7, key_value_heads=2, head_size=3).workload()) == [
         Row("embedding", 0, 66, 30, 0, ""),
         *block(
             "embedding",
@@ -252,7 +250,7 @@ def test_llama() -> None:
 
 def test_bert() -> None:
     """Devlin et al. 2019: normalization behind each half, both heads; the encoder's output is kept once for the two."""
-    assert rows(bert(1, 6, 2, 5, 11, positions=8, intermediate=7)) == [
+    assert rows(Bert(1, 6, 2, 5, 11, positions=8, intermediate=7).workload()) == [
         Row("embedding", 0, (11 + 8 + 2) * 6, 30, 15, ""),
         *chain(
             ("embedding_norm", 0, 12, 30, 30),

@@ -12,8 +12,8 @@ import pytest
 from hardware_profiles import load_cluster
 from simulator import (
     LayerCosts,
-    MeasuredProfileError,
     Problem,
+    WorkloadFileError,
     checked_profile,
     load_measured_profile,
     read_measured_profile,
@@ -122,7 +122,7 @@ def test_errors_name_file_key_value_and_rule(
     """A broken rule is one line."""
     changed = document()
     change(changed)
-    with pytest.raises(MeasuredProfileError, match=said) as caught:
+    with pytest.raises(WorkloadFileError, match=said) as caught:
         read_measured_profile(written(tmp_path, changed))
     assert "\n" not in str(caught.value)
     assert "profile.json" in str(caught.value)
@@ -131,7 +131,7 @@ def test_errors_name_file_key_value_and_rule(
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\x00", '{"format": NaN}', "[" * 5000])
 def test_what_is_no_profile_is_refused(tmp_path: Path, content: str) -> None:
     """Anything else than a JSON object of our format is refused in one line, as is a folder."""
-    with pytest.raises(MeasuredProfileError, match=r"profile\.json"):
+    with pytest.raises(WorkloadFileError, match=r"profile\.json"):
         read_measured_profile(written(tmp_path, content))
-    with pytest.raises(MeasuredProfileError, match="cannot be read"):
+    with pytest.raises(WorkloadFileError, match="cannot be read"):
         read_measured_profile(tmp_path)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.workloads.alexnet import alexnet
 from simulator.workloads.layers import Workload
-from simulator.workloads.pipedream_profile import ProfileFormatError, read_profile
+from simulator.workloads.pipedream_profile import WorkloadFileError, read_profile
 from simulator.workloads.resnet import resnet50
 from simulator.workloads.vgg import vgg16
 from tests.chains import stashed_elements
@@ -209,7 +209,7 @@ def test_a_malformed_profile_is_one_line_with_file_and_line(text: str, line: int
     """The message is `file:line: what is wrong`."""
     path = tmp_path / "broken.txt"
     path.write_text(text)
-    with pytest.raises(ProfileFormatError, match=re.escape(f"{path}:{line}: ") + ".*" + re.escape(rule)) as caught:
+    with pytest.raises(WorkloadFileError, match=re.escape(f"{path}:{line}: ") + ".*" + re.escape(rule)) as caught:
         read_profile(path)
     assert "\n" not in str(caught.value)
 
@@ -219,11 +219,11 @@ def test_missing_file_directory_and_binary_junk(tmp_path: Path) -> None:
     junk = tmp_path / "junk.txt"
     junk.write_bytes(b"\x89PNG\x00\xff\xfe")
     for path, rule in (
-        (tmp_path / "none.txt", "cannot be read: No such file or directory"),
-        (tmp_path, "cannot be read: Is a directory"),
-        (junk, "not a text file"),
+        (tmp_path / "none.txt", ": cannot be read: No such file or directory"),
+        (tmp_path, ": cannot be read: Is a directory"),
+        (junk, ":1: not a text file"),
     ):
-        with pytest.raises(ProfileFormatError, match=re.escape(f"{path}:1: {rule}")):
+        with pytest.raises(WorkloadFileError, match=re.escape(f"{path}{rule}")):
             read_profile(path)
 
 
@@ -231,7 +231,7 @@ def test_only_input_nodes_is_nothing_to_compute(tmp_path: Path) -> None:
     """A file of Input nodes is refused unless they are asked for."""
     path = tmp_path / "input.txt"
     path.write_text(node(1, "Input", 1, 0, "8"))
-    with pytest.raises(ProfileFormatError, match="every node is an Input"):
+    with pytest.raises(WorkloadFileError, match="every node is an Input"):
         read_profile(path, profiled_minibatch=1)
     assert len(read_profile(path, profiled_minibatch=1, include_input=True)) == 1
 
@@ -246,12 +246,12 @@ def test_a_minibatch_below_one_is_refused(argument: str, small: Path) -> None:
 @settings(deadline=None, max_examples=100)
 @given(st.one_of(st.text(max_size=80), st.integers(0, len(LINEAR)).map(lambda cut: LINEAR[:cut])))
 def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """Junk and files cut short give a workload or a ProfileFormatError, never another error."""
+    """Junk and files cut short give a workload or a WorkloadFileError, never another error."""
     path = tmp_path_factory.mktemp("junk") / "junk.txt"
     path.write_text(text, encoding="utf-8", errors="replace")
     message = ""
     try:
         read_profile(path)
-    except ProfileFormatError as error:
+    except WorkloadFileError as error:
         message = str(error)
     assert "\n" not in message

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.workloads.bert import bert, bert_base, bert_large
-from simulator.workloads.gpt import gpt, gpt2, gpt2_large, gpt2_medium, gpt2_xl, gpt3_175b, gpt_14
+from simulator.workloads.language_models import (
+    Bert,
+    Gpt,
+    Llama,
+    bert_base,
+    bert_large,
+    gpt2,
+    gpt2_large,
+    gpt2_medium,
+    gpt2_xl,
+    gpt3_175b,
+    gpt_14,
+)
 from simulator.workloads.layers import Workload
-from simulator.workloads.llama import llama
 from tests.chains import stashed_elements
 
 
@@ -24,12 +34,12 @@ def block_sum(workload: Workload, block: int, field: str) -> float:
         (gpt2_xl(), 1_557_611_200),
         (gpt_14(), 124_439_808 + 2 * (12 * 768**2 + 13 * 768)),
         (bert_large(), 336_226_108),
-        (bert(24, 1024, 16, after="pooler"), 335_141_888),
+        (Bert(24, 1024, 16, after="pooler").workload(), 335_141_888),
         (bert_base(), 110_106_428),
-        (bert(12, 768, 12, after="pooler"), 109_482_240),
-        (bert(12, 768, 12, after="masked"), 109_514_298),
-        (llama(32, 4096, 32, 11008), 6_738_415_616),
-        (llama(80, 8192, 64, 28672, key_value_heads=8), 68_976_648_192),
+        (Bert(12, 768, 12, after="pooler").workload(), 109_482_240),
+        (Bert(12, 768, 12, after="masked").workload(), 109_514_298),
+        (Llama(32, 4096, 32, intermediate=11008).workload(), 6_738_415_616),
+        (Llama(80, 8192, 64, intermediate=28672, key_value_heads=8).workload(), 68_976_648_192),
     ],
     ids=lambda value: value.name if isinstance(value, Workload) else "",
 )
@@ -70,26 +80,26 @@ def test_a_block_keeps_what_korthikanti_counts(workload: Workload) -> None:
 
 def test_around_the_blocks_gpt_keeps_mask_norm_head_and_fp32_logits() -> None:
     """s·h (embedding mask), 2·s·h (final norm), 2·s·h (head) and 4·s·v bytes (Korthikanti section 4.3)."""
-    workload = gpt(1, 8, 2, 16, 100)
+    workload = Gpt(1, 8, 2, 16, 100).workload()
     outside = stashed_elements(workload) - block_sum(workload, 1, "stashed_elements")
     assert 2 * outside == 5 * 16 * 8 + 4 * 16 * 100
 
 
 def test_flash_attention_keeps_no_square_of_the_sequence() -> None:
     """34·s·h bytes and one fp32 number a head and token."""
-    workload = gpt(1, 8, 2, 16, 100, flash=True)
+    workload = Gpt(1, 8, 2, 16, 100, flash=True).workload()
     assert 2 * block_sum(workload, 1, "stashed_elements") == 34 * 16 * 8 + 4 * 2 * 16
 
 
 def test_without_dropout_the_masks_go() -> None:
     """32·s·h + 2·a·s² bytes: two hidden masks, the attention mask and its second copy are gone."""
-    workload = gpt(1, 8, 2, 16, 100, dropout=False)
+    workload = Gpt(1, 8, 2, 16, 100, dropout=False).workload()
     assert 2 * block_sum(workload, 1, "stashed_elements") == 32 * 16 * 8 + 2 * 2 * 16**2
 
 
 def test_between_blocks_one_hidden_tensor_crosses() -> None:
     """The cheapest cuts of a GPT are s·h; inside the MLP it is 4·s·h and the residual s·h."""
-    workload = gpt(3, 8, 2, 16, 100)
+    workload = Gpt(3, 8, 2, 16, 100).workload()
     names = [layer.name for layer in workload.layers]
     cuts = workload.cut_elements()
     assert cuts[names.index("block2.norm1")] == 16 * 8
@@ -98,14 +108,17 @@ def test_between_blocks_one_hidden_tensor_crosses() -> None:
 
 def test_an_untied_head_has_its_own_matrix() -> None:
     """Vocabulary × hidden more parameters, the same work."""
-    tied, untied = gpt(2, 8, 2, 16, 100), gpt(2, 8, 2, 16, 100, tied=False)
+    tied, untied = Gpt(2, 8, 2, 16, 100).workload(), Gpt(2, 8, 2, 16, 100, tied=False).workload()
     assert untied.parameters() - tied.parameters() == 800
     assert untied.flop() == tied.flop()
 
 
 def test_grouped_queries_shrink_keys_and_values_only() -> None:
     """8 heads of 2 on hidden 16: 2 key-value heads instead of 8 save 2·6·2·16 weights; attention is equal."""
-    full, grouped = llama(1, 16, 8, 32, 4, 10), llama(1, 16, 8, 32, 4, 10, key_value_heads=2)
+    full, grouped = (
+        Llama(1, 16, 8, 4, 10, intermediate=32).workload(),
+        Llama(1, 16, 8, 4, 10, intermediate=32, key_value_heads=2).workload(),
+    )
     assert full.parameters() - grouped.parameters() == 2 * 6 * 2 * 16
     attention = [next(x for x in w.layers if x.kind == "attention") for w in (full, grouped)]
     assert attention[0].flop == attention[1].flop == 4 * 4**2 * 16
@@ -114,14 +127,19 @@ def test_grouped_queries_shrink_keys_and_values_only() -> None:
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
-        (lambda: gpt(0, 8, 2), "GPT layers must be from 1 to 10000 and vocabulary at least 1, got 0 and 50257"),
-        (lambda: gpt(1, 9, 2), r"transformer hidden must be a positive multiple of heads \(2\), got 9"),
-        (lambda: gpt(1, 8, 0), r"transformer hidden must be a positive multiple of heads \(0\), got 8"),
-        (lambda: gpt(1, 8, 2, 0), "transformer sequence must be at least 1, got 0"),
-        (lambda: gpt2(2048), r"GPT sequence must be at most its learned positions \(1024\), got 2048"),
-        (lambda: bert_large(1024), r"BERT sequence must be at most its learned positions \(512\), got 1024"),
         (
-            lambda: llama(1, 16, 8, 32, key_value_heads=3),
+            lambda: Gpt(0, 8, 2).workload(),
+            "Gpt layers must be from 1 to 10000, got 0",
+        ),
+        (lambda: Gpt(1, 9, 2).workload(), r"Gpt hidden must be a multiple of heads \(2\), got 9"),
+        (lambda: Gpt(1, 8, 0).workload(), r"Gpt hidden must be a multiple of heads \(0\), got 8"),
+        (lambda: Gpt(1, 8, 2, 0).workload(), "Gpt sequence must be at least 1, got 0"),
+        (lambda: Gpt(1, 8, 2, vocabulary=0), "Gpt vocabulary must be at least 1, got 0"),
+        (lambda: Bert(1, 8, 2, token_types=-1), "Bert token_types must be at least 0, got -1"),
+        (lambda: gpt2(2048), r"Gpt sequence must be at most its learned positions \(1024\), got 2048"),
+        (lambda: bert_large(1024), r"Bert sequence must be at most its learned positions \(512\), got 1024"),
+        (
+            lambda: Llama(1, 16, 8, intermediate=32, key_value_heads=3).workload(),
             r"heads must be a multiple of key_value_heads \(3\), got 8",
         ),
     ],
@@ -135,5 +153,5 @@ def test_impossible_shapes_are_refused(make: object, rule: str) -> None:
 def test_the_smallest_sizes_are_possible() -> None:
     """One head of one feature, one block, one token, a vocabulary of one."""
     block = 2 + (3 + 3) + (1 + 1) + 2 + (4 + 4) + (4 + 1)
-    assert gpt(1, 1, 1, 1, 1).parameters() == (1 + 1) + block + 2
-    assert llama(1, 1, 1, 1, 1, 1).layers[-1].kind == "loss"
+    assert Gpt(1, 1, 1, 1, 1).workload().parameters() == (1 + 1) + block + 2
+    assert Llama(1, 1, 1, 1, 1, intermediate=1).workload().layers[-1].kind == "loss"
