@@ -83,7 +83,8 @@ class TightSizes:
     @property
     def paths(self) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
         """The choices of each pass."""
-        again = (self.unequal.recomputes(self.forward, self.backward) > 0.0).tolist()
+        always = self.unequal.recomputation == "always"
+        again = [always or (self.unequal.coupled and ahead != back) for ahead, back in self.pairs]
         return tuple(zip(self.forward, again, strict=True)), tuple(zip(self.backward, again, strict=True))[::-1]
 
     @property
