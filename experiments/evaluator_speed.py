@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from experiments.studies.study_harness import Findings, add_shared, run_study
-from experiments.terminal.output import print_table, progress
+from experiments.terminal.output import print_table, tracked
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
 from planners.unequal import Compiled, powers_of_two
@@ -53,11 +53,8 @@ def run(arguments: argparse.Namespace) -> Findings:
     """Measure every rate."""
     if not 0.0 < arguments.seconds <= 3600.0:
         raise ValueError(f"seconds must be above 0 and at most 3,600, got {arguments.seconds}")
-    found: dict[str, Any] = {}
-    with progress("measuring", len(QUESTIONS)) as report:
-        for number, (name, measured) in enumerate(measurements()):
-            found[name] = measured(arguments.seconds)
-            report(number + 1)
+    asked = tracked("measuring", [*measurements()], lambda one: QUESTIONS[one[0]])
+    found = {name: measured(arguments.seconds) for name, measured in asked}
     head = {"unit": "evaluations per CPU second, one core", "schedule": "1f1b", "seed": SEED}
     return Findings({**head, **found, **comparisons(found)}, print_document)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.studies.study_harness import Findings, add_shared, run_study
-from experiments.terminal.output import InputError, progress
+from experiments.terminal.output import InputError, tracked
 from experiments.terminal.report_tables import ReportTable, figure
 
 if TYPE_CHECKING:
@@ -37,11 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Findings:
     """Replay every case."""
     cases = read_cases(arguments.cases)
-    rows: list[dict[str, Any]] = []
-    with progress("replaying", len(cases)) as report:
-        for number, case in enumerate(cases):
-            rows.append(check_case(case, f"{arguments.cases}: case {number}"))
-            report(number + 1, str(case.get("name", "")))
+    rows = [
+        check_case(case, f"{arguments.cases}: case {number}")
+        for number, case in enumerate(tracked("replaying", cases, lambda case: str(case.get("name", ""))))
+    ]
     verdicts = [row["verdict"] for row in rows]
     document = {
         "matched": verdicts.count("matched"),

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.study_harness import add_shared, run_study
-from experiments.terminal.output import UsageError, progress
+from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.terminal.output import UsageError, tracked
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from experiments.unequal_sizes.table_costs import program_of
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Compare, print, and return 1 on any difference."""
+def run(options: argparse.Namespace) -> Findings:
+    """Compare; exit code 1 on any difference."""
     if options.count < 0 or options.small < 0 or options.seed < 0:
         raise UsageError("--count, --small and --seed must be 0 or more")
     rng = np.random.default_rng(options.seed)
@@ -83,17 +83,20 @@ def run(options: argparse.Namespace) -> int:
         "exact_mismatches": mismatches,
         "seed": options.seed,
     }
-    print(json.dumps(report) if options.json else "\n".join(f"{key}: {value}" for key, value in report.items()))
-    return 1 if report["disagreements"] or mismatches else 0
+    return Findings(report, print_document, failed=bool(report["disagreements"] or mismatches))
+
+
+def print_document(report: Mapping[str, Any]) -> None:
+    """A line a figure."""
+    for key, value in report.items():
+        print(f"{key}: {value}")
 
 
 def compare_evaluators(rng: np.random.Generator, count: int) -> dict[str, int]:
     """Instances on which an evaluator differs from the plain recurrence in any bit of any individual, by name."""
     disagreeing = dict.fromkeys([*sorted(EVALUATORS), "1f1b simpy"], 0)
-    with progress("comparing", count) as report:
-        for number in range(count):
-            report(number)
-            _compare(rng, number, disagreeing)
+    for number in tracked("comparing", range(count)):
+        _compare(rng, number, disagreeing)
     return disagreeing
 
 

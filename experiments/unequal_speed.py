@@ -14,7 +14,6 @@ no evaluator can pass without leaving blocks out.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -24,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.study_harness import add_shared, run_study
-from experiments.terminal.output import UsageError, progress
+from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.terminal.output import UsageError, tracked
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import random_problem
 from planners.unequal import UnequalProblem, exact_sizes, powers_of_two
@@ -69,22 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Measure and print."""
+def run(options: argparse.Namespace) -> Findings:
+    """Measure every shape."""
     if options.seconds <= 0 or options.seed < 0:
         raise UsageError("--seconds must be positive and --seed 0 or more")
     core = core_rates(options.seconds)
-    rows = []
-    with progress("measuring", len(SHAPES)) as report:
-        for number, shape in enumerate(SHAPES):
-            report(number, shape.name)
-            rows.append(measure(shape, options.family, options.seed, options.seconds, core))
-    report = {"population": POPULATION, "seed": options.seed, "family": options.family, "core": core, "shapes": rows}
-    if options.json:
-        print(json.dumps(report))
-    else:
-        print(table(report))
-    return 0
+    rows = [
+        measure(shape, options.family, options.seed, options.seconds, core)
+        for shape in tracked("measuring", SHAPES, lambda shape: shape.name)
+    ]
+    head = {"population": POPULATION, "seed": options.seed, "family": options.family}
+    return Findings({**head, "core": core, "shapes": rows}, lambda report: print(table(report)))
 
 
 def measure(shape: PipelineSize, family: str, seed: int, seconds: float, core: dict[str, float]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
-from experiments.terminal.output import print_json, print_table
+from experiments.terminal.output import print_json
+from experiments.terminal.report_tables import ReportTable, figure, words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,32 +18,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+TABLE = ReportTable(
+    "Studies",
+    "studies",
+    {
+        "name": "{name}",
+        "minutes": "{minutes:g}",
+        "with\n--quick": figure("quick_minutes", "g"),
+        "question": "{question}",
+        "figures": words("figures", ", "),
+    },
+)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run one study, or list them all."""
-    from dataclasses import asdict
-
     from experiments.studies.catalogue import studies
     from experiments.studies.study_harness import run_study
 
     if arguments.name is not None:
-        words = [*["--json"] * arguments.json, *arguments.options]
-        return run_study(arguments.name, words, f"pipeplan study {arguments.name}")
-    found = sorted(studies().items())
+        given = [*["--json"] * arguments.json, *arguments.options]
+        return run_study(arguments.name, given, f"pipeplan study {arguments.name}")
+    found = {"studies": [{"name": name, **asdict(study)} for name, study in sorted(studies().items())]}
     if arguments.json:
-        print_json({"studies": [{"name": name, **asdict(study)} for name, study in found]})
-        return 0
-    print_table(
-        "Studies",
-        ("name", "minutes", "with\n--quick", "question", "figures"),
-        [
-            (
-                name,
-                f"{study.minutes:g}",
-                "" if study.quick_minutes is None else f"{study.quick_minutes:g}",
-                study.question,
-                ", ".join(study.figures),
-            )
-            for name, study in found
-        ],
-    )
+        print_json(found)
+    else:
+        TABLE.print(found)
     return 0

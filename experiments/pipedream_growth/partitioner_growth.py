@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.terminal.output import progress
+from experiments.terminal.output import tracked
 from planners import HierarchicalPartition, StateTable, notation, partition, state_table
 from simulator import Layer, Workload
 
@@ -129,12 +129,7 @@ def measure(quick: bool = False) -> list[dict[str, Any]]:
         searches += [("workers, flat", random_chain(100), (count,), variant) for count in workers]
         searches += [("levels", random_chain(100 if quick else 240), shape, variant) for shape in levels]
         searches += [("graph", inception_like(count), (8,), variant) for count in graphs]
-    rows = []
-    with progress("searching", len(searches)) as report:
-        for number, search in enumerate(searches):
-            report(number, search[0])
-            rows.append(_row(*search))
-    return rows
+    return [_row(*search) for search in tracked("searching", searches, lambda search: search[0])]
 
 
 def growth_exponents(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

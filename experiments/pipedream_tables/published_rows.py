@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.terminal.output import progress
+from experiments.terminal.output import tracked
 from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import Cluster, load_cluster
 from planners import StateTable, make_plan, partition, state_table
@@ -272,21 +272,18 @@ def reproduce(
     records, missing = [], []
     given = profiled_minibatches or {}
     workloads: dict[str, Workload] = {}
-    with progress("simulating", total=len(rows), quiet=quiet) as report:
-        for number, row in enumerate(rows):
-            report(number, f"{row.model} on {row.cluster}")
-            if row.profile is None:
-                missing.append({**_published(row), "lacking": row.lacking})
-                continue
-            if row.profile not in workloads:
-                workloads[row.profile] = read_profile(
-                    profiles / f"{row.profile}.txt", profiled_minibatch=given.get(row.profile)
-                )
-            records.append(run_row(row, workloads[row.profile]))
-        gpipe = [
-            record
-            for row in rows
-            if row.model == "GNMT-16"
-            for record in run_gpipe(workloads["gnmt_large"], row.cluster, row.minibatch)
-        ]
+    for row in tracked("simulating", rows, lambda row: f"{row.model} on {row.cluster}", quiet=quiet):
+        if row.profile is None:
+            missing.append({**_published(row), "lacking": row.lacking})
+            continue
+        if row.profile not in workloads:
+            path = profiles / f"{row.profile}.txt"
+            workloads[row.profile] = read_profile(path, profiled_minibatch=given.get(row.profile))
+        records.append(run_row(row, workloads[row.profile]))
+    gpipe = [
+        record
+        for row in rows
+        if row.model == "GNMT-16"
+        for record in run_gpipe(workloads["gnmt_large"], row.cluster, row.minibatch)
+    ]
     return {"tolerance": TOLERANCE, "rows": records, "missing": missing, "gpipe": gpipe}

@@ -68,7 +68,8 @@ class PassSeconds:
 
     def row(self, samples: int) -> dict[str, float]:
         """Medians and relative spreads, as a profile's file has them."""
-        return {**self.medians(samples), **self._spreads()}
+        spreads = {"forward_spread": relative_spread(self.forward), "backward_spread": relative_spread(self.backward)}
+        return {**self.medians(samples), **spreads}
 
     def medians(self, samples: int) -> dict[str, float]:
         """Medians alone."""
@@ -77,9 +78,6 @@ class PassSeconds:
             "forward_seconds": statistics.median(self.forward),
             "backward_seconds": statistics.median(self.backward),
         }
-
-    def _spreads(self) -> dict[str, float]:
-        return {"forward_spread": relative_spread(self.forward), "backward_spread": relative_spread(self.backward)}
 
 
 def time_pass(

@@ -19,7 +19,7 @@ from typing import Any
 from experiments.replay_speed.engine_rates import GROWTH, SHAPES, growth, measure, one_size
 from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.exits import OK
-from experiments.terminal.output import output_folder, print_table, progress, to_json
+from experiments.terminal.output import output_folder, print_table, to_json, tracked
 from experiments.terminal.report_tables import ReportTable, figure
 
 FOLDER = "out/replay_speed"
@@ -46,11 +46,7 @@ def run(arguments: argparse.Namespace) -> Findings | int:
         folder = output_folder(arguments.out or FOLDER)
         rows = growth(arguments.largest)
         return Findings({"rows": rows, "folder": str(folder)}, print_growth, drawn, folder=folder)
-    rows = []
-    with progress("measuring", len(SHAPES)) as report:
-        for number, (devices, microbatches) in enumerate(SHAPES):
-            rows.append(measure(devices, microbatches))
-            report(number + 1)
+    rows = [measure(*shape) for shape in tracked("measuring", SHAPES)]
     return Findings({"unit": "ops per CPU second", "schedule": "1f1b", "rows": rows}, print_rates)
 
 

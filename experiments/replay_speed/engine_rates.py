@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from experiments.terminal.output import UsageError, progress
+from experiments.terminal.output import UsageError, tracked
 
 if TYPE_CHECKING:
     from simulator import Program
@@ -217,14 +217,12 @@ def growth(largest: tuple[int, int]) -> list[dict[str, Any]]:
         raise UsageError(f"--largest needs two numbers of at least 1, got {devices} {microbatches}")
     sizes = [size for size in GROWTH if size[0] < devices and size[1] < microbatches] + [(devices, microbatches)]
     rows = []
-    with progress("growing", len(sizes)) as report:
-        for number, (p, m) in enumerate(sizes):
-            report(number, f"{p} devices × {m} micro-batches")
-            command = [sys.executable, "-m", "experiments.replay_speed", "--one", str(p), str(m)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise UsageError(
-                    f"{p} devices × {m} micro-batches failed with exit code {done.returncode}: {done.stderr[-300:]}"
-                )
-            rows.append(json.loads(done.stdout))
+    for p, m in tracked("growing", sizes, lambda size: f"{size[0]} devices × {size[1]} micro-batches"):
+        command = [sys.executable, "-m", "experiments.replay_speed", "--one", str(p), str(m)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise UsageError(
+                f"{p} devices × {m} micro-batches failed with exit code {done.returncode}: {done.stderr[-300:]}"
+            )
+        rows.append(json.loads(done.stdout))
     return rows

@@ -6,10 +6,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hardware_profiles import printable
 from simulator import in_a_line, is_numeric
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from simulator import Explained
+
+
+Item = TypeVar("Item")
 
 
 class UsageError(ValueError):
@@ -194,3 +197,13 @@ def progress(description: str, total: int | None = None, *, quiet: bool = False)
             bar.update(task, completed=done, description=f"{description} {text}".strip())
 
         yield report
+
+
+def tracked(
+    description: str, items: Sequence[Item], words: Callable[[Item], str] = lambda item: "", *, quiet: bool = False
+) -> Iterator[Item]:
+    """The items in turn, under a progress bar that says what `words` says of the one at work."""
+    with progress(description, len(items), quiet=quiet) as report:
+        for number, item in enumerate(items):
+            report(number, words(item))
+            yield item

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.training.paired_tests import holm, paired_difference
-from experiments.training.seed_grid import CaseResult
+from experiments.training.seed_grid import CaseResult, deviation
 
 LEVEL = 0.05
 """p values below this are called a difference."""
@@ -63,7 +63,7 @@ def order_of(results: Sequence[CaseResult], labels: Sequence[str], chosen: slice
     tests = [paired_difference(own[one], own[other]) for one, other in pairs]
     return {
         "mean_train_loss": dict(zip(labels, means, strict=True)),
-        "train_loss_deviation": {label: _deviation(own[label]) for label in labels},
+        "train_loss_deviation": {label: deviation(own[label]) for label in labels},
         "rises": all(one < other for one, other in itertools.pairwise(means)),
         "steps": [
             {"from": one, "to": other, "difference": test.mean, "low": test.low, "high": test.high, "p_holm": p}
@@ -71,10 +71,6 @@ def order_of(results: Sequence[CaseResult], labels: Sequence[str], chosen: slice
             for (one, other), test, p in zip(pairs, tests, holm([test.p for test in tests]), strict=True)
         ],
     }
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def replicated(orders: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

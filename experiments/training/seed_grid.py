@@ -125,11 +125,16 @@ class CaseResult:
         }
 
 
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation over seeds; 0 of a single one."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     return {
         f"{name}_mean": float(np.mean(values)),
         f"{name}_median": float(np.median(values)),
-        f"{name}_deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+        f"{name}_deviation": deviation(values),
     }
 
 
