@@ -28,7 +28,7 @@ from planners.partitioning.fastest_cuts import least_seconds
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.partitioner import InfeasiblePartition, partition
 from planners.straight.grid import _Grid
-from planners.unequal import Genetic, best_equal, exact_sizes, greedy_dp, local_greedy
+from planners.unequal import Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.result import FoundSizes
 from simulator import InfeasiblePlanError, Plan, Problem
 from tests.chains import chain
@@ -258,6 +258,5 @@ def test_unequal_sizes(recomputation: str, recorded: Recorded) -> None:
     recorded(**values)
 
 
-def _limited(problem: Any) -> Any:
-    caps = tuple(min(3 + stage, problem.samples) for stage in range(problem.stages))
-    return replace(problem, forward_caps=caps[::-1], backward_caps=caps)
+def _limited(problem: UnequalProblem) -> UnequalProblem:
+    return replace(problem, backward_caps=tuple(min(3 + stage, problem.samples) for stage in range(problem.stages)))
