@@ -95,6 +95,7 @@ def explained(message: str, document: Any, into: Any) -> str:
         rule = f"must be one of {', '.join(map(str, expected.values))}"
     for theirs, ours in (
         ("Expected", "expected"),
+        ("`str | object`", "a text or a table"),
         ("`object`", "a table"),
         ("`array`", "a list"),
         ("`null`", "nothing"),

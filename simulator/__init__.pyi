@@ -34,6 +34,7 @@ from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, O
 from .plans.plan import (
     InfeasiblePlanError as InfeasiblePlanError,
     OPTIMIZER_STATES as OPTIMIZER_STATES,
+    OptimizerName as OptimizerName,
     Plan as Plan,
     Problem as Problem,
     Replication as Replication,
@@ -48,6 +49,7 @@ from .plan_files import (
     PlanFileError as PlanFileError,
     decisions as decisions,
     is_plan_file as is_plan_file,
+    plan_schema as plan_schema,
 )
 from .costs.plan_costs import BUCKET_BYTES as BUCKET_BYTES, MOST_BUCKETS as MOST_BUCKETS, PlanCosts as PlanCosts
 from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule

@@ -27,8 +27,18 @@ import msgspec
 
 from hardware_profiles import ClusterSource, Precision, explained, load_cluster, read_bytes
 from simulator.costs.plan_costs import PlanCosts
-from simulator.plans.plan import DEFAULT_PRECISION, Plan, Problem, Replication, Stage
+from simulator.plans.plan import (
+    DEFAULT_PRECISION,
+    MOST_SAMPLES,
+    OptimizerName,
+    Plan,
+    Problem,
+    Replication,
+    Stage,
+    WeightVersions,
+)
 from simulator.results.written_files import write_atomically
+from simulator.schedules.asynchronous import ReplicaUpdates
 from simulator.schedules.communications import Communication
 from simulator.simulation import plan_structure
 from simulator.workloads.catalog import workload_of
@@ -56,14 +66,14 @@ class ProblemTable(Table, frozen=True, kw_only=True):
 
     workload: str | WorkloadSource
     cluster: str | ClusterSource
-    batch: Count
+    batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
     precision: Precision = DEFAULT_PRECISION
-    optimizer: str = "momentum"
+    optimizer: OptimizerName = "momentum"
     recompute: bool = False
     communication: Communication = "overlapped"
     contention: bool = True
-    weight_versions: str = "stashing"
-    replica_updates: str = "overlapped"
+    weight_versions: WeightVersions = "stashing"
+    replica_updates: ReplicaUpdates = "overlapped"
 
 
 class StageTable(Table, frozen=True, kw_only=True):
@@ -153,6 +163,11 @@ def decisions(plan: Plan) -> dict[str, Any]:
     """The plan as a document has it, as plain JSON values."""
     found: dict[str, Any] = msgspec.to_builtins(_plan_table(plan))
     return found
+
+
+def plan_schema() -> dict[str, Any]:
+    """JSON Schema of a plan file."""
+    return msgspec.json.schema(Document)
 
 
 def is_plan_file(path: str | PathLike[str]) -> bool:

@@ -7,7 +7,7 @@ import argparse
 from experiments.compare.problem_options import add_profiled_minibatch
 from experiments.terminal.output import UsageError, blamed_on, print_json, say
 
-SCHEMAS = ("accelerator", "cluster")
+SCHEMAS = ("accelerator", "cluster", "plan")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,17 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--plan", metavar="FILE", help="plan JSON, and nothing else: the rules of the file and of its plan"
     )
-    group.add_argument("--schema", metavar="KIND", help=f"print the JSON Schema of a profile: {' or '.join(SCHEMAS)}")
+    group.add_argument(
+        "--schema", metavar="KIND", help=f"print the JSON Schema of a kind of file: {', '.join(SCHEMAS)}"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, or print a schema."""
     if arguments.schema is not None:
         from hardware_profiles import schema
+        from simulator import plan_schema
 
         if arguments.schema not in SCHEMAS:
             raise UsageError(f"--schema {arguments.schema!r} is unknown; choices: {', '.join(SCHEMAS)}")
-        print_json(schema(arguments.schema))
+        print_json(plan_schema() if arguments.schema == "plan" else schema(arguments.schema))
         return 0
     path = arguments.plan or arguments.file
     if arguments.profiled_minibatch is not None and (arguments.plan or not path.endswith(".txt")):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from experiments.training.clocks import Clock, MethodOrder
-    from simulator import PredictionRule
+    from simulator import OptimizerName, PredictionRule
     from simulator.training import DataSet, Network, TrainingRun
 
 DEFAULT_STAGES = 8
@@ -226,7 +226,7 @@ def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tu
     if len(cluster.devices) < sum(replicas):
         asked = f"--stages {len(network)}" if arguments.replicas is None else f"--replicas of {sum(replicas)} in all"
         raise UsageError(f"{asked}: cluster {cluster.name} has {len(cluster.devices)} devices, one a stage or replica")
-    optimizer = "momentum" if arguments.optimizer == "sgd" else "adam"
+    optimizer: OptimizerName = "momentum" if arguments.optimizer == "sgd" else "adam"
     return (
         network_clock(network, data, cluster, arguments.batch, optimizer, replicas),
         f"the network's own layers on {cluster.name}, one {'stage' if arguments.replicas is None else 'replica'} a device, "

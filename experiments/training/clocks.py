@@ -19,6 +19,7 @@ from simulator import (
     METHOD_SCHEDULES,
     Layer,
     LayerCosts,
+    OptimizerName,
     Plan,
     PlanCosts,
     Problem,
@@ -222,7 +223,12 @@ def network_workload(network: Network, data: DataSet) -> Workload:
 
 
 def network_clock(
-    network: Network, data: DataSet, cluster: Cluster, batch: int, optimizer: str, replicas: Sequence[int] = ()
+    network: Network,
+    data: DataSet,
+    cluster: Cluster,
+    batch: int,
+    optimizer: OptimizerName,
+    replicas: Sequence[int] = (),
 ) -> ClusterClock:
     """The trained network itself on the first devices of a cluster, one block a stage.
 

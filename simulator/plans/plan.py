@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from hardware_profiles import PRECISION_BYTES, Cluster, Precision, brief
 from simulator.schedules import ScheduleFamily, schedule_families
-from simulator.schedules.asynchronous import REPLICA_UPDATES
+from simulator.schedules.asynchronous import REPLICA_UPDATES, ReplicaUpdates
 from simulator.schedules.communications import COMMUNICATIONS, Communication
 from simulator.workloads.layers import Workload
 
 Replication = Literal["split", "round-robin"]
 
-OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2}
+OptimizerName = Literal["sgd", "momentum", "adam"]
+OPTIMIZER_STATES: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """State tensors a parameter (fp32 each): none, momentum, two moments."""
 
 
 DEFAULT_PRECISION: Precision = "fp32"
 
-WEIGHT_VERSIONS = ("stashing", "vertical-sync")
+WeightVersions = Literal["stashing", "vertical-sync"]
+WEIGHT_VERSIONS: tuple[str, ...] = get_args(WeightVersions)
 """What PipeDream's asynchronous schedules keep of old weights: a stage's backward uses the weights of its own forward, or
 every stage uses those that the input stage had for the minibatch."""
 
@@ -48,12 +50,12 @@ class Problem:
     cluster: Cluster
     batch: int
     precision: Precision = DEFAULT_PRECISION
-    optimizer: str = "momentum"
+    optimizer: OptimizerName = "momentum"
     recompute: bool = False
     communication: Communication = "overlapped"
     contention: bool = True
-    weight_versions: str = "stashing"
-    replica_updates: str = "overlapped"
+    weight_versions: WeightVersions = "stashing"
+    replica_updates: ReplicaUpdates = "overlapped"
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_SAMPLES:
@@ -118,7 +120,7 @@ class Problem:
 
     @property
     def optimizer_bytes(self) -> float:
-        """Optimizer bytes a parameter: fp32 states, and an fp32 master copy where weights are narrower."""
+        """OptimizerName bytes a parameter: fp32 states, and an fp32 master copy where weights are narrower."""
         return 4.0 * OPTIMIZER_STATES[self.optimizer] + (4.0 if self.element_bytes < 4 else 0.0)
 
 

@@ -310,6 +310,45 @@ def test_options_that_say_the_same_as_the_plan_are_taken(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("problem.optimizer", "magic", "$.problem.optimizer = 'magic': must be one of adam, momentum, sgd"),
+        (
+            "problem.weight_versions",
+            "none",
+            "$.problem.weight_versions = 'none': must be one of stashing, vertical-sync",
+        ),
+        ("problem.replica_updates", "late", "$.problem.replica_updates = 'late': must be one of barrier, overlapped"),
+        ("problem.batch", 2**30, "$.problem.batch = 1073741824: expected `int` <= 16777216"),
+        ("problem.workload", "no-such", "$.problem.workload: unknown workload 'no-such': choose one of "),
+        ("problem.workload", 5, "$.problem.workload = 5: expected a text or a table, got `int`"),
+        ("problem.cluster", "no-such", "$.problem.cluster: cluster 'no-such' is not known; choose from "),
+        ("plan.microbatches", [4, 5], "$.plan: micro-batches of plan 'hand' must be at least 1 sample and sum to 8"),
+        (
+            "format",
+            "pipeplan-plan-1",
+            "$.format = 'pipeplan-plan-1': must be one of pipeplan-plan-2 (pipeplan plan --out",
+        ),
+    ],
+)
+def test_a_fault_names_file_key_value_rule_and_choices(path: str, value: object, said: str) -> None:
+    """At the key that is wrong, of either section."""
+    with pytest.raises(PlanFileError) as caught:
+        PlanFile.from_json(changed(path, value), "own.json")
+    assert str(caught.value).startswith(f"own.json: {said}")
+
+
+def test_a_schema_describes_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """The JSON Schema that `check` prints has the keys of both sections, and refuses others."""
+    code, out, _ = run(capsys, "check", "--schema", "plan")
+    tables = json.loads(out)["$defs"]
+    assert code == 0
+    assert set(tables["ProblemTable"]["properties"]) == {one.name for one in dataclasses.fields(Problem)}
+    assert set(tables["PlanTable"]["properties"]) == {one.name for one in dataclasses.fields(Plan)}
+    assert not tables["PlanTable"]["additionalProperties"]
+
+
+@pytest.mark.parametrize(
     ("path", "said"),
     [
         (
