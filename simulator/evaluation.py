@@ -20,7 +20,7 @@ from simulator.costs.given import Bucket, TiedReduction
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines import event_loop
-from simulator.engines.recurrence import Order, makespans_of_values, order_of, replay_values
+from simulator.engines.recurrence import Numbers, Order, makespans_of_values, narrow, order_of, replay_values
 from simulator.engines.timeline import Timeline, moves_of, timeline_of
 from simulator.lowering.fill import durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
@@ -202,7 +202,7 @@ class Evaluations:
         else:
             self._structures.move_to_end(key)
         asked = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
-        if np.isnan(asked.sum()):
+        if np.isnan(np.add.reduce(asked)):
             asked = self._ask(costs, numbers, prepared)
         tied = prepared.together and bool(self.layers.tied_weights)
         if tied:  # a stage's weights depend on what the other stages of its devices hold
@@ -218,7 +218,7 @@ class Evaluations:
         values, least = values_of(structure, asked, transfer_seconds, joined, ties)
         if structure.free:
             lags = np.zeros_like(lags)
-        if not values.max() * len(structure) <= MOST_SECONDS:
+        if not np.maximum.reduce(values) * len(structure) <= MOST_SECONDS:
             return None
         seconds = prepared.replay(values, least, lags, moved)
         timeline = prepared.timeline()
@@ -252,8 +252,8 @@ class Evaluations:
             steady=steady,
             times=prepared.times,
             sizes=np.concatenate([kept, again, np.ceil(moved)]),
-            static=np.bincount(prepared.slot_device, weights=static).astype(np.float64),
-            lasting=bool(asked[prepared.computing].min() > 0.0),
+            static=np.asarray(np.bincount(prepared.slot_device, weights=static), dtype=np.float64),
+            lasting=bool(np.minimum.reduce(asked[prepared.computing]) > 0.0),
         )
 
     def _numbers(self, plan: Plan) -> Integers | None:
@@ -267,7 +267,11 @@ class Evaluations:
                     self._add_stage(stage.layers)
             numbers = np.array([known[stage.layers] for stage in plan.stages])
         ranges = self._ranges[numbers]
-        if ranges[0, 0] or ranges[-1, 1] != len(self.problem.workload) or (ranges[1:, 0] != ranges[:-1, 1]).any():
+        if (
+            ranges[0, 0]
+            or ranges[-1, 1] != len(self.problem.workload)
+            or np.logical_or.reduce(ranges[1:, 0] != ranges[:-1, 1])
+        ):
             return None
         return numbers
 
@@ -361,7 +365,7 @@ class Evaluations:
             together=together,
             capacity=np.array([cluster.devices[device].memory_bytes for device in plan.devices]),
             events=memory_events(program, recomputes, None if order is None else order.place),
-            order=None if order is None else (order, structure.value[order.task]),
+            order=None if order is None else (order, narrow(structure.value[order.task])),
             loop=loop,
             times=np.empty(2 * len(program) + 1 + len(moves.row)),
             rows=rows,
@@ -418,7 +422,7 @@ class _Prepared:
     together: bool
     capacity: Floats
     events: MemoryEvents
-    order: tuple[Order, NDArray[np.int32]] | None
+    order: tuple[Order, Numbers] | None
     loop: event_loop.Prepared | None
     times: Floats
     rows: Timeline | None

@@ -17,6 +17,9 @@ from simulator.engines.kernels import kernel
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.program import DeadlockError, Program, describe_deadlock
 
+Numbers = NDArray[np.uint16] | NDArray[np.int32]
+"""Small whole numbers, as narrow as they may be: a replay of many tasks waits for its columns to come from memory."""
+
 
 class Order(NamedTuple):
     """The n tasks of a structure in an order that can be replayed in one pass; positions are places in this order.
@@ -33,8 +36,13 @@ class Order(NamedTuple):
     previous: NDArray[np.int32]
     offsets: NDArray[np.int64]
     dependency: NDArray[np.int32]
-    transfer: NDArray[np.int32]
+    transfer: Numbers
     last: NDArray[np.int32]
+
+
+def narrow(numbers: NDArray[np.integer]) -> Numbers:
+    """Numbers of at least 0 in 16 bits where they fit, else in 32."""
+    return numbers.astype(np.uint16) if numbers.max(initial=0) < 2**16 else numbers.astype(np.int32)
 
 
 def order_of(program: Program) -> Order:
@@ -66,7 +74,7 @@ def order_of(program: Program) -> Order:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         rows = np.repeat(program.dependency_offsets[:-1][order] - offsets[:-1], counts) + np.arange(offsets[-1])
         dependency, transfer = place[program.dependency[rows]], program.transfer[rows]
-    return Order(order, place, previous[order], offsets, dependency, transfer, place[ends - 1])
+    return Order(order, place, previous[order], offsets, dependency, narrow(transfer), place[ends - 1])
 
 
 def replay(program: Program) -> Timeline:
@@ -134,14 +142,14 @@ def _order(
 @kernel()
 def replay_values(
     order: Order,
-    value: NDArray[np.int32],
+    value: Numbers,
     values: NDArray[np.float64],
     lags: NDArray[np.float64],
     times: NDArray[np.float64],
 ) -> float:
     """Replay a structure: starts and ends, by position, into `times`; the end of the last task.
 
-    value: int32 [n]; number of what the task at each position takes; values: float64, seconds; lags: float64, of classes
+    value: [n]; number of what the task at each position takes; values: float64, seconds; lags: float64, of classes
     times: float64 [at least 2 · n + 1]; entry 2 · n is the 0 before everything
     """
     _, _, previous, offsets, dependency, transfer, last = order
@@ -171,7 +179,7 @@ def replay_values(
 
 @kernel()
 def makespans_of_values(
-    order: Order, value: NDArray[np.int32], values: NDArray[np.float64], lags: NDArray[np.float64]
+    order: Order, value: Numbers, values: NDArray[np.float64], lags: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """End of the last task of a structure for each row of values, float64 [rows]; on one core.
 
@@ -196,7 +204,7 @@ def makespans_of_values(
 @kernel()
 def _replay_eight(
     order: Order,
-    value: NDArray[np.int32],
+    value: Numbers,
     taken: NDArray[np.float64],
     lags: NDArray[np.float64],
     end: NDArray[np.float64],
