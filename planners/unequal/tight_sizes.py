@@ -146,9 +146,15 @@ class _Space:
     @property
     def plans(self) -> int:
         """Number of plans."""
-        return math.prod(
-            sum(len(self.beside(stage, choice)) for choice in choices) for stage, choices in enumerate(self.backward)
-        )
+        if not self.unequal.coupled:
+            return math.prod(map(len, (*self.forward, *self.backward)))
+        count = 1
+        for of_stage in zip(self.forward, self.backward, strict=True):
+            (stored, differing), (stored_back, differing_back) = (
+                [{size for size, again in choices if again is kind} for kind in (False, True)] for choices in of_stage
+            )
+            count *= len(stored & stored_back) + len(differing) * len(differing_back) - len(differing & differing_back)
+        return count
 
     def with_sizes(self, pairs: Sequence[tuple[int, int]]) -> TightSizes:
         """This partition with these sizes."""

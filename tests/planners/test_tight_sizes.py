@@ -328,6 +328,21 @@ def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
     )
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_the_stages_may_choose_leaves_out_only_what_does_not_fit(seed: int) -> None:
+    """In the memory of the median plan: all plans that fit are there, each once, and some that do not fit are not."""
+    problem, sizes = generated(seed, 2, 3, slow=4.0), (1, 2, 3)
+    evaluate, tables = Evaluator(problem), tables_of(problem, range(2))
+    pairs = list(itertools.product(itertools.product(sizes, sizes), repeat=2))
+    peaks = [evaluate(unequal_plan("any", tables, (1,), *zip(*one, strict=True))).peak_bytes for one in pairs]
+    memory = float(np.median(peaks))
+    space = tight_sizes._space(tables_of(with_memory(problem, memory), range(2)), (1,), sizes)
+    assert space is not None
+    left = [one.pairs for one in space.every]
+    assert {one for one, peak in zip(pairs, peaks, strict=True) if peak <= memory} <= {*left}
+    assert len(left) == len({*left}) == space.plans < len(pairs)
+
+
 def test_paths_leave_out_what_is_ruled_out_when_its_turn_comes() -> None:
     """Of three choices of 1 or 2: 2, 2, 1 is ruled out from the beginning, and 1, 2 once it has begun; depth first."""
     choices = [((1, False), (2, False))] * 3
