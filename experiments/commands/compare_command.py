@@ -106,6 +106,10 @@ def _raise_if_nobody_can_plan(comparison: Comparison) -> None:
     raise UsageError(f"no planner of {len(plans)} applies: {reasons[0]}{more}")
 
 
+TOLD = ("batch", "precision", "optimizer", "recompute", "communication", "contention")
+"""Fields of the problem that the document tells."""
+
+
 def _document(comparison: Comparison) -> dict[str, Any]:
     problem = comparison.problem
     return {
@@ -113,12 +117,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "measured": problem.workload.bytes_per_element is not None,
         "cluster": problem.cluster.name,
         "devices": len(problem.cluster.devices),
-        "batch": problem.batch,
-        "precision": problem.precision,
-        "optimizer": problem.optimizer,
-        "recompute": problem.recompute,
-        "communication": problem.communication,
-        "contention": problem.contention,
+        **{name: getattr(problem, name) for name in TOLD},
         "engine": "simpy",
         "interrupted": comparison.interrupted,
         "plans": comparison.records(),

@@ -14,7 +14,7 @@ class Study:
     """An experiment that `pipeplan study` runs.
 
     module: has `add_arguments(parser)` and `run(arguments)`, which returns its Findings, or an exit code where it has printed
-        and written by itself; imported when the study runs
+        and written by itself; imported when the study runs. Of a package its `__main__` has them
     minutes: of all of it on two cores; quick_minutes: with --quick, None where it takes no such option
     figures: names of the pictures that --out draws
     """
@@ -40,10 +40,7 @@ STUDIES: dict[str, Study] = {
         "experiments.schedule_cases", "Do both engines give the times that an independent replay found?", 0.1
     ),
     "replay-speed": Study(
-        "experiments.replay_speed.__main__",
-        "How fast are the engines, and how do they grow?",
-        0.4,
-        figures=("growth",),
+        "experiments.replay_speed", "How fast are the engines, and how do they grow?", 0.4, figures=("growth",)
     ),
     "evaluator-speed": Study(
         "experiments.evaluator_speed",
@@ -51,7 +48,7 @@ STUDIES: dict[str, Study] = {
         0.3,
     ),
     "cost-model": Study(
-        "experiments.cost_model.__main__",
+        "experiments.cost_model",
         "How well does the GPU model predict measured V100 profiles?",
         0.1,
         figures=("cost_model",),
@@ -62,20 +59,20 @@ STUDIES: dict[str, Study] = {
         0.1,
     ),
     "pipedream-tables": Study(
-        "experiments.pipedream_tables.__main__",
+        "experiments.pipedream_tables",
         "What of PipeDream's two result tables can be reproduced?",
         0.3,
         figures=("pipedream_tables",),
     ),
     "pipedream-growth": Study(
-        "experiments.pipedream_growth.__main__",
+        "experiments.pipedream_growth",
         "How does the partitioner grow with states, workers and levels?",
         0.3,
         0.1,
         figures=("pipedream_growth",),
     ),
     "bapipe-explore": Study(
-        "experiments.bapipe_explore.__main__",
+        "experiments.bapipe_explore",
         "Does BaPipe's explorer beat data parallelism, GPipe and PipeDream, where, and by how much?",
         7,
         0.2,
@@ -88,21 +85,21 @@ STUDIES: dict[str, Study] = {
         "experiments.unequal_speed", "How fast is each evaluator of unequal sizes, and how far from the limit?", 0.4
     ),
     "umpipe": Study(
-        "experiments.umpipe.__main__",
+        "experiments.umpipe",
         "What do unequal micro-batches gain, over which baseline, by which search?",
         3.5,
         0.2,
         figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
     ),
     "xpipe": Study(
-        "experiments.xpipe.__main__",
+        "experiments.xpipe",
         "Which claims of XPipe hold: throughput, memory, accuracy?",
         10,
         0.3,
         figures=("xpipe_throughput", "xpipe_accuracy", "xpipe_difference"),
     ),
     "time-to-accuracy": Study(
-        "experiments.time_to_accuracy.__main__",
+        "experiments.time_to_accuracy",
         "Which method reaches an accuracy first, in simulated seconds?",
         1.5,
         0.2,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,11 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     if name not in known:
         raise ValueError(f"study {name!r} is unknown; choices: {', '.join(sorted(known))}")
     study = known[name]
-    module = import_module(study.module)
+    place = find_spec(study.module)
+    package = place is not None and place.submodule_search_locations is not None
+    module = import_module(f"{study.module}.__main__" if package else study.module)
     parser = Parser(
-        prog=prog or f"python -m {study.module.removesuffix('.__main__')}",
+        prog=prog or f"python -m {study.module}",
         description=study.question,
         epilog=study.epilog,
     )

@@ -192,28 +192,13 @@ def network_workload(network: Network, data: DataSet) -> Workload:
     layers = []
     for number, block in enumerate(network):
         if isinstance(block, Dense):
-            layers.append(
-                Layer(
-                    f"dense{number}",
-                    "linear",
-                    2.0 * block.inputs * block.outputs,
-                    block.parameters,
-                    block.outputs,
-                    block.inputs,
-                )
-            )
+            flop = 2.0 * block.inputs * block.outputs
+            layers.append(Layer(f"dense{number}", "linear", flop, block.parameters, block.outputs, block.inputs))
         elif isinstance(block, Convolution):
             pixels = block.side**2
-            layers.append(
-                Layer(
-                    f"convolution{number}",
-                    "convolution",
-                    18.0 * pixels * block.inputs * block.outputs,
-                    block.parameters,
-                    pixels * block.outputs / (4 if block.pool else 1),
-                    pixels * block.inputs,
-                )
-            )
+            flop, made = 18.0 * pixels * block.inputs * block.outputs, pixels * block.outputs / (4 if block.pool else 1)
+            name = f"convolution{number}"
+            layers.append(Layer(name, "convolution", flop, block.parameters, made, pixels * block.inputs))
         else:
             raise ValueError(
                 f"block {number} of the network is a {type(block).__name__}, which no accelerator can time"

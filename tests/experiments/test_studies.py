@@ -23,9 +23,9 @@ def test_every_module_that_runs_is_a_study() -> None:
         for path in (ROOT / "experiments").rglob("*.py")
         if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
     }
-    assert {study.module for study in STUDIES.values()} == runs - {"experiments.cli"}
-    called = {name: study.module.removesuffix(".__main__") for name, study in STUDIES.items()}
-    assert called == {name: f"experiments.{name.replace('-', '_')}" for name in STUDIES}
+    modules = {study.module for study in STUDIES.values()}
+    assert modules == {module.removesuffix(".__main__") for module in runs - {"experiments.cli"}}
+    assert all(study.module == f"experiments.{name.replace('-', '_')}" for name, study in STUDIES.items())
 
 
 @pytest.mark.parametrize("name", STUDIES)
