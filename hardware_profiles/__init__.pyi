@@ -1,6 +1,7 @@
 """Public names, each in its module; loaded when they are first used."""
 
 from .accelerator import (
+    LAYER_KINDS as LAYER_KINDS,
     PRECISION_BYTES as PRECISION_BYTES,
     Accelerator as Accelerator,
     Phase as Phase,

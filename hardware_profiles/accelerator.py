@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
 
@@ -15,11 +15,32 @@ PRECISION_BYTES: dict[str, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "
 """Bytes of one stored element at each precision (tf32 is stored as fp32)."""
 
 
+LAYER_KINDS = (
+    "input",
+    "convolution",
+    "linear",
+    "attention",
+    "recurrent",
+    "embedding",
+    "normalization",
+    "activation",
+    "pooling",
+    "dropout",
+    "elementwise",
+    "reshape",
+    "loss",
+)
+"""Kinds of layer; a device can time each of them."""
+
+ZERO_COST_KINDS = frozenset({"input", "reshape"})
+"""Kinds that launch nothing: data arrive by themselves, a view only changes the shape's description."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one layer asks of an accelerator for ONE sample of the forward pass.
 
-    kind: kind of layer, one of `simulator.workloads.layers.LAYER_KINDS`
+    kind: kind of layer, one of LAYER_KINDS
     flop: forward FLOP a sample (a multiply-add counts 2)
     input_elements, output_elements: tensor elements read and written a sample
     parameters: weight elements, read once a call whatever the number of samples
@@ -77,30 +98,52 @@ PHASES: tuple[str, ...] = get_args(Phase)
 """The names of the phases, in the order of `Phase`."""
 
 
-def check_request(
-    name: str,
-    work: Work,
-    samples: float,
-    phase: str,
-    precision: str,
-    kinds: Iterable[str],
-    precisions: Iterable[str],
-) -> None:
-    """Raise ValueError, in one line, unless a device of that name can time this request.
+def passes(phase: Phase) -> tuple[Phase, ...]:
+    """What a phase consists of: a backward of its two gradients."""
+    return ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
 
-    kinds, precisions: those that the device knows
-    """
+
+def check_request(name: str, work: Work, samples: float, phase: str, precision: str, precisions: Iterable[str]) -> None:
+    """Raise ValueError, in one line, unless a device of that name, which knows these precisions, can time this request."""
     if not samples > 0.0:
         raise ValueError(f"{name}: samples must be above 0: {samples}")
     if phase not in PHASES:
         raise ValueError(f"{name}: unknown phase {phase!r}; choose from {', '.join(PHASES)}")
-    known_precisions = tuple(precisions)
-    if precision not in known_precisions:
-        raise ValueError(
-            f"{name}: the profile gives no rate for precision {precision!r}; it has {', '.join(known_precisions)}"
-        )
-    known_kinds = tuple(kinds)
-    if work.kind not in known_kinds:
-        raise ValueError(f"{name}: unknown kind of layer {work.kind!r}; choose from {', '.join(known_kinds)}")
+    known = tuple(precisions)
+    if precision not in known:
+        raise ValueError(f"{name}: the profile gives no rate for precision {precision!r}; it has {', '.join(known)}")
+    if work.kind not in LAYER_KINDS:
+        raise ValueError(f"{name}: unknown kind of layer {work.kind!r}; choose from {', '.join(LAYER_KINDS)}")
     if work.sequential_steps < 1:
         raise ValueError(f"{name}: sequential_steps must be at least 1: {work.sequential_steps}")
+
+
+_RULES: dict[str, Callable[[float], bool]] = {
+    "above 0": lambda value: value > 0.0,
+    "at least 0": lambda value: value >= 0.0,
+    "at least 1": lambda value: value >= 1.0,
+    "above 0 and at most 1": lambda value: 0.0 < value <= 1.0,
+}
+
+
+def check_figures(where: str, device: object, rules: Mapping[str, Iterable[str]]) -> None:
+    """Raise ValueError, in one line, for the first figure of a device or link that breaks its rule; NaN breaks each.
+
+    rules: names of figures by what they are: above 0, at least 0, at least 1, or above 0 and at most 1
+    """
+    for rule, names in rules.items():
+        for name in names:
+            if not _RULES[rule](getattr(device, name)):
+                raise ValueError(f"{where}: {name} is {rule}: {getattr(device, name)}")
+
+
+def checked_rates(where: str, name: str, rates: Mapping[str, float]) -> dict[str, float]:
+    """Rates by precision; ValueError, in one line, unless there is one, each of a known precision and above 0."""
+    if not rates:
+        raise ValueError(f"{where}: {name} needs at least one precision, of {', '.join(PRECISION_BYTES)}")
+    for precision, rate in rates.items():
+        if precision not in PRECISION_BYTES or not rate > 0.0:
+            raise ValueError(
+                f"{where}: {name} maps a precision ({', '.join(PRECISION_BYTES)}) to a rate above 0: {precision} = {rate}"
+            )
+    return dict(rates)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from hardware_profiles.accelerator import Accelerator
+from hardware_profiles.accelerator import Accelerator, check_figures
 from hardware_profiles.reading import brief, remembering
 
 if TYPE_CHECKING:
@@ -49,15 +49,14 @@ class Link:
         label = f"link {self.first} - {self.second}"
         if self.first == self.second:
             raise ValueError(f"{label}: a link joins two different nodes")
-        if not self.bandwidth > 0.0:
-            raise ValueError(f"{label}: bandwidth is above 0 bytes/s: {self.bandwidth}")
-        if not self.latency >= 0.0:
-            raise ValueError(f"{label}: latency is at least 0 seconds: {self.latency}")
         if self.duplex not in ("full", "half"):
             raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
-        for name in ("point_to_point", "collective"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise ValueError(f"{label}: {name} efficiency is above 0 and at most 1: {getattr(self, name)}")
+        rules = {
+            "above 0": ("bandwidth",),
+            "at least 0": ("latency",),
+            "above 0 and at most 1": ("point_to_point", "collective"),
+        }
+        check_figures(label, self, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +195,6 @@ class Cluster:
         """Seconds of a lone transfer: the latencies of the route plus bytes over its narrowest channel."""
         if not size_bytes >= 0.0:
             raise ValueError(f"{self.name}: size_bytes is at least 0: {size_bytes}")
-        if source == destination:
-            self._check_ids((source,))
-            return 0.0
         latency, bandwidth = self.point_to_point(source, destination)
         return latency + size_bytes / bandwidth
 
@@ -391,13 +387,11 @@ class Cluster:
         neighbours: dict[str, list[str]] = {}
         for tail, head in self._hops:
             neighbours.setdefault(tail, []).append(head)
-        reached = {self.nodes[0]}
-        waiting = [self.nodes[0]]
+        reached, waiting = {self.nodes[0]}, [self.nodes[0]]
         while waiting:
-            for node in neighbours.get(waiting.pop(), ()):
-                if node not in reached:
-                    reached.add(node)
-                    waiting.append(node)
+            new = set(neighbours.get(waiting.pop(), ())) - reached
+            reached |= new
+            waiting.extend(new)
         for device, node in enumerate(self.nodes):
             if node not in reached:
                 raise ValueError(

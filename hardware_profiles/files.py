@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hardware_profiles.accelerator import Accelerator
+from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
 from hardware_profiles.cluster import AllReduce, Cluster, Duplex, Link
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
@@ -72,18 +72,6 @@ class ComputeTable(FileTable, frozen=True, kw_only=True):
     tflops_fp8: MatrixRate | None = None
     tops_int8: MatrixRate | None = None
 
-    def rates(self) -> dict[str, float]:
-        """FLOP/s by precision, of those given."""
-        given = {
-            "fp32": self.tflops_fp32,
-            "tf32": self.tflops_tf32,
-            "fp16": self.tflops_fp16,
-            "bf16": self.tflops_bf16,
-            "fp8": self.tflops_fp8,
-            "int8": self.tops_int8,
-        }
-        return {precision: rate * 1e12 for precision, rate in given.items() if rate is not None}
-
 
 class OverheadTable(FileTable, frozen=True, kw_only=True):
     """`[overhead]` of a GPU: fixed costs of a pass over a layer, and of each sequential step in it."""
@@ -117,28 +105,24 @@ class EfficiencyTable(FileTable, frozen=True, kw_only=True):
         return replace(default, **given)
 
 
-class EfficiencyTables(FileTable, frozen=True, kw_only=True):
-    """`[efficiency]` of a GPU: one table a kind of layer."""
+EfficiencyTables = msgspec.defstruct(
+    "EfficiencyTables",
+    [(kind, EfficiencyTable | None, None) for kind in DEFAULT_EFFICIENCIES],
+    bases=(FileTable,),
+    namespace={"__doc__": "`[efficiency]` of a GPU: one table a kind of layer."},
+    frozen=True,
+    kw_only=True,
+)
 
-    convolution: EfficiencyTable | None = None
-    linear: EfficiencyTable | None = None
-    attention: EfficiencyTable | None = None
-    recurrent: EfficiencyTable | None = None
-    embedding: EfficiencyTable | None = None
-    normalization: EfficiencyTable | None = None
-    activation: EfficiencyTable | None = None
-    pooling: EfficiencyTable | None = None
-    dropout: EfficiencyTable | None = None
-    elementwise: EfficiencyTable | None = None
-    loss: EfficiencyTable | None = None
 
-    def kinds(self) -> dict[str, KindEfficiency]:
-        """The kinds given, each over its default."""
-        return {
-            kind: table.over(default)
-            for kind, default in DEFAULT_EFFICIENCIES.items()
-            if (table := getattr(self, kind)) is not None
-        }
+def _rates(table: FileTable, name: str, example: str, unit: float) -> dict[str, float]:
+    """Rates by precision of the keys that a table gives (`tflops_fp32`), times their unit; ValueError for none."""
+    words = {key.rpartition("_")[2]: key for key in table.__struct_fields__}
+    given = {precision: getattr(table, words[precision]) for precision in PRECISION_BYTES if precision in words}
+    rates = {precision: rate * unit for precision, rate in given.items() if rate is not None}
+    if not rates:
+        raise ValueError(f"$.{name}: needs at least one rate, such as {example}")
+    return rates
 
 
 def default_reserve_gib(memory_gib: float) -> float:
@@ -159,14 +143,12 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     reserve_gib: Annotated[float, within((0, 16), (0, 1e4), "GiB")] | None = None
     compute: ComputeTable
     overhead: OverheadTable = OverheadTable()
-    efficiency: EfficiencyTables = EfficiencyTables()
+    efficiency: EfficiencyTables = EfficiencyTables()  # type: ignore[valid-type]
     description: str = ""
 
     def build(self) -> GraphicsProcessor:
         """The device; ValueError naming the key where the tables contradict the model."""
-        rates = self.compute.rates()
-        if not rates:
-            raise ValueError("$.compute: needs at least one rate, such as tflops_fp32")
+        rates = _rates(self.compute, "compute", "tflops_fp32", 1e12)
         reserve = default_reserve_gib(self.memory_gib) if self.reserve_gib is None else self.reserve_gib
         if reserve >= self.memory_gib:
             raise ValueError(f"$.reserve_gib = {reserve:g}: must be below memory_gib, {self.memory_gib:g}")
@@ -178,7 +160,11 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             peak_flops=rates,
             call_overhead=self.overhead.call_us * MICRO,
             step_overhead=self.overhead.step_us * MICRO,
-            efficiencies=self.efficiency.kinds(),
+            efficiencies={
+                kind: table.over(default)
+                for kind, default in DEFAULT_EFFICIENCIES.items()
+                if (table := getattr(self.efficiency, kind)) is not None
+            },
         )
 
 
@@ -194,11 +180,6 @@ class DspTable(FileTable, frozen=True, kw_only=True):
     macs_per_cycle_fp16: MacsPerCycle | None = None
     macs_per_cycle_bf16: MacsPerCycle | None = None
     macs_per_cycle_int8: MacsPerCycle | None = None
-
-    def rates(self) -> dict[str, float]:
-        """Multiply-adds a DSP and cycle, by precision, of those given."""
-        given = {p: getattr(self, f"macs_per_cycle_{p}") for p in ("fp32", "fp16", "bf16", "int8")}
-        return {precision: rate for precision, rate in given.items() if rate is not None}
 
 
 class OnChipTable(FileTable, frozen=True, kw_only=True):
@@ -233,9 +214,7 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
 
     def build(self) -> FieldProgrammableGateArray:
         """The device; ValueError naming the key where a table is incomplete."""
-        rates = self.dsp.rates()
-        if not rates:
-            raise ValueError("$.dsp: needs at least one rate, such as macs_per_cycle_int8")
+        rates = _rates(self.dsp, "dsp", "macs_per_cycle_int8", 1.0)
         return FieldProgrammableGateArray(
             name=self.name,
             dsps=self.dsp.count,
@@ -266,19 +245,19 @@ class Medium(FileTable, frozen=True, kw_only=True):
 
     def link(self, where: str, first: str, second: str, shared: str | None = None) -> Link:
         """A link of this medium; `where` is the table's path, for the error."""
-        if (self.bandwidth_gbps is None) == (self.bandwidth_gb_per_s is None):
+        given = [
+            rate * unit
+            for rate, unit in ((self.bandwidth_gbps, GIGA / 8.0), (self.bandwidth_gb_per_s, GIGA))
+            if rate is not None
+        ]
+        if len(given) != 1:
             raise ValueError(
                 f"{where}: give exactly one of bandwidth_gbps (10^9 bits/s) and bandwidth_gb_per_s (bytes)"
             )
-        if self.bandwidth_gbps is not None:
-            bandwidth = self.bandwidth_gbps * GIGA / 8.0
-        else:
-            assert self.bandwidth_gb_per_s is not None
-            bandwidth = self.bandwidth_gb_per_s * GIGA
         return Link(
             first,
             second,
-            bandwidth,
+            given[0],
             self.latency_us * MICRO,
             self.duplex,
             self.point_to_point_efficiency,

@@ -12,13 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work, check_request
-from hardware_profiles.fpga_division import stage_seconds
-from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, ZERO_COST_KINDS, demand
+from hardware_profiles.accelerator import (
+    PRECISION_BYTES,
+    Phase,
+    Precision,
+    Work,
+    check_figures,
+    check_request,
+    checked_rates,
+    passes,
+)
+from hardware_profiles.fpga_division import divide
+from hardware_profiles.gpu import demand
 from hardware_profiles.reading import brief
-
-FPGA_KINDS = (*sorted(ZERO_COST_KINDS), *DEFAULT_EFFICIENCIES)
-"""Kinds of layer that an FPGA can time: the same as a GPU's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +68,12 @@ class FieldProgrammableGateArray:
         return brief(self, f"{self.name}: {self.dsps} DSPs at {self.clock / 1e6:.4g} MHz, share {self.share:.4g}")
 
     def __post_init__(self) -> None:
-        for name in ("dsps", "clock", "on_chip_bytes", "ddr_bytes", "ddr_bandwidth", "transceiver_bandwidth"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"{self.name}: {name} is above 0: {getattr(self, name)}")
-        for name in ("efficiency", "share"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise ValueError(f"{self.name}: {name} is above 0 and at most 1: {getattr(self, name)}")
-        if not self.macs_per_cycle:
-            raise ValueError(
-                f"{self.name}: macs_per_cycle needs at least one precision, of {', '.join(PRECISION_BYTES)}"
-            )
-        for precision, rate in self.macs_per_cycle.items():
-            if precision not in PRECISION_BYTES or not rate > 0.0:
-                raise ValueError(
-                    f"{self.name}: macs_per_cycle maps a precision ({', '.join(PRECISION_BYTES)}) to a "
-                    f"rate above 0: {precision} = {rate}"
-                )
-        object.__setattr__(self, "macs_per_cycle", dict(self.macs_per_cycle))
+        rules = {
+            "above 0": ("dsps", "clock", "on_chip_bytes", "ddr_bytes", "ddr_bandwidth", "transceiver_bandwidth"),
+            "above 0 and at most 1": ("efficiency", "share"),
+        }
+        check_figures(self.name, self, rules)
+        object.__setattr__(self, "macs_per_cycle", checked_rates(self.name, "macs_per_cycle", self.macs_per_cycle))
 
     @property
     def memory_bytes(self) -> float:
@@ -97,11 +92,8 @@ class FieldProgrammableGateArray:
         the chip and has no FLOP). Raises ValueError for samples not above 0, and kinds, phases and
         precisions that are not known.
         """
-        check_request(self.name, work, samples, phase, precision, FPGA_KINDS, self.macs_per_cycle)
-        if phase == "backward":
-            first = self._pass_seconds(work, samples, "input_gradient", precision)
-            return first + self._pass_seconds(work, samples, "weight_gradient", precision)
-        return self._pass_seconds(work, samples, phase, precision)
+        check_request(self.name, work, samples, phase, precision, self.macs_per_cycle)
+        return sum(self._pass_seconds(work, samples, part, precision) for part in passes(phase))
 
     def stage_seconds(self, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of a stage of layers over `samples` samples, its DSPs divided over the layers.
@@ -109,14 +101,13 @@ class FieldProgrammableGateArray:
         Rules: see `hardware_profiles.fpga_division`. Never below the DSP and DDR bounds of any of its layers.
         """
         for work in works:
-            check_request(self.name, work, samples, phase, precision, FPGA_KINDS, self.macs_per_cycle)
-        return stage_seconds(self, works, samples, phase, precision)
+            check_request(self.name, work, samples, phase, precision, self.macs_per_cycle)
+        return divide(self, works, precision).seconds(samples, phase)
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
         """Seconds of one layer's multiply-adds for a sample on all DSPs of this share."""
-        parts: tuple[Phase, ...] = ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
         rate, width = self.flop_rate(precision), PRECISION_BYTES[precision]
-        return sum(demand(work, 1, part, width).flop / rate for part in parts)
+        return sum(demand(work, 1, part, width).flop / rate for part in passes(phase))
 
     def ddr_traffic(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Bytes that one pass moves over DDR: weights that do not fit on the chip, features that do not fit

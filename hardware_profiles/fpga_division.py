@@ -19,12 +19,15 @@ the op, which reads weights once an op, and moves features that do not fit. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work
-from hardware_profiles.gpu import ZERO_COST_KINDS, demand
+from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS, Phase, Precision, Work, passes
+from hardware_profiles.gpu import demand
+
+if TYPE_CHECKING:
+    from hardware_profiles.fpga import FieldProgrammableGateArray
 
 TRAINING_COPIES = 2
 """Weights and the sums of their gradients, as in BaPipe's table (2w)."""
@@ -34,56 +37,67 @@ CLOSE_ENOUGH = 1e-12
 """Relative width of the interval at which the search for the least time stops."""
 
 
-class Board(Protocol):
-    """What is divided: the figures of a `hardware_profiles.fpga.FieldProgrammableGateArray`."""
-
-    @property
-    def dsps(self) -> int:
-        """DSP blocks."""
-
-    @property
-    def clock(self) -> float:
-        """Hz."""
-
-    @property
-    def macs_per_cycle(self) -> Mapping[str, float]:
-        """Multiply-adds a DSP and cycle, by precision."""
-
-    @property
-    def efficiency(self) -> float:
-        """Share of the cycles that do useful work."""
-
-    @property
-    def on_chip_bytes(self) -> float:
-        """Memory on the chip."""
-
-    @property
-    def ddr_bandwidth(self) -> float:
-        """Bytes a second of the memory beside it."""
-
-    @property
-    def share(self) -> float:
-        """Part of all of it that there is to divide."""
-
-    def flop_rate(self, precision: Precision) -> float:
-        """FLOP a second of that share."""
-
-
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a board is divided over the layers of a stage.
+    """How a board is divided over the layers `works` of a stage.
 
     dsps: whole DSPs of each layer; 0 for layers without multiply-adds, which logic does
     weights_on_chip: whether weights and gradient sums of each layer stay on the chip
     free_bytes: of the chip, for features
     """
 
+    board: FieldProgrammableGateArray
+    works: Sequence[Work]
+    precision: Precision
     dsps: tuple[int, ...]
     weights_on_chip: tuple[bool, ...]
     free_bytes: float
 
+    def seconds(self, samples: float, phase: Phase) -> float:
+        """Seconds of one pass over `samples` samples: streaming, or layer after layer, whichever is faster."""
+        return sum(
+            min(samples * self.sample_seconds(samples, part), self.layerwise_seconds(samples, part))
+            for part in passes(phase)
+        )
 
-def divide(board: Board, works: Sequence[Work], precision: Precision) -> Division:
+    def sample_seconds(self, samples: float, phase: Phase) -> float:
+        """Seconds between two samples of a streaming stage: the slowest layer on its DSPs, or DDR.
+
+        samples: of the op, whose features are kept together; phase: one of `passes`
+        """
+        board, width = self.board, PRECISION_BYTES[self.precision]
+        one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds a second
+        slowest = 0.0
+        for work, dsps in zip(self.works, self.dsps, strict=True):
+            flop = demand(work, 1.0, phase, width).flop
+            if flop > 0.0:
+                slowest = max(slowest, flop / 2.0 / (dsps * one_dsp))
+        kept = sum(one.input_elements for one in self.works if one.kind not in ZERO_COST_KINDS) * width
+        if phase == "input_gradient" or kept * samples <= self.free_bytes:
+            kept = 0.0  # what is kept crosses DDR as the forward writes it and as the weight gradient reads it
+        weights = sum(
+            weight_traffic(work, phase) * width
+            for work, stays in zip(self.works, self.weights_on_chip, strict=True)
+            if not stays
+        )
+        return max(slowest, (weights + kept) / (board.ddr_bandwidth * board.share))
+
+    def layerwise_seconds(self, samples: float, phase: Phase) -> float:
+        """Seconds of one of `passes`, layer after layer on the whole board; weights in DDR move once an op."""
+        board, width = self.board, PRECISION_BYTES[self.precision]
+        total = 0.0
+        for work, stays in zip(self.works, self.weights_on_chip, strict=True):
+            needs = demand(work, samples, phase, width)
+            if needs.flop == 0.0 and needs.traffic == 0.0:
+                continue
+            weights = 0.0 if stays else weight_traffic(work, phase) * width
+            features = (work.input_elements + work.output_elements) * samples * width
+            moved = weights + (0.0 if features <= self.free_bytes else features)
+            total += max(needs.flop / board.flop_rate(self.precision), moved / (board.ddr_bandwidth * board.share))
+        return total
+
+
+def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision) -> Division:
     """The division of `board` over the layers `works` of one stage; ValueError if layers outnumber its DSPs."""
     work = [0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works]
     room = board.on_chip_bytes * board.share
@@ -93,7 +107,8 @@ def divide(board: Board, works: Sequence[Work], precision: Precision) -> Divisio
         size = TRAINING_COPIES * works[position].parameters * width
         stays[position] = size <= room
         room -= size if stays[position] else 0.0
-    return Division(divide_dsps(work, math.floor(board.dsps * board.share)), tuple(stays), room)
+    dsps = divide_dsps(work, math.floor(board.dsps * board.share))
+    return Division(board, works, precision, dsps, tuple(stays), room)
 
 
 def divide_dsps(work: Sequence[float], dsps: int) -> tuple[int, ...]:
@@ -117,48 +132,6 @@ def divide_dsps(work: Sequence[float], dsps: int) -> tuple[int, ...]:
     return tuple(max(1, math.ceil(one / high)) if one > 0.0 else 0 for one in work)
 
 
-def stage_seconds(board: Board, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
-    """Seconds of one pass of a stage over `samples` samples: streaming, or layer after layer, whichever is faster."""
-    division = divide(board, works, precision)
-    phases: tuple[Phase, ...] = ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
-    return sum(
-        min(
-            samples * sample_seconds(board, works, division, samples, one, precision),
-            layerwise_seconds(board, works, division, samples, one, precision),
-        )
-        for one in phases
-    )
-
-
-def sample_seconds(
-    board: Board,
-    works: Sequence[Work],
-    division: Division,
-    samples: float,
-    phase: Phase,
-    precision: Precision,
-) -> float:
-    """Seconds between two samples of a streaming stage: the slowest layer on its DSPs, or DDR.
-
-    samples: of the op, whose features are kept together
-    """
-    width = PRECISION_BYTES[precision]
-    one_dsp = board.macs_per_cycle[precision] * board.clock * board.efficiency  # multiply-adds a second
-    slowest = 0.0
-    for work, dsps in zip(works, division.dsps, strict=True):
-        flop = demand(work, 1.0, phase, width).flop
-        if flop > 0.0:
-            slowest = max(slowest, flop / 2.0 / (dsps * one_dsp))
-    kept = sum(one.input_elements for one in works if one.kind not in ZERO_COST_KINDS) * width
-    features = 0.0 if kept * samples <= division.free_bytes else kept
-    weights = sum(
-        weight_traffic(work, phase) * width
-        for work, stays in zip(works, division.weights_on_chip, strict=True)
-        if not stays
-    )
-    return max(slowest, (weights + _moves(phase) * features) / (board.ddr_bandwidth * board.share))
-
-
 def weight_traffic(work: Work, phase: Phase) -> float:
     """Elements that a layer whose weights lie in DDR moves for them in one pass: read, or gradient sums read and written."""
     if work.kind in ZERO_COST_KINDS or (work.kind == "embedding" and phase == "input_gradient"):
@@ -166,30 +139,3 @@ def weight_traffic(work: Work, phase: Phase) -> float:
     if work.kind == "embedding" and phase == "forward":
         return min(work.parameters, work.output_elements)  # a gather moves the rows that it uses
     return work.parameters * (2.0 if phase == "weight_gradient" else 1.0)
-
-
-def _moves(phase: Phase) -> float:
-    """Times that what is kept crosses DDR in a pass: written by the forward, read by the weight gradient."""
-    return {"forward": 1.0, "weight_gradient": 1.0}.get(phase, 0.0)
-
-
-def layerwise_seconds(
-    board: Board,
-    works: Sequence[Work],
-    division: Division,
-    samples: float,
-    phase: Phase,
-    precision: Precision,
-) -> float:
-    """Seconds of one pass, layer after layer on the whole board; weights in DDR move once an op."""
-    width = PRECISION_BYTES[precision]
-    total = 0.0
-    for work, stays in zip(works, division.weights_on_chip, strict=True):
-        needs = demand(work, samples, phase, width)
-        if needs.flop == 0.0 and needs.traffic == 0.0:
-            continue
-        weights = 0.0 if stays else weight_traffic(work, phase) * width
-        features = (work.input_elements + work.output_elements) * samples * width
-        moved = weights + (0.0 if features <= division.free_bytes else features)
-        total += max(needs.flop / board.flop_rate(precision), moved / (board.ddr_bandwidth * board.share))
-    return total

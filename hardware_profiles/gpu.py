@@ -21,7 +21,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from hardware_profiles.accelerator import PRECISION_BYTES, Phase, Precision, Work, check_request
+from hardware_profiles.accelerator import (
+    PRECISION_BYTES,
+    ZERO_COST_KINDS,
+    Phase,
+    Precision,
+    Work,
+    check_figures,
+    check_request,
+    checked_rates,
+    passes,
+)
 from hardware_profiles.reading import brief
 
 VECTOR_PRECISION = "fp32"
@@ -57,16 +67,15 @@ class KindEfficiency:
     transform_traffic: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.transform_traffic >= 1.0:
-            raise ValueError(f"efficiency transform_traffic is at least 1: {self.transform_traffic}")
-        for name in ("forward", "backward", "matrix", "memory"):
-            value = getattr(self, name)
-            if not 0.0 < value <= 1.0:
-                raise ValueError(f"efficiency {name} is a share of the peak, above 0 and at most 1: {value}")
-        for name in ("saturation_seconds", "window_exponent"):
-            value = getattr(self, name)
-            if not value >= 0.0:
-                raise ValueError(f"efficiency {name} is at least 0: {value}")
+        check_figures(
+            "efficiency",
+            self,
+            {
+                "at least 1": ("transform_traffic",),
+                "above 0 and at most 1": ("forward", "backward", "matrix", "memory"),
+                "at least 0": ("saturation_seconds", "window_exponent"),
+            },
+        )
 
 
 # FITTED: the fp32 ceilings, `memory`, `saturation_seconds`, `window_exponent` and `transform_traffic` of
@@ -97,9 +106,6 @@ DEFAULT_EFFICIENCIES: Mapping[str, KindEfficiency] = MappingProxyType(
     }
 )
 """What a GPU whose TOML file says nothing of a kind uses."""
-
-ZERO_COST_KINDS = frozenset({"input", "reshape"})
-"""Kinds that launch nothing: data arrive by themselves, a view only changes the shape's description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,33 +206,20 @@ class GraphicsProcessor:
         return brief(self, f"{self.name}: {self.memory_bytes / 2**30:.4g} GiB")
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "memory_bandwidth"):
-            if not getattr(self, name) > 0.0:
-                raise ValueError(f"{self.name}: {name} is above 0: {getattr(self, name)}")
-        for name in ("call_overhead", "step_overhead", "reserve_bytes"):
-            if not getattr(self, name) >= 0.0:
-                raise ValueError(f"{self.name}: {name} is at least 0: {getattr(self, name)}")
-        if not self.peak_flops:
-            raise ValueError(f"{self.name}: peak_flops needs at least one precision, of {', '.join(PRECISION_BYTES)}")
-        for precision, peak in self.peak_flops.items():
-            if precision not in PRECISION_BYTES or not peak > 0.0:
-                raise ValueError(
-                    f"{self.name}: peak_flops maps a precision ({', '.join(PRECISION_BYTES)}) to FLOP/s "
-                    f"above 0: {precision} = {peak}"
-                )
+        rules = {
+            "above 0": ("memory_bytes", "memory_bandwidth"),
+            "at least 0": ("call_overhead", "step_overhead", "reserve_bytes"),
+        }
+        check_figures(self.name, self, rules)
+        peaks = checked_rates(self.name, "peak_flops", self.peak_flops)
         unknown = sorted(set(self.efficiencies) - set(DEFAULT_EFFICIENCIES))
         if unknown:
             raise ValueError(
                 f"{self.name}: unknown kind of layer {unknown[0]!r}; choose from {', '.join(DEFAULT_EFFICIENCIES)}"
             )
         # A half-filled table would make a layer fail in the middle of a run: defaults complete it here.
-        object.__setattr__(self, "peak_flops", dict(self.peak_flops))
+        object.__setattr__(self, "peak_flops", peaks)
         object.__setattr__(self, "efficiencies", {**DEFAULT_EFFICIENCIES, **self.efficiencies})
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Kinds of layer that the device can time."""
-        return (*sorted(ZERO_COST_KINDS), *self.efficiencies)
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples; a backward is the sum of its two gradients.
@@ -235,11 +228,8 @@ class GraphicsProcessor:
         exist). Raises ValueError for samples that are not above 0, and kinds, phases and precisions that
         are not known.
         """
-        check_request(self.name, work, samples, phase, precision, self.kinds, self.peak_flops)
-        if phase == "backward":
-            first = self._pass_seconds(work, samples, "input_gradient", precision)
-            return first + self._pass_seconds(work, samples, "weight_gradient", precision)
-        return self._pass_seconds(work, samples, phase, precision)
+        check_request(self.name, work, samples, phase, precision, self.peak_flops)
+        return sum(self._pass_seconds(work, samples, part, precision) for part in passes(phase))
 
     def _pass_seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         needed = demand(work, samples, phase, PRECISION_BYTES[precision])

@@ -15,7 +15,6 @@ from .results.gantt_plots import gantt as gantt, readable_window as readable_win
 from .engines.kernels import kernel as kernel
 from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
 from .workloads.layers import (
-    LAYER_KINDS as LAYER_KINDS,
     Layer as Layer,
     Workload as Workload,
     WorkloadSource as WorkloadSource,

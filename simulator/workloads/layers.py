@@ -20,26 +20,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hardware_profiles import brief
+from hardware_profiles import LAYER_KINDS, brief
 
 if TYPE_CHECKING:
     import networkx
-
-LAYER_KINDS = (
-    "input",
-    "convolution",
-    "linear",
-    "attention",
-    "recurrent",
-    "embedding",
-    "normalization",
-    "activation",
-    "pooling",
-    "dropout",
-    "elementwise",
-    "reshape",
-    "loss",
-)
 
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""

@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hardware_profiles import explained, shown
-from simulator.workloads.layers import LAYER_KINDS, Layer, Workload
+from hardware_profiles import LAYER_KINDS, explained, shown
+from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.network_files import WorkloadFileError, read_json
 
 PROFILE_FORMAT = "pipeplan-profile-1"

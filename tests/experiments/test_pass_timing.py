@@ -17,7 +17,7 @@ from experiments.profiling.pass_timing import (
     run_spread,
     time_pass,
 )
-from simulator import LAYER_KINDS
+from hardware_profiles import LAYER_KINDS
 
 
 @dataclass

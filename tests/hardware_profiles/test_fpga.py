@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import Accelerator, FieldProgrammableGateArray, Work, load_accelerator
-from hardware_profiles.fpga import FPGA_KINDS
+from hardware_profiles import LAYER_KINDS, Accelerator, FieldProgrammableGateArray, Work, load_accelerator
 
 BOARDS = ("vcu118", "vcu129", "u280")
 
@@ -35,7 +34,7 @@ WEIGHTY = Work("linear", 2e3, 1e3, 1e3, 1e6)
 
 works = st.builds(
     Work,
-    kind=st.sampled_from(FPGA_KINDS),
+    kind=st.sampled_from(LAYER_KINDS),
     flop=st.floats(0.0, 1e12),
     input_elements=st.floats(1.0, 1e8),
     output_elements=st.floats(1.0, 1e8),

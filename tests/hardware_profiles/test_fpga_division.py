@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import FieldProgrammableGateArray, Phase, Work, load_accelerator
-from hardware_profiles.fpga_division import divide, divide_dsps, layerwise_seconds, sample_seconds, weight_traffic
+from hardware_profiles.fpga_division import divide, divide_dsps, weight_traffic
 from hardware_profiles.gpu import demand
 
 PASSES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
@@ -72,14 +72,14 @@ def test_weights_in_ddr_bound_a_streaming_sample() -> None:
     works = [product(100, 600)]
     division = divide(board(), works, "int8")
     assert division.weights_on_chip == (False,)
-    assert sample_seconds(board(), works, division, 1, "forward", "int8") == 60.0
-    assert sample_seconds(board(), works, division, 1, "weight_gradient", "int8") == 120.0
+    assert division.sample_seconds(1, "forward") == 60.0
+    assert division.sample_seconds(1, "weight_gradient") == 120.0
 
 
 def test_many_samples_are_better_run_layer_by_layer_where_weights_lie_in_ddr() -> None:
     """Eight samples read the weights eight times when they stream (480 s), once layer by layer (60 s)."""
     works = [product(100, 600)]
-    assert layerwise_seconds(board(), works, divide(board(), works, "int8"), 8, "forward", "int8") == 60.0
+    assert divide(board(), works, "int8").layerwise_seconds(8, "forward") == 60.0
     assert board().stage_seconds(works, 8, "forward", "int8") == 60.0
     assert board().stage_seconds(works, 1, "forward", "int8") == 60.0
 
@@ -96,9 +96,9 @@ def test_features_go_to_ddr_where_they_do_not_fit() -> None:
     """400 bytes of input a sample: two samples are kept on the chip, three are written (40 s each) and read again."""
     works = [product(100, features=400)]
     division = divide(board(), works, "int8")
-    assert sample_seconds(board(), works, division, 2, "forward", "int8") == 1.0
-    assert sample_seconds(board(), works, division, 3, "forward", "int8") == 40.0
-    assert sample_seconds(board(), works, division, 3, "input_gradient", "int8") == 1.0
+    assert division.sample_seconds(2, "forward") == 1.0
+    assert division.sample_seconds(3, "forward") == 40.0
+    assert division.sample_seconds(3, "input_gradient") == 1.0
 
 
 @pytest.mark.parametrize("name", ["vcu118", "vcu129", "u280"])
@@ -139,10 +139,10 @@ def test_features_are_counted_in_bytes_of_the_precision() -> None:
     """400 elements a sample are 1,600 bytes in fp32: one sample no longer fits in 1,000, and takes 160 s to write."""
     works = [product(100, features=400)]
     division = divide(board(), works, "fp32")
-    assert sample_seconds(board(), works, division, 1, "forward", "fp32") == 160.0
-    assert sample_seconds(board(), works, division, 1, "weight_gradient", "fp32") == 160.0
+    assert division.sample_seconds(1, "forward") == 160.0
+    assert division.sample_seconds(1, "weight_gradient") == 160.0
     roomy = board(on_chip_bytes=1600.0)
-    assert sample_seconds(roomy, works, divide(roomy, works, "fp32"), 1, "forward", "fp32") == 1.0
+    assert divide(roomy, works, "fp32").sample_seconds(1, "forward") == 1.0
 
 
 def test_what_is_moved_layer_by_layer() -> None:
@@ -150,10 +150,10 @@ def test_what_is_moved_layer_by_layer() -> None:
     weighty, wide = product(100, 600), product(100, features=300)
     division = divide(board(), [weighty, wide], "int8")
     assert division.weights_on_chip == (False, True)
-    assert layerwise_seconds(board(), [weighty, wide], division, 1, "forward", "int8") == 60.0 + 1.0
+    assert division.layerwise_seconds(1, "forward") == 60.0 + 1.0
     # 2 x 300 elements of two samples do not fit in 1,000 bytes: 1,200 bytes at 10 bytes/s.
-    assert layerwise_seconds(board(), [weighty, wide], division, 2, "forward", "int8") == 60.0 + 120.0
-    assert layerwise_seconds(board(), [weighty, wide], division, 1, "weight_gradient", "int8") == 120.0
+    assert division.layerwise_seconds(2, "forward") == 60.0 + 120.0
+    assert division.layerwise_seconds(1, "weight_gradient") == 120.0
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import Accelerator, GraphicsProcessor, Work
-from hardware_profiles.accelerator import PRECISION_BYTES
+from hardware_profiles import LAYER_KINDS, Accelerator, GraphicsProcessor, Work
+from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS
 from hardware_profiles.files import EfficiencyTables
 from hardware_profiles.gpu import (
     DEFAULT_EFFICIENCIES,
-    ZERO_COST_KINDS,
     Demand,
     KindEfficiency,
     demand,
     window_overlap,
 )
-from simulator import LAYER_KINDS
 
 PLAIN = KindEfficiency(forward=0.5, backward=0.25, matrix=0.5, memory=0.5)
 
@@ -253,7 +251,7 @@ def test_is_a_value() -> None:
         (float("nan"), "forward", "fp32", "linear", "samples must be above 0: nan"),
         (1, "sideways", "fp32", "linear", "'sideways'; choose from forward"),
         (1, "forward", "fp8", "linear", "'fp8'; it has fp32, fp16"),
-        (1, "forward", "fp32", "magic", "'magic'; choose from input, reshape, convolution"),
+        (1, "forward", "fp32", "magic", "'magic'; choose from input, convolution, linear"),
     ],
 )
 def test_refuses_what_it_cannot_time(samples: float, phase: str, precision: str, kind: str, words: str) -> None:
@@ -284,7 +282,7 @@ def test_refuses_impossible_devices(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("figure", ["forward", "backward", "matrix", "memory"])
 def test_refuses_shares_beyond_one(figure: str) -> None:
     """An efficiency is a share of the peak."""
-    with pytest.raises(ValueError, match=f"efficiency {figure} is a share"):
+    with pytest.raises(ValueError, match=f"efficiency: {figure} is above 0 and at most 1"):
         replace(PLAIN, **{figure: 1.5})
 
 

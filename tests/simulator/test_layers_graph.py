@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.workloads.layers import LAYER_KINDS, Layer, Workload
+from hardware_profiles import LAYER_KINDS
+from simulator.workloads.layers import Layer, Workload
 
 
 def layer(name: str, output: float = 1.0, **figures: object) -> Layer:

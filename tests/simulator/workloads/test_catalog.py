@@ -9,9 +9,10 @@ from pathlib import Path
 import networkx
 import pytest
 
+from hardware_profiles import LAYER_KINDS
 from simulator.workloads import catalog
 from simulator.workloads.catalog import WORKLOADS, load_workload, workload_from_spec, workload_names
-from simulator.workloads.layers import LAYER_KINDS, Workload
+from simulator.workloads.layers import Workload
 from simulator.workloads.vgg import vgg16
 from tests.chains import stashed_elements
 
