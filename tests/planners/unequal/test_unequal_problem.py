@@ -45,6 +45,15 @@ def test_bad_tables_are_refused() -> None:
         replace(good, forward=good.forward + 1.0)
 
 
+@pytest.mark.parametrize("quantum", [-0.5, -1e-9, 0.3, 3.0])
+def test_a_grid_is_of_a_power_of_two(quantum: float) -> None:
+    """Of another step sums were not exact; none means the finest."""
+    with pytest.raises(ValueError, match="quantum"):
+        replace(two_stages(), quantum=quantum)
+    assert replace(two_stages(), quantum=0.25).quantum == 0.25
+    assert replace(two_stages(), quantum=0.0).quantum > 0.0
+
+
 def test_caps_without_a_candidate_are_infeasible() -> None:
     """Candidates 4 and 8 with a cap of 2 on stage 1."""
     with pytest.raises(InfeasibleSizes, match="stage 1"):
