@@ -8,6 +8,7 @@
     print(result.summary())
     result.plot_gantt()
     pp.compare(problem, ["greedy", "pipedream"]).frame  # pandas
+    pp.PlanFile(problem, result.plan).write("plan.json")  # and pp.PlanFile.read("plan.json")
 
 `pp.names("planners")`, of "workloads", "clusters", "schedules", …, lists what can be named. The four packages `simulator`,
 `planners`, `hardware_profiles` and `experiments` hold everything else.

@@ -182,33 +182,8 @@ class Evaluations:
         costs = PlanCosts(self.problem, plan, self.layers)
         buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1]
         ties = costs.tied_reductions
-        key = (
-            stream,
-            plan.schedule,
-            plan.microbatches,
-            plan.forward_sizes,
-            plan.backward_sizes,
-            plan.replication,
-            plan.order,
-            plan.recompute,
-            tuple(stage.devices for stage in plan.stages),
-            tuple(map(len, buckets)),
-            tuple(tie.stages for tie in ties),
-        )
-        prepared = self._structures.get(key)
-        if prepared is None:
-            prepared = self._prepare(costs, stream)
-            self._keep(key, prepared)
-        else:
-            self._structures.move_to_end(key)
-        asked = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
-        if np.isnan(np.add.reduce(asked)):
-            asked = self._ask(costs, numbers, prepared)
-        tied = prepared.together and bool(self.layers.tied_weights)
-        if tied:  # a stage's weights depend on what the other stages of its devices hold
-            for row in prepared.updates:
-                kind, stage, replica = prepared.what[row]
-                asked[row] = costs.seconds(kind, stage, replica, prepared.ask_samples[row : row + 1])[0]
+        prepared = self._structure(costs, stream, tuple(map(len, buckets)), tuple(tie.stages for tie in ties))
+        asked = self._asked(costs, numbers, prepared)
         cuts = self._ranges[numbers]
         moved = self.layers.cut_bytes[cuts[:, 1]][prepared.move_boundary] * prepared.move_samples
         lags = prepared.move_latency + moved / prepared.move_bandwidth
@@ -221,24 +196,11 @@ class Evaluations:
         if not np.maximum.reduce(values) * len(structure) <= MOST_SECONDS:
             return None
         seconds = prepared.replay(values, least, lags, moved)
-        timeline = prepared.timeline()
-        steady = None
+        timeline, steady = prepared.timeline(), None
         if timeline is not None:
             steady = steady_state(timeline, np.array(stream_sizes(plan, stream), dtype=np.int64), turns(plan))
             seconds = steady.seconds_per_sample * self.problem.batch
-        stash = self._bytes[numbers, 1]
-        kept, again = stash, prepared.nothing
-        if prepared.recomputing:
-            input_bytes = np.ceil(self.layers.cut_bytes[cuts[:, 0]])
-            kept, again = np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0)
-        static = self._bytes[numbers, 0][prepared.slot_stage]
-        if timeline is not None:
-            elements = [costs.weight_elements[stage] for stage in prepared.slot_stage]
-            held = zip(elements, prepared.copies, strict=True)
-            static = np.array([always_there(self.problem, one, *copies).sum() for one, copies in held])
-        elif tied:
-            every = np.array([always_there(self.problem, one).sum() for one in costs.weight_elements])
-            static = every[prepared.slot_stage]
+        static = self._always_there(costs, numbers, prepared)
         return _Replay(
             prepared=prepared,
             asked=asked,
@@ -251,10 +213,56 @@ class Evaluations:
             seconds=seconds,
             steady=steady,
             times=prepared.times,
-            sizes=np.concatenate([kept, again, np.ceil(moved)]),
+            sizes=np.concatenate([*self._stashed(numbers, prepared), np.ceil(moved)]),
             static=np.asarray(np.bincount(prepared.slot_device, weights=static), dtype=np.float64),
             lasting=bool(np.minimum.reduce(asked[prepared.computing]) > 0.0),
         )
+
+    def _structure(
+        self, costs: PlanCosts, stream: int, buckets: tuple[int, ...], ties: tuple[tuple[int, ...], ...]
+    ) -> _Prepared:
+        """The structure of a plan, lowered where no plan had it before."""
+        plan = costs.plan
+        key = (
+            stream,
+            plan.schedule,
+            plan.microbatches,
+            plan.forward_sizes,
+            plan.backward_sizes,
+            plan.replication,
+            plan.order,
+            plan.recompute,
+            tuple(stage.devices for stage in plan.stages),
+            buckets,
+            ties,
+        )
+        prepared = self._structures.get(key)
+        if prepared is None:
+            prepared = self._prepare(costs, stream)
+            self._keep(key, prepared)
+        else:
+            self._structures.move_to_end(key)
+        return prepared
+
+    def _stashed(self, numbers: Integers, prepared: _Prepared) -> tuple[Floats, Floats]:
+        """Bytes a sample that each stage keeps from forward to backward, and that its backward makes again."""
+        stash = self._bytes[numbers, 1]
+        if not prepared.recomputing:
+            return stash, prepared.nothing
+        input_bytes = np.ceil(self.layers.cut_bytes[self._ranges[numbers, 0]])
+        return np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0)
+
+    def _always_there(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
+        """Bytes that are always there for each copy of a stage."""
+        if prepared.rows is None and not self._tied(prepared):
+            return np.asarray(self._bytes[numbers, 0][prepared.slot_stage])
+        weights = [costs.weight_elements[stage] for stage in prepared.slot_stage.tolist()]
+        held = zip(weights, prepared.copies, strict=True)
+        return np.array([always_there(self.problem, one, *copies).sum() for one, copies in held])
+
+    def _tied(self, prepared: _Prepared) -> bool:
+        """Whether a stage's weights depend on what the other stages of its devices hold."""
+        return prepared.together and bool(self.layers.tied_weights)
 
     def _numbers(self, plan: Plan) -> Integers | None:
         """Rows of the plan's stages in the tables, int64 [stages]; None if they are not contiguous, or not the whole network."""
@@ -289,8 +297,19 @@ class Evaluations:
             stash = stash_bytes(self.layers, layers)
             self._bytes[row] = always_there(self.problem, self.layers.weight_elements(layers)).sum(), stash
 
+    def _asked(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
+        """The durations that a structure asks for."""
+        asked: Floats = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
+        if np.isnan(np.add.reduce(asked)):
+            asked = self._ask(costs, numbers, prepared)
+        if self._tied(prepared):
+            for row in prepared.updates:
+                kind, stage, replica = prepared.what[row]
+                asked[row] = costs.seconds(kind, stage, replica, prepared.ask_samples[row : row + 1])[0]
+        return asked
+
     def _ask(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
-        """The durations that a structure asks for, with those that no plan has had before."""
+        """As `_asked`, with those that no plan has had before."""
         stages = numbers[prepared.ask_stage]
         for row in np.flatnonzero(np.isnan(self._seconds[stages, prepared.ask_column])).tolist():
             found = durations(prepared.structure, costs, prepared.what[row], prepared.ask_samples[row : row + 1])
@@ -337,8 +356,7 @@ class Evaluations:
             event_loop.run_through(program, loop)  # raises where it deadlocks
         else:
             order = order_of(program)
-        rows = None
-        copies: tuple[tuple[int, int], ...] = ()
+        rows, copies = None, ((1, 1),) * len(slots)
         if not schedule.flush:
             rows = timeline_of(program, np.zeros(len(program)), np.zeros(len(program)))
             copies = tuple(copies_held(rows, plan, self.problem.weight_versions).values())
@@ -397,7 +415,7 @@ class _Prepared:
     devices: in use, rising; together: a device holds several stages
     order (with the value at each position) or loop: what the recurrence, or the event loop, replays
     times: of the last replay, as `replay_values` writes them; used again, because new memory takes longer than a replay
-    rows: of a stream, its timeline without times; copies: of weights and gradients that each copy of a stage keeps in a stream
+    rows: of a stream, its timeline without times; copies: of weights and gradients that each copy of a stage keeps
     """
 
     structure: Structure
