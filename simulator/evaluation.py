@@ -232,6 +232,7 @@ class Evaluations:
             plan.replication,
             plan.order,
             plan.recompute,
+            plan.options,
             tuple(stage.devices for stage in plan.stages),
             buckets,
             ties,

@@ -95,6 +95,7 @@ class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
     backward_sizes: tuple[tuple[Count, ...], ...] = ()
     order: tuple[str, ...] = ()
     recompute: tuple[bool, ...] = ()
+    options: dict[str, int | str] = {}
 
 
 class Document(Table, frozen=True, kw_only=True):
@@ -145,7 +146,7 @@ class PlanFile:
             warnings.warn(line, stacklevel=2)
         decided = msgspec.structs.asdict(document.plan)
         decided["stages"] = tuple(Stage(one.layers, one.devices) for one in document.plan.stages)
-        plan = Plan(**decided)
+        plan = Plan(**{**decided, "options": tuple(document.plan.options.items())})
         _blamed(f"{source}: $.plan", plan_structure, PlanCosts(problem, plan))
         return PlanFile(problem, plan)
 
@@ -188,7 +189,7 @@ def _fields_of(value: Problem | Plan) -> dict[str, Any]:
 
 def _plan_table(plan: Plan) -> PlanTable:
     stages = tuple(StageTable(layers=one.layers, devices=one.devices) for one in plan.stages)
-    return PlanTable(**{**_fields_of(plan), "stages": stages})
+    return PlanTable(**{**_fields_of(plan), "stages": stages, "options": dict(plan.options)})
 
 
 def _named(what: str, value: Any) -> Any:

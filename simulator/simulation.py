@@ -28,7 +28,7 @@ from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import pandas as pd
     from matplotlib.axes import Axes
@@ -283,16 +283,8 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     problem, plan = costs.problem, costs.plan
     check_plan(problem, plan)
     family = family_of(plan)
-    options: Mapping[str, object] = {}
-    if family is not None and "chunks" in family.options:
-        options = {"chunks": plan.chunks}
-    elif family is not None and "replicas" in family.options:
-        options = {"replicas": plan.replicas}
-        if "replica_updates" in family.options:
-            options = {**options, "replica_updates": problem.replica_updates}
-    elif _updates_by_minibatch(plan):
-        options = {"microbatches_per_minibatch": len(plan.microbatches)}
     count = len(plan.microbatches) if flushes(plan) else stream or stream_length(plan)
+    options = _family_options(problem, plan)
     if plan.order:
         schedule = _order_of(plan)
     elif plan.forward_sizes:
@@ -309,6 +301,24 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
         communication=problem.communication if family is None else family.communication(problem.communication),
         updates=True,
     )
+
+
+def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
+    """Options of the family of a plan's schedule: those that follow from plan and problem, and the plan's own."""
+    taken = getattr(family_of(plan), "options", ())
+    follow = {
+        "chunks": plan.chunks,
+        "replicas": plan.replicas,
+        "replica_updates": problem.replica_updates,
+        "microbatches_per_minibatch": len(plan.microbatches),
+    }
+    for name, value in plan.options:
+        if name in follow or name not in taken or plan.forward_sizes:
+            own = ", ".join(one for one in taken if one not in follow and not plan.forward_sizes)
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} cannot give schedule {plan.schedule!r} option {name} = {value!r}; it can: {own or 'none'}"
+            )
+    return {**{name: value for name, value in follow.items() if name in taken}, **dict(plan.options)}
 
 
 def _order_of(plan: Plan) -> Schedule:

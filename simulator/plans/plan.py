@@ -152,6 +152,7 @@ class Plan:
     order: the ops themselves, a line for each list of ops as `simulator.schedules.text` reads it; `schedule` then is a name of
         the plan's own. Empty: the family of that name makes them
     recompute: of each stage, whether it keeps its input alone; empty: all stages as the problem says
+    options: of the schedule's family, by name, but for those that follow from the rest of the plan and from the problem
     """
 
     planner: str
@@ -163,6 +164,7 @@ class Plan:
     backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
     order: tuple[str, ...] = field(default=())
     recompute: tuple[bool, ...] = field(default=())
+    options: tuple[tuple[str, int | str], ...] = field(default=())
 
     def __repr__(self) -> str:
         return brief(

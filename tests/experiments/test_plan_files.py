@@ -16,7 +16,7 @@ import pytest
 from experiments.cli import main
 from experiments.compare.problem_options import add_problem_arguments, options_of
 from experiments.compare.questions import make_problem
-from simulator import Plan, PlanFile, PlanFileError, Problem, Stage, read_any_profile, simulate
+from simulator import Evaluations, Plan, PlanFile, PlanFileError, Problem, Stage, read_any_profile, simulate
 from simulator.plan_files import PlanTable, ProblemTable, StageTable
 from tests.fuzzing import GRAPH, PROFILED
 
@@ -79,6 +79,7 @@ CASES = [
         for value in ([4.9, 4.2], ["4", "4"], [True], [float("inf")], [], [0, 8], [4], None, [2**63])
     ],
     *[("plan.order", value) for value in ("0F0 0B0", [5], ["0F0 0X0"], ["(0F0 0B0)*999999999"], ["0F0 0B0"])],
+    *[("plan.options", value) for value in ({"lanes": "split"}, {"chunks": 2}, {"x": None}, [], 5)],
     *[("plan.recompute", value) for value in (True, ["no"], [True], [1, 0])],
     *[("problem.contention", value) for value in ("false", 0, None)],
     *[("problem.recompute", value) for value in ("no", 1)],
@@ -191,6 +192,19 @@ def test_a_plan_of_its_own_order_is_written_and_read_again(tmp_path: Path) -> No
     PlanFile(given.problem, own).write(path)
     assert PlanFile.read(path) == PlanFile(given.problem, own)
     assert simulate(given.problem, own).iteration_seconds > simulate(given.problem, given.plan).iteration_seconds
+
+
+def test_a_plan_gives_its_schedule_options() -> None:
+    """Lanes that divide a device in fixed shares are another timeline than shared ones; they are written, and read again."""
+    document = copy.deepcopy(DOCUMENT)
+    document["plan"] |= {"schedule": "fbp-as", "options": {"lanes": "split"}}
+    split = PlanFile.from_json(json.dumps(document))
+    shared, usual = (replace(split.plan, options=options) for options in ((("lanes", "shared"),), ()))
+    assert PlanFile.from_json(split.to_json()) == split
+    seconds = [simulate(split.problem, one).iteration_seconds for one in (split.plan, shared, usual)]
+    assert seconds[0] > seconds[1] == seconds[2]
+    evaluate = Evaluations(split.problem)
+    assert [evaluate(one).seconds for one in (split.plan, shared, usual)] == seconds  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("table", "value"), [(ProblemTable, Problem), (PlanTable, Plan), (StageTable, Stage)])
