@@ -52,7 +52,7 @@ DOORS = {
 
 OWNERS: dict[str, tuple[str, ...]] = {
     "simpy": ("simulator.engines.reference",),
-    "networkx": ("simulator.workloads.layers", "simulator.workloads.antichains", "hardware_profiles.cluster"),
+    "networkx": ("hardware_profiles.cluster",),
 }
 """Which modules may import a library; `.*` stands for the modules below."""
 

@@ -110,7 +110,7 @@ def predicted_seconds(
 ) -> list[LayerSeconds]:
     """Seconds of each layer by the accelerator's model; the loss is left out."""
     rows = []
-    for layer, read in zip(workload.layers, workload.all_input_elements(), strict=True):
+    for layer, read in zip(workload.layers, workload.input_elements(), strict=True):
         if layer.kind == "loss":
             continue
         work = Work(layer.kind, layer.flop, float(read), layer.output_elements, layer.weights, layer.sequential_steps)

@@ -111,8 +111,8 @@ def state_table(
         copy_bytes=_copies(workload, states) * width,
         stash_bytes=states.totals(stashes),
         activation_bytes=states.totals(np.where(works, outputs, 0.0)),
-        output_bytes=states.crossing(outputs),
-        augmented_output_bytes=states.augmented_totals(outputs),
+        output_bytes=states.totals(outputs, states.frontier),
+        augmented_output_bytes=states.totals(outputs, states.augmented),
     )
 
 

@@ -50,7 +50,7 @@ class LayerCosts:
     @cached_property
     def works(self) -> tuple[Work, ...]:
         """What each layer asks of an accelerator a sample."""
-        inputs = self.problem.workload.all_input_elements()
+        inputs = self.problem.workload.input_elements()
         return tuple(
             Work(
                 layer.kind,

@@ -91,17 +91,19 @@ class GanttRow:
 
     def within(self, begin: float, end: float) -> GanttRow:
         """The boxes that show between two moments, cut at them."""
-        rows = (self.end > begin) & (self.start < end)
-        return GanttRow(
-            self.label,
-            self.thin,
-            self.lanes,
-            self.stages,
-            self.kind[rows],
-            self.microbatch[rows],
-            self.chunk[rows],
-            np.maximum(self.start[rows], begin),
-            np.minimum(self.end[rows], end),
+        shown = (self.end > begin) & (self.start < end)
+        row = self.chosen(shown, shown)
+        return replace(row, start=np.maximum(row.start, begin), end=np.minimum(row.end, end))
+
+    def chosen(self, opens: NDArray[np.bool_], closes: NDArray[np.bool_]) -> GanttRow:
+        """Boxes that begin as one and end as another of the boxes, as many of these as of those: one box from several."""
+        return replace(
+            self,
+            kind=self.kind[opens],
+            microbatch=self.microbatch[opens],
+            chunk=self.chunk[opens],
+            start=self.start[opens],
+            end=self.end[closes],
         )
 
 
@@ -145,34 +147,25 @@ def _row(
     microbatch, start, end = timeline.microbatch[first:stop], timeline.start[first:stop], timeline.end[first:stop]
     same = (kind[1:] == kind[:-1]) & (stage[1:] == stage[:-1]) & (microbatch[1:] == microbatch[:-1])
     same &= (start[1:] == end[:-1]) & (kind[1:] <= OpKind.WEIGHT_GRADIENT)
-    opens, closes = np.concatenate([[True], ~same]), np.concatenate([~same, [True]])
-    chunk = np.searchsorted(np.array(stages), stage[opens]).astype(np.int32)
-    return GanttRow(label, thin, (lane,), stages, kind[opens], microbatch[opens], chunk, start[opens], end[closes])
+    chunk = np.searchsorted(np.array(stages), stage).astype(np.int32)
+    row = GanttRow(label, thin, (lane,), stages, kind, microbatch, chunk, start, end)
+    return row.chosen(np.append(True, ~same), np.append(~same, True))
 
 
 def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) -> tuple[GanttRow, ...]:
     """Put rows of one stage that do the same at the same time into one."""
-    shared: list[list[GanttRow]] = []
     groups: dict[tuple[object, ...], list[GanttRow]] = {}
     for row in rows:
         columns = (row.kind, row.microbatch, row.start, row.end)
-        key = (row.thin, row.stages, *(column.tobytes() for column in columns))
-        if key not in groups:
-            groups[key] = []
-            shared.append(groups[key])
-        groups[key].append(row)
+        groups.setdefault((row.thin, row.stages, *(column.tobytes() for column in columns)), []).append(row)
     result = []
-    for group in shared:
-        one = group[0]
-        if len(group) == 1:
-            result.append(one)
-            continue
-        lanes = tuple(lane for row in group for lane in row.lanes)
-        devices = np.unique(timeline.device[np.isin(timeline.lane, lanes)])
-        label = f"{one.label.split(' ·')[0]} · {len(group)} equal replicas ({device_word}s {devices[0]}–{devices[-1]})"
-        result.append(
-            GanttRow(label, one.thin, lanes, one.stages, one.kind, one.microbatch, one.chunk, one.start, one.end)
-        )
+    for one, *others in groups.values():
+        if others:
+            lanes = tuple(lane for row in (one, *others) for lane in row.lanes)
+            devices = np.unique(timeline.device[np.isin(timeline.lane, lanes)])
+            words = f"{1 + len(others)} equal replicas ({device_word}s {devices[0]}–{devices[-1]})"
+            one = replace(one, lanes=lanes, label=f"{one.label.split(' ·')[0]} · {words}")
+        result.append(one)
     return tuple(result)
 
 
@@ -306,15 +299,7 @@ def joined(row: GanttRow, gap: float) -> GanttRow:
     near = (row.start[1:] - row.end[:-1] < gap) & (row.kind[1:] == row.kind[:-1]) & (row.chunk[1:] == row.chunk[:-1])
     narrow = row.end - row.start < gap
     near &= narrow[1:] | narrow[:-1]
-    opens, closes = np.concatenate([[True], ~near]), np.concatenate([~near, [True]])
-    return replace(
-        row,
-        kind=row.kind[opens],
-        microbatch=row.microbatch[opens],
-        chunk=row.chunk[opens],
-        start=row.start[opens],
-        end=row.end[closes],
-    )
+    return row.chosen(np.append(True, ~near), np.append(~near, True))
 
 
 def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:

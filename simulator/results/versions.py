@@ -9,56 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.engines.timeline import Timeline
 from simulator.schedules.ops import COMPUTE_KINDS, OpKind
 
 Integers = NDArray[np.int64]
 Kept = Literal["current", "forward", "entry", "minibatch-entry"]
 
 
-class TimelineColumns(Protocol):
-    """The columns of a timeline that versions are counted from: one row an op, all of equal length.
-
-    `kind` holds `OpKind` values; `microbatch` is the micro-batch (0-based), for an UPDATE the mini-batch; seconds.
-    """
-
-    @property
-    def stage(self) -> NDArray[Any]:
-        """Stage of the op."""
-
-    @property
-    def replica(self) -> NDArray[Any]:
-        """Replica of the stage."""
-
-    @property
-    def kind(self) -> NDArray[Any]:
-        """`OpKind` of the op."""
-
-    @property
-    def microbatch(self) -> NDArray[Any]:
-        """Micro-batch, or mini-batch of an update."""
-
-    @property
-    def start(self) -> NDArray[Any]:
-        """Start, seconds."""
-
-    @property
-    def end(self) -> NDArray[Any]:
-        """End, seconds."""
-
-
-def event_order(timeline: TimelineColumns) -> Integers:
+def event_order(timeline: Timeline) -> Integers:
     """Rows in the order in which they take effect: an update when it ends, any other op when it starts.
 
     Ties: an update that ends at t precedes an op that starts at t; ops of no duration keep their row order
     among themselves and precede longer ops that start at t.
     """
-    start, end = np.asarray(timeline.start), np.asarray(timeline.end)
-    update = np.asarray(timeline.kind) == OpKind.UPDATE
+    start, end = timeline.start, timeline.end
+    update = timeline.kind == OpKind.UPDATE
     lasting = end > start
     rank = np.where(lasting, np.where(update, 0, 2), 1)
     return np.lexsort((rank, np.where(update, end, start)))
@@ -66,7 +36,7 @@ def event_order(timeline: TimelineColumns) -> Integers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VersionTable:
-    """Versions of every op of a timeline; all arrays are aligned with the timeline's rows.
+    """Versions of every op of a timeline; arrays are aligned with the timeline's rows, but for `in_turn`.
 
     microbatches_per_minibatch: T
     stage, replica, kind, microbatch, start, end: the timeline's columns
@@ -75,6 +45,7 @@ class VersionTable:
     synchronous: version that a synchronous run would use: the op's mini-batch, or its round of R mini-batches where
         R replicas of the stage take them in turn (-1 where `seen` is -1)
     forward_seen: for a backward op, what its own forward had seen; `seen` elsewhere
+    in_turn: per stage, replicas that take mini-batches in turn (see `replicas_in_turn`)
     """
 
     microbatches_per_minibatch: int
@@ -87,6 +58,7 @@ class VersionTable:
     seen: Integers
     synchronous: Integers
     forward_seen: Integers
+    in_turn: Integers
 
     @property
     def stages(self) -> int:
@@ -112,19 +84,16 @@ class VersionTable:
         return np.where(largest == np.iinfo(np.int64).min, 0, largest)
 
 
-def version_table(timeline: TimelineColumns, microbatches_per_minibatch: int) -> VersionTable:
+def version_table(timeline: Timeline, microbatches_per_minibatch: int) -> VersionTable:
     """Count the updates that every op of `timeline` has seen.
 
     ValueError: T < 1, an empty timeline, or a backward whose forward is missing.
     """
     if microbatches_per_minibatch < 1:
         raise ValueError(f"micro-batches a mini-batch must be at least 1, got {microbatches_per_minibatch}")
-    stage = np.asarray(timeline.stage).astype(np.int64)
-    if stage.size == 0:
+    if timeline.stage.size == 0:
         raise ValueError("weight versions need a timeline with at least one op, got none")
-    replica = np.asarray(timeline.replica).astype(np.int64)
-    kind = np.asarray(timeline.kind).astype(np.int64)
-    microbatch = np.asarray(timeline.microbatch).astype(np.int64)
+    stage, replica, kind, microbatch = _columns(timeline)
     update = kind == OpKind.UPDATE
     weighted = update | np.isin(kind, COMPUTE_KINDS)
 
@@ -138,7 +107,8 @@ def version_table(timeline: TimelineColumns, microbatches_per_minibatch: int) ->
     seen = np.empty(stage.size, np.int64)
     seen[order] = applied - np.repeat(before_group, counts)
 
-    takers = replicas_in_turn(timeline)[stage]
+    in_turn = replicas_in_turn(timeline)
+    takers = in_turn[stage]
     minibatch = np.where(update, microbatch // takers + 1, microbatch // (microbatches_per_minibatch * takers))
     return VersionTable(
         microbatches_per_minibatch,
@@ -146,23 +116,27 @@ def version_table(timeline: TimelineColumns, microbatches_per_minibatch: int) ->
         replica,
         kind,
         microbatch,
-        np.asarray(timeline.start, np.float64),
-        np.asarray(timeline.end, np.float64),
+        timeline.start,
+        timeline.end,
         np.where(weighted, seen, -1),
         np.where(weighted, minibatch, -1),
         np.where(weighted, _seen_by_forward(group, kind, microbatch, seen), -1),
+        in_turn,
     )
 
 
-def replicas_in_turn(timeline: TimelineColumns) -> Integers:
+def _columns(timeline: Timeline) -> tuple[Integers, Integers, Integers, Integers]:
+    """Stage, replica, kind and micro-batch of every row."""
+    stage, replica, kind, microbatch = timeline.stage, timeline.replica, timeline.kind, timeline.microbatch
+    return stage.astype(np.int64), replica.astype(np.int64), kind.astype(np.int64), microbatch.astype(np.int64)
+
+
+def replicas_in_turn(timeline: Timeline) -> Integers:
     """Per stage: replicas that take mini-batches in turn (1 where every replica runs a part of each micro-batch).
 
     R of them make one update together for R mini-batches.
     """
-    stage, replica, kind, microbatch = (
-        np.asarray(column).astype(np.int64)
-        for column in (timeline.stage, timeline.replica, timeline.kind, timeline.microbatch)
-    )
+    stage, replica, kind, microbatch = _columns(timeline)
     stages = int(stage.max()) + 1
     forward = kind == OpKind.FORWARD
 
@@ -241,14 +215,6 @@ COPY_RULES: dict[str, Callable[[VersionTable], Integers]] = {
 """Method -> copies of the weights per stage, under the same names as `PREDICTION_RULES`."""
 
 
-def peak_in_flight(table: VersionTable) -> Integers:
-    """Most micro-batches of a stage whose forward has started and whose backward has not ended (shape: stages)."""
-    peaks = np.zeros(table.stages, np.int64)
-    for stage, rows in _groups(table):
-        peaks[stage] = max(peaks[stage], _peak_in_flight(table, rows))
-    return peaks
-
-
 def _groups(table: VersionTable) -> Iterator[tuple[int, Integers]]:
     """Rows of every (stage, replica), in row order."""
     key = table.stage * (int(table.replica.max()) + 1) + table.replica
@@ -268,8 +234,7 @@ def _pinned_versions(table: VersionTable, kept: Kept) -> Integers:
     wanted = table.microbatch
     if kept == "minibatch-entry":
         wanted = wanted // table.microbatches_per_minibatch * table.microbatches_per_minibatch
-    takers = replicas_in_turn(table)
-    pinned = entry[wanted] * takers[0] // takers[table.stage]
+    pinned = entry[wanted] * table.in_turn[0] // table.in_turn[table.stage]
     return np.where(forward, pinned, -1)
 
 

@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.results.versions import Integers, TimelineColumns, event_order, replicas_in_turn
+from simulator.engines.timeline import Timeline
+from simulator.results.versions import Integers, event_order, replicas_in_turn
 from simulator.schedules.ops import COMPUTE_KINDS, LETTERS, OpKind
 
 
@@ -39,7 +40,7 @@ class TrainingOrder:
     replicas: tuple[int, ...]
 
 
-def training_order(timeline: TimelineColumns, microbatches_per_minibatch: int) -> TrainingOrder:
+def training_order(timeline: Timeline, microbatches_per_minibatch: int) -> TrainingOrder:
     """Read the order of a replayed timeline: per stage by time (see `event_order`), then sequenced across stages.
 
     Works for any timeline in which every micro-batch passes every stage forward and backward and every stage updates
@@ -48,18 +49,17 @@ def training_order(timeline: TimelineColumns, microbatches_per_minibatch: int) -
     """
     if microbatches_per_minibatch < 1:
         raise ValueError(f"micro-batches a mini-batch must be at least 1, got {microbatches_per_minibatch}")
-    if np.asarray(timeline.stage).size == 0:
+    if timeline.stage.size == 0:
         raise ValueError("training needs a timeline with at least one op, got none")
     takers = replicas_in_turn(timeline)
     rows = event_order(timeline)
-    kinds = np.asarray(timeline.kind).astype(np.int64)
+    kinds = timeline.kind.astype(np.int64)
     rows = rows[np.isin(kinds[rows], (*COMPUTE_KINDS, OpKind.UPDATE))]
-    stage, replica = (np.asarray(column).astype(np.int64) for column in (timeline.stage, timeline.replica))
+    stage, replica = (column.astype(np.int64) for column in (timeline.stage, timeline.replica))
     rows = rows[(replica[rows] == 0) | (takers[stage[rows]] > 1)]  # of replicas that split micro-batches one is enough
     rows = rows[_last_parts(timeline)[rows]]
     stage, replica = stage[rows], replica[rows]
-    kind, microbatch = kinds[rows], np.asarray(timeline.microbatch).astype(np.int64)[rows]
-    end = np.asarray(timeline.end, np.float64)
+    kind, microbatch = kinds[rows], timeline.microbatch.astype(np.int64)[rows]
 
     stages = int(stage.max()) + 1
     total = int(microbatch[kind == OpKind.FORWARD].max(initial=-1)) + 1
@@ -73,7 +73,7 @@ def training_order(timeline: TimelineColumns, microbatches_per_minibatch: int) -
     _check_complete(takers, total, minibatches, stage, kind, microbatch)
     update = kind == OpKind.UPDATE
     seconds = np.zeros(minibatches)
-    np.maximum.at(seconds, microbatch[update], end[rows[update]])
+    np.maximum.at(seconds, microbatch[update], timeline.end[rows[update]])
     sequence = _runnable(takers, microbatches_per_minibatch, stage, replica, kind, microbatch)
     return TrainingOrder(
         stages,
@@ -84,17 +84,17 @@ def training_order(timeline: TimelineColumns, microbatches_per_minibatch: int) -
         kind[sequence],
         microbatch[sequence],
         seconds,
-        float(end.max()),
+        float(timeline.end.max()),
         tuple(takers.tolist()),
     )
 
 
-def _last_parts(timeline: TimelineColumns) -> NDArray[np.bool_]:
+def _last_parts(timeline: Timeline) -> NDArray[np.bool_]:
     """Which rows end an op: the parts of a backward that the buckets of an all-reduce split stand in a row."""
     columns = (timeline.stage, timeline.replica, timeline.kind, timeline.microbatch)
-    same = np.all([np.diff(np.asarray(column)) == 0 for column in columns], axis=0)
-    reduced = np.asarray(timeline.kind) == OpKind.REDUCE
-    parts = np.isin(np.asarray(timeline.stage), np.asarray(timeline.stage)[reduced])
+    same = np.all([np.diff(column) == 0 for column in columns], axis=0)
+    reduced = timeline.kind == OpKind.REDUCE
+    parts = np.isin(timeline.stage, timeline.stage[reduced])
     return ~(np.append(same, False) & parts)
 
 

@@ -65,17 +65,11 @@ class AntichainStates:
         position = int(np.searchsorted(inside, inner))
         return position < len(inside) and int(inside[position]) == inner
 
-    def totals(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum of one value a layer over each state's layers, (states,); in layer order, so runs repeat."""
-        return _row_sums(self.members, values)
-
-    def crossing(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum of one value a layer over each state's frontier, (states,)."""
-        return _row_sums(self.frontier, values)
-
-    def augmented_totals(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum of one value a layer over each state's augmented antichain, (states,)."""
-        return _row_sums(self.augmented, values)
+    def totals(self, values: NDArray[np.float64], rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """Sum of one value a layer over each state's `members`, `frontier` or `augmented` (None: members), (states,)."""
+        # A running sum adds strictly from left to right; a pairwise or BLAS sum may differ between machines.
+        terms = np.where(self.members if rows is None else rows, np.asarray(values, dtype=np.float64), 0.0)
+        return np.ascontiguousarray(np.cumsum(terms, axis=1)[:, -1])
 
     def stage_layers(self, start: int, stop: int) -> tuple[int, ...]:
         """Layers of the stage of states [start, stop): those of state stop-1 that state start-1 lacks."""
@@ -136,12 +130,6 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
     augmented = _augmented(members, _unpack(ancestors, count), workload.edges, left_out)
     predecessors, offsets = _inside(members)
     return AntichainStates(members, frontier, augmented, predecessors, offsets, lost)
-
-
-def _row_sums(rows: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    # A running sum adds strictly from left to right; a pairwise or BLAS sum may differ between machines.
-    terms = np.where(rows, np.asarray(values, dtype=np.float64), 0.0)
-    return np.ascontiguousarray(np.cumsum(terms, axis=1)[:, -1])
 
 
 def _is_idle_sink(workload: Workload, index: int, producers: list[int], consumers: list[list[int]]) -> bool:

@@ -14,16 +14,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from hardware_profiles import LAYER_KINDS, brief
-
-if TYPE_CHECKING:
-    import networkx
 
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""
@@ -142,17 +139,6 @@ class Workload:
     def __len__(self) -> int:
         return len(self.layers)
 
-    def graph(self) -> networkx.DiGraph[int]:
-        """The layers as a networkx graph: nodes are indices with a `layer`, edges carry `elements`."""
-        import networkx  # heavy: only who draws or analyses the graph pays for it
-
-        graph: networkx.DiGraph[int] = networkx.DiGraph(name=self.name)
-        for index, layer in enumerate(self.layers):
-            graph.add_node(index, layer=layer)
-        for producer, consumer in self.edges:
-            graph.add_edge(producer, consumer, elements=self.layers[producer].output_elements)
-        return graph
-
     def parameters(self) -> int:
         """Weight elements of the whole network; tied weights count once."""
         return sum(layer.parameters for layer in self.layers)
@@ -177,14 +163,8 @@ class Workload:
         """Whether it was measured that a layer takes time, or a layer was not measured."""
         return any(not layer.measured or any(f or b for _, f, b in layer.measured) for layer in self.layers)
 
-    def input_elements(self, index: int) -> float:
-        """Elements a sample that layer `index` reads: the outputs of its producers, summed."""
-        if not 0 <= index < len(self.layers):
-            raise ValueError(f"layer index must be from 0 to {len(self.layers) - 1}, got {index}")
-        return math.fsum(self.layers[p].output_elements for p, c in self.edges if c == index)
-
-    def all_input_elements(self) -> npt.NDArray[np.float64]:
-        """`input_elements` of every layer, in one pass: shape (layers,), float64."""
+    def input_elements(self) -> npt.NDArray[np.float64]:
+        """Elements a sample that each layer reads, the outputs of its producers summed: shape (layers,), float64."""
         incoming: list[list[float]] = [[] for _ in self.layers]
         for producer, consumer in self.edges:
             incoming[consumer].append(self.layers[producer].output_elements)

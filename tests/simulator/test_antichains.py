@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Layer, Workload, antichain_states, read_profile
+from simulator import AntichainStates, Layer, Workload, antichain_states, read_profile
 
 
 def layer(name: str, kind: str = "linear", parameters: int = 1) -> Layer:
@@ -54,12 +55,20 @@ def test_diamond_has_five_states() -> None:
     assert {frozenset(s) for s in sets[1:4]} == {frozenset({0, 1}), frozenset({0, 2}), frozenset({0, 1, 2})}
 
 
+def totals_of(states: AntichainStates, rows: Any) -> dict[tuple[int, ...], float]:
+    """Sums over `rows` of each state of the diamond, whose layers put out 1, 10, 100 and 1,000 elements."""
+    totals = states.totals(np.array([1.0, 10.0, 100.0, 1000.0]), rows)
+    return {tuple(np.flatnonzero(members)): total for members, total in zip(states.members, totals, strict=True)}
+
+
 def test_cut_counts_each_producer_once() -> None:
     """Behind {0} only layer 0's output crosses, once, though two layers read it; behind {0, 1} both 0's and 1's."""
     states = antichain_states(DIAMOND)
     crossing = {
         tuple(np.flatnonzero(members)): total
-        for members, total in zip(states.members, states.crossing(np.array([1.0, 10.0, 100.0, 1000.0])), strict=True)
+        for members, total in zip(
+            states.members, states.totals(np.array([1.0, 10.0, 100.0, 1000.0]), states.frontier), strict=True
+        )
     }
     assert crossing == {(0,): 1, (0, 1): 11, (0, 2): 101, (0, 1, 2): 110, (0, 1, 2, 3): 0}
 
@@ -67,12 +76,7 @@ def test_cut_counts_each_producer_once() -> None:
 def test_augmented_antichain_keeps_the_fork() -> None:
     """PipeDream's own measure also charges the fork, 0, behind {0, 1, 2}, and the output of the whole network."""
     states = antichain_states(DIAMOND)
-    sent = {
-        tuple(np.flatnonzero(members)): total
-        for members, total in zip(
-            states.members, states.augmented_totals(np.array([1.0, 10.0, 100.0, 1000.0])), strict=True
-        )
-    }
+    sent = totals_of(states, states.augmented)
     assert sent == {(0,): 1, (0, 1): 11, (0, 2): 101, (0, 1, 2): 111, (0, 1, 2, 3): 1000}
 
 
@@ -191,7 +195,7 @@ def test_states_are_all_down_sets(graph: Workload) -> None:
 def test_cut_of_a_prefix_agrees_with_the_workload(graph: Workload) -> None:
     """Where a state is a prefix of the layer order, its cut is the workload's own."""
     states = antichain_states(graph)
-    crossing = states.crossing(np.array([layer.output_elements for layer in graph.layers]))
+    crossing = states.totals(np.array([layer.output_elements for layer in graph.layers]), states.frontier)
     for row, total in zip(states.members, crossing, strict=True):
         size = int(row.sum())
         if row[:size].all():

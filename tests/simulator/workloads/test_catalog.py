@@ -21,7 +21,7 @@ from tests.chains import stashed_elements
 def test_every_entry_is_a_sound_network(name: str) -> None:
     """Named as registered, connected, one sink (the loss), work, weights, something to send and to keep."""
     workload = load_workload(name)
-    graph = workload.graph()
+    graph = networkx.DiGraph(workload.edges)
     assert workload.name == name
     assert networkx.is_weakly_connected(graph)
     assert [workload.layers[node].kind for node in graph if graph.out_degree(node) == 0] == ["loss"]
