@@ -14,7 +14,8 @@ from experiments.compare.problem_options import (
 )
 from experiments.terminal.argument_types import count
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
-from experiments.terminal.output import UsageError, output_file, print_explained, print_json, print_table, progress
+from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
+from experiments.terminal.report_tables import ReportTable, words
 
 if TYPE_CHECKING:
     from planners import HierarchicalPartition
@@ -131,10 +132,8 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], rule: str) ->
             raise UsageError(f"--{name.replace('_', '-')} {rule}")
 
 
-def _run_partition(arguments: argparse.Namespace) -> int:
-    from planners import measured_table, notation, partition
-    from simulator import read_any_profile
-
+def _check_partition(arguments: argparse.Namespace) -> None:
+    """UsageError for what `--workers` needs and does not have, or has and does not go with."""
     if arguments.profile is None:
         raise UsageError("--workers needs --profile FILE: the partition is made from measured seconds")
     if arguments.planner != "pipedream":
@@ -146,47 +145,64 @@ def _run_partition(arguments: argparse.Namespace) -> int:
         ("devices", "batch", "sequence", "recompute", "no_contention", "schedule", "microbatches", "seed", "out"),
         "does not go with --workers: the profile is partitioned as it was measured",
     )
-    variant = arguments.variant or VARIANTS[0]
-    if variant not in VARIANTS:
-        raise UsageError(f"--variant {variant!r} is unknown; choices: {', '.join(VARIANTS)}")
-    if arguments.bandwidths is None or len(arguments.bandwidths) != len(arguments.workers):
-        given = 0 if arguments.bandwidths is None else len(arguments.bandwidths)
+    if arguments.variant not in (None, *VARIANTS):
+        raise UsageError(f"--variant {arguments.variant!r} is unknown; choices: {', '.join(VARIANTS)}")
+    given = len(arguments.bandwidths or ())
+    if given != len(arguments.workers):
         raise UsageError(
             f"--bandwidths must be one for each of {len(arguments.workers)} levels of --workers, got {given}"
         )
+
+
+STAGES = ReportTable(
+    "{workload} on {joined} workers: {notation} ({variant})",
+    lambda document: [{"stage": number, **stage} for number, stage in enumerate(document["stages"])],
+    {
+        "stage": "{stage}",
+        "states": lambda stage: f"{stage['states'][0]}-{stage['states'][1] - 1}",
+        "layers": lambda stage: str(len(stage["layers"])),
+        "replicas by level": words("replicas_by_level", " × "),
+        "replicas": "{replicas}",
+    },
+)
+
+
+def _run_partition(arguments: argparse.Namespace) -> int:
+    from planners import measured_table, partition
+    from simulator import read_any_profile
+
+    _check_partition(arguments)
     workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
     found = partition(
         measured_table(workload),
         arguments.workers,
         arguments.bandwidths,
-        variant=variant,
+        variant=arguments.variant or VARIANTS[0],
         straight=arguments.straight,
         memory_bytes=arguments.memory,
     )
+    document = _partition_document(found, workload, arguments.bandwidths)
     if arguments.json:
-        print_json(_partition_document(found, workload, arguments.bandwidths))
+        print_json(document)
         return 0
-
-    print_table(
-        f"{workload.name} on {' × '.join(map(str, found.workers_per_level))} workers: {notation(found)} ({variant})",
-        ("stage", "states", "layers", "replicas by level", "replicas"),
-        [
-            (
-                str(number),
-                f"{stage.start}-{stage.stop - 1}",
-                str(len(stage.layers)),
-                " × ".join(map(str, stage.workers)),
-                str(stage.replicas),
-            )
-            for number, stage in enumerate(found.stages)
-        ],
-    )
+    STAGES.print({**document, "joined": " × ".join(map(str, found.workers_per_level))})
     print(
         f"slowest stage {found.slowest_stage_seconds:.6g} s a mini-batch of {workload.minibatch}; speedup over one device "
         f"{found.speedup_over_one:.3f}, over data parallelism {found.speedup_over_dp:.3f}; "
         f"planned in {found.planning_seconds:.3f} s"
     )
     return 0
+
+
+FOUND = (
+    "slowest_stage_seconds",
+    "one_device_seconds",
+    "data_parallel_seconds",
+    "speedup_over_one",
+    "speedup_over_dp",
+    "planning_seconds",
+)
+"""Figures of a partition that its document tells."""
 
 
 def _partition_document(found: HierarchicalPartition, workload: Workload, bandwidths: list[float]) -> dict[str, Any]:
@@ -200,12 +216,7 @@ def _partition_document(found: HierarchicalPartition, workload: Workload, bandwi
         "workers": found.workers_per_level,
         "bandwidths": bandwidths,
         "notation": notation(found),
-        "slowest_stage_seconds": found.slowest_stage_seconds,
-        "one_device_seconds": found.one_device_seconds,
-        "data_parallel_seconds": found.data_parallel_seconds,
-        "speedup_over_one": found.speedup_over_one,
-        "speedup_over_dp": found.speedup_over_dp,
-        "planning_seconds": found.planning_seconds,
+        **{name: getattr(found, name) for name in FOUND},
         "stages": [
             {
                 "states": [stage.start, stage.stop],

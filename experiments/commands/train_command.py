@@ -102,15 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         train,
     )
 
-    for name, choices in (
-        ("data", DATA_SETS),
-        ("network", NETWORKS),
-        ("optimizer", OPTIMIZERS),
-        ("lr_schedule", LEARNING_RATE_SCHEDULES),
-    ):
-        if getattr(arguments, name) not in choices:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} {getattr(arguments, name)!r} is unknown; choices: {', '.join(choices)}")
+    _check_choices(arguments)
     rule = read_rule(arguments)
     settings = TrainingSettings(
         batch=arguments.batch,
@@ -144,6 +136,21 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(arguments, trained, found, seconds_of)
     return 0
+
+
+def _check_choices(arguments: argparse.Namespace) -> None:
+    """UsageError for a name that is not known."""
+    from simulator.training import DATA_SETS, LEARNING_RATE_SCHEDULES, NETWORKS, OPTIMIZERS
+
+    for name, choices in (
+        ("data", DATA_SETS),
+        ("network", NETWORKS),
+        ("optimizer", OPTIMIZERS),
+        ("lr_schedule", LEARNING_RATE_SCHEDULES),
+    ):
+        if getattr(arguments, name) not in choices:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} {getattr(arguments, name)!r} is unknown; choices: {', '.join(choices)}")
 
 
 def _stages(arguments: argparse.Namespace) -> int:
