@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,29 +23,30 @@ from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from experiments.unequal_sizes.table_costs import program_of
 from planners.unequal import RECOMPUTATION, Compiled, UnequalProblem, exact_sizes, powers_of_two
-from simulator.engines import event_loop
-from simulator.engines import reference as engine
+from simulator import Program
+from simulator.engines import event_loop, reference
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Evaluate = Callable[[Integers, Integers], Floats]
 
-ENGINES = {"event-loop": event_loop.replay, "simpy": engine.replay}
+ENGINES = {"event-loop": event_loop.replay, "simpy": reference.replay}
 """Engines of the simulator that know contention, and so the links of the model."""
 
 
-def on_engine(name: str, schedule: str = "gpipe") -> Callable[[UnequalProblem], Evaluate]:
-    """The sizes lowered as any schedule is, one individual after the other, and replayed on an engine of the simulator."""
+def programs_of(problem: UnequalProblem, forward_sizes: Integers, backward_sizes: Integers) -> list[Program]:
+    """Each individual lowered as any schedule is, with a flush."""
+    return [program_of(problem, *pair) for pair in zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)]
 
-    def build(problem: UnequalProblem) -> Evaluate:
-        def evaluate(forward_sizes: Integers, backward_sizes: Integers) -> Floats:
-            pairs = zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)
-            programs = (program_of(problem, *sizes, schedule) for sizes in pairs)
-            return np.array([ENGINES[name](one, contention=True).makespan_seconds for one in programs])
 
-        return evaluate
+def makespans(engine: str, programs: Iterable[Program]) -> Floats:
+    """Seconds of each program on an engine of the simulator."""
+    return np.array([ENGINES[engine](program, contention=True).makespan_seconds for program in programs])
 
-    return build
+
+def on_engine(engine: str) -> Callable[[UnequalProblem], Evaluate]:
+    """An evaluator that lowers and replays one individual after the other."""
+    return lambda problem: lambda forward, backward: makespans(engine, programs_of(problem, forward, backward))
 
 
 EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {
@@ -106,11 +107,12 @@ def _compare(rng: np.random.Generator, number: int, disagreeing: dict[str, int])
     forward, backward = rng.choice(np.array(problem.candidates), (2, INDIVIDUALS, problem.stages))
     forward[0], backward[0] = forward[0, 0], forward[0, 0]  # an equal size among them
     expected = EVALUATORS["recurrence"](problem)(forward, backward)
+    programs = programs_of(problem, forward, backward)
     for name, build in EVALUATORS.items():
-        found = np.asarray(build(problem)(forward, backward), dtype=np.float64)
+        found = makespans(name, programs) if name in ENGINES else np.asarray(build(problem)(forward, backward), float)
         disagreeing[name] += int(found.tobytes() != expected.tobytes())
-    alternating = [on_engine(name, "1f1b")(problem)(forward[-1:], backward[-1:]).tolist() for name in ENGINES]
-    disagreeing["1f1b simpy"] += int(alternating[0] != alternating[1])
+    alternating = program_of(problem, forward[-1].tolist(), backward[-1].tolist(), "1f1b")
+    disagreeing["1f1b simpy"] += int(len({*(float(makespans(name, [alternating])[0]) for name in ENGINES)}) > 1)
 
 
 def generated_problem(rng: np.random.Generator, number: int) -> UnequalProblem:
