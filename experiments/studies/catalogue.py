@@ -79,7 +79,7 @@ STUDIES: dict[str, Study] = {
         ("schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "boards", "depth"),
     ),
     "unequal-cases": Study(
-        "experiments.unequal_cases", "Do all forms of the UMPIPE model agree, and is the exact method exact?", 0.5
+        "experiments.unequal_cases", "Do all forms of the UMPIPE model agree, and is the exact method exact?", 0.9
     ),
     "unequal-speed": Study(
         "experiments.unequal_speed", "How fast is each evaluator of unequal sizes, and how far from the limit?", 0.4
