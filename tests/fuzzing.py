@@ -214,6 +214,18 @@ PLAN = {
     },
 }
 
+OPPOSITE = {
+    "planner": "hand",
+    "schedule": "own",
+    "replication": "round-robin",
+    "microbatches": [4, 4],
+    "stages": [{"layers": [0, 1], "devices": [0, 1]}, {"layers": [2, 3], "devices": [1, 0]}],
+    "order": ["0F0 1F1 1B1 0B0", "0F1 1F0 1B0 0B1"],
+    "recompute": [True, False],
+    "options": {},
+}
+"""Two pipelines in opposite directions."""
+
 
 def _node(number: int, operator: str, seconds: str, output: str, parameters: str) -> str:
     return (
@@ -371,6 +383,7 @@ READERS: tuple[Reader, ...] = (
         (
             json.dumps(PLAN, indent=2).encode(),
             json.dumps({**PLAN, "plan": {**PLAN["plan"], "schedule": "1f1b", "forward_sizes": []}}).encode(),  # type: ignore[dict-item]
+            json.dumps({**PLAN, "plan": OPPOSITE}, indent=2).encode(),
         ),
         (
             *(b'"round-robin"', b'"split"', b'"1f1b-rr"', b'"interleaved-1f1b"', b'"xpipe"', b'"pipedream"', b'"fp16"'),
