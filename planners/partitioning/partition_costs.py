@@ -180,9 +180,9 @@ def _boundaries(
     cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
     busy, latency = np.zeros((2, len(devices) - 1, len(sizes))), np.zeros((len(devices) - 1, len(sizes)))
     one_way = np.zeros(len(devices) - 1, dtype=bool)
+    known = {pair: (cluster.point_to_point(*pair), cluster.point_to_point(*pair[::-1])) for pair in pairwise(devices)}
     for link, (near, far) in enumerate(pairwise(devices)):
-        for direction, (source, target) in enumerate(((near, far), (far, near))):
-            delay, bandwidth = cluster.point_to_point(source, target)
+        for direction, (delay, bandwidth) in enumerate(known[near, far]):
             busy[direction, link] = sizes / bandwidth
             latency[link] += delay
         one_way[link] = bool({*cluster.route(near, far)} & {*cluster.route(far, near)})

@@ -21,12 +21,31 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         try:
-            return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+            return _with_readable_index(njit(cache=True, **options)(function))  # type: ignore[no-any-return]
         except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
             _say_uncached()
             return njit(**options)(function)  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _with_readable_index(compiled: Any) -> Any:
+    """Take compiled code that an older version left for none where it names classes or modules that are gone.
+
+    Numba unpickles the index of a function's compiled code, with the types of its arguments, before it looks whether the source
+    is still the same.
+    """
+    index = compiled._cache._cache_file
+    load = index._load_index
+
+    def readable() -> dict[Any, str]:
+        try:
+            return dict(load())
+        except (AttributeError, ImportError):
+            return {}
+
+    index._load_index = readable
+    return compiled
 
 
 @cache

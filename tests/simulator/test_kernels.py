@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numba
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +50,29 @@ def test_kernels_compile_without_a_place_for_a_cache(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "42 inf\n")
     assert done.stderr.count("\n") == 1
     assert "NUMBA_CACHE_DIR" in done.stderr
+
+
+def test_compiled_code_that_names_what_is_gone_is_made_anew(tmp_path: Path) -> None:
+    """An index that was left by an older version, of types in a module of that version, is as none; another follows it."""
+    path = tmp_path / "left.py"
+    path.write_text(
+        "from simulator import kernel\n\n@kernel()\ndef double(value):\n    return 2 * value\n", encoding="utf-8"
+    )
+
+    def double() -> Any:
+        spec = importlib.util.spec_from_file_location("left", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert module.double(21) == 42
+        return module.double
+
+    first = double()
+    index = Path(first._cache._cache_file._index_path)
+    index.write_bytes(pickle.dumps(numba.__version__) + b"cno_such_module\nTotals\n.")
+    assert double().stats.cache_misses
+    assert double().stats.cache_hits
 
 
 @pytest.mark.slow
