@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.training.method_comparison import BLOCK, LEVEL
@@ -16,52 +16,60 @@ COMPARABLE = 0.01
 def claims(document: dict[str, Any]) -> list[dict[str, str]]:
     """The abstract's claims, judged on these runs alone."""
     cluster = {row["label"]: row for row in document["cluster"]}
-    worst = max(abs(row["speedup"] / row["formula"] - 1.0) for row in document["balanced"])
+    found = [gpipe_claim(document["balanced"], cluster)]
+    for other in ("PipeDream T=1", "SpecTrain v2 T=1"):
+        found += asynchronous_claims(cluster, other)
+    found += accuracy_claims(document["accuracy"]) + prediction_claims(document["prediction_error"])
+    return [*found, order_claim(document["replication"]["headline_order"])]
+
+
+def _claim(claim: str, verdict: str, evidence: str) -> dict[str, str]:
+    return {"claim": claim, "verdict": verdict, "evidence": evidence}
+
+
+def gpipe_claim(balanced: Sequence[dict[str, Any]], cluster: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """XPipe's samples a second over GPipe's at the same T, beside the formula."""
+    worst = max(abs(row["speedup"] / row["formula"] - 1.0) for row in balanced)
+    ratios = {
+        t: cluster[f"XPipe T={t}"]["samples_per_second"] / cluster[f"GPipe T={t}"]["samples_per_second"]
+        for t in (4, 8, 16)
+    }
+    beside = ", ".join(f"{ratio:.2f}x at T={t} (formula {(t + DEVICES - 1) / t:.2f})" for t, ratio in ratios.items())
+    return _claim(
+        "higher throughput than GPipe, ideally (T+N-1)/T",
+        "holds" if min(ratios.values()) > 1.0 else "does not hold",
+        f"equal stages: at most {worst:.1e} from the formula; {WORKLOAD}: {beside}",
+    )
+
+
+def asynchronous_claims(cluster: Mapping[str, dict[str, Any]], other: str) -> list[dict[str, str]]:
+    """XPipe beside a method of whole mini-batches: with the same mini-batch, and each with the most that fits in memory."""
 
     def rate(label: str) -> float:
         return float(cluster[label]["samples_per_second"])
 
-    found = [
-        {
-            "claim": "higher throughput than GPipe, ideally (T+N-1)/T",
-            "verdict": "holds"
-            if all(rate(f"XPipe T={t}") > rate(f"GPipe T={t}") for t in (4, 8, 16))
-            else "does not hold",
-            "evidence": f"equal stages: at most {worst:.1e} from the formula; {WORKLOAD}: "
-            + ", ".join(
-                f"{rate(f'XPipe T={t}') / rate(f'GPipe T={t}'):.2f}x at T={t} (formula {(t + DEVICES - 1) / t:.2f})"
-                for t in (4, 8, 16)
-            ),
-        }
-    ]
-    xpipe = {label: row for label, row in cluster.items() if label.startswith("XPipe")}
-    for other in ("PipeDream T=1", "SpecTrain v2 T=1"):
-        ratios = {label: rate(label) / rate(other) for label in xpipe}
-        found.append(
-            {
-                "claim": f"higher throughput than {other.removesuffix(' T=1')}, same mini-batch",
-                "verdict": "holds" if min(ratios.values()) > 1.0 else "holds for some T" if max(ratios.values()) > 1.001
-                else "does not hold",
-                "evidence": ", ".join(
-                    f"{label} {ratio:.3f}x at {xpipe[label]['peak_memory_bytes'] / cluster[other]['peak_memory_bytes']:.2f}x "
-                    "the memory"
-                    for label, ratio in ratios.items()
-                ),
-            }
-        )  # fmt: skip
-        fitting = [label for label in cluster if label.startswith(other) and cluster[label]["fits"]]
-        best, mine = (max(labels, key=rate, default=None)
-                      for labels in (fitting, [label for label in xpipe if cluster[label]["fits"]]))  # fmt: skip
-        if best is not None and mine is not None:
-            found.append(
-                {
-                    "claim": f"higher throughput than {other.removesuffix(' T=1')}, the most that fits in memory",
-                    "verdict": "holds" if rate(mine) > rate(best) else "does not hold",
-                    "evidence": f"{mine} {rate(mine):.2f} samples/s, {best} {rate(best):.2f}: {rate(mine) / rate(best):.3f}x",
-                }
-            )
-    found += accuracy_claims(document["accuracy"]) + prediction_claims(document["prediction_error"])
-    return [*found, order_claim(document["replication"]["headline_order"])]
+    name, peak = other.removesuffix(" T=1"), cluster[other]["peak_memory_bytes"]
+    ratios = {label: rate(label) / rate(other) for label in cluster if label.startswith("XPipe")}
+    holds = (
+        "holds"
+        if min(ratios.values()) > 1.0
+        else "holds for some T"
+        if max(ratios.values()) > 1.001
+        else "does not hold"
+    )
+    evidence = ", ".join(
+        f"{label} {ratio:.3f}x at {cluster[label]['peak_memory_bytes'] / peak:.2f}x the memory"
+        for label, ratio in ratios.items()
+    )
+    found = [_claim(f"higher throughput than {name}, same mini-batch", holds, evidence)]
+    fitting = [label for label in cluster if cluster[label]["fits"]]
+    best = max((label for label in fitting if label.startswith(other)), key=rate, default=None)
+    mine = max((label for label in fitting if label in ratios), key=rate, default=None)
+    if best is not None and mine is not None:
+        holds = "holds" if rate(mine) > rate(best) else "does not hold"
+        evidence = f"{mine} {rate(mine):.2f} samples/s, {best} {rate(best):.2f}: {rate(mine) / rate(best):.3f}x"
+        found.append(_claim(f"higher throughput than {name}, the most that fits in memory", holds, evidence))
+    return found
 
 
 def accuracy_claims(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -80,14 +88,14 @@ def accuracy_claims(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
         else:
             verdict = "worse" if sure else "not shown"
         found.append(
-            {
-                "claim": f"very comparable (even slightly better) accuracy: {record['label']}, "
+            _claim(
+                f"very comparable (even slightly better) accuracy: {record['label']}, "
                 f"{record['optimizer']} {record['learning_rate']:g}",
-                "verdict": verdict,
-                "evidence": f"test accuracy {100 * record['test_accuracy_difference']:+.2f} points "
+                verdict,
+                f"test accuracy {100 * record['test_accuracy_difference']:+.2f} points "
                 f"[{100 * low:+.2f}, {100 * high:+.2f}], p {record['test_accuracy_p_holm']:.3g}; "
                 f"train loss {record['train_loss_difference']:+.4f}, p {record['train_loss_p_holm']:.3g}",
-            }
+            )
         )
     return found
 
@@ -100,12 +108,12 @@ def prediction_claims(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             continue
         nearer = "holds" if row["ratio"] < 1.0 else "does not hold: it leads away"
         found.append(
-            {
-                "claim": f"prediction brings the weights nearer to the synchronous ones: {row['label']}",
-                "verdict": nearer if row["p"] < LEVEL else "not shown",
-                "evidence": f"distance {row['ratio']:.3f} times that without prediction [{row['low']:.3f}, {row['high']:.3f}], "
+            _claim(
+                f"prediction brings the weights nearer to the synchronous ones: {row['label']}",
+                nearer if row["p"] < LEVEL else "not shown",
+                f"distance {row['ratio']:.3f} times that without prediction [{row['low']:.3f}, {row['high']:.3f}], "
                 f"seed by seed {row['least']:.3f} to {row['most']:.3f}, p {row['p']:.2g}",
-            }
+            )
         )
     return found
 
@@ -113,12 +121,9 @@ def prediction_claims(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 def order_claim(steps: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Which steps of the order of train losses replicate."""
     replicating = [f"{step['from']} < {step['to']}" for step in steps if step["replicates"]]
-    return {
-        "claim": "train loss rises: " + " < ".join([ORDER[0], *(step["to"] for step in steps)]),
-        "verdict": "replicates"
-        if len(replicating) == len(steps)
-        else "replicates in part"
-        if replicating
-        else "not shown",
-        "evidence": f"of {steps[0]['blocks']} blocks of {BLOCK} seeds; replicating steps: {', '.join(replicating) or 'none'}",
-    }
+    whole = len(replicating) == len(steps)
+    return _claim(
+        "train loss rises: " + " < ".join([ORDER[0], *(step["to"] for step in steps)]),
+        "replicates" if whole else "replicates in part" if replicating else "not shown",
+        f"of {steps[0]['blocks']} blocks of {BLOCK} seeds; replicating steps: {', '.join(replicating) or 'none'}",
+    )
