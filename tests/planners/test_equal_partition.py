@@ -14,6 +14,7 @@ from planners.partitioning import equal_partition as module
 from planners.partitioning.partition_costs import PartitionCosts
 from simulator import LayerCosts, Plan, Problem, simulate, stages_from_cuts
 from tests.chains import chain
+from tests.simulator.strategies import chain_cluster
 
 
 def costs_of(seed: int, batch: int, devices: int = 3) -> LayerCosts:
@@ -77,3 +78,10 @@ def test_where_no_size_fits_there_is_no_partition() -> None:
     devices = tuple(replace(one, memory_bytes=1e6) for one in costs.problem.cluster.devices)  # type: ignore[type-var]
     tiny = replace(costs.problem, cluster=replace(costs.problem.cluster, devices=devices))
     assert equal_partition(LayerCosts(tiny), range(3), (1, 8)) is None
+
+
+def test_of_equally_fast_sizes_that_with_the_least_bound_is_kept() -> None:
+    """One device, 9 s a sample: eight take as long in any parts. Whole micro-batches alone hold least samples for 5."""
+    network = chain([1.0, 2.0], output_elements=[0.0, 0.0])
+    costs = LayerCosts(Problem(network, chain_cluster(1), 8))
+    assert equal_partition(costs, (0,), range(1, 9)) == (72.0, (), 5)

@@ -218,6 +218,19 @@ def test_a_search_that_left_plans_out_says_what_makes_it_look_further(monkeypatc
         make_plan("tidgap", tight, budget=made + 1000)
 
 
+@pytest.mark.parametrize(("most", "some"), [(10, False), (9, True)])
+def test_of_very_many_partitions_the_fastest_and_the_roomiest_come_first(
+    most: int, some: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six layers in three stages have ten partitions: with as many as may be listed all are, in their order."""
+    monkeypatch.setattr(tight_sizes, "PARTITIONS", most)
+    tables = tables_of(generated(2, 3, 6, layers=6), range(3))
+    costs = tight_sizes._loosest(tables)
+    every, found = list(itertools.combinations(range(1, 6), 2)), tight_sizes._partitions(tables, costs)
+    assert set(found) < set(every) if some else found == every
+    assert found[-1] == tight_sizes._roomiest(tables, costs) or not some
+
+
 def test_partitions_that_are_looked_at_in_vain_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no partition holds its tensors on the way, and none is replayed, a search of very many still ends."""
     monkeypatch.setattr(tight_sizes, "PARTITIONS", 0)
