@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
@@ -106,7 +105,7 @@ class Outcome(Explained):
     @property
     def bytes_per_sample(self) -> float:
         """Bytes that cross links a sample: boundary tensors, and gradients in ring all-reduces (2(R-1)·size a round)."""
-        return moved_bytes_per_sample(self.problem, self.plan)
+        return moved_bytes_per_sample(self.problem, self.plan, self.schedule)
 
     def __repr__(self) -> str:
         fits = "fits" if self.fits else "does not fit"
@@ -400,17 +399,12 @@ def turns(plan: Plan) -> int:
     return math.lcm(sizes, rounds)
 
 
-def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:
+def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> float:
     """Bytes on links a sample: activations and gradients at every boundary between devices, and all-reduced weight gradients."""
     costs = PlanCosts(problem, plan)
-    boundary = 0.0
-    for size, (before, after) in zip(
-        costs.boundary_bytes, pairwise(stage.devices for stage in plan.stages), strict=True
-    ):
-        apart = (
-            [one != other for one, other in zip(before, after, strict=False)] if len(before) == len(after) else [True]
-        )
-        boundary += 2.0 * size * (sum(apart) / len(apart))
+    total = 0.0
+    for stage, size in enumerate(costs.boundary_bytes):
+        total += 2.0 * size * _crossing(plan, schedule, stage)
 
     def reduced(size: float, devices: int, replicas: Sequence[int]) -> float:
         """Bytes a sample of an all-reduce that stages of these numbers of replicas do once they all have a gradient."""
@@ -423,11 +417,26 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan) -> float:
         )
         return 2.0 * (devices - 1) * size / samples
 
-    total = boundary
-    for number, stage in enumerate(plan.stages):
-        count = len(stage.devices)
+    for number, held in enumerate(plan.stages):
+        count = len(held.devices)
         total += reduced(costs.reduced_bytes(number), count, (count,))
     for weight, stages in costs.shared_weights:
         size = float(weight.parameters * problem.element_bytes)
         total += reduced(size, len(costs.devices_of(stages)), [len(plan.stages[stage].devices) for stage in stages])
     return total
+
+
+def _crossing(plan: Plan, schedule: Schedule, stage: int) -> float:
+    """Part of the samples that go to another device from a stage to the next."""
+    here, there = (plan.stages[one].devices for one in (stage, stage + 1))
+    if not set(here) & set(there):
+        return 1.0
+    if plan.replication == "split":
+        return 0.0
+    device, forward = schedule.device_of_rank()[schedule.rank_of_row()], schedule.kind == OpKind.FORWARD
+    ran = np.empty((2, schedule.microbatches), dtype=np.int64)
+    for row, one in enumerate((stage, stage + 1)):
+        rows = forward & (schedule.stage == one)
+        ran[row, schedule.microbatch[rows]] = device[rows]
+    sizes = np.array(stream_sizes(plan, schedule.microbatches))
+    return float(sizes[ran[0] != ran[1]].sum() / sizes.sum())

@@ -108,6 +108,27 @@ def test_memory_is_the_sum_over_both_stages_of_a_device() -> None:
         assert columns["activations"].max() == most
 
 
+@pytest.mark.parametrize(
+    ("stages", "order"),
+    [
+        (((0, 3), (1, 2), (2, 1), (3, 0)), None),
+        (((0, 1), (0, 2)), ("0F0 1F0 0F1 1B0 0B0 0B1", "0F2 0B2", "1F1 1F2 1B1 1B2")),
+        (((0, 1), (0, 1)), ("0F0 1F0 0F1 1B0 0B0 1F2 1B2 0B1", "0F2 1F1 1B1 0B2")),
+    ],
+)
+def test_bytes_moved_are_those_of_the_transfers(stages: Any, order: tuple[str, ...] | None) -> None:
+    """What the timeline's transfers carry, where no weights are reduced: also where some micro-batches stay on a device."""
+    count, sizes = len(stages), (2, 2, 2, 2) if order is None else (1, 5, 2)
+    workload = random_chain(2 * count, np.random.default_rng(1), flop=1.0, parameters=0)
+    problem = Problem(workload, star_cluster(4, bandwidth=1e5), sum(sizes))
+    held = stages_from_cuts([2 * cut for cut in range(1, count)], 2 * count, stages)
+    plan = Plan("hand", "chimera", held, sizes, "round-robin", order=order or ())
+    outcome = simulate(problem, plan)
+    moved = outcome.timeline.transfers.size_bytes.sum() / problem.batch
+    assert outcome.bytes_per_sample == pytest.approx(moved)
+    assert moved > 0
+
+
 def test_gradients_are_summed_over_both_devices_before_the_update() -> None:
     """Each stage has an all-reduce that waits for the last backward on both of its devices, and both updates wait for it."""
     problem, plan = bidirectional()

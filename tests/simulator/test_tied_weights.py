@@ -175,13 +175,14 @@ def test_data_parallelism_reduces_a_tied_gradient_once() -> None:
     costs = PlanCosts(here, plan_of(((0, 1, 2, 3), (0, 1, 2, 3))))
     assert not costs.tied_reductions
     assert [bucket.seconds for bucket in costs.buckets(0)] == [here.cluster.allreduce_seconds((0, 1, 2, 3), 4.0 * 1020)]
-    assert moved_bytes_per_sample(here, costs.plan) == 2 * 3 * 4 * 1020 / 12
+    assert moved_bytes_per_sample(here, costs.plan, build_program(here, costs.plan)[1]) == 2 * 3 * 4 * 1020 / 12
 
 
 def test_moved_bytes_count_the_sum_over_both_stages() -> None:
     """2 (3-1) 4000 bytes of the matrix and 2 (2-1) 40 of the rest an iteration; 8 bytes a sample at the boundary."""
     plan = plan_of(((0, 1), (0, 1)), ((2, 3), (2,)))
-    assert moved_bytes_per_sample(problem(3, star=True), plan) == 8 + (4 * 4000 + 2 * 40) / 12
+    here = problem(3, star=True)
+    assert moved_bytes_per_sample(here, plan, build_program(here, plan)[1]) == 8 + (4 * 4000 + 2 * 40) / 12
 
 
 # ---- schedules -------------------------------------------------------------------------------------------------------
