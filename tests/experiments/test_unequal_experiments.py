@@ -136,7 +136,7 @@ def test_rates_are_those_of_the_best_call(
     """A clock that stands but for the calls, `each` seconds an individual: as many individuals as fill an eighth of 1 s; groups
     of calls of an eighth, up to 1 s and three at least. The first of these calls takes twice as long, and does not count."""
     now, made = [0.0], [0]
-    trials = 1 + count.bit_length() if many > count or count == 1 else count.bit_length()
+    trials = 1 + 3 * (count.bit_length() if many > count or count == 1 else count.bit_length() - 1)
 
     def evaluate(forward: Any, backward: Any) -> Any:
         made[0] += 1
