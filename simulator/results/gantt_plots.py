@@ -412,8 +412,7 @@ def _lane_pairs(timeline: Timeline, transfers: NDArray[np.int64]) -> list[tuple[
 def _gantt_axes(
     ax: Axes, rows: Sequence[GanttRow], bottom: NDArray[np.float64], heights: NDArray[np.float64], row_points: float
 ) -> None:
-    total = float(heights.sum())
-    ax.set_ylim(max(total, 0.5), 0.0)
+    ax.set_ylim(max(float(heights.sum()), 0.5), 0.0)
     step = max(1, math.ceil(8.5 / max(row_points, 0.1)))
     chosen = [i for i in range(len(rows)) if step == 1 or i % step == 0]
     ax.set_yticks([float(bottom[i] + heights[i] / 2) for i in chosen], [rows[i].label for i in chosen])
@@ -422,8 +421,7 @@ def _gantt_axes(
         text.set_color(FAINT if rows[i].thin else INK)
     ax.tick_params(axis="y", length=0)
     ax.tick_params(axis="x", labelsize=8.5, colors=INK)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right", "left"]].set_visible(False)
     ax.set_axisbelow(True)
 
 

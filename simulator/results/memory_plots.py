@@ -105,7 +105,6 @@ def memory_figure(
     used.sort(key=CATEGORIES.index)
     grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.935, top=top, bottom=low, wspace=0.16, hspace=0.34)
     grid.set_width_ratios([1.5, 1.0])
-    unit, factor = byte_unit(max(max(row["peak_bytes"] for row in rows), 1.0))
     most = max(memory.peak_bytes for memory in shown)
     first: Axes | None = None
     for position, memory in enumerate(shown):
@@ -115,7 +114,7 @@ def memory_figure(
         if position < len(shown) - 1:
             ax.set_xlabel("")
         first = first or ax
-    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, capacity_in_view(memories), unit, factor, device_word)
+    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, capacity_in_view(memories), device_word)
     figure.legend(
         handles=[Patch(facecolor=CATEGORY_COLORS[name], label=name) for name in used],
         loc="upper left",
@@ -165,35 +164,20 @@ def _bytes(value: float) -> str:
 
 
 def _plain(ax: Axes, grid: Any) -> None:
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8.5)
-    ax.grid(axis=grid, color="#dfe3e8", linewidth=0.6, zorder=0)
     ax.set_axisbelow(True)
+    ax.grid(axis=grid, color="#dfe3e8", linewidth=0.6, zorder=0)
 
 
-def _peak_panel(
-    ax: Axes,
-    rows: Sequence[dict[str, float]],
-    used: Sequence[str],
-    line: bool,
-    unit: str,
-    factor: float,
-    device_word: str,
-) -> None:
+def _peak_panel(ax: Axes, rows: Sequence[dict[str, float]], used: Sequence[str], line: bool, device_word: str) -> None:
+    unit, factor = byte_unit(max(max(row["peak_bytes"] for row in rows), 1.0))
     places = np.arange(len(rows), dtype=np.float64)
     left = np.zeros(len(rows))
     for name in used:
         width = np.array([row[name] for row in rows]) * factor
-        ax.barh(
-            places,
-            width,
-            min(0.74, 0.1 + 0.12 * len(rows)),
-            left=left,
-            color=CATEGORY_COLORS[name],
-            linewidth=0,
-            zorder=2,
-        )
+        tall = min(0.74, 0.1 + 0.12 * len(rows))
+        ax.barh(places, width, tall, left=left, color=CATEGORY_COLORS[name], linewidth=0, zorder=2)
         left += width
     capacity = np.array([row["capacity_bytes"] for row in rows]) * factor
     if line:

@@ -22,6 +22,23 @@ class FeatureMap:
         return self.channels * self.size * self.size
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a convolution or a pooling slides over an image: pixels of a side, of a step, and of zeros around the image."""
+
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+
+    def places(self, name: str, size: int) -> int:
+        """Places of the window along a side of `size` pixels. ValueError, naming the layer, if it does not fit."""
+        if size + 2 * self.padding < self.kernel:
+            raise ValueError(
+                f"{name}: input must be at least {self.kernel - 2 * self.padding} pixels a side, got {size}"
+            )
+        return (size + 2 * self.padding - self.kernel) // self.stride + 1
+
+
 def image(builder: Builder, channels: int, size: int) -> FeatureMap:
     """The image that the network reads (no layer: it comes from the data loader)."""
     if size < 1:
@@ -30,18 +47,10 @@ def image(builder: Builder, channels: int, size: int) -> FeatureMap:
 
 
 def convolution(
-    builder: Builder,
-    name: str,
-    x: FeatureMap,
-    channels: int,
-    *,
-    kernel: int,
-    stride: int = 1,
-    padding: int = 0,
-    bias: bool = True,
+    builder: Builder, name: str, x: FeatureMap, channels: int, window: Window, *, bias: bool = True
 ) -> FeatureMap:
     """Square convolution: 2·kernel²·channels_in FLOP an output element."""
-    size = _reduced(name, x.size, kernel, stride, padding)
+    size, kernel = window.places(name, x.size), window.kernel
     output = channels * size * size
     weights = kernel * kernel * x.channels * channels + (channels if bias else 0)
     flop = 2.0 * kernel * kernel * x.channels * output
@@ -61,9 +70,9 @@ def batch_norm(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
     return replace(x, tensor=builder.add(layer, [x.tensor]))
 
 
-def max_pool(builder: Builder, name: str, x: FeatureMap, *, kernel: int, stride: int, padding: int = 0) -> FeatureMap:
+def max_pool(builder: Builder, name: str, x: FeatureMap, window: Window) -> FeatureMap:
     """Max pooling; it keeps the index of every maximum."""
-    size = _reduced(name, x.size, kernel, stride, padding)
+    size = window.places(name, x.size)
     output = x.channels * size * size
     layer = Layer(name, "pooling", output_elements=output, stashed_elements=INDEX_FP32 * output)
     return FeatureMap(builder.add(layer, [x.tensor]), x.channels, size)
@@ -104,9 +113,3 @@ def dropout(builder: Builder, name: str, x: FeatureMap) -> FeatureMap:
 def cross_entropy(builder: Builder, name: str, x: FeatureMap) -> int:
     """Classification loss; it keeps the log-probabilities."""
     return builder.add(Layer(name, "loss", output_elements=1, stashed_elements=x.elements), [x.tensor])
-
-
-def _reduced(name: str, size: int, kernel: int, stride: int, padding: int) -> int:
-    if size + 2 * padding < kernel:
-        raise ValueError(f"{name}: input must be at least {kernel - 2 * padding} pixels a side, got {size}")
-    return (size + 2 * padding - kernel) // stride + 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -91,23 +91,16 @@ class _Node:
         return KINDS.get(self.operator, "linear" if self.parameters else "elementwise")
 
 
-def read_profile(
-    path: str | Path,
-    minibatch: int | None = None,
-    profiled_minibatch: int | None = None,
-    *,
-    include_input: bool = False,
-) -> Workload:
+def read_profile(path: str | Path, profiled_minibatch: int | None = None) -> Workload:
     """Read a PipeDream `graph.txt` as a workload of measured layers, named after the file.
 
-    minibatch: default mini-batch of the workload (samples); None: the profiled one. Activations are per
-        sample and `Layer.measured` keeps the row that was measured, so times and activations scale linearly
-        with the samples and weights do not.
+    Its mini-batch is the profiled one. Activations are per sample and `Layer.measured` keeps the row that was measured,
+    so times and activations scale linearly with the samples and weights do not.
     profiled_minibatch: samples of the profiled mini-batch; None: worked out from the tensor shapes (an LSTM's
         final state is mini-batch × hidden; in a network without recurrence or embeddings a Linear's output is
         mini-batch × features). An argument overrides the shapes.
-    include_input: keep the `Input` nodes, whose forward seconds are data loading. They are dropped by
-        default, as PipeDream's own optimizer does: loading overlaps with computation.
+    `Input` nodes, whose forward seconds are data loading, are dropped, as PipeDream's own optimizer does: loading
+    overlaps with computation.
 
     Layers are in topological order; of several layers that could come next the lowest node number does. Their
     names are `node<number>_<operator>`. FLOP, kind and time steps follow from the operator's description; the
@@ -117,13 +110,11 @@ def read_profile(
     malformed, and ValueError for a mini-batch below 1.
     """
     path = Path(path)
-    for name, value in (("minibatch", minibatch), ("profiled_minibatch", profiled_minibatch)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1 sample, got {value}")
+    if profiled_minibatch is not None and profiled_minibatch < 1:
+        raise ValueError(f"profiled_minibatch must be at least 1 sample, got {profiled_minibatch}")
     nodes, producers = _parse(path)
-    order = _topological_order(path, nodes, producers)
-    samples = profiled_minibatch or _detect_minibatch(path, nodes)
-    return _build(path, nodes, producers, order, samples, minibatch or samples, include_input)
+    nodes = {number: nodes[number] for number in _topological_order(path, nodes, producers)}
+    return _build(path, nodes, producers, profiled_minibatch or _detect_minibatch(path, nodes))
 
 
 def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
@@ -280,94 +271,67 @@ def _detect_minibatch(path: Path, nodes: dict[int, _Node]) -> int:
     return int(samples)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What an operator's description tells about one sample."""
-
-    flop: float = 0.0
-    steps: int = 1
-    kept: float = 0.0
-
-
-def _shape(node: _Node, samples: int, attended: float) -> _Shape:
-    """FLOP, dependent steps and further kept elements a sample.
+def _layer(node: _Node, samples: int, attended: float) -> Layer:
+    """A node as a layer: FLOP, dependent steps and what it keeps beside its inputs by its operator's description.
 
     attended: elements a sample of the encoder output that an attention reads (0 elsewhere)
     """
     output = sum(node.outputs) / samples
+    layer = Layer(
+        f"node{node.number}_{node.operator.strip('_')}",
+        node.kind,
+        parameters=node.parameters,
+        output_elements=output,
+        measured=((samples, node.forward, node.backward),),
+    )
     lstm = _LSTM.search(node.description)
     if convolution := _CONVOLUTION.match(node.description):
         channels, _, height, width = (int(group) for group in convolution.groups())
         groups = _GROUPS.search(node.description)
-        return _Shape(flop=2.0 * channels / (int(groups[1]) if groups else 1) * height * width * output)
+        return replace(layer, flop=2.0 * channels / (int(groups[1]) if groups else 1) * height * width * output)
     if lstm and node.kind == "recurrent":
-        return _recurrent_shape(node, int(lstm[1]), int(lstm[2]), samples, attended)
+        return _recurrent(layer, node, int(lstm[1]), int(lstm[2]), attended)
     if (linear := _LINEAR.search(node.description)) and node.kind == "linear":
-        return _Shape(flop=2.0 * int(linear[1]) * output)
-    if node.operator == "MaxPool2d":
-        return _Shape(kept=INDEX_FP32 * output)
-    if node.operator == "Dropout":
-        return _Shape(kept=MASK_FP32 * output)
-    return _Shape()
+        return replace(layer, flop=2.0 * int(linear[1]) * output)
+    kept = {"MaxPool2d": INDEX_FP32, "Dropout": MASK_FP32}.get(node.operator, 0.0)
+    return replace(layer, stashed_elements=kept * output)
 
 
-def _recurrent_shape(node: _Node, inputs: int, hidden: int, samples: int, attended: float) -> _Shape:
+def _recurrent(layer: Layer, node: _Node, inputs: int, hidden: int, attended: float) -> Layer:
     """Per step 2·4·hidden·(inputs + hidden) FLOP; kept: 4 gates, cell state and output of every step.
 
     A bidirectional layer runs its two directions one after the other. Bahdanau attention adds the query
     projection, the key projection of every encoder step, the scores and the weighted sum.
     """
-    steps = node.outputs[0] / samples / hidden  # both directions side by side count as steps of one
+    steps = node.outputs[0] / layer.measured[0][0] / hidden  # both directions side by side count as steps of one
     flop = steps * 8.0 * hidden * (inputs + hidden)
     kept = steps * 6.0 * hidden
     if node.operator == "RecurrentAttention":
         keys = attended / hidden
         flop += 2.0 * hidden * hidden * (steps + keys) + 4.0 * hidden * steps * keys
         kept += steps * keys * (hidden + 1.0)  # tanh(query + key) and the score of every pair
-    return _Shape(flop=flop, steps=max(1, round(steps)), kept=kept)
+    return replace(layer, flop=flop, sequential_steps=max(1, round(steps)), stashed_elements=kept)
 
 
-def _build(
-    path: Path,
-    nodes: dict[int, _Node],
-    producers: dict[int, list[int]],
-    order: list[int],
-    samples: int,
-    minibatch: int,
-    include_input: bool,
-) -> Workload:
+def _build(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]], samples: int) -> Workload:
     builder = Builder()
     handles: dict[int, int] = {}
-    for number in order:
-        node = nodes[number]
-        output = sum(node.outputs) / samples
-        if node.operator == "Input" and not include_input:
-            handles[number] = builder.source(output)
+    for number, node in nodes.items():
+        if node.operator == "Input":
+            handles[number] = builder.source(sum(node.outputs) / samples)
             continue
         inputs = [handles[producer] for producer in producers[number]]
         if node.operator == "Add":
             inputs.reverse()  # a sum in place writes on the newest operand, not on the shortcut
-        shape = _shape(node, samples, max((builder.output_elements(x) for x in inputs), default=0.0))
-        handles[number] = builder.add(
-            Layer(
-                f"node{number}_{node.operator.strip('_')}",
-                node.kind,
-                output_elements=output,
-                flop=shape.flop,
-                parameters=node.parameters,
-                stashed_elements=shape.kept,
-                sequential_steps=shape.steps,
-                measured=((samples, node.forward, node.backward),),
-            ),
-            inputs,
-            in_place="inplace" in node.description or node.operator in VIEWS,
-        )
-    if len(handles) == sum(handle < 0 for handle in handles.values()):
+        layer = _layer(node, samples, max((builder.output_elements(x) for x in inputs), default=0.0))
+        in_place = "inplace" in node.description or node.operator in VIEWS
+        handles[number] = builder.add(layer, inputs, in_place=in_place)
+    if all(handle < 0 for handle in handles.values()):
         raise WorkloadFileError(f"{path}:1: every node is an Input; there is nothing to compute")
     kinds = {node.kind for node in nodes.values()}
     sample = "sequence" if kinds & {"recurrent", "embedding"} else "image" if "convolution" in kinds else "sample"
     try:
-        workload = builder.build(path.stem, sample=sample, minibatch=minibatch, bytes_per_element=BYTES_PER_ELEMENT)
+        workload = builder.build(path.stem, sample=sample, minibatch=samples, bytes_per_element=BYTES_PER_ELEMENT)
     except ValueError as error:  # a rule of the whole network: too many parameters
         raise WorkloadFileError(f"{path}:1: {error}") from error
     if not workload.takes_time:

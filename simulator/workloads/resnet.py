@@ -26,10 +26,10 @@ def resnet(depth: int = 50, *, image_size: int = 224, classes: int = 1000, minib
         raise ValueError(f"ResNet depth must be one of {', '.join(map(str, BLOCKS))}, got {depth}")
     builder = Builder()
     x = op.image(builder, 3, image_size)
-    x = op.convolution(builder, "conv1", x, 64, kernel=7, stride=2, padding=3, bias=False)
+    x = op.convolution(builder, "conv1", x, 64, op.Window(7, 2, 3), bias=False)
     x = op.batch_norm(builder, "bn1", x)
     x = op.relu(builder, "relu1", x)
-    x = op.max_pool(builder, "pool1", x, kernel=3, stride=2, padding=1)
+    x = op.max_pool(builder, "pool1", x, op.Window(3, 2, 1))
     for stage, count in enumerate(BLOCKS[depth], 2):
         for block in range(1, count + 1):
             stride = 2 if stage > 2 and block == 1 else 1
@@ -44,18 +44,16 @@ def resnet(depth: int = 50, *, image_size: int = 224, classes: int = 1000, minib
 def _bottleneck(builder: Builder, name: str, x: op.FeatureMap, width: int, stride: int) -> op.FeatureMap:
     """1x1 down to `width`, 3x3, 1x1 up to 4·width; 1x1 on the shortcut where the shape changes."""
     shortcut = x
-    y = op.convolution(builder, f"{name}.conv1", x, width, kernel=1, bias=False)
+    y = op.convolution(builder, f"{name}.conv1", x, width, op.Window(1), bias=False)
     y = op.batch_norm(builder, f"{name}.bn1", y)
     y = op.relu(builder, f"{name}.relu1", y)
-    y = op.convolution(builder, f"{name}.conv2", y, width, kernel=3, stride=stride, padding=1, bias=False)
+    y = op.convolution(builder, f"{name}.conv2", y, width, op.Window(3, stride, 1), bias=False)
     y = op.batch_norm(builder, f"{name}.bn2", y)
     y = op.relu(builder, f"{name}.relu2", y)
-    y = op.convolution(builder, f"{name}.conv3", y, EXPANSION * width, kernel=1, bias=False)
+    y = op.convolution(builder, f"{name}.conv3", y, EXPANSION * width, op.Window(1), bias=False)
     y = op.batch_norm(builder, f"{name}.bn3", y)
     if stride != 1 or x.channels != EXPANSION * width:
-        shortcut = op.convolution(
-            builder, f"{name}.downsample", x, EXPANSION * width, kernel=1, stride=stride, bias=False
-        )
+        shortcut = op.convolution(builder, f"{name}.downsample", x, EXPANSION * width, op.Window(1, stride), bias=False)
         shortcut = op.batch_norm(builder, f"{name}.downsample_bn", shortcut)
     y = op.add(builder, f"{name}.add", y, shortcut)
     return op.relu(builder, f"{name}.relu3", y)

@@ -108,6 +108,19 @@ class Transformer:
         return _Network(self).build()
 
 
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """The weights of a projection: features that go in, and that come out; with a bias or not.
+
+    tied: the matrix is the embedding's, which counts its parameters; a bias counts here
+    """
+
+    rows: int
+    columns: int
+    bias: bool
+    tied: bool = False
+
+
 class _Network:
     """One model while it is built: the builder, and the sizes that all operators share."""
 
@@ -151,33 +164,19 @@ class _Network:
         layer = Layer(name, "normalization", output_elements=output, parameters=weights)
         return self.builder.add(layer, [x])
 
-    def projection(
-        self,
-        name: str,
-        x: int,
-        matrix: tuple[int, int],
-        *,
-        bias: bool,
-        tokens: int = 0,
-        dropout: bool = False,
-        tied: bool = False,
-    ) -> int:
-        """A linear map of each of `tokens` tokens (0: all), then dropout if asked.
-
-        matrix: features that go in, and that come out
-        tied: the matrix is the embedding's, which counts its parameters; a bias counts here
-        """
-        tokens = tokens or self.model.sequence
-        features, width = matrix
+    def projection(self, name: str, x: int, matrix: _Matrix, *, tokens: int = 0, dropout: bool = False) -> int:
+        """A linear map of each of `tokens` tokens (0: all), then dropout if asked."""
+        output = (tokens or self.model.sequence) * matrix.columns
+        weights = matrix.rows * matrix.columns
         layer = Layer(
             name,
             "linear",
-            output_elements=tokens * width,
-            flop=2.0 * tokens * features * width,
-            parameters=(0 if tied else features * width) + (width if bias else 0),
-            tied_to="embedding" if tied else "",
-            tied_parameters=features * width if tied else 0,
-            stashed_elements=MASK * tokens * width if dropout else 0.0,
+            output_elements=output,
+            flop=2.0 * matrix.rows * output,
+            parameters=(0 if matrix.tied else weights) + (matrix.columns if matrix.bias else 0),
+            tied_to="embedding" if matrix.tied else "",
+            tied_parameters=weights if matrix.tied else 0,
+            stashed_elements=MASK * output if dropout else 0.0,
         )
         return self.builder.add(layer, [x])
 
@@ -194,7 +193,7 @@ class _Network:
         else:
             # softmax output; with dropout also the mask and what dropout puts out
             kept = model.heads * model.sequence**2 * (2 + MASK if model.dropout else 1)
-        y = self.projection(f"{name}.qkv", x, (model.hidden, fused_width), bias=model.attention_bias)
+        y = self.projection(f"{name}.qkv", x, _Matrix(model.hidden, fused_width, model.attention_bias))
         layer = Layer(
             f"{name}.attention",
             "attention",
@@ -203,35 +202,34 @@ class _Network:
             stashed_elements=kept,
         )
         y = self.builder.add(layer, [y])
-        return self.projection(
-            f"{name}.projection", y, (query_width, model.hidden), bias=model.attention_bias, dropout=model.dropout
-        )
+        matrix = _Matrix(query_width, model.hidden, model.attention_bias)
+        return self.projection(f"{name}.projection", y, matrix, dropout=model.dropout)
 
     def mlp(self, name: str, x: int) -> int:
         model = self.model
-        up = (model.hidden, model.intermediate * (2 if model.gated else 1))
-        y = self.projection(f"{name}.mlp_up", x, up, bias=model.mlp_bias)
+        up = _Matrix(model.hidden, model.intermediate * (2 if model.gated else 1), model.mlp_bias)
+        y = self.projection(f"{name}.mlp_up", x, up)
         y = self.activation(f"{name}.activation", y, model.sequence * model.intermediate)
-        down = (model.intermediate, model.hidden)
-        return self.projection(f"{name}.mlp_down", y, down, bias=model.mlp_bias, dropout=model.dropout)
+        down = _Matrix(model.intermediate, model.hidden, model.mlp_bias)
+        return self.projection(f"{name}.mlp_down", y, down, dropout=model.dropout)
 
     def heads(self, x: int) -> list[int]:
         """What the loss reads."""
         model = self.model
         if model.after == "language":
-            return [self.projection("head", x, (model.hidden, model.vocabulary), bias=False, tied=model.tied)]
-        logits = []
+            return [self.projection("head", x, _Matrix(model.hidden, model.vocabulary, bias=False, tied=model.tied))]
+        logits, square = [], _Matrix(model.hidden, model.hidden, bias=True)
         if model.after != "pooler":
-            y = self.projection("masked.transform", x, (model.hidden, model.hidden), bias=True)
+            y = self.projection("masked.transform", x, square)
             y = self.activation("masked.activation", y, model.sequence * model.hidden)
             y = self.norm("masked.norm", y)
             logits.append(
-                self.projection("masked.head", y, (model.hidden, model.vocabulary), bias=True, tied=model.tied)
+                self.projection("masked.head", y, _Matrix(model.hidden, model.vocabulary, bias=True, tied=model.tied))
             )
         if model.after != "masked":
-            y = self.projection("pooler", x, (model.hidden, model.hidden), bias=True, tokens=1)
+            y = self.projection("pooler", x, square, tokens=1)
             y = self.activation("pooler.activation", y, model.hidden)
             logits.append(y)
         if model.after == "pretraining":
-            logits[-1] = self.projection("next_sentence.head", y, (model.hidden, 2), bias=True, tokens=1)
+            logits[-1] = self.projection("next_sentence.head", y, _Matrix(model.hidden, 2, bias=True), tokens=1)
         return logits

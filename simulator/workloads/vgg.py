@@ -28,9 +28,9 @@ def vgg(depth: int = 16, *, image_size: int = 224, classes: int = 1000, minibatc
     x = op.image(builder, 3, image_size)
     for block, (count, channels) in enumerate(zip(CONVOLUTIONS[depth], CHANNELS, strict=True), 1):
         for number in range(1, count + 1):
-            x = op.convolution(builder, f"conv{block}_{number}", x, channels, kernel=3, padding=1)
+            x = op.convolution(builder, f"conv{block}_{number}", x, channels, op.Window(3, padding=1))
             x = op.relu(builder, f"relu{block}_{number}", x)
-        x = op.max_pool(builder, f"pool{block}", x, kernel=2, stride=2)
+        x = op.max_pool(builder, f"pool{block}", x, op.Window(2, 2))
     x = op.flatten(builder, "flatten", x)
     for number in (6, 7):
         x = op.linear(builder, f"fc{number}", x, 4096)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,19 +58,6 @@ def test_a_small_profile_in_base_units_per_sample(small: Path) -> None:
     assert workload.edges == ((0, 1), (0, 2), (1, 2))
     # the first Linear keeps the image (3), the second keeps ReLU's result, which is the first's own storage
     assert [layer.stashed_elements for layer in workload.layers] == [3, 0, 4]
-
-
-def test_input_nodes_are_kept_on_request_with_their_loading_time(small: Path) -> None:
-    """The official optimizer drops them; here they can stay as kind `input`."""
-    workload = read_profile(small, include_input=True)
-    assert workload.layers[0].kind == "input"
-    assert workload.layers[0].measured == ((2, 0.009, 0.0),)
-    assert workload.edges[0] == (0, 1)
-
-
-def test_another_minibatch_scales_by_rows_per_sample(small: Path) -> None:
-    """Per-sample figures, weights and the measured row stay; only the default mini-batch changes."""
-    assert read_profile(small, minibatch=16) == replace(read_profile(small), minibatch=16)
 
 
 def test_the_argument_overrides_the_shapes(small: Path) -> None:
@@ -228,19 +214,17 @@ def test_missing_file_directory_and_binary_junk(tmp_path: Path) -> None:
 
 
 def test_only_input_nodes_is_nothing_to_compute(tmp_path: Path) -> None:
-    """A file of Input nodes is refused unless they are asked for."""
+    """A file of Input nodes is refused: they load data."""
     path = tmp_path / "input.txt"
     path.write_text(node(1, "Input", 1, 0, "8"))
     with pytest.raises(WorkloadFileError, match="every node is an Input"):
         read_profile(path, profiled_minibatch=1)
-    assert len(read_profile(path, profiled_minibatch=1, include_input=True)) == 1
 
 
-@pytest.mark.parametrize("argument", ["minibatch", "profiled_minibatch"])
-def test_a_minibatch_below_one_is_refused(argument: str, small: Path) -> None:
+def test_a_minibatch_below_one_is_refused(small: Path) -> None:
     """Zero samples have no figures."""
-    with pytest.raises(ValueError, match=f"^{argument} must be at least 1 sample, got 0"):
-        read_profile(small, **{argument: 0})
+    with pytest.raises(ValueError, match=r"^profiled_minibatch must be at least 1 sample, got 0"):
+        read_profile(small, profiled_minibatch=0)
 
 
 @settings(deadline=None, max_examples=100)
