@@ -112,7 +112,9 @@ def unlike(seed: int) -> Problem:
     problem = generated(seed, stages, batch, layers=stages + int(rng.integers(0, 4)))
     cluster = problem.cluster
     devices = tuple(
-        replace(one, memory_bytes=float(rng.uniform(0.7, 1.5)), compute={"fp32": float(rng.choice([5e12, 1e13, 2e13]))})  # type: ignore[type-var]
+        replace(
+            one, memory_bytes=float(rng.uniform(0.7, 1.5)), peak_flops={"fp32": float(rng.choice([5e12, 1e13, 2e13]))}
+        )  # type: ignore[type-var]
         for one in cluster.devices
     )
     speed = 10 ** rng.uniform(-0.5, 0.5)
