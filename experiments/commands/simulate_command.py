@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import add_options, count, counts, numbers
+from experiments.terminal.argument_types import Option, add_options, count, counts, numbers
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
 if TYPE_CHECKING:
@@ -15,44 +15,43 @@ if TYPE_CHECKING:
 _OPTIONS = ("microbatches_per_minibatch", "chunks", "replicas", "replica_updates", "lanes")
 """Arguments that are options of a schedule family."""
 
+SOURCES: dict[str, Option] = {
+    "--schedule NAME": "schedule family (see pipeplan list schedules)",
+    "--schedule-csv FILE": "schedule file: torch CSV, or text lines of ops",
+    "--plan FILE": "plan file of pipeplan plan --out, with its problem",
+}
+"""What is replayed: one of them."""
+
+REPLAY: dict[str, Option] = {
+    "--stages P": ("stages of the pipeline (all chunks counted)", count),
+    "--microbatches M": ("micro-batches", count),
+    "--microbatches-per-minibatch T": (
+        "micro-batches an update (asynchronous schedules; default 1, 2bw: the stages)",
+        count,
+    ),
+    "--minibatches M": ("mini-batches, in place of --microbatches", count),
+    "--chunks V": ("stages a device (interleaved-1f1b, looped-bfs; default 2)", count),
+    "--replicas R,…": ("replicas of each stage (1f1b-rr)", counts),
+    "--replica-updates RULE": "when replicas update: overlapped (default) or barrier (1f1b-rr)",
+    "--lanes HOW": "how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
+    "--forward F": ("seconds of a forward: one number, or one a stage", numbers),
+    "--backward B": ("seconds of a full backward; of the input gradient if --weight is given", numbers),
+    "--weight W": ("seconds of a weight gradient (default 0)", numbers),
+    "--update U": ("seconds of an update (default 0)", numbers),
+    "--predict P": ("seconds of a weight prediction (default 0)", numbers),
+    "--transfer C": ("one-way transfer seconds (default 0)", float),
+    "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
+    "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
+    "schedule's own, else overlapped)",
+    "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
+}
+"""The numbers of a schedule, and the engine."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan simulate`."""
-    source = parser.add_mutually_exclusive_group(required=True)
-    add_options(
-        source,
-        {
-            "--schedule NAME": "schedule family (see pipeplan list schedules)",
-            "--schedule-csv FILE": "schedule file: torch CSV, or text lines of ops",
-            "--plan FILE": "plan file of pipeplan plan --out, with its problem",
-        },
-    )
-    add_options(
-        parser,
-        {
-            "--stages P": ("stages of the pipeline (all chunks counted)", count),
-            "--microbatches M": ("micro-batches", count),
-            "--microbatches-per-minibatch T": (
-                "micro-batches an update (asynchronous schedules; default 1, 2bw: the stages)",
-                count,
-            ),
-            "--minibatches M": ("mini-batches, in place of --microbatches", count),
-            "--chunks V": ("stages a device (interleaved-1f1b, looped-bfs; default 2)", count),
-            "--replicas R,…": ("replicas of each stage (1f1b-rr)", counts),
-            "--replica-updates RULE": "when replicas update: overlapped (default) or barrier (1f1b-rr)",
-            "--lanes HOW": "how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
-            "--forward F": ("seconds of a forward: one number, or one a stage", numbers),
-            "--backward B": ("seconds of a full backward; of the input gradient if --weight is given", numbers),
-            "--weight W": ("seconds of a weight gradient (default 0)", numbers),
-            "--update U": ("seconds of an update (default 0)", numbers),
-            "--predict P": ("seconds of a weight prediction (default 0)", numbers),
-            "--transfer C": ("one-way transfer seconds (default 0)", float),
-            "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
-            "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
-            "schedule's own, else overlapped)",
-            "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
-        },
-    )
+    add_options(parser.add_mutually_exclusive_group(required=True), SOURCES)
+    add_options(parser, REPLAY)
     parser.add_argument("--noise", type=float, default=0.0, help="spread of log-normal noise on durations (default 0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default 0)")
     parser.add_argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from experiments.terminal.argument_types import add_options, count, counts, numbers
+from experiments.terminal.argument_types import Option, add_options, count, counts, numbers
 from experiments.terminal.output import UsageError, print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -22,6 +22,41 @@ DEFAULT_CLUSTER = "dapple-b"
 
 DEFAULT_UPDATES = "overlapped"
 
+METHOD: dict[str, Option] = {
+    "--stages N": (f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)", count),
+    "--microbatches-per-minibatch T": ("micro-batches an update (default 1)", count, 1),
+    "--replicas R,…": ("replicas of each stage that take mini-batches in turn (pipedream, naive)", counts),
+    "--replica-updates RULE": "when replicas update: overlapped (default) or barrier",
+}
+
+TRAINING: dict[str, Option] = {
+    "--data NAME": ("digits (default), breast-cancer or wine", str, "digits"),
+    "--network NAME": ("mlp (default) or convolutional", str, "mlp"),
+    "--optimizer NAME": ("adam (default), adamw or sgd", str, "adam"),
+    "--lr RATE": ("learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's", float, 0.002),
+    "--lr-schedule NAME": ("constant (default), cosine, step or warmup", str, "constant"),
+    "--batch B": ("samples a mini-batch (default 32)", count, 32),
+    "--epochs E": ("epochs (default 10)", count, 10),
+    "--seeds K": ("train seeds 0 to K-1 (default 5)", count, 5),
+    "--jobs J": ("processes (default 1); the same results", count, 1),
+}
+
+RULE: dict[str, Option] = {
+    "--forward-rounding HOW": "xpipe: round (default), half-even, floor or ceil",
+    "--backward-rounding HOW": "xpipe: floor (default), round, half-even or ceil",
+    "--correction HOW": "xpipe: bias correction of the prediction, adam (default) or literal",
+    "--warmup-minibatches W": ("pipemare: synchronous mini-batches first (default 0)", count),
+}
+
+CLOCK: dict[str, Option] = {
+    "--cluster NAME": f"cluster whose devices run the stages (default {DEFAULT_CLUSTER})",
+    "--forward F": ("seconds of a MINI-BATCH's forward: one number, or one a stage", numbers),
+    "--backward B": ("seconds of a mini-batch's backward", numbers),
+    "--update U": ("seconds of an update (default 0)", float),
+    "--predict P": ("seconds of a weight prediction (default 0)", float),
+    "--transfer C": ("one-way seconds of a mini-batch's tensor (default 0)", float),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan train`."""
@@ -32,58 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="synchronous, naive, pipedream, vertical-sync, 2bw, spectrain-v1, spectrain-v2, xpipe, xpipe-exact, pipeoptim "
         "or pipemare",
     )
-    add_options(
-        parser,
-        {
-            "--stages N": (f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)", count),
-            "--microbatches-per-minibatch T": ("micro-batches an update (default 1)", count, 1),
-            "--replicas R,…": ("replicas of each stage that take mini-batches in turn (pipedream, naive)", counts),
-            "--replica-updates RULE": "when replicas update: overlapped (default) or barrier",
-        },
-    )
-    training = parser.add_argument_group("training")
-    add_options(
-        training,
-        {
-            "--data NAME": ("digits (default), breast-cancer or wine", str, "digits"),
-            "--network NAME": ("mlp (default) or convolutional", str, "mlp"),
-            "--optimizer NAME": ("adam (default), adamw or sgd", str, "adam"),
-            "--lr RATE": (
-                "learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's",
-                float,
-                0.002,
-            ),
-            "--lr-schedule NAME": ("constant (default), cosine, step or warmup", str, "constant"),
-            "--batch B": ("samples a mini-batch (default 32)", count, 32),
-            "--epochs E": ("epochs (default 10)", count, 10),
-            "--seeds K": ("train seeds 0 to K-1 (default 5)", count, 5),
-            "--jobs J": ("processes (default 1); the same results", count, 1),
-        },
-    )
-    rule = parser.add_argument_group("the method's own settings")
-    add_options(
-        rule,
-        {
-            "--forward-rounding HOW": "xpipe: round (default), half-even, floor or ceil",
-            "--backward-rounding HOW": "xpipe: floor (default), round, half-even or ceil",
-            "--correction HOW": "xpipe: bias correction of the prediction, adam (default) or literal",
-            "--warmup-minibatches W": ("pipemare: synchronous mini-batches first (default 0)", count),
-        },
-    )
-    clock = parser.add_argument_group(
-        "simulated seconds", "of the network's own layers on a cluster, unless numbers are given"
-    )
-    add_options(
-        clock,
-        {
-            "--cluster NAME": f"cluster whose devices run the stages (default {DEFAULT_CLUSTER})",
-            "--forward F": ("seconds of a MINI-BATCH's forward: one number, or one a stage", numbers),
-            "--backward B": ("seconds of a mini-batch's backward", numbers),
-            "--update U": ("seconds of an update (default 0)", float),
-            "--predict P": ("seconds of a weight prediction (default 0)", float),
-            "--transfer C": ("one-way seconds of a mini-batch's tensor (default 0)", float),
-        },
-    )
+    add_options(parser, METHOD)
+    add_options(parser.add_argument_group("training"), TRAINING)
+    add_options(parser.add_argument_group("the method's own settings"), RULE)
+    unless = "of the network's own layers on a cluster, unless numbers are given"
+    add_options(parser.add_argument_group("simulated seconds", unless), CLOCK)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
