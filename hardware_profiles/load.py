@@ -59,8 +59,6 @@ class UnknownProfileError(ProfileError):
 def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
     """The accelerator of that name, or in that TOML file. Raises ProfileError."""
     text = os.fspath(name_or_path)
-    if _is_path(text):
-        return _read_accelerator(Path(text))
     found = _find("accelerator", text)
     if isinstance(found, Cluster):
         raise ProfileError(f"{text}: the entry point offers a cluster, where an accelerator is wanted")
@@ -74,22 +72,14 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     `dgx-a100:4`.
     """
     text, count = _split_count(os.fspath(name_or_path))
-    found = _find_cluster(text, count)
-    name = str(Path(text).resolve()) if _is_path(text) else text
-    return remembering(found, ClusterSource(name if count is None else f"{name}:{count}"))
-
-
-def _find_cluster(text: str, count: int | None) -> Cluster:
-    if _is_path(text):
-        return _read_cluster(Path(text), count)
     found = _find("cluster", text)
-    if isinstance(found, Cluster):
-        if count is not None:
-            raise ProfileError(f"{text}:{count}: cluster {text!r} is an object of an entry point and does not scale")
-        return found
     if isinstance(found, Accelerator):
         raise ProfileError(f"{text}: the entry point offers an accelerator, where a cluster is wanted")
-    return _read_cluster(found, count)
+    if isinstance(found, Cluster) and count is not None:
+        raise ProfileError(f"{text}:{count}: cluster {text!r} is an object of an entry point and does not scale")
+    cluster = found if isinstance(found, Cluster) else _read_cluster(found, count)
+    name = str(Path(text).resolve()) if _is_path(text) else text
+    return remembering(cluster, ClusterSource(name if count is None else f"{name}:{count}"))
 
 
 def accelerator_names() -> tuple[str, ...]:
@@ -197,6 +187,9 @@ def _files_in(folder: Traversable) -> dict[str, Traversable]:
 
 
 def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
+    """What a path or a name leads to: a file, or an object of an entry point."""
+    if _is_path(name):
+        return Path(name)
     for folder in _folders(kind):
         files = _files_in(folder)
         if name in files:
@@ -314,14 +307,9 @@ def _read_cluster(source: Traversable, count: int | None) -> Cluster:
 
 def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator:
     """The accelerator that a cluster's file names; a path is relative to the file."""
-    if _is_path(name):
-        beside = source.parent / name if isinstance(source, Path) else Path(name)
-        try:
-            return _read_accelerator(beside)
-        except ProfileError as error:
-            raise ProfileError(f"{source}: {where} = {name!r}: {error}") from None
+    beside = source.parent if isinstance(source, Path) else Path()
     try:
-        return load_accelerator(name)
+        return _read_accelerator(beside / name) if _is_path(name) else load_accelerator(name)
     except ProfileError as error:
         raise ProfileError(f"{source}: {where} = {name!r}: {error}") from None
 
