@@ -116,9 +116,8 @@ class Schedule:
         for rank, device in enumerate(self.device_of_rank().tolist()):
             rows = slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))
             stage, microbatch = self.stage[rows], self.microbatch[rows]
-            computing = self.kind[rows] <= OpKind.WEIGHT_GRADIENT
             for held in stages_in(stage):
-                first = int(microbatch[computing & (stage == held)].min(initial=self.microbatches))
+                first = int(microbatch[stage == held].min())
                 begins[held][device] = min(first, begins[held].get(device, first))
         return tuple(tuple(sorted(one, key=one.__getitem__)) for one in begins)
 
