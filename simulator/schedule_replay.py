@@ -12,7 +12,6 @@ from hardware_profiles import brief
 from simulator.costs.given import Numbers, given_costs
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
-from simulator.lowering.program import Program
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
@@ -20,7 +19,7 @@ from simulator.schedules.communications import Communication
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule, check_size
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
-from simulator.simulation import ENGINES, Engine, replay_compiled
+from simulator.simulation import ENGINES, Engine, replay_on
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -232,19 +231,7 @@ def replay_schedule(
     )
     if noise:
         program = program.with_noise(noise, np.random.default_rng(seed))
-    return ScheduleReplay(schedule, _replay(program, engine), engine)
-
-
-def _replay(program: Program, engine: Engine) -> Timeline:
-    if engine == "simpy":
-        from simulator.engines.reference import replay
-
-        return replay(program)
-    if engine == "compiled":
-        return replay_compiled(program)
-    from simulator.engines import recurrence
-
-    return recurrence.replay(program)
+    return ScheduleReplay(schedule, replay_on(program, engine), engine)
 
 
 def _communication(schedule: Schedule, asked: Communication | None) -> Communication:

@@ -226,7 +226,7 @@ def simulate(
             if rng is None:
                 raise ValueError("noise needs a random generator")
             program = program.with_noise(noise, rng)
-        timeline = _replay(program, engine, problem.contention)
+        timeline = replay_on(program, engine, contention=problem.contention)
         stream = schedule.microbatches
         samples = np.array(stream_sizes(plan, stream), dtype=np.int64)
         steady = None if schedule.flush else steady_state(timeline, samples, turns(plan))
@@ -245,7 +245,8 @@ def simulate(
     )
 
 
-def _replay(program: Program, engine: Engine, contention: bool) -> Timeline:
+def replay_on(program: Program, engine: Engine, *, contention: bool = False) -> Timeline:
+    """Replay a program on an engine; on `recurrence` no channel is contended."""
     if engine == "simpy":
         from simulator.engines import reference as simpy_engine
 

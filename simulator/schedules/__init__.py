@@ -39,7 +39,7 @@ class ScheduleFamily:
     flush: every mini-batch ends with a flush and one update
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
-    lanes: several lanes a device: the recurrence cannot replay them where they share it
+    lanes: several lanes a device, which they may share
     copies: the rule of weight copies, of `simulator.results.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
         none for as many as forwards in flight have used
     bidirectional: two pipelines in opposite directions, each with micro-batches of its own: a plan puts stage s on devices s and

@@ -67,7 +67,6 @@ def test_a_stream_has_its_micro_batches_and_updates(
             "contradicts schedule '1f1b-sno'; choices: send-blocking",
         ),
         ("gpipe", "--schedule needs --stages and --microbatches"),
-        ("fbp-as --microbatches 4 --engine recurrence", "the recurrence cannot replay lanes that share a device"),
     ],
 )
 def test_streams_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
@@ -77,6 +76,17 @@ def test_streams_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], 
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("engine", ["compiled", "recurrence"])
+def test_lanes_that_share_a_device_run_on_every_engine(capsys: pytest.CaptureFixture[str], engine: str) -> None:
+    """A schedule with two lanes a device has the reference's makespan on the compiled engines, contention or not."""
+    words = ("simulate", "--schedule", "fbp-as", "--stages", "2", "--microbatches", "4", *SECONDS, "--json")
+    found = []
+    for one in ("simpy", engine):
+        assert main((*words, "--engine", one)) == 0
+        found.append(json.loads(capsys.readouterr().out)["makespan_seconds"])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
