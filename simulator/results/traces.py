@@ -43,9 +43,8 @@ def chrome_trace(
     """
     start, end = _nanoseconds(timeline.start), _nanoseconds(timeline.end)
     tracks = _lane_tracks(timeline)
-    events = _metadata(timeline, memories, tracks, device_word)
-    events += _op_events(timeline, start, end, tracks)
-    events += _transfer_events(timeline, device_word)
+    slices = [*_op_events(timeline, start, end, tracks), *_transfer_events(timeline, device_word)]
+    events = [*_metadata(timeline, memories, slices, device_word), *slices]
     events += _flow_events(timeline, start, end, tracks)
     for memory in sorted(memories, key=lambda memory: memory.device):
         events += _counter_events(memory)
@@ -99,16 +98,15 @@ def free_tracks(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.
 
 
 def _metadata(
-    timeline: Timeline, memories: Sequence[DeviceMemory], tracks: dict[int, tuple[int, int]], device_word: str
+    timeline: Timeline, memories: Sequence[DeviceMemory], slices: Sequence[Event], device_word: str
 ) -> list[Event]:
+    """Names and places of the devices, and of the tracks on which something happens."""
     stages: dict[int, set[int]] = {memory.device: set() for memory in memories}
     devices, stage = timeline.device.tolist(), timeline.stage.tolist()
     collective = (timeline.lane_kind[timeline.lane] == LaneKind.COLLECTIVE).tolist()
     for device, number, shared in set(zip(devices, stage, collective, strict=True)):
         stages.setdefault(device, set()).update(() if shared else (number,))
-    threads = set(tracks.values())
-    for what, device, track in _transfer_tracks(timeline):
-        threads |= {(one, TRACKS[what] + number) for one, number in zip(device.tolist(), track.tolist(), strict=True)}
+    threads = {(event["pid"], event["tid"]) for event in slices}
     order = sorted(stages, key=lambda device: (min(stages[device], default=0), device))
     events: list[Event] = []
     for position, device in enumerate(order):
@@ -193,30 +191,18 @@ def _slice(name: str, group: str, process: int, thread: int, start: int, end: in
 # ---- transfers ------------------------------------------------------------------------------------------------------
 
 
-def _transfer_tracks(timeline: Timeline) -> list[tuple[str, NDArray[np.int32], NDArray[np.int64]]]:
-    """For sends, then receives: what, the device [transfers], and the number of the track on it [transfers]."""
-    moved = timeline.transfers
-    start, end = _nanoseconds(moved.start), _nanoseconds(moved.end)
-    result = []
-    for what, rows in (("send", moved.producer), ("receive", moved.consumer)):
-        device = timeline.device[rows]
-        track = np.zeros(len(moved), dtype=np.int64)
-        for one in np.unique(device):
-            chosen = np.flatnonzero(device == one)
-            track[chosen] = free_tracks(start[chosen], end[chosen])
-        result.append((what, device, track))
-    return result
-
-
 def _transfer_events(timeline: Timeline, device_word: str) -> list[Event]:
     moved = timeline.transfers
     start, end = _nanoseconds(moved.start), _nanoseconds(moved.end)
     events: list[Event] = []
-    for what, device, track in _transfer_tracks(timeline):
-        for row in range(len(moved)):
+    for what, word, ops in (("send", "SEND", moved.producer), ("receive", "RECV", moved.consumer)):
+        device = timeline.device[ops]
+        track = np.zeros(len(moved), dtype=np.int64)
+        for one in np.unique(device):
+            chosen = np.flatnonzero(device == one)
+            track[chosen] = free_tracks(start[chosen], end[chosen])
+        for row, op in enumerate(ops.tolist()):
             producer, consumer = int(moved.producer[row]), int(moved.consumer[row])
-            op = producer if what == "send" else consumer
-            word = "SEND" if what == "send" else "RECV"
             name = f"{timeline.stage[op]}{word}_{_direction(timeline, producer)}{timeline.microbatch[op]}"
             args: dict[str, object] = {
                 "bytes": float(moved.size_bytes[row]),
