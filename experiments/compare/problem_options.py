@@ -187,7 +187,7 @@ def refuse_contradictions(
     own: what the file says, by option; others: options that may say anything
     """
     for name, value in vars(arguments).items():
-        if value in (None, False, []) or name in others:
+        if value in (None, False) or name in others:
             continue
         option = "--" + name.replace("_", "-")
         if name not in own:

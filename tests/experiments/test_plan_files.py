@@ -323,6 +323,19 @@ def test_options_that_say_the_same_as_the_plan_are_taken(capsys: pytest.CaptureF
     assert (code, out) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n")
 
 
+def test_a_file_that_an_option_names_from_here_is_the_one_that_the_plan_names(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths are compared as absolute ones, with their count of servers."""
+    monkeypatch.chdir(tmp_path)
+    servers = '[[servers]]\ncount = 2\naccelerator = "h100"\n[network]\nbandwidth_gbps = 10\nlatency_us = 5\n'
+    Path("own.toml").write_text(f'name = "own"\n{servers}')
+    Path("plan.json").write_text(changed("problem.cluster", "own.toml:2"))
+    for cluster, expected in (("own.toml:2", 0), (str(tmp_path / "own.toml:2"), 0), ("own.toml", 2)):
+        code, _, err = run(capsys, "export", "--format", "text", "--plan", "plan.json", "--cluster", cluster)
+        assert (code, err.count("\n")) == (expected, expected // 2)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
