@@ -142,6 +142,7 @@ class _Grid:
         self.costs = evaluate.layer_costs
         self._schedules: dict[tuple[str, int, int, int], Schedule] = {}
         self._in_flight: dict[Schedule, tuple[NDArray[np.int64], ...]] = {}
+        self._most: dict[Schedule, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
         self._ranks_of: dict[tuple[tuple[int, ...], ...], _Ranks] = {}
 
@@ -280,13 +281,10 @@ class _Grid:
 
     def _equal_shares(self, point: Point) -> list[float]:
         """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
-        state, stash, kept = self._like_stage(point)
-        spare = np.zeros((point.chunks, len(point.groups)))
-        for rank, (group, counts) in enumerate(zip(point.groups, self.held(point), strict=True)):
-            together = float((state + kept * counts).sum(axis=1).max()) + stash
-            alone = state + kept * counts.max(axis=0) + stash
-            spare[:, rank] = self._memory_bytes(group) * (1.0 - alone / together)
-        return spare.reshape(-1).tolist()
+        (state, stash, kept), (together, alone) = self._like_stage(point), self._most_held(point)
+        memory = np.array([self._memory_bytes(group) for group in point.groups])
+        shares = (state + kept * alone + stash) / (point.chunks * state + kept * together + stash)
+        return (memory * (1.0 - shares)).reshape(-1).tolist()
 
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
@@ -339,8 +337,16 @@ class _Grid:
 
     def in_flight(self, point: Point) -> NDArray[np.int64]:
         """Most micro-batches whose activations each stage holds at once, int64 [stages]."""
-        most = [counts.max(axis=0) for counts in self.held(point)]
-        return np.array(most, dtype=np.int64).T.reshape(-1)  # stage = chunk * ranks + rank
+        return self._most_held(point)[1].reshape(-1)  # stage = chunk * ranks + rank
+
+    def _most_held(self, point: Point) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Most micro-batches of all stages of each rank at once, int64 [ranks], and of each stage, int64 [chunks, ranks]."""
+        schedule = self.schedule(point)
+        if schedule not in self._most:
+            held = self.held(point)
+            together = np.array([counts.sum(axis=1).max() for counts in held], dtype=np.int64)
+            self._most[schedule] = together, np.array([counts.max(axis=0) for counts in held], dtype=np.int64).T
+        return self._most[schedule]
 
     def held(self, point: Point) -> tuple[NDArray[np.int64], ...]:
         """For each rank the micro-batches that its stages hold at each moment, by the schedule: int64 [moments, chunks]."""
