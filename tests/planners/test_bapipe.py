@@ -203,6 +203,21 @@ def test_streamed_cuts_are_as_good_as_the_best_of_all_places(macs: list[float], 
     assert max(seconds(0.0, cut.layer + cut.fraction), seconds(cut.layer + cut.fraction, 3.0)) <= best * (1 + 1e-3)
 
 
+def test_streamed_cuts_count_sixteenths_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every place among three layers: the layer that it ends in, and how much of it, none of the next."""
+    problem = Problem(chain([3e9, 3e9, 3e9]), load_cluster("fpga-vcu118-4"), 64)
+    monkeypatch.setattr(intra_layer, "filled_cuts", lambda points, stages, seconds: list(points[1:-1]))
+    found = streamed_fractions(problem, (0, 1), 64)
+    assert [cut.layer * GRAIN + cut.fraction * GRAIN for cut in found] == list(range(1, 3 * GRAIN))
+    assert all(0.0 < cut.fraction <= 1.0 for cut in found)
+
+
+def test_the_rule_on_one_device_sends_nothing() -> None:
+    """Two micro-batches of a sample, blocking sends: 2 x 3 ms, and no transfer."""
+    rule = rule_of(by_hand([0.001], [1.0], 2, bandwidth=1.0, devices=1, communication="send-blocking"), 2)
+    assert rule.formula_seconds == pytest.approx(0.006)
+
+
 def test_measured_layers_do_not_stream() -> None:
     """On a board, too, they take the seconds that they were measured with."""
     problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0]), load_cluster("fpga-vcu118-4"), 4)

@@ -166,7 +166,7 @@ def test_partitions_of_pipedream(recorded: Recorded) -> None:
         )
         for workers, rates in (((4,), (3.0,)), ((2, 3), (8.0, 2.0))):
             for variant in ("paper", "barrier", "script", "literal"):
-                for memory in (None, 150.0):
+                for memory in (None, 150.0, 75.0):
                     try:
                         found = partition(table, workers, rates, variant=variant, memory_bytes=memory)
                     except InfeasiblePartition as error:
