@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -36,6 +37,18 @@ def test_the_recipe_for_a_new_accelerator_runs(
     out = capsys.readouterr().out
     assert "my-gpu" in out
     assert "my-cluster, 8 devices" in out
+
+
+def test_the_plan_file_is_valid_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan of the README passes `check` and replays."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.json").write_text(block("recipe: mine.json"), encoding="utf-8")
+    assert main(["check", "mine.json"]) == 0
+    capsys.readouterr()
+    assert main(["simulate", "--plan", "mine.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["iteration_seconds"] > 0.0
 
 
 def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
