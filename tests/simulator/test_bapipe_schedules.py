@@ -166,7 +166,6 @@ def test_command_line(
         ["fbp-as", "--communication", "both-blocking"],
         ["1f1b", "--lanes", "split"],
         ["fbp-as", "--lanes", "half"],
-        ["fbp-as", "--engine", "recurrence"],
     ],
 )
 def test_contradictions_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
