@@ -24,7 +24,7 @@ from .problem import (
     powers_of_two as powers_of_two,
 )
 from .profiles import lower_bound as lower_bound
-from .result import FoundSizes as FoundSizes
+from .found_sizes import FoundSizes as FoundSizes
 from .tables import (
     UnequalTables as UnequalTables,
     blocks as blocks,

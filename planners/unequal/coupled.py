@@ -19,10 +19,10 @@ import numpy as np
 from planners.search.evaluator import BudgetSpent
 from planners.unequal import compiled
 from planners.unequal.chain import Chain, Floats, Integers, Step
+from planners.unequal.found_sizes import FoundSizes, Report
 from planners.unequal.genetic import Genetic
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import BEAM, ROWS, extend, lower_bound, non_dominated, spread, tail_of_process, tails
-from planners.unequal.result import FoundSizes, Report
 from simulator import kernel
 
 MOST_PAIRS = 50_000

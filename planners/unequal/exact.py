@@ -21,10 +21,10 @@ from planners.search.evaluator import BudgetSpent
 from planners.unequal import compiled
 from planners.unequal.chain import Chain, Floats, Integers, Step
 from planners.unequal.coupled import MOST_PAIRS, exact_coupled
+from planners.unequal.found_sizes import FoundSizes, Report
 from planners.unequal.greedy import equal_sizes, greedy_chain, greedy_extensions, trace
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import BEAM, ROWS, Front, extend_all, least_ends, non_dominated, tails
-from planners.unequal.result import FoundSizes, Report
 
 
 @dataclass(frozen=True, slots=True)

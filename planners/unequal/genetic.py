@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from planners.search.evaluator import BudgetSpent
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.compiled import Compiled, PopulationEvaluator
+from planners.unequal.found_sizes import FoundSizes, Report
 from planners.unequal.greedy import greedy_chain, greedy_pairs
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import lower_bound
-from planners.unequal.result import FoundSizes, Report
 
 CHROMOSOMES = ("dual", "single")
 SURVIVAL = ("elites", "distinct")

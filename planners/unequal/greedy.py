@@ -11,9 +11,9 @@ import numpy as np
 
 from planners.unequal import compiled
 from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.found_sizes import FoundSizes, Report
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import Front, best_of_each_size, lower_bound
-from planners.unequal.result import FoundSizes, Report
 
 PAIRS = 3
 """Pairs of size vectors that `greedy_pairs` makes of two."""

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from planners.search.evaluator import BudgetSpent
 from planners.unequal.exact import exact_sizes
+from planners.unequal.found_sizes import Cuts, FoundSizes, Sized
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem
 from planners.unequal.profiles import lower_bound
-from planners.unequal.result import Cuts, FoundSizes, Sized
 
 MOST_PARTITIONS = 20_000
 """Partitions that are all looked at where there are no more of them."""

@@ -23,12 +23,12 @@ from planners.search.candidates import devices_in_order
 from planners.search.evaluator import BudgetSpent, Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.unequal.exact import exact_sizes
+from planners.unequal.found_sizes import Cuts, FoundSizes, Report, Sized
 from planners.unequal.genetic import Genetic
 from planners.unequal.greedy import best_equal, found_sizes, greedy_dp, local_greedy, one_size
 from planners.unequal.nested import search_partition
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
 from planners.unequal.profiles import lower_bound
-from planners.unequal.result import Cuts, FoundSizes, Report, Sized
 from planners.unequal.tables import (
     UnequalTables,
     candidate_sizes,
@@ -42,7 +42,7 @@ from planners.unequal.tight_sizes import NothingFits, tight_sizes
 from simulator import InfeasiblePlanError, Plan, Problem
 
 Search = Callable[[UnequalProblem, np.random.Generator, Report], FoundSizes]
-"""(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.result`."""
+"""(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.found_sizes`."""
 
 MOST_DURATIONS = 2**20
 """Samples of a batch times layers: about a minute of work, and 16 bytes each for every range of layers looked at."""

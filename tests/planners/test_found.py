@@ -29,7 +29,7 @@ from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partit
 from planners.pipedream.partitioner import InfeasiblePartition, partition
 from planners.straight.grid import _Grid
 from planners.unequal import Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
-from planners.unequal.result import FoundSizes
+from planners.unequal.found_sizes import FoundSizes
 from simulator import InfeasiblePlanError, Plan, Problem
 from tests.chains import chain
 from tests.planners.conftest import PROBLEMS, line, searched

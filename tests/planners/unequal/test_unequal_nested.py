@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from experiments.unequal_sizes.random_tables import affine_table, roofline_table
 from planners.unequal import FoundSizes, InfeasibleSizes, UnequalProblem, exact_sizes, nested
+from planners.unequal.found_sizes import Sized
 from planners.unequal.nested import search_partition
-from planners.unequal.result import Sized
 
 LAYERS, STAGES, SAMPLES = 8, 3, 16
 
