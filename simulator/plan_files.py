@@ -15,6 +15,7 @@ empty. A workload and a cluster are named as loaders take them, or are a table o
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from hardware_profiles import ClusterSource, Precision, explained, load_cluster, read_bytes
+from hardware_profiles import ClusterSource, Precision, explained, load_cluster, read_bytes, shown
 from simulator.costs.plan_costs import PlanCosts
 from simulator.plans.plan import (
     DEFAULT_PRECISION,
@@ -172,9 +173,9 @@ def plan_schema() -> dict[str, Any]:
 
 
 def is_plan_file(path: str | PathLike[str]) -> bool:
-    """Whether a file says that it is a plan file; False for a file that cannot be read."""
+    """Whether a file says that it is a plan file, or has a plan; False for a file that cannot be read."""
     try:
-        return b'"pipeplan-plan-' in read_bytes(Path(path))
+        return re.search(rb'"pipeplan-plan-|"plan"\s*:', read_bytes(Path(path))) is not None
     except OSError:
         return False
 
@@ -217,7 +218,7 @@ def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) ->
 
 def _decoded(text: str | bytes, source: str) -> Document:
     try:
-        return msgspec.json.decode(text, type=Document)
+        document = msgspec.json.decode(text, type=Document)
     except msgspec.ValidationError as error:
         try:
             values = msgspec.json.decode(text)
@@ -227,3 +228,14 @@ def _decoded(text: str | bytes, source: str) -> Document:
         raise PlanFileError(f"{source}: {explained(str(error), values, Document)}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanFileError(f"{source}: is not JSON: {error}") from None
+    _blamed(source, json.loads, text, object_pairs_hook=_each_key_once)
+    return document
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
+    """Raise ValueError for a table that says a key again: a reader of JSON takes one of the values without a word."""
+    found = set[str]()
+    for key, _ in pairs:
+        if key in found:
+            raise ValueError(f"key {shown(key)} stands twice in a table")
+        found.add(key)

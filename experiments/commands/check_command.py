@@ -46,12 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan_summary(path: str) -> str:
+    from hardware_profiles import legible
     from simulator import PlanFile
 
     found = PlanFile.read(path)
     plan, problem = found.plan, found.problem
     return (
-        f"ok: plan of {plan.planner} for {problem.workload.name} on {problem.cluster.name}: {plan.schedule}, "
+        f"ok: plan of {legible(plan.planner)} for {problem.workload.name} on {problem.cluster.name}: {plan.schedule}, "
         f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
     )
 

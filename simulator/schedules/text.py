@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hardware_profiles import read_bytes
+from hardware_profiles import read_bytes, shown
 from simulator.schedules.ops import COMPUTE_KINDS, Op, OpKind
 from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
@@ -30,10 +30,10 @@ def to_text(schedule: Schedule) -> str:
     return "\n".join(" ".join(map(str, ops)) for ops in schedule.lists()) + "\n"
 
 
-def from_text(text: str, name: str = "text") -> Schedule:
-    """Read what `to_text` writes, and repeated patterns; ScheduleError names the line and the op."""
+def from_text(text: str, name: str = "text", most: int = MOST_OPS) -> Schedule:
+    """Read what `to_text` writes, and repeated patterns, of `most` ops; ScheduleError names the line and the op."""
     lines = [_WORD.findall(line) for line in text.splitlines() if line.strip()]
-    return _parse(lines, name)
+    return _parse(lines, name, most)
 
 
 def to_torch_csv(schedule: Schedule) -> str:
@@ -90,7 +90,7 @@ def read_schedule(path: str | Path) -> Schedule:
         raise ScheduleError(f"{path}: {error}") from None
 
 
-def _parse(rows: list[list[str]], name: str) -> Schedule:
+def _parse(rows: list[list[str]], name: str, most: int = MOST_OPS) -> Schedule:
     ranks: list[Columns] = []
     count = 0
     for row_number, row in enumerate(rows, 1):
@@ -99,14 +99,17 @@ def _parse(rows: list[list[str]], name: str) -> Schedule:
         for column, cell in enumerate(row, 1):
             try:
                 repeated = _REPEATED.fullmatch(cell)
-                if repeated is None:
-                    ops.extend(_ops_of(cell))
-                    continue
-                pattern, times, step = [Op.parse(word) for word in repeated[1].split()], int(repeated[2]), repeated[3]
+                pattern = [Op.parse(word) for word in repeated[1].split()] if repeated else list(_ops_of(cell))
+                times = int(repeated[2]) if repeated else 1
                 count += len(pattern) * times
-                if count > MOST_OPS:
-                    raise ValueError(f"a schedule has at most {MOST_OPS:,} ops: these patterns are more")
-                pieces += [columns_of(ops), _repeat(columns_of(pattern), times, int(step or 1))]
+                if count > most:
+                    raise ValueError(f"a schedule has at most {most:,} ops, this one has more")
+                if repeated is None:
+                    ops.extend(pattern)
+                    continue
+                if not pattern:
+                    raise ValueError(f"a repeated pattern holds at least one op, got {shown(cell)}")
+                pieces += [columns_of(ops), _repeat(columns_of(pattern), times, int(repeated[3] or 1))]
                 ops = []
             except ValueError as error:
                 raise ScheduleError(f"row {row_number}, column {column}: {error}") from None

@@ -153,6 +153,17 @@ def test_a_wrong_value_is_one_line(
         ),
         (changed("problem.batch", 8).replace("8", "9" * 5000, 1), "$.problem.batch: Integer value out of range"),
         (changed("problem.batch", 8) + " " * (16 * 2**20), "larger than 16 MiB"),
+        (json.dumps(DOCUMENT).replace('"batch"', '"batch": 4, "batch"'), "key 'batch' stands twice in a table"),
+        (json.dumps(DOCUMENT).replace('"layers"', '"layers": [], "layers"', 1), "key 'layers' stands twice"),
+        (
+            changed("plan.order", ["0F0 " * 21, "1B0"]),
+            "$.plan: row 1, column 21: a schedule has at most 20 ops, this one has more",
+        ),
+        (
+            changed("plan.order", ["0F0"] * 21),
+            "$.plan: row 21, column 1: a schedule has at most 20 ops, this one has more",
+        ),
+        (changed("plan.order", ["(0F0 0B0)*11"]), "column 1: a schedule has at most 20 ops, this one has more"),
     ],
     ids=lambda one: one[:20],
 )
@@ -363,6 +374,25 @@ def test_a_fault_names_file_key_value_rule_and_choices(path: str, value: object,
     with pytest.raises(PlanFileError) as caught:
         PlanFile.from_json(changed(path, value), "own.json")
     assert str(caught.value).startswith(f"own.json: {said}")
+
+
+@pytest.mark.parametrize("text", [without("problem.batch"), json.dumps({**DOCUMENT, "format": "mine"})])
+def test_a_file_with_a_plan_is_checked_as_one(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str) -> None:
+    """Whatever it says of its format, or whether it says one: not as a network's configuration."""
+    file = tmp_path / "p.json"
+    for one in (text, json.dumps({key: value for key, value in json.loads(text).items() if key != "format"})):
+        file.write_text(one, encoding="utf-8")
+        assert run(capsys, "check", str(file)) == run(capsys, "check", "--plan", str(file))
+        assert run(capsys, "check", str(file))[0] == 4
+
+
+def test_names_of_planners_are_shown_in_short(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of a hundred thousand characters the ends."""
+    file = tmp_path / "p.json"
+    file.write_text(changed("plan.planner", "a" * 100_000), encoding="utf-8")
+    code, out, _ = run(capsys, "check", str(file))
+    assert code == 0
+    assert f"plan of {'a' * 30}…{'a' * 29} for chain-4" in out
 
 
 def test_a_schema_describes_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:
