@@ -128,10 +128,10 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """What the ranks of some pipelines have: memory together, and how often one like each device is the slowest of its rank."""
+    """What the ranks of some pipelines have: memory together, and each a device like its slowest."""
 
     memory_bytes: float
-    slowest: tuple[tuple[int, int], ...]
+    slowest: tuple[int, ...]
 
 
 class _Grid:
@@ -239,7 +239,8 @@ class _Grid:
     def _at_best(self, point: Point) -> float:
         """Seconds if the network could be divided among the ranks at will and nothing were to be sent."""
         samples, slowest = self._samples(point), self._ranks(point.groups).slowest
-        rates = sum(count / max(self._whole_seconds(device, samples), 1e-300) for device, count in slowest)
+        rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
+        rates = sum(rate[device] for device in slowest)  # one by one, so that equal points stay equal to the bit
         return (point.microbatches + (len(point.groups) - 1) / point.chunks) / rates
 
     def _samples(self, point: Point) -> int:
@@ -249,8 +250,8 @@ class _Grid:
     def _ranks(self, groups: tuple[tuple[int, ...], ...]) -> _Ranks:
         if groups not in self._ranks_of:
             first = {self.costs.kind_of_device(device): device for group in reversed(groups) for device in group}
-            slowest = Counter(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
-            self._ranks_of[groups] = _Ranks(sum(map(self._memory_bytes, groups)), tuple(slowest.items()))
+            slowest = tuple(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
+            self._ranks_of[groups] = _Ranks(sum(map(self._memory_bytes, groups)), slowest)
         return self._ranks_of[groups]
 
     def _whole_seconds(self, device: int, samples: int) -> float:

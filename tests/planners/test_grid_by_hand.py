@@ -134,6 +134,13 @@ def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica()
     assert search._samples(Point("1f1b", ((0, 1),), 1, 3)) == 2  # of 8 in 3 micro-batches, 3 at most, on two replicas
 
 
+def test_rates_of_ranks_are_added_one_by_one() -> None:
+    """To the bit: points that take equally long at best keep the grid's order, whichever of their ranks are alike."""
+    search = _search([0.2, 1.0 / 7.0], [0.0] * 2, 8, devices=3)
+    rate = 1.0 / search._whole_seconds(0, 1)
+    assert search._at_best(Point("1f1b", ((0,), (1,), (2,)), 1, 8)) == 10.0 / (rate + rate + rate)
+
+
 def test_the_busiest_channel_between_two_stages_counts() -> None:
     """Devices in a row: from 0 to 2 and from 1 to 3 both pass between 1 and 2, beside a cable that one of them uses alone."""
     search = _search([1.0, 1.0], [1.0, 1.0], 8, devices=4)
