@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -18,7 +18,7 @@ BERT_HEADS: dict[str, Heads] = {
     "BertForMaskedLM": "masked",
     "BertForPreTraining": "pretraining",
 }
-"""What follows the encoder, by the `architectures` entry of a BERT configuration."""
+"""What follows the encoder, by the first of the `architectures` of a BERT configuration."""
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
 _Blocks = Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)]
@@ -59,8 +59,8 @@ class _Llama(msgspec.Struct, kw_only=True, frozen=True):
     hidden_size: _Count
     num_attention_heads: _Count
     intermediate_size: _Count
-    max_position_embeddings: _Count
     vocab_size: _Count
+    max_position_embeddings: _Count | None = None
     num_key_value_heads: _Count | None = None
     head_dim: _Count | None = None
     tie_word_embeddings: bool = False
@@ -73,11 +73,14 @@ class _Llama(msgspec.Struct, kw_only=True, frozen=True):
             _check_multiple(self, "hidden_size", "num_attention_heads")
         if self.num_key_value_heads is not None:
             _check_multiple(self, "num_attention_heads", "num_key_value_heads")
+        tokens = self.max_position_embeddings if sequence is None else sequence
+        if tokens is None:
+            raise ValueError("$.max_position_embeddings: is missing, and so is a sequence length in its place")
         return Llama(
             self.num_hidden_layers,
             self.hidden_size,
             self.num_attention_heads,
-            self.max_position_embeddings if sequence is None else sequence,
+            tokens,
             self.vocab_size,
             intermediate=self.intermediate_size,
             key_value_heads=self.num_key_value_heads or 0,
@@ -99,12 +102,15 @@ class _Bert(msgspec.Struct, kw_only=True, frozen=True):
     max_position_embeddings: _Count
     vocab_size: _Count
     type_vocab_size: _Count | None = None
-    architectures: list[Literal[tuple(BERT_HEADS)]] | None = None  # type: ignore[valid-type]
+    architectures: list[str] | None = None
     hidden_dropout_prob: _Probability = 0.1
     attention_probs_dropout_prob: _Probability = 0.1
 
     def model(self, name: str, sequence: int | None, flash: bool) -> Transformer:
         _check_multiple(self, "hidden_size", "num_attention_heads")
+        first = (self.architectures or ["BertModel"])[0]
+        if first not in BERT_HEADS:
+            raise ValueError(f"$.architectures[0] = {shown(first)}: must be one of {', '.join(BERT_HEADS)}")
         return Bert(
             self.num_hidden_layers,
             self.hidden_size,
@@ -114,7 +120,7 @@ class _Bert(msgspec.Struct, kw_only=True, frozen=True):
             self.max_position_embeddings,
             self.type_vocab_size or 2,
             self.intermediate_size,
-            after=BERT_HEADS[(self.architectures or ["BertModel"])[0]],
+            after=BERT_HEADS[first],
             dropout=max(self.hidden_dropout_prob, self.attention_probs_dropout_prob) > 0,
             flash=flash,
             name=name,
@@ -137,9 +143,9 @@ def read_config(path: str | Path, sequence: int | None = None, *, flash: bool = 
     sequence: tokens of a sample (None: the model's longest, `n_positions` or `max_position_embeddings`)
     flash: attention keeps no sequence×sequence tensor
 
-    Sizes must be in the file; what Hugging Face defaults (`tie_word_embeddings`, biases, dropouts,
-    `n_inner`, `num_key_value_heads`, `head_dim`, `type_vocab_size`, `architectures`) defaults as there. One
-    dropout above 0 turns all of them on.
+    Sizes must be in the file, but for a Llama's longest sequence where one is given; what Hugging Face defaults
+    (`tie_word_embeddings`, biases, dropouts, `n_inner`, `num_key_value_heads`, `head_dim`, `type_vocab_size`,
+    `architectures`) defaults as there. One dropout above 0 turns all of them on.
 
     Raises WorkloadFileError (one line) for a file that is missing, a directory, not JSON, of another model
     type, or whose sizes are missing, not whole numbers, or do not fit together.

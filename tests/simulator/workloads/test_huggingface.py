@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.workloads.huggingface import read_config
-from simulator.workloads.language_models import gpt2
+from simulator.workloads.language_models import gpt2, llama2_7b
 from simulator.workloads.network_files import WorkloadFileError
 
 GPT2 = {
@@ -83,6 +83,22 @@ def test_gpt2_from_a_configuration_is_the_built_in_one(tmp_path: Path) -> None:
 def test_the_sequence_can_be_shorter_than_the_longest(tmp_path: Path) -> None:
     """512 tokens: the learned positions stay."""
     assert read_config(written(tmp_path, GPT2), sequence=512).layers == gpt2(512).layers
+
+
+def test_rotary_positions_need_no_longest_sequence(tmp_path: Path) -> None:
+    """Llama learns no positions: a sequence that is given needs no `max_position_embeddings`, and without both none is known."""
+    path = written(tmp_path, {key: value for key, value in LLAMA2.items() if key != "max_position_embeddings"})
+    assert read_config(path, sequence=4096).layers == llama2_7b().layers
+    with pytest.raises(
+        WorkloadFileError, match=r"\$\.max_position_embeddings: is missing, and so is a sequence length"
+    ):
+        read_config(path)
+
+
+def test_the_first_architecture_is_the_model(tmp_path: Path) -> None:
+    """Others may stand behind it, known or not."""
+    path = written(tmp_path, BERT | {"architectures": ["BertForPreTraining", "BertForTea"]})
+    assert read_config(path).parameters() == 336_226_108
 
 
 @pytest.mark.parametrize(
