@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,10 +135,24 @@ def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, fi
     if not figures or not results:
         return written
     written.extend(save(comparison.plot(), folder / "comparison"))
+    stems = file_stems(results)
     with progress("drawing") as report:
         for number, (name, result) in enumerate(results.items()):
             report(number, name)
-            stem = re.sub(r"[^\w.-]+", "-", name)
-            written.extend(save(result.plot_gantt(), folder / f"{stem}-gantt"))
-            written.extend(save(result.plot_memory(), folder / f"{stem}-memory"))
+            written.extend(save(result.plot_gantt(), folder / f"{stems[name]}-gantt"))
+            written.extend(save(result.plot_memory(), folder / f"{stems[name]}-memory"))
     return written
+
+
+def file_stems(names: Iterable[str]) -> dict[str, str]:
+    """What the files of each name begin with: the name, cut and without odd characters, numbered where two would be one."""
+    stems: dict[str, str] = {}
+    for name in names:
+        stem = start = re.sub(r"[^\w.-]+", "-", name)[:100]
+        taken = {one.lower() for one in stems.values()}
+        number = 1
+        while stem.lower() in taken:
+            number += 1
+            stem = f"{start}-{number}"
+        stems[name] = stem
+    return stems

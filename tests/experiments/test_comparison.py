@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.cli import main
+from experiments.commands.compare_command import file_stems
 from experiments.compare.comparison import FIELDS, USE
 from experiments.compare.comparison_plots import comparison_bars
 from experiments.compare.questions import compare, make_problem
@@ -267,6 +269,17 @@ def test_plans_of_different_problems_are_not_compared(
         code, out, err = _run(capsys, "compare", "--plan", first, *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert said in err
+
+
+def test_figures_of_every_plan_have_files_of_their_own() -> None:
+    """Names that differ in odd characters, in case or behind a hundred others stay apart; others stay as they are."""
+    names = ["a b.json", "a+b.json", "A-B.json", "plans/x.json", "x" * 240, "x" * 241, "uniform"]
+    stems = file_stems(names)
+    assert list(stems) == names
+    assert stems["uniform"] == "uniform"
+    assert stems["plans/x.json"] == "plans-x.json"
+    assert len({stem.lower() for stem in stems.values()}) == len(names)
+    assert all(re.fullmatch(r"[\w.-]{1,120}", stem) for stem in stems.values())
 
 
 def test_a_given_plan_has_a_name_of_its_own(two_plans: tuple[str, str]) -> None:
