@@ -387,7 +387,7 @@ def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequenc
     made = evaluate.evaluations
     tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
     if isinstance(tight, NothingFits):
-        raise InfeasiblePlanError(_does_not_fit(name, tables, tight, evaluate.evaluations))
+        raise InfeasiblePlanError(_does_not_fit(name, tables, tight, max(evaluate.evaluations, made + tight.looked)))
     found = found_sizes(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
     return Sized(tight.cuts, tight.unequal, found)
 
@@ -406,7 +406,7 @@ def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:
 def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evaluations: int) -> str:
     """One line: whether no sizes fit or none that were tried, and the numbers of an even partition's stage that misses most.
 
-    evaluations: of the planner so far; with a budget of more it looks further
+    evaluations: with a budget of more the planner looks further
     """
     problem, stages = tables.problem, len(tables.devices)
     cuts = [tables.layers * stage // stages for stage in range(1, stages)]

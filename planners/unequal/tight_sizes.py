@@ -98,10 +98,12 @@ class NothingFits:
     """No plan was found that fits.
 
     every: all plans were replayed or ruled out, so that none does; else only `tried` of them were replayed
+    looked: plans that a budget must exceed for more to be looked at
     """
 
     every: bool
     tried: int
+    looked: int = 0
 
 
 class _LimitReached(Exception):
@@ -171,12 +173,16 @@ class _Replays:
         self.name, self.tables, self.evaluate = name, tables, evaluate
         self.tried, self.found, self.ops = 0, False, 0
         self._limits, self._places = np.array(memory_limits(tables)), np.argsort(np.argsort(tables.devices))
-        self._most = OPS
+        self._most, self._of_a_plan = OPS, max(LEAST_OPS, 2 * len(tables.devices) * tables.problem.batch)
         if not math.isinf(evaluate.remaining):  # then the budget ends before it
-            of_a_plan = max(LEAST_OPS, 2 * len(tables.devices) * tables.problem.batch)
-            self._most = max(OPS, (int(evaluate.remaining) + 1) * of_a_plan)
+            self._most = max(OPS, (int(evaluate.remaining) + 1) * self._of_a_plan)
         self._depths = _depths(tables)
         self._ruled_out = set[Hashable]()
+
+    @property
+    def looked(self) -> int:
+        """Plans of the most ops that those which may be are enough for: a budget of more goes on."""
+        return self._most // self._of_a_plan
 
     def plan(self, one: TightSizes) -> Plan:
         """The plan that is replayed."""
@@ -327,7 +333,7 @@ def tight_sizes(
             if (space := _space(tables, cuts, sizes)) is not None:
                 found = next(filter(replays.fits, space.equal if equal else replays.left(space)), None)
     except _LimitReached:
-        return NothingFits(False, replays.tried)
+        return NothingFits(False, replays.tried, replays.looked)
     return found or NothingFits(True, replays.tried)
 
 

@@ -220,6 +220,19 @@ def test_a_search_that_left_plans_out_says_what_makes_it_look_further(monkeypatc
         make_plan("tidgap", tight, budget=made + 1000)
 
 
+def test_partitions_without_a_plan_count_in_the_budget_that_a_refusal_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is replayed, the ops of two plans are used up by partitions alone: a budget above the one named looks at all."""
+    monkeypatch.setattr(tight_sizes, "OPS", 2 * tight_sizes.LEAST_OPS)
+    monkeypatch.setattr(tight_sizes, "_partitions", lambda tables, costs: [])
+    monkeypatch.setattr(tight_sizes, "_space", lambda tables, cuts, sizes: None)
+    monkeypatch.setattr(tight_sizes, "cuts_within", lambda costs: iter([(1,), (2,), (3,)]))
+    with pytest.raises(InfeasiblePlanError, match="none of 0 plans tried fits, others may") as raised:
+        make_plan("best-equal", too_tight())
+    named = int(re.search(r"a budget above ([\d,]+) tries more", str(raised.value))[1].replace(",", ""))  # type: ignore[index]
+    with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
+        make_plan("best-equal", too_tight(), budget=named + 1)
+
+
 @pytest.mark.parametrize(("most", "some"), [(10, False), (9, True)])
 def test_of_very_many_partitions_the_fastest_and_the_roomiest_come_first(
     most: int, some: bool, monkeypatch: pytest.MonkeyPatch
