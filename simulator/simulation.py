@@ -65,8 +65,8 @@ class Outcome(Explained):
 
     @property
     def samples_per_second(self) -> float:
-        """Throughput."""
-        return self.problem.batch / self.iteration_seconds
+        """Throughput; infinite where nothing takes time."""
+        return self.problem.batch / self.iteration_seconds if self.iteration_seconds else math.inf
 
     @property
     def fill_seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -72,8 +73,10 @@ class Result(Explained):
 
     @property
     def gap(self) -> float:
-        """How far the plan is above the bound, as a part of it."""
-        return self.outcome.iteration_seconds / self.bound - 1.0
+        """How far the plan is above the bound, as a part of it; infinite above a bound of no seconds."""
+        if self.outcome.iteration_seconds == self.bound:
+            return 0.0
+        return self.outcome.iteration_seconds / self.bound - 1.0 if self.bound else math.inf
 
     def __repr__(self) -> str:
         seconds, known = self.outcome.iteration_seconds, "proven" if self.proof else "not proven"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planners import make_plan
 from simulator import OpKind, Plan, Problem, Stage, equal_microbatches, simulate
 from tests.chains import chain
 from tests.simulator.strategies import bits, chain_cluster, star_cluster
@@ -205,3 +207,10 @@ def test_unknown_engine() -> None:
     """The choices are told."""
     with pytest.raises(ValueError, match="engine 'steam' is unknown; choices: simpy, compiled, recurrence"):
         simulate(problem([1.0], 1), Plan("hand", "gpipe", straight(1), (1,)), engine="steam")  # type: ignore[arg-type]
+
+
+def test_a_plan_of_no_seconds_has_a_summary() -> None:
+    """Nothing to compute, nothing to send: 0 s an iteration, infinitely many samples a second, no gap to the bound."""
+    result = make_plan("uniform", problem([0.0, 0.0], 2))
+    assert (result.outcome.iteration_seconds, result.outcome.samples_per_second, result.gap) == (0.0, math.inf, 0.0)
+    assert "0 s" in result.summary()
