@@ -6,6 +6,7 @@ import copy
 import difflib
 import errno
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,12 +19,12 @@ MOST_BYTES = 16 * 2**20
 
 
 def read_bytes(path: Path | Traversable) -> bytes:
-    """The file's content. OSError where it cannot be read or has more than MOST_BYTES."""
+    """The file's content without a byte-order mark. OSError where it cannot be read or has more than MOST_BYTES."""
     with path.open("rb") as file:
         content: bytes = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES // 2**20} MiB, the most that is read")
-    return content
+    return content.removeprefix(BOM_UTF8)
 
 
 Value = TypeVar("Value")

@@ -147,37 +147,37 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def output_folder(path: str) -> Path:
-    """The folder to write to, made if it is not there; UsageError if that cannot be."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {path}: {error.strerror or error}") from None
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"--out {path}: the folder cannot be written to")
-    return folder
+    """The folder to write to later; UsageError at once, before the work, if that cannot be."""
+    _check_folder(Path(path), f"--out {path}")
+    return Path(path)
 
 
 def output_file(path: str, option: str = "--out") -> Path:
     """The file to write to later; UsageError at once, before the work, if that cannot be."""
-    target = Path(path)
+    target, said = Path(path), f"{option} {path}"
     try:
         if target.is_dir():
-            raise UsageError(f"{option} {path}: is a folder; name a file")
-        if target.exists():
-            folder, writable = target, os.access(target, os.W_OK)
-            if target.is_file():  # it is replaced, so that its folder changes
-                folder, writable = target.parent, writable and os.access(Path(os.path.realpath(target)).parent, os.W_OK)
-        else:
-            folder = next(parent for parent in target.absolute().parents if parent.exists())
-            if not folder.is_dir():
-                raise UsageError(f"{option} {path}: {folder} is a file, not a folder")
-            writable = os.access(folder, os.W_OK | os.X_OK)
+            raise UsageError(f"{said}: is a folder; name a file")
+        if target.exists() and not os.access(target, os.W_OK):
+            raise UsageError(f"{said}: {target} cannot be written to")
+        replaced = target.is_file() or not target.exists()
     except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror or error}") from None
-    if not writable:
-        raise UsageError(f"{option} {path}: {folder} cannot be written to")
+        raise UsageError(f"{said}: {error.strerror or error}") from None
+    if replaced:  # its folder changes
+        _check_folder(Path(os.path.realpath(target)).parent, said)
     return target
+
+
+def _check_folder(folder: Path, said: str) -> None:
+    """UsageError for a folder that is not there and cannot be made, or cannot be written to."""
+    try:
+        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    except OSError as error:
+        raise UsageError(f"{said}: {error.strerror or error}") from None
+    if not there.is_dir():
+        raise UsageError(f"{said}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{said}: {there} cannot be written to")
 
 
 @contextmanager

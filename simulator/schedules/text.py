@@ -77,7 +77,7 @@ def read_schedule(path: str | Path) -> Schedule:
     """Read a schedule file (CSV of torch, or text lines); ScheduleError names the file."""
     path = Path(path)
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        text = read_bytes(path).decode()
     except OSError as error:
         raise ScheduleError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -19,7 +19,7 @@ class WorkloadFileError(ValueError):
 def read_text(path: Path) -> str:
     """The file's text. WorkloadFileError."""
     try:
-        return read_bytes(path).decode("utf-8-sig")
+        return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise WorkloadFileError(f"{path}:1: not a text file (byte {error.start} is not UTF-8)") from error
     except OSError as error:

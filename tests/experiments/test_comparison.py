@@ -271,6 +271,16 @@ def test_plans_of_different_problems_are_not_compared(
         assert said in err
 
 
+@pytest.mark.parametrize("words", [("--planner", "magic"), ("--planner", "uniform", "--schedule", "magic")])
+def test_a_comparison_that_is_refused_leaves_no_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """The folder is made when there is something to write."""
+    code, out, _ = _run(capsys, "compare", "--workload", "chain:2", *words, "--out", str(tmp_path / "new" / "folder"))
+    assert (code, out) == (2, "")
+    assert not list(tmp_path.iterdir())
+
+
 def test_figures_of_every_plan_have_files_of_their_own() -> None:
     """Names that differ in odd characters, in case or behind a hundred others stay apart; others stay as they are."""
     names = ["a b.json", "a+b.json", "A-B.json", "plans/x.json", "x" * 240, "x" * 241, "uniform"]

@@ -22,6 +22,14 @@ def test_a_file_has_a_size_at_most(tmp_path: Path) -> None:
         assert caught.value.errno == errno.EFBIG
 
 
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    """The mark that some editors put before a text is left out; it is content elsewhere."""
+    path = tmp_path / "file"
+    for written, read in ((b"\xef\xbb\xbf{}", b"{}"), (b"{}\xef\xbb\xbf", b"{}\xef\xbb\xbf")):
+        path.write_bytes(written)
+        assert read_bytes(path) == read
+
+
 @pytest.mark.parametrize(
     ("text", "printed"),
     [
