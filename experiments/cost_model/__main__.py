@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.compare.problem_options import add_profiles, profiles_folder
-from experiments.cost_model.model_errors import ACCELERATOR, CASES, TARGET, as_json, compare_all
+from experiments.cost_model.model_errors import ACCELERATOR, CASES, TARGET, compare_all
 from experiments.studies.study_harness import Findings, Made, add_shared, run_study
 from experiments.terminal.output import blamed_on, say
 from experiments.terminal.report_tables import ReportTable, figure
@@ -39,15 +39,15 @@ def run(options: argparse.Namespace) -> Findings:
     """Compare; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
     folder = profiles_folder(options)
     with blamed_on(str(folder)):
-        comparisons = compare_all(folder, load_accelerator(ACCELERATOR), dict(options.profiled_minibatch))
-
-    def drawn(_: object) -> Made:
-        from experiments.cost_model.model_error_plots import draw
-
-        yield "cost_model", draw(comparisons, ACCELERATOR)
-
-    document = as_json(comparisons)
+        document = compare_all(folder, load_accelerator(ACCELERATOR), dict(options.profiled_minibatch))
     return Findings(document, print_document, drawn, failed=not document["within_target"])
+
+
+def drawn(document: Mapping[str, Any]) -> Made:
+    """The figure."""
+    from experiments.cost_model.model_error_plots import draw
+
+    yield "cost_model", draw(document["profiles"], ACCELERATOR)
 
 
 def _worst(row: Mapping[str, Any]) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardware_profiles import Accelerator, Precision, Work
 from simulator import Workload, gnmt, load_workload, read_profile
+
+Row = dict[str, Any]
 
 ACCELERATOR = "v100-sxm2"
 GNMT_WIDTH = 1024
@@ -62,49 +64,6 @@ class LayerSeconds:
     backward: float
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A layer with parameters and the layers without that follow it, in seconds of forward plus backward."""
-
-    name: str
-    measured: float
-    predicted: float
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileComparison:
-    """One profile against its analytic twin; seconds, and relative errors (predicted / measured - 1).
-
-    share_distance: half the sum over groups of |predicted share - measured share|: the part of the time that
-        the model puts in the wrong group, 0 to 1
-    recorded_tokens, recorded_error: the sentence length of the recorded tensors and the total's error at it
-    """
-
-    name: str
-    minibatch: int
-    measured_forward: float
-    measured_backward: float
-    predicted_forward: float
-    predicted_backward: float
-    share_distance: float
-    groups: tuple[Group, ...]
-    recorded_tokens: int | None = None
-    recorded_error: float | None = None
-
-    @property
-    def error(self) -> float:
-        """Relative error of the total."""
-        measured = self.measured_forward + self.measured_backward
-        return (self.predicted_forward + self.predicted_backward) / measured - 1.0
-
-    @property
-    def worst_group(self) -> Group:
-        """The group whose share is furthest off."""
-        measured = sum(group.measured for group in self.groups)
-        predicted = sum(group.predicted for group in self.groups)
-        return max(self.groups, key=lambda g: abs(g.predicted / predicted - g.measured / measured))
-
-
 def predicted_seconds(
     workload: Workload, accelerator: Accelerator, samples: int, precision: Precision = "fp32"
 ) -> list[LayerSeconds]:
@@ -145,29 +104,40 @@ def grouped(rows: Sequence[LayerSeconds]) -> list[tuple[str, float]]:
     return groups
 
 
-def compared(
-    name: str, minibatch: int, measured: Sequence[LayerSeconds], predicted: Sequence[LayerSeconds]
-) -> ProfileComparison:
-    """The comparison of two lists of layers. Raises ValueError unless they hold equally many with parameters."""
+def compared(name: str, minibatch: int, measured: Sequence[LayerSeconds], predicted: Sequence[LayerSeconds]) -> Row:
+    """A profile against its analytic twin: seconds, and relative errors (predicted / measured - 1).
+
+    groups: a layer with parameters and the layers without that follow it, in seconds of forward plus backward; worst_group: the
+        one whose share is furthest off
+    share_distance: half the sum over groups of |predicted share - measured share|: the part of the time that
+        the model puts in the wrong group, 0 to 1
+    Raises ValueError unless both lists hold equally many layers with parameters.
+    """
     ours, theirs = grouped(predicted), grouped(measured)
     if len(ours) != len(theirs):
         raise ValueError(
             f"{name}: profile and workload must have equally many layers with parameters: {len(theirs)} and {len(ours)}"
         )
-    groups = tuple(Group(our[0], their[1], our[1]) for our, their in zip(ours, theirs, strict=True))
-    whole_measured = sum(group.measured for group in groups)
-    whole_predicted = sum(group.predicted for group in groups)
-    distance = 0.5 * sum(abs(g.predicted / whole_predicted - g.measured / whole_measured) for g in groups)
-    return ProfileComparison(
-        name,
-        minibatch,
-        sum(row.forward for row in measured),
-        sum(row.backward for row in measured),
-        sum(row.forward for row in predicted),
-        sum(row.backward for row in predicted),
-        distance,
-        groups,
-    )
+    totals = [sum(seconds for _, seconds in groups) for groups in (theirs, ours)]
+    pairs = [(our[0], their[1], our[1]) for our, their in zip(ours, theirs, strict=True)]
+    distances = [abs(mine / totals[1] - real / totals[0]) for _, real, mine in pairs]
+    passes = {
+        f"{source}_{direction}": sum(getattr(row, direction) for row in rows)
+        for source, rows in (("measured", measured), ("predicted", predicted))
+        for direction in ("forward", "backward")
+    }
+    real, mine = (passes[f"{source}_forward"] + passes[f"{source}_backward"] for source in ("measured", "predicted"))
+    return {
+        "name": name,
+        "minibatch": minibatch,
+        **passes,
+        "share_distance": 0.5 * sum(distances),
+        "groups": [{"name": group, "measured": real, "predicted": mine} for group, real, mine in pairs],
+        "recorded_tokens": None,
+        "recorded_error": None,
+        "error": mine / real - 1.0,
+        "worst_group": pairs[distances.index(max(distances))][0],
+    }
 
 
 def recorded_tokens(profile: Workload) -> int:
@@ -176,40 +146,34 @@ def recorded_tokens(profile: Workload) -> int:
     return round(embedding.output_elements / GNMT_WIDTH)
 
 
-def compare_case(
-    case: ProfileCase, folder: Path, accelerator: Accelerator, profiled_minibatch: int | None = None
-) -> ProfileComparison:
-    """Read one profile and compare. Raises ValueError for a file that cannot be read or has other layers.
+def compare_case(case: ProfileCase, folder: Path, accelerator: Accelerator, profiled_minibatch: int | None) -> Row:
+    """Read one profile and compare, for GNMT also at the sentence length of the recorded tensors.
 
-    profiled_minibatch: as for `read_profile`
+    profiled_minibatch: as for `read_profile`. Raises ValueError for a file that cannot be read or has other layers.
     """
     profile = read_profile(folder / f"{case.profile}.txt", profiled_minibatch=profiled_minibatch)
     measured = measured_seconds(profile)
 
-    def against(tokens: int) -> ProfileComparison:
+    def against(tokens: int) -> Row:
         predicted = predicted_seconds(case.make(tokens), accelerator, profile.minibatch)
         return compared(case.profile, profile.minibatch, measured, predicted)
 
     if case.tokens is None:
         return against(0)
     tokens = recorded_tokens(profile)
-    return replace(against(case.tokens), recorded_tokens=tokens, recorded_error=against(tokens).error)
+    return against(case.tokens) | {"recorded_tokens": tokens, "recorded_error": against(tokens)["error"]}
 
 
-def compare_all(
-    folder: Path, accelerator: Accelerator, profiled_minibatches: Mapping[str, int] | None = None
-) -> list[ProfileComparison]:
-    """All bundled profiles, in the order of CASES; profiled_minibatches: of those that do not tell theirs, by name."""
-    given = profiled_minibatches or {}
-    return [compare_case(case, folder, accelerator, given.get(case.profile)) for case in CASES]
+def compare_all(folder: Path, accelerator: Accelerator, profiled_minibatches: Mapping[str, int]) -> Row:
+    """The study's document: all bundled profiles, in the order of CASES.
 
-
-def as_json(comparisons: Sequence[ProfileComparison]) -> dict[str, Any]:
-    """The comparison as plain values."""
+    profiled_minibatches: of those that do not tell theirs, by name
+    """
+    rows = [compare_case(case, folder, accelerator, profiled_minibatches.get(case.profile)) for case in CASES]
     return {
         "accelerator": ACCELERATOR,
         "target": TARGET,
         "mean_tokens": MEAN_TOKENS,
-        "within_target": all(abs(row.error) <= TARGET for row in comparisons),
-        "profiles": [{**asdict(row), "error": row.error, "worst_group": row.worst_group.name} for row in comparisons],
+        "within_target": all(abs(row["error"]) <= TARGET for row in rows),
+        "profiles": rows,
     }

@@ -7,55 +7,40 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.terminal.panel_plots import grid
+from experiments.terminal.panel_plots import grid, legend_below, noted, panels
+from simulator.results.figures import INK
 
-PUBLISHED, SIMULATED, INK = "#9aa5b1", "#0072b2", "#1f2328"
+PUBLISHED, SIMULATED = "#9aa5b1", "#0072b2"
+LABELS = ("published", "simulated", "over the band of collective efficiencies")
 
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """A pair of bars a row; the whisker of the simulated one spans the sensitivity band."""
-    figure = Figure(figsize=(11, 4.8), dpi=100, layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = panels(11, 4.8)
     for place, row in enumerate(rows):
-        low, high, value = row["speedup_low"], row["speedup_high"], row["speedup"]
-        axes.bar(
-            place - 0.2, row["published_speedup"], 0.38, color=PUBLISHED, label="published" if place == 0 else None
-        )
-        axes.bar(place + 0.2, value, 0.38, color=SIMULATED, label="simulated" if place == 0 else None)
-        axes.errorbar(
-            place + 0.2,
-            value,
-            yerr=[[max(0.0, value - low)], [max(0.0, high - value)]],
-            color=INK,
-            capsize=4,
-            linewidth=1.3,
-            label="over the band of collective efficiencies" if place == 0 else None,
-        )
-        axes.annotate(
-            f"{100 * row['relative_error']:+.0f} %",
-            (place, max(high, value, row["published_speedup"])),
-            xytext=(0, 5),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-            color=INK,
-        )
-    mark = {True: "†", False: ""}
+        published, value = row["published_speedup"], row["speedup"]
+        band = [[max(0.0, value - row["speedup_low"])], [max(0.0, row["speedup_high"] - value)]]
+        axes.bar(place - 0.2, published, 0.38, color=PUBLISHED)
+        axes.bar(place + 0.2, value, 0.38, color=SIMULATED)
+        axes.errorbar(place + 0.2, value, yerr=band, color=INK, capsize=4, linewidth=1.3)
+        top = max(row["speedup_high"], value, published)
+        noted(axes, f"{100 * row['relative_error']:+.0f} %", (place, top), (0, 5), ha="center", fontsize=9, color=INK)
+    for drawn, label in zip(axes.containers, LABELS, strict=False):  # of the first row, for the legend
+        drawn.set_label(label)
     names = [
-        f"{row['model']}{mark[row['published_recalled']]}\n{_cluster_word(row['cluster'])}, "
+        f"{row['model']}{'†' * row['published_recalled']}\n{_cluster_word(row['cluster'])}, "
         f"{row['devices']} GPUs\n{row['published_plan']}"
         for row in rows
     ]
     axes.set_xticks(range(len(rows)), names, fontsize=9)
-    axes.set(
-        ylabel="speedup over data parallelism", title="PipeDream's published plans: published and simulated speedups"
-    )
+    title = "PipeDream's published plans: published and simulated speedups"
+    axes.set(ylabel="speedup over data parallelism", title=title)
     if any(row["published_recalled"] for row in rows):
         axes.set_xlabel("† published figure recalled, not checked", fontsize=9)
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.margins(y=0.12)
     grid(axes)
-    figure.legend(frameon=False, loc="outside lower center", ncols=3)
+    legend_below(figure, 3, size=10)
     return figure
 
 

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
-from experiments.cost_model.model_errors import Group, ProfileComparison
 from experiments.pipedream_growth import partitioner_growth_plots as pipedream_growth_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.replay_speed.engine_growth_plots import growth_figure
@@ -93,14 +92,15 @@ def test_growth_of_the_engines_can_be_read(recorded: Recorded) -> None:
 def test_the_cost_model_can_be_read(recorded: Recorded) -> None:
     """Five profiles, one of them with a hundred layers."""
     rng = np.random.default_rng(0)
-    comparisons = []
+    profiles = []
     for name, layers in (("vgg16", 16), ("alexnet", 8), ("resnet50", 107), ("gnmt", 11), (HOSTILE, 19)):
-        groups = tuple(Group(f"layer{n}", *rng.uniform(0.001, 0.1, 2).tolist()) for n in range(layers))
-        measured, predicted = sum(group.measured for group in groups), sum(group.predicted for group in groups)
-        comparisons.append(
-            ProfileComparison(name, 128, measured / 3, measured * 2 / 3, predicted / 3, predicted * 2 / 3, 0.14, groups)
-        )
-    figure = cost_model_plots.draw(comparisons, HOSTILE)
+        groups = [dict(zip(("measured", "predicted"), rng.uniform(0.001, 0.1, 2), strict=True)) for _ in range(layers)]
+        row: dict[str, Any] = {"name": name, "minibatch": 128, "share_distance": 0.14, "groups": groups}
+        measured, predicted = (sum(group[of] for group in groups) for of in ("measured", "predicted"))
+        for of, seconds in (("measured", measured), ("predicted", predicted)):
+            row |= {f"{of}_forward": seconds / 3, f"{of}_backward": seconds * 2 / 3}
+        profiles.append(row | {"error": predicted / measured - 1})
+    figure = cost_model_plots.draw(profiles, HOSTILE)
     assert_readable(figure)
     recorded(figure=drawing(figure))
     assert len(figure.axes) == 6
