@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -32,12 +33,15 @@ import numpy as np
 from experiments.studies.study_harness import Findings, add_shared, run_study
 from experiments.terminal.output import blamed_on
 from experiments.terminal.report_tables import ReportTable, figure, words
+from hardware_profiles import Level
 from planners import (
+    DeviceMemory,
     HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
     StateTable,
     measured_table,
+    network_levels,
     partition,
     plan_seconds,
     stage_cost,
@@ -101,6 +105,11 @@ class RecordedRun(msgspec.Struct, frozen=True):
         """Stages by level, lowest first."""
         return tuple(level.stages for level in reversed(self.levels_top_first))
 
+    @property
+    def cluster_levels(self) -> tuple[Level, ...]:
+        """Levels of the cluster, lowest first."""
+        return network_levels(self.workers_per_level, self.bandwidths)
+
 
 def read_runs(path: Path) -> list[RecordedRun]:
     """The runs of a file of JSON lines. Raises ValueError (`file:line: ...`) if it cannot be read as such."""
@@ -143,11 +152,10 @@ def replan(run: RecordedRun, table: StateTable, table_seconds: float) -> dict[st
     try:
         found = partition(
             table,
-            run.workers_per_level,
-            run.bandwidths,
+            run.cluster_levels,
             variant="script",
             straight=run.straight,
-            memory_bytes=run.memory_bytes,
+            memory=DeviceMemory(inf if run.memory_bytes is None else run.memory_bytes),
             activation_transfers=run.activation_ratio is not None,
         )
     except InfeasiblePartition as infeasible:
@@ -177,8 +185,7 @@ def _compare(run: RecordedRun, table: StateTable, found: HierarchicalPartition) 
         cost = plan_seconds(
             table,
             recorded,
-            run.workers_per_level,
-            run.bandwidths,
+            run.cluster_levels,
             variant="script",
             activation_transfers=run.activation_ratio is not None,
         )
@@ -226,9 +233,7 @@ class _Relabelling:
                         self.table,
                         LevelStage(start + 1, end + 1, stage.workers),
                         inner,
-                        self.run.bandwidths[level],
-                        self.run.bandwidths[level],
-                        self.run.workers_per_level[level - 1] if level > 0 else 1,
+                        self.run.cluster_levels[: level + 1],
                         first=position == first,
                         variant="script",
                         activation_transfers=self.run.activation_ratio is not None,
@@ -286,7 +291,7 @@ def _compile() -> None:
     """One tiny search, so that no row's seconds contain the compiler's."""
     layers = tuple(Layer(f"layer{i}", "linear", 1.0, 1, 1.0, 1.0, 1, ((1, 1.0, 1.0),)) for i in range(2))
     table = measured_table(Workload("two layers", layers, ((0, 1),), minibatch=1, bytes_per_element=4))
-    partition(table, (2, 2), (1.0, 1.0), variant="script", memory_bytes=1e9)
+    partition(table, network_levels((2, 2), (1.0, 1.0)), variant="script", memory=DeviceMemory(1e9))
 
 
 TABLE = ReportTable(

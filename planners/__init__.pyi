@@ -42,10 +42,12 @@ from .bapipe.intra_layer import (
     streamed_fractions as streamed_fractions,
 )
 from .pipedream.partitioner import (
+    DeviceMemory as DeviceMemory,
     HierarchicalPartition as HierarchicalPartition,
     InfeasiblePartition as InfeasiblePartition,
     LevelStage as LevelStage,
     PlannedStage as PlannedStage,
+    network_levels as network_levels,
     notation as notation,
     partition as partition,
     plan_seconds as plan_seconds,

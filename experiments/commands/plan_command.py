@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from experiments.compare.problem_options import (
@@ -168,18 +169,17 @@ STAGES = ReportTable(
 
 
 def _run_partition(arguments: argparse.Namespace) -> int:
-    from planners import measured_table, partition
+    from planners import DeviceMemory, measured_table, network_levels, partition
     from simulator import read_any_profile
 
     _check_partition(arguments)
     workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
     found = partition(
         measured_table(workload),
-        arguments.workers,
-        arguments.bandwidths,
+        network_levels(arguments.workers, arguments.bandwidths),
         variant=arguments.variant or VARIANTS[0],
         straight=arguments.straight,
-        memory_bytes=arguments.memory,
+        memory=DeviceMemory(inf if arguments.memory is None else arguments.memory),
     )
     document = _partition_document(found, workload, arguments.bandwidths)
     if arguments.json:

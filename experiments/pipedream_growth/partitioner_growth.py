@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments.terminal.output import tracked
-from planners import HierarchicalPartition, StateTable, notation, partition, state_table
+from planners import HierarchicalPartition, StateTable, network_levels, notation, partition, state_table
 from simulator import Layer, Workload
 
 BANDWIDTHS = (30e9, 12e9, 1.25e9, 1.25e9, 1.25e9, 1.25e9)  # of a cluster's levels, lowest first
@@ -96,7 +96,7 @@ def _row(
     table = table or _table(workload)
     table_seconds = time.process_time() - began
     bandwidths = BANDWIDTHS[-len(workers) - 3 :][: len(workers)] if len(workers) <= 3 else BANDWIDTHS[: len(workers)]
-    found, seconds = _timed(lambda: partition(table, workers, bandwidths, variant=variant))
+    found, seconds = _timed(lambda: partition(table, network_levels(workers, bandwidths), variant=variant))
     return {
         "study": study,
         "network": workload.name,
@@ -117,7 +117,7 @@ def measure(quick: bool = False) -> list[dict[str, Any]]:
     """All studies, one record a search. quick: only the small ones of each."""
     small = random_chain(4)
     for variant in ("paper", "script"):
-        partition(_table(small), (2, 2), BANDWIDTHS[:2], variant=variant)  # compiles
+        partition(_table(small), network_levels((2, 2), BANDWIDTHS[:2]), variant=variant)  # compiles
     states = (25, 50, 100) if quick else (25, 50, 100, 200, 400, 800, 1600)
     workers = (4, 16) if quick else (4, 16, 64, 256, 1024)
     levels = ((64,), (8, 8)) if quick else ((64,), (8, 8), (4, 4, 4), (2, 2, 2, 2, 2, 2))

@@ -11,7 +11,7 @@ from typing import Any
 from experiments.terminal.output import tracked
 from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import Cluster, load_cluster
-from planners import StateTable, make_plan, partition, state_table
+from planners import StateTable, make_plan, network_levels, partition, state_table
 from simulator import (
     LayerCosts,
     Outcome,
@@ -129,7 +129,9 @@ def _parts_at_last_pooling(workload: Workload) -> tuple[tuple[int, ...], ...]:
 def _straight_parts(problem: Problem, devices: int) -> tuple[tuple[int, ...], ...]:
     """Layers of each stage of the search's best straight pipeline, all links at the rate of the slowest level."""
     bandwidth = min(level.bandwidth for level in problem.cluster.levels())
-    found = partition(_table(problem, problem.batch // devices), (devices,), (bandwidth,), straight=True)
+    found = partition(
+        _table(problem, problem.batch // devices), network_levels((devices,), (bandwidth,)), straight=True
+    )
     return tuple(stage.layers for stage in found.stages)
 
 

@@ -314,8 +314,7 @@ class _Explorer:
             share = max(equal_microbatches(problem.batch, min(len(problem.cluster.devices), problem.batch)))
             table = problem_table(problem, self.evaluate, share)
             for view in cluster_views(problem):
-                free = partition(table, view.workers, view.bandwidths, collective_bandwidths=view.collective_bandwidths)
-                found.append(place_stages(free, view.components))
+                found.append(place_stages(partition(table, view.levels), view.components))
         return [stages for stages in dict.fromkeys(found) if len(stages) > 1]
 
     # ---- plans ----

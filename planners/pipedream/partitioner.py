@@ -20,6 +20,7 @@ from math import ceil, inf, isfinite, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Level
 from planners.pipedream.dynamic_program import (
     BARRIER,
     LITERAL,
@@ -118,71 +119,77 @@ def notation(partition: HierarchicalPartition) -> str:
     return "-".join(str(count) for count in replicas)
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What a device holds, and what a stage keeps there beside the weight versions and mini-batches of PipeDream's runtime.
+
+    unversioned_copies: of the weights, for gradients and optimizer; replicated_copies: more of them on a stage with replicas on
+        the lowest level; recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
+    Raises ValueError for a capacity that is not a number of bytes above 0.
+    """
+
+    capacity_bytes: float = inf
+    unversioned_copies: float = 1.0
+    replicated_copies: float = 0.0
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.capacity_bytes > 0:
+            raise ValueError(f"memory of a device must be a number of bytes > 0, got {self.capacity_bytes}")
+
+
+UNLIMITED = DeviceMemory()
+
+
+def network_levels(workers: Sequence[int], bandwidths: Sequence[float]) -> tuple[Level, ...]:
+    """Levels, lowest first, whose all-reduce reaches the rate of their links: (4, 4) is 4 servers of 4 devices.
+
+    bandwidths: bytes a second. Raises ValueError unless there is one for each level.
+    """
+    if len(workers) != len(bandwidths):
+        raise ValueError(f"bandwidths must be {len(workers)}, one a level, got {tuple(bandwidths)}")
+    return tuple(Level(width, bandwidth, bandwidth) for width, bandwidth in zip(workers, bandwidths, strict=True))
+
+
 def partition(
     table: StateTable,
-    workers_per_level: Sequence[int],
-    bandwidths: Sequence[float],
+    levels: Sequence[Level],
     *,
     variant: str = "paper",
     straight: bool = False,
-    memory_bytes: float | None = None,
+    memory: DeviceMemory = UNLIMITED,
     activation_transfers: bool = True,
-    collective_bandwidths: Sequence[float] | None = None,
-    unversioned_copies: float = 1.0,
-    replicated_copies: float = 0.0,
-    recompute: bool = False,
 ) -> HierarchicalPartition:
     """The partition with the fastest slowest stage; every worker has a place in it.
 
-    workers_per_level: components that each level joins, lowest level first: (4, 4) is 4 servers of 4 devices
-    bandwidths: bytes a second of the links of each level, lowest first
+    levels: of the cluster, lowest first
     variant: "paper", all-reduce by a ring, 2 (m-1)/m W/B, overlapped with compute; "barrier", the same ring after the
         compute, while replicas wait for it; "script", PipeDream's published program, which adds 4 (m-1)/m W/B to it
         and divides transfers by the replicas; "literal", the paper's form with 2 (m-1) W/B, as some notes of it print
     straight: no stage has a second replica
-    memory_bytes: a device's capacity. Paper: as many weight versions and stashed mini-batches as PipeDream's
-        runtime keeps (1 + workers downstream / replicas, rounded up), and `unversioned_copies` of the weights for
-        gradients and optimizer, `replicated_copies` more on a stage with replicas on the lowest level. Script: its own
-        test, a level at a time, ceil(workers downstream / replicas) x (outputs + weights).
-    recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
+    memory: of a device. Paper: as many weight versions and stashed mini-batches as PipeDream's runtime keeps
+        (1 + workers downstream / replicas, rounded up), and what `DeviceMemory` adds. Script: its own test, a level at a time,
+        ceil(workers downstream / replicas) x (outputs + weights).
     activation_transfers: whether activations and their gradients take time between stages
-    collective_bandwidths: bytes a second that an all-reduce reaches on each level; `bandwidths` unless given
     Raises ValueError for options outside these rules, InfeasiblePartition if no partition fits into memory.
     """
     _load_kernels()
     began = time.perf_counter()
-    search = _Levels(
-        table,
-        _checked_workers(workers_per_level),
-        _checked_bandwidths("bandwidths", bandwidths, len(workers_per_level)),
-        _checked_bandwidths(
-            "collective_bandwidths",
-            bandwidths if collective_bandwidths is None else collective_bandwidths,
-            len(workers_per_level),
-        ),
-        _checked_variant(variant),
-        straight,
-        activation_transfers,
-        _checked_memory(memory_bytes),
-        unversioned_copies,
-        replicated_copies,
-        recompute,
-    )
-    top = len(search.workers) - 1
-    states = len(table)
-    slowest, levels = search.expand(top, Fraction(0), 0, states)
+    search = _Levels(table, _checked_levels(levels), _checked_variant(variant), straight, activation_transfers, memory)
+    workers = tuple(level.width for level in levels)
+    slowest, stages = search.expand(len(levels) - 1, Fraction(0), 0, len(table))
     if not isfinite(slowest):
         what = "straight partition" if straight else "partition"
         raise InfeasiblePartition(
-            f"a {what} of {states} states over {prod(search.workers)} workers must exist"
-            + (f" within {memory_bytes:.4g} bytes a device" if memory_bytes is not None else "")
+            f"a {what} of {len(table)} states over {prod(workers)} workers must exist"
+            + (f" within {memory.capacity_bytes:.4g} bytes a device" if isfinite(memory.capacity_bytes) else "")
             + ", none does; use fewer workers, replicas or more memory"
         )
     return HierarchicalPartition(
         variant=variant,
-        workers_per_level=search.workers,
-        stages=_flatten(table.states, levels),
-        levels=tuple(tuple(level) for level in levels),
+        workers_per_level=workers,
+        stages=_flatten(table.states, stages),
+        levels=tuple(map(tuple, stages)),
         slowest_stage_seconds=slowest,
         one_device_seconds=table.one_device_seconds,
         data_parallel_seconds=search.data_parallel_seconds(),
@@ -192,49 +199,42 @@ def partition(
 
 def plan_seconds(
     table: StateTable,
-    levels: Sequence[Sequence[LevelStage]],
-    workers_per_level: Sequence[int],
-    bandwidths: Sequence[float],
+    stages: Sequence[Sequence[LevelStage]],
+    levels: Sequence[Level],
     *,
     variant: str = "paper",
     activation_transfers: bool = True,
-    collective_bandwidths: Sequence[float] | None = None,
 ) -> float:
     """Seconds of the slowest stage of a given plan, by the search's own cost functions; memory is not tested.
 
-    levels: as in `HierarchicalPartition.levels`, lowest first
+    stages: as in `HierarchicalPartition.levels`; levels: of the cluster; lowest first, both
     """
-    collectives = bandwidths if collective_bandwidths is None else collective_bandwidths
 
     def pipeline_seconds(level: int, start: int, stop: int) -> float:
         if level < 0:
             return _slice(table.seconds, start, stop)
-        below = workers_per_level[level - 1] if level > 0 else 1
-        links = (bandwidths[level], collectives[level], below)
         return max(
             stage_cost(
                 table,
                 stage,
                 pipeline_seconds(level - 1, stage.start, stage.stop),
-                *links,
+                levels[: level + 1],
                 first=stage.start == start,
                 variant=variant,
                 activation_transfers=activation_transfers,
             )
-            for stage in levels[level]
+            for stage in stages[level]
             if start <= stage.start < stop
         )
 
-    return pipeline_seconds(len(levels) - 1, 0, len(table))
+    return pipeline_seconds(len(stages) - 1, 0, len(table))
 
 
 def stage_cost(
     table: StateTable,
     stage: LevelStage,
     inner_seconds: float,
-    bandwidth: float,
-    collective_bandwidth: float,
-    below: int,
+    levels: Sequence[Level],
     *,
     first: bool,
     variant: str = "paper",
@@ -242,17 +242,23 @@ def stage_cost(
 ) -> float:
     """Seconds a mini-batch of one stage of one level: its T, and the transfers that the form charges to it.
 
-    inner_seconds: seconds of its states on one component of the level
-    below: components that the level below joins, 1 on the lowest level (only the script's form looks at it)
+    inner_seconds: seconds of its states on one component of its level
+    levels: of the cluster up to the stage's own, which is the last
     first: whether the stage begins its pipeline; nothing is sent to it then
     """
     form = _checked_variant(variant)
     parameters = _slice(table.parameter_bytes, stage.start, stage.stop)
-    divisor = below if first else 1
-    seconds = _one_stage_seconds(form, inner_seconds, parameters, collective_bandwidth, stage.workers, divisor)
+    divisor = _below(levels, len(levels) - 1) if first else 1
+    collective = levels[-1].collective_bandwidth
+    seconds = _one_stage_seconds(form, inner_seconds, parameters, collective, stage.workers, divisor)
     if activation_transfers and not first:
-        seconds = max(seconds, _transfer_seconds(form, table, stage, bandwidth))
+        seconds = max(seconds, _transfer_seconds(form, table, stage, levels[-1].bandwidth))
     return seconds
+
+
+def _below(levels: Sequence[Level], level: int) -> int:
+    """Components that the level below joins, 1 on the lowest level; only the script's form looks at it."""
+    return levels[level - 1].width if level > 0 else 1
 
 
 def _one_stage_seconds(
@@ -297,7 +303,7 @@ def _load_kernels() -> None:
     one, nothing = np.ones((1, 1), dtype=np.bool_), np.zeros(1)
     states = AntichainStates(one, one, one, np.zeros(0, dtype=np.int32), np.zeros(2, dtype=np.int64))
     table = StateTable(states, nothing, nothing, np.zeros((0, 0)), nothing, nothing, nothing, nothing)
-    _Levels(table, (1, 1), (1.0, 1.0), (1.0, 1.0), RING, False, True, inf, 1.0, 0.0, False).expand(1, Fraction(0), 0, 1)
+    _Levels(table, network_levels((1, 1), (1.0, 1.0)), RING, False, True, UNLIMITED).expand(1, Fraction(0), 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,16 +311,11 @@ class _Levels:
     """One search: its checked options, and the tables of lower levels, each computed when first needed."""
 
     table: StateTable
-    workers: tuple[int, ...]
-    bandwidths: tuple[float, ...]
-    collective_bandwidths: tuple[float, ...]
+    levels: tuple[Level, ...]
     form: int
     straight: bool
     transfers: bool
-    memory: float
-    unversioned_copies: float
-    replicated_copies: float
-    recompute: bool
+    memory: DeviceMemory
     _slices: dict[_Context, NDArray[np.float64]] = field(default_factory=dict)
     _inner: dict[_Context, tuple[NDArray[np.float64], NDArray[np.int32]]] = field(default_factory=dict)
 
@@ -324,7 +325,7 @@ class _Levels:
         downstream: components downstream of the one that holds the slice, per replica of the stage it is in; the
             mini-batches in flight depend on it, and with them the memory
         """
-        workers = self.workers[level]
+        workers = self.levels[level].width
         best = np.empty((stop, workers + 1))
         split = np.empty((stop, workers + 1), dtype=np.int32)
         last = np.empty_like(split)
@@ -350,28 +351,20 @@ class _Levels:
     def data_parallel_seconds(self) -> float:
         """Seconds of one stage over all workers of all levels."""
         seconds = self.table.one_device_seconds
-        for level, workers in enumerate(self.workers):
-            seconds = _one_stage_seconds(
-                self.form,
-                seconds,
-                float(self.table.parameter_bytes[-1]),
-                self.collective_bandwidths[level],
-                workers,
-                self._below(level),
-            )
+        parameters = float(self.table.parameter_bytes[-1])
+        for number, level in enumerate(self.levels):
+            below = _below(self.levels, number)
+            seconds = _one_stage_seconds(self.form, seconds, parameters, level.collective_bandwidth, level.width, below)
         return seconds
 
-    def _below(self, level: int) -> int:
-        return self.workers[level - 1] if level > 0 else 1
-
     def _downstream(self, level: int, downstream: Fraction, total: int, replicas: int) -> Fraction:
-        if not isfinite(self.memory) or self.form == SCRIPT:
+        if not isfinite(self.memory.capacity_bytes) or self.form == SCRIPT:
             return Fraction(0)
-        workers = self.workers[level]
+        workers = self.levels[level].width
         per_replica = (workers - total + downstream * workers) / replicas
         if level == 1:
             # The lowest level rounds (M - m + d M) / m' up, and m' is whole: rounding d M up first changes nothing.
-            per_replica = Fraction(ceil(per_replica * self.workers[0]), self.workers[0])
+            per_replica = Fraction(ceil(per_replica * self.levels[0].width), self.levels[0].width)
         return per_replica
 
     def _arguments(self, level: int, downstream: Fraction) -> tuple[StateTotals, LevelCosts, VersionMemory]:
@@ -386,23 +379,24 @@ class _Levels:
             table.states.predecessors,
             table.states.offsets,
         )
+        here, memory = self.levels[level], self.memory
         costs = LevelCosts(
-            self.workers[level],
-            self._below(level),
+            here.width,
+            _below(self.levels, level),
             self.straight,
             self.transfers,
-            self.bandwidths[level],
-            self.collective_bandwidths[level],
+            float(here.bandwidth),
+            float(here.collective_bandwidth),
             *self._contexts(level, downstream),
         )
         held = VersionMemory(
-            self.memory,
-            isfinite(self.memory) and (script or level == 0),
+            float(memory.capacity_bytes),
+            isfinite(memory.capacity_bytes) and (script or level == 0),
             downstream.numerator,
             downstream.denominator,
-            self.unversioned_copies,
-            self.replicated_copies,
-            self.recompute,
+            memory.unversioned_copies,
+            memory.replicated_copies,
+            memory.recompute,
         )
         return network, costs, held
 
@@ -410,7 +404,7 @@ class _Levels:
         """Tables of the level below, by rising workers downstream, and which of them is for m' of m, at [m, m']."""
         key = (level, downstream)
         if key not in self._inner:
-            workers = self.workers[level]
+            workers = self.levels[level].width
             context = np.zeros((workers + 1, workers + 1), dtype=np.int32)
             if level == 0:
                 self._inner[key] = np.empty((1, 0, 0)), context
@@ -448,29 +442,18 @@ class _Levels:
         return self._slices[key]
 
 
-def _checked_workers(workers_per_level: Sequence[int]) -> tuple[int, ...]:
-    workers = tuple(int(count) for count in workers_per_level)
+def _checked_levels(levels: Sequence[Level]) -> tuple[Level, ...]:
+    workers = tuple(level.width for level in levels)
     if not workers or min(workers) < 1:
-        raise ValueError(f"workers_per_level must be one or more counts >= 1, lowest level first, got {workers}")
-    return workers
-
-
-def _checked_bandwidths(name: str, bandwidths: Sequence[float], levels: int) -> tuple[float, ...]:
-    values = tuple(float(value) for value in bandwidths)
-    if len(values) != levels or not all(0 < value < inf for value in values):
-        raise ValueError(f"{name} must be {levels} finite bytes a second > 0, one a level, got {values}")
-    return values
+        raise ValueError(f"a cluster must have one or more levels of 1 worker and more, lowest first, got {workers}")
+    for name in ("bandwidth", "collective_bandwidth"):
+        rates = tuple(getattr(level, name) for level in levels)
+        if not all(0 < rate < inf for rate in rates):
+            raise ValueError(f"{name} of each level must be finite bytes a second > 0, got {rates}")
+    return tuple(levels)
 
 
 def _checked_variant(variant: str) -> int:
     if variant not in VARIANTS:
         raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
     return VARIANTS[variant]
-
-
-def _checked_memory(memory_bytes: float | None) -> float:
-    if memory_bytes is None:
-        return inf
-    if not 0 < memory_bytes < inf:
-        raise ValueError(f"memory_bytes must be a finite number > 0, got {memory_bytes}")
-    return float(memory_bytes)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Level
 from planners.partitioning.tight_memory import changes_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
-from planners.pipedream.partitioner import HierarchicalPartition, InfeasiblePartition, LevelStage, partition
+from planners.pipedream.partitioner import (
+    DeviceMemory,
+    HierarchicalPartition,
+    InfeasiblePartition,
+    LevelStage,
+    partition,
+)
 from planners.pipedream.state_table import StateTable, state_table
 from planners.search.candidates import closest_to_fit, devices_in_order, microbatch_counts
 from planners.search.evaluator import Evaluator, Request, Score, best_plan, fitting
@@ -92,8 +99,8 @@ class PipeDreamFlush:
             memory_bytes=min(device.memory_bytes for device in problem.cluster.devices),
             weight_copies=2.0 + problem.optimizer_bytes / problem.element_bytes,
             recompute=problem.recompute,
-            bandwidth=view.bandwidths[0],
-            collective_bandwidth=view.collective_bandwidths[0],
+            bandwidth=view.levels[0].bandwidth,
+            collective_bandwidth=view.levels[0].collective_bandwidth,
         )
 
         def search(misses: Sequence[Score]) -> Plan | None:
@@ -152,30 +159,20 @@ def pipedream_plans(name: str, request: Request, variant: str, problem: Problem,
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster as levels, lowest first, for the dynamic program.
+    """A cluster for the dynamic program: its levels, lowest first, and the top one's components, nested tuples of device ids."""
 
-    workers, bandwidths, collective_bandwidths: of each level; components: the top level's, nested tuples down to device ids
-    """
-
-    workers: tuple[int, ...]
-    bandwidths: tuple[float, ...]
-    collective_bandwidths: tuple[float, ...]
+    levels: tuple[Level, ...]
     components: tuple[Component, ...]
 
 
 def cluster_views(problem: Problem) -> list[ClusterView]:
     """The cluster's own levels and, if there are several, one flat level at the rates of its slowest links."""
-    levels = problem.cluster.levels()
-    order = devices_in_order(problem)
+    levels, order = problem.cluster.levels(), devices_in_order(problem)
     if not levels:
-        return [ClusterView((1,), (1.0,), (1.0,), order)]
-    bandwidths = tuple(level.bandwidth for level in levels)
-    collective = tuple(level.collective_bandwidth for level in levels)
-    flat = ClusterView((len(order),), (min(bandwidths),), (min(collective),), order)
-    if len(levels) == 1:
-        return [flat]
-    workers = tuple(level.width for level in levels)
-    return [ClusterView(workers, bandwidths, collective, tuple(problem.cluster.servers)), flat]
+        return [ClusterView((Level(1, 1.0, 1.0),), order)]
+    slowest = min(level.bandwidth for level in levels), min(level.collective_bandwidth for level in levels)
+    flat = ClusterView((Level(len(order), *slowest),), order)
+    return [flat] if len(levels) == 1 else [ClusterView(levels, tuple(problem.cluster.servers)), flat]
 
 
 def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int) -> StateTable:
@@ -275,24 +272,19 @@ def _plan_within_memory(
     plan_of: Callable[[HierarchicalPartition], Plan],
 ) -> Plan | None:
     """The plan of one view; searched again with less memory while the replay does not fit. None if there is none."""
-    memory = min(device.memory_bytes for device in problem.cluster.devices)
+    memory = DeviceMemory(
+        min(device.memory_bytes for device in problem.cluster.devices),
+        # Beside the weight versions: gradients, and what the optimizer keeps.
+        unversioned_copies=1.0 + problem.optimizer_bytes / problem.element_bytes,
+        # A replica that does not wait has the gradients of its last round still in the all-reduce.
+        replicated_copies=1.0 if problem.replica_updates == "overlapped" else 0.0,
+        recompute=problem.recompute,
+    )
 
     def search(misses: Sequence[Score]) -> Plan | None:
+        left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
         try:
-            found = partition(
-                table,
-                view.workers,
-                view.bandwidths,
-                variant=variant,
-                straight=straight,
-                memory_bytes=shrunk(memory, misses),
-                collective_bandwidths=view.collective_bandwidths,
-                # Beside the weight versions: gradients, and what the optimizer keeps.
-                unversioned_copies=1.0 + problem.optimizer_bytes / problem.element_bytes,
-                # A replica that does not wait has the gradients of its last round still in the all-reduce.
-                replicated_copies=1.0 if problem.replica_updates == "overlapped" else 0.0,
-                recompute=problem.recompute,
-            )
+            found = partition(table, view.levels, variant=variant, straight=straight, memory=left)
         except InfeasiblePartition:
             return None
         return plan_of(found)

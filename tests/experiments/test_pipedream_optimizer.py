@@ -13,7 +13,7 @@ from experiments.pipedream_growth import partitioner_growth as pipedream_growth
 from experiments.pipedream_growth.partitioner_growth import growth_exponent, inception_like, measure, random_chain
 from experiments.pipedream_optimizer import RecordedLevel, RecordedRun, RecordedStage, read_runs
 from experiments.studies.study_harness import run_study
-from planners import HierarchicalPartition, LevelStage, measured_table, plan_seconds
+from planners import HierarchicalPartition, LevelStage, measured_table, network_levels, plan_seconds
 from simulator import Layer, Workload, antichain_states
 from tests.records import Recorded, lines, ticking
 
@@ -114,7 +114,9 @@ def test_a_plan_is_known_under_any_numbering(name: str, transfers: bool) -> None
     workers, levels = CUTS[name]
     bandwidths = (16.0, 4.0)[: len(workers)]
     own = [[LevelStage(*stage) for stage in level] for level in levels]
-    cost = plan_seconds(STATES, own, workers, bandwidths, variant="script", activation_transfers=transfers)
+    cost = plan_seconds(
+        STATES, own, network_levels(workers, bandwidths), variant="script", activation_transfers=transfers
+    )
 
     def verdict(exchanged: bool, goal: float, off: float = 0.0, alike: bool = False) -> str:
         number = {-1: 0, 0: 1, 1: 3 if exchanged else 2, 2: 2 if exchanged else 3, 3: 4, 4: 5}

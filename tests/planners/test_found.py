@@ -26,7 +26,7 @@ from planners import (
 )
 from planners.partitioning.fastest_cuts import least_seconds
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
-from planners.pipedream.partitioner import InfeasiblePartition, partition
+from planners.pipedream.partitioner import DeviceMemory, InfeasiblePartition, network_levels, partition
 from planners.straight.grid import _Grid
 from planners.unequal import Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.found_sizes import FoundSizes
@@ -168,7 +168,12 @@ def test_partitions_of_pipedream(recorded: Recorded) -> None:
             for variant in ("paper", "barrier", "script", "literal"):
                 for memory in (None, 150.0, 75.0):
                     try:
-                        found = partition(table, workers, rates, variant=variant, memory_bytes=memory)
+                        found = partition(
+                            table,
+                            network_levels(workers, rates),
+                            variant=variant,
+                            memory=DeviceMemory(memory or np.inf),
+                        )
                     except InfeasiblePartition as error:
                         values[f"{seed} {workers} {variant} {memory}"] = str(error)
                     else:

@@ -16,13 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Level, load_cluster
 from planners.pipedream import partitioner as pipedream
 from planners.pipedream.dynamic_program import held_copies
 from planners.pipedream.partitioner import (
+    UNLIMITED,
+    DeviceMemory,
     HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
+    network_levels,
     notation,
     partition,
     plan_seconds,
@@ -200,11 +203,10 @@ def test_search_is_the_recurrence(table: StateTable, workers: tuple[int, ...], s
     So it does for every slice of the network on every level: A(i..j, m) of the whole hides most of those that it is made of.
     """
     bandwidths = tuple(3.0 / (1 + k) for k in range(len(workers)))
+    cluster = network_levels(workers, bandwidths)
     for variant, form in pipedream.VARIANTS.items():
         best = recurrence(table, workers, bandwidths, variant, straight, transfers)
-        search = pipedream._Levels(
-            table, workers, bandwidths, bandwidths, form, straight, transfers, inf, 1.0, 0.0, recompute=False
-        )
+        search = pipedream._Levels(table, cluster, form, straight, transfers, UNLIMITED)
         for level, count in enumerate(workers):
             slices = search._all_slices(level, Fraction(0))
             for i, j in combinations_with_replacement(range(len(table)), 2):
@@ -213,26 +215,21 @@ def test_search_is_the_recurrence(table: StateTable, workers: tuple[int, ...], s
         options: dict[str, Any] = {"variant": variant, "activation_transfers": transfers}
         if expected == inf:
             with pytest.raises(InfeasiblePartition):
-                partition(table, workers, bandwidths, straight=straight, **options)
+                partition(table, cluster, straight=straight, **options)
             continue
-        found = partition(table, workers, bandwidths, straight=straight, **options)
+        found = partition(table, cluster, straight=straight, **options)
         assert found.slowest_stage_seconds == pytest.approx(expected, rel=1e-12, abs=1e-12)
         if expected > 0 and all(stage.layers for stage in found.stages):
-            assert plan_seconds(table, found.levels, workers, bandwidths, **options) == pytest.approx(
-                expected, rel=1e-12
-            )
+            assert plan_seconds(table, found.levels, cluster, **options) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(deadline=None, max_examples=40)
 @given(tables(most=5), st.sampled_from([(3,), (4,), (2, 2)]), st.sampled_from(["paper", "literal"]))
 def test_no_plan_is_better(table: StateTable, workers: tuple[int, ...], variant: str) -> None:
     """Against enumeration of every plan: none has a faster slowest stage."""
-    bandwidths = (2.0, 1.0)[: len(workers)]
-    found = partition(table, workers, bandwidths, variant=variant)
-    costs = [
-        plan_seconds(table, levels, workers, bandwidths, variant=variant)
-        for levels in plans(table, workers, 0, len(table))
-    ]
+    cluster = network_levels(workers, (2.0, 1.0)[: len(workers)])
+    found = partition(table, cluster, variant=variant)
+    costs = [plan_seconds(table, levels, cluster, variant=variant) for levels in plans(table, workers, 0, len(table))]
     assert found.slowest_stage_seconds == min(costs)
 
 
@@ -272,11 +269,11 @@ def test_an_upper_level_knows_the_memory_of_the_lower_one(
 
 
 def assert_memory_is_exact(table: StateTable, workers: tuple[int, ...], recompute: bool, replicated: float) -> None:
-    bandwidths = (2.0, 1.0, 0.5)[: len(workers)]
+    cluster = network_levels(workers, (2.0, 1.0, 0.5)[: len(workers)])
     every = sorted(
         (
             max(memory_needs(table, levels, recompute, replicated)),
-            plan_seconds(table, levels, workers, bandwidths),
+            plan_seconds(table, levels, cluster),
         )
         for levels in plans(table, workers, 0, len(table))
     )
@@ -289,13 +286,13 @@ def assert_memory_is_exact(table: StateTable, workers: tuple[int, ...], recomput
             less = need - 0.5
             if best == inf:
                 with pytest.raises(InfeasiblePartition, match=f"within {less:.4g}"):
-                    partition(table, workers, bandwidths, memory_bytes=less, **options)
+                    partition(table, cluster, memory=DeviceMemory(less, **options))
             else:
-                found = partition(table, workers, bandwidths, memory_bytes=less, **options)
+                found = partition(table, cluster, memory=DeviceMemory(less, **options))
                 assert found.slowest_stage_seconds == best
         best = min(one for other, one in every if other == need)
         if need > 0:
-            found = partition(table, workers, bandwidths, memory_bytes=need, **options)
+            found = partition(table, cluster, memory=DeviceMemory(need, **options))
             assert found.slowest_stage_seconds == best
             levels = [list(level) for level in found.levels]
             assert max(memory_needs(table, levels, recompute, replicated)) <= need
@@ -328,8 +325,8 @@ def memory_needs(table: StateTable, levels: list[list[LevelStage]], recompute: b
 def test_balanced_chain_splits_in_the_middle() -> None:
     """4 equal layers on 2 workers without weights: one stage on both, 4/2 seconds; as 2 + 2 layers it is no faster."""
     table = chain([1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0])
-    assert notation(partition(table, (2,), (1.0,))) == "2"
-    straight = partition(table, (2,), (1.0,), straight=True)
+    assert notation(partition(table, network_levels((2,), (1.0,)))) == "2"
+    straight = partition(table, network_levels((2,), (1.0,)), straight=True)
     assert notation(straight) == "straight"
     assert [stage.layers for stage in straight.stages] == [(0, 1), (2, 3)]
     assert straight.slowest_stage_seconds == 2
@@ -338,22 +335,24 @@ def test_balanced_chain_splits_in_the_middle() -> None:
 def test_forms_differ_by_their_synchronisation() -> None:
     """One layer of 6 s, 12 bytes, 3 workers, 4 bytes/s: max(6, 2*2/3*3)/3, (6 + 2*2/3*3)/3, (6 + 4*2/3*3)/3, max(6, 2*2*3)/3."""
     table = chain([6], [12], [0])
-    seconds = {v: partition(table, (3,), (4.0,), variant=v).slowest_stage_seconds for v in pipedream.VARIANTS}
+    seconds = {
+        v: partition(table, network_levels((3,), (4.0,)), variant=v).slowest_stage_seconds for v in pipedream.VARIANTS
+    }
     assert seconds == pytest.approx({"paper": 2, "barrier": 10 / 3, "script": 14 / 3, "literal": 4})
 
 
 def test_the_script_divides_the_first_stages_all_reduce_by_the_devices_below() -> None:
     """6 s and 12 bytes on 2 servers of 3: (6 + 4*2*12/(4*3)) / 3 on a server, (that + 4*1*12/(2*2) / 3) / 2 on both."""
-    found = partition(chain([6], [12], [0]), (3, 2), (4.0, 2.0), variant="script")
+    found = partition(chain([6], [12], [0]), network_levels((3, 2), (4.0, 2.0)), variant="script")
     assert found.slowest_stage_seconds == pytest.approx(13 / 3)
-    assert plan_seconds(chain([6], [12], [0]), found.levels, (3, 2), (4.0, 2.0), variant="script") == pytest.approx(
-        13 / 3
-    )
+    assert plan_seconds(
+        chain([6], [12], [0]), found.levels, network_levels((3, 2), (4.0, 2.0)), variant="script"
+    ) == pytest.approx(13 / 3)
 
 
 def test_heavy_last_layer_stands_alone() -> None:
     """3 s of compute, then 1 s with huge weights, on 4 workers: 3-1, every stage 1 s."""
-    found = partition(chain([1, 1, 1, 1], [0, 0, 0, 1000], [1, 1, 1, 1]), (4,), (10.0,))
+    found = partition(chain([1, 1, 1, 1], [0, 0, 0, 1000], [1, 1, 1, 1]), network_levels((4,), (10.0,)))
     assert notation(found) == "3-1"
     assert found.slowest_stage_seconds == 1
     assert found.speedup_over_one == 4
@@ -367,10 +366,10 @@ def test_heavy_last_layer_stands_alone() -> None:
 def test_transfers_move_the_cut_or_are_ignored() -> None:
     """A tensor of 40 bytes at 10 bytes/s takes 2*40/10 = 8 s: the cut behind it is taken only if transfers are free."""
     table = chain([2, 2, 1], [0, 0, 0], [40, 5, 0])
-    straight = partition(table, (2,), (10.0,), straight=True)
+    straight = partition(table, network_levels((2,), (10.0,)), straight=True)
     assert [stage.layers for stage in straight.stages] == [(0, 1), (2,)]
     assert straight.slowest_stage_seconds == 4
-    free = partition(table, (2,), (10.0,), straight=True, activation_transfers=False)
+    free = partition(table, network_levels((2,), (10.0,)), straight=True, activation_transfers=False)
     assert [stage.layers for stage in free.stages] == [(0,), (1, 2)]
     assert free.slowest_stage_seconds == 3
 
@@ -379,26 +378,31 @@ def test_transfers_move_the_cut_or_are_ignored() -> None:
 def test_layers_that_take_no_time_divide_nothing_by_it(parameters: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage of 0 s is as fast as can be. Python refuses to divide by it, where compiled code would count 0 / 0 replicas."""
     nothing = [0.0] * len(parameters)
-    compiled = partition(chain(nothing, parameters, nothing), (4,), (1.0,))
+    compiled = partition(chain(nothing, parameters, nothing), network_levels((4,), (1.0,)))
     monkeypatch.setattr(pipedream, "solve_row", getattr(pipedream.solve_row, "py_func", pipedream.solve_row))
-    assert partition(chain(nothing, parameters, nothing), (4,), (1.0,)).stages == compiled.stages
+    assert partition(chain(nothing, parameters, nothing), network_levels((4,), (1.0,))).stages == compiled.stages
 
 
 def test_collectives_have_their_own_bandwidth() -> None:
     """At a tenth of the link's rate the all-reduce of 10 bytes over 2 workers is 10 s, halved; alone it is hidden."""
     table = chain([4], [10], [0])
-    assert partition(table, (2,), (10.0,)).slowest_stage_seconds == 2
-    assert partition(table, (2,), (10.0,), collective_bandwidths=(1.0,)).slowest_stage_seconds == 5
+    assert partition(table, network_levels((2,), (10.0,))).slowest_stage_seconds == 2
+    assert partition(table, [Level(2, 10.0, 1.0)]).slowest_stage_seconds == 5
 
 
 def test_memory_takes_versions_into_account() -> None:
     """A straight pipeline of 2: the first stage keeps 2 versions and 2 mini-batches, the last one 1; and gradients."""
     table = chain([1, 1], [10, 10], [5, 5])  # first: 2*(10 + 5) + 10 = 40; last: 1*(10 + 5) + 10 = 25
-    assert partition(table, (2,), (1e9,), straight=True, memory_bytes=40).slowest_stage_seconds == 1
-    with pytest.raises(InfeasiblePartition):
-        partition(table, (2,), (1e9,), straight=True, memory_bytes=39)
     assert (
-        partition(table, (2,), (1e9,), straight=True, memory_bytes=30, unversioned_copies=0.0).slowest_stage_seconds
+        partition(table, network_levels((2,), (1e9,)), straight=True, memory=DeviceMemory(40)).slowest_stage_seconds
+        == 1
+    )
+    with pytest.raises(InfeasiblePartition):
+        partition(table, network_levels((2,), (1e9,)), straight=True, memory=DeviceMemory(39))
+    assert (
+        partition(
+            table, network_levels((2,), (1e9,)), straight=True, memory=DeviceMemory(30, unversioned_copies=0.0)
+        ).slowest_stage_seconds
         == 1
     )
 
@@ -409,7 +413,7 @@ def test_gradients_under_way_and_recomputation_count() -> None:
 
     def fits(memory: int, **options: Any) -> bool:
         try:
-            partition(table, (3,), (1e9,), memory_bytes=memory, **options)
+            partition(table, network_levels((3,), (1e9,)), memory=DeviceMemory(memory, **options))
         except InfeasiblePartition:
             return False
         return True
@@ -427,7 +431,7 @@ def test_branches_may_go_to_different_stages() -> None:
         Layer(f"l{i}", "linear", 1.0, 0, 0.0, 0.0, 1, ((1, 0.0, s),)) for i, s in enumerate([1.0, 4.0, 4.0, 1.0])
     )
     diamond = Workload("diamond", layers, ((0, 1), (0, 2), (1, 3), (2, 3)), minibatch=1, bytes_per_element=4)
-    assert partition(tabled(diamond), (2,), (1.0,), straight=True).slowest_stage_seconds == 5
+    assert partition(tabled(diamond), network_levels((2,), (1.0,)), straight=True).slowest_stage_seconds == 5
 
 
 def test_stages_hold_every_layer_once_and_use_every_worker() -> None:
@@ -435,7 +439,7 @@ def test_stages_hold_every_layer_once_and_use_every_worker() -> None:
     rng = np.random.default_rng(3)
     table = chain(list(rng.random(12)), list(rng.integers(1, 50, 12)), list(rng.random(12)))
     for workers in ((12,), (4, 3), (2, 3, 2)):
-        found = partition(table, workers, (9.0, 3.0, 1.0)[: len(workers)])
+        found = partition(table, network_levels(workers, (9.0, 3.0, 1.0)[: len(workers)]))
         assert sorted(layer for stage in found.stages for layer in stage.layers) == list(range(12))
         assert sum(stage.replicas for stage in found.stages) == 12
 
@@ -444,37 +448,44 @@ def test_same_input_same_plan() -> None:
     """Two searches agree to the last bit, plan and all."""
     rng = np.random.default_rng(4)
     table = chain(list(rng.random(20)), list(rng.integers(1, 50, 20)), list(rng.random(20)))
-    one, two = (partition(table, (4, 4), (5.0, 1.0), memory_bytes=900.0) for _ in range(2))
+    one, two = (partition(table, network_levels((4, 4), (5.0, 1.0)), memory=DeviceMemory(900.0)) for _ in range(2))
     assert (one.levels, one.stages, one.slowest_stage_seconds) == (two.levels, two.stages, two.slowest_stage_seconds)
 
 
 def test_more_than_one_worker_for_a_single_layer_is_data_parallel() -> None:
     """One state cannot be cut: all workers replicate it, and straight is infeasible."""
     table = chain([3], [0], [0])
-    assert notation(partition(table, (3,), (1.0,))) == "3"
-    assert notation(partition(table, (1,), (1.0,))) == "1"
+    assert notation(partition(table, network_levels((3,), (1.0,)))) == "3"
+    assert notation(partition(table, network_levels((1,), (1.0,)))) == "1"
     with pytest.raises(InfeasiblePartition, match="straight partition of 1 states over 3 workers"):
-        partition(table, (3,), (1.0,), straight=True)
+        partition(table, network_levels((3,), (1.0,)), straight=True)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers_per_level": ()}, "workers_per_level"),
-        ({"workers_per_level": (0,)}, "workers_per_level"),
-        ({"bandwidths": (1.0, 2.0)}, "bandwidths must be 1 "),
-        ({"bandwidths": (0.0,)}, "bandwidths must be 1 "),
-        ({"collective_bandwidths": (float("nan"),)}, "collective_bandwidths"),
+        ({"levels": ()}, "one or more levels"),
+        ({"levels": [Level(0, 1.0, 1.0)]}, "1 worker and more"),
+        ({"levels": [Level(2, 0.0, 1.0)]}, "^bandwidth of each level must be finite"),
+        ({"levels": [Level(2, 1.0, float("nan"))]}, "^collective_bandwidth of each level must be finite"),
         ({"variant": "sosp"}, "paper, barrier, script, literal"),
-        ({"memory_bytes": -1.0}, "memory_bytes"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options: dict[str, object], message: str) -> None:
     """The rule, the value and the choices, in one line."""
-    arguments: dict[str, object] = {"workers_per_level": (2,), "bandwidths": (1.0,)} | options
+    arguments: dict[str, Any] = {"levels": [Level(2, 1.0, 1.0)]} | options
     with pytest.raises(ValueError, match=message) as raised:
         partition(chain([1, 1], [1, 1], [1, 1]), **arguments)
     assert "\n" not in str(raised.value)
+
+
+def test_levels_and_memory_are_checked_where_they_are_made() -> None:
+    """A rate for each level; a device of a number of bytes above 0."""
+    with pytest.raises(ValueError, match="bandwidths must be 1, one a level"):
+        network_levels((2,), (1.0, 2.0))
+    for capacity in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="bytes > 0"):
+            DeviceMemory(capacity)
 
 
 def test_measured_seconds_scale_and_interpolate() -> None:
@@ -495,10 +506,12 @@ def test_analytic_layers_need_a_cost_model() -> None:
         state_table(workload, np.array([-1.0]))
 
 
-def planned(shared_data: Path, name: str, minibatch: int, workers: int, **options: object) -> HierarchicalPartition:
-    """A bundled profile on a flat network of cluster A's 10 Gb/s, by the paper's form."""
+def planned(
+    shared_data: Path, name: str, minibatch: int, workers: int, reached: float = 1.0, variant: str = "paper"
+) -> HierarchicalPartition:
+    """A bundled profile on a flat network of cluster A's 10 Gb/s; reached: the part of it that an all-reduce reaches."""
     workload = read_profile(shared_data / "pipedream_profiles" / f"{name}.txt")
-    return partition(measured_table(workload, minibatch), (workers,), (1.25e9,), **options)
+    return partition(measured_table(workload, minibatch), [Level(workers, 1.25e9, reached * 1.25e9)], variant=variant)
 
 
 @pytest.mark.parametrize("collective_efficiency", [1.0, 0.5])
@@ -507,7 +520,7 @@ def test_vgg16_is_n_minus_one_to_one(
     shared_data: Path, workers: int, expected: str, collective_efficiency: float
 ) -> None:
     """SOSP Table 1: VGG-16 at 64 images a device over 10 Gb/s, whether or not the all-reduce reaches line rate."""
-    found = planned(shared_data, "vgg16", 64, workers, collective_bandwidths=(collective_efficiency * 1.25e9,))
+    found = planned(shared_data, "vgg16", 64, workers, collective_efficiency)
     assert notation(found) == expected
 
 
@@ -538,22 +551,22 @@ def test_gnmt8_on_4_is_straight(shared_data: Path) -> None:
 def test_gnmt8_on_4_by_3_is_eight_single_stages_then_3_then_1(shared_data: Path) -> None:
     """The shipped plan of GNMT-8 on 3 servers of 4, by the official script's form."""
     table = measured_table(read_profile(shared_data / "pipedream_profiles" / "gnmt.txt"))
-    assert notation(partition(table, (4, 3), (12e9, 1.25e9), variant="script")) == "1-1-1-1-1-1-1-1-3-1"
+    assert notation(partition(table, network_levels((4, 3), (12e9, 1.25e9)), variant="script")) == "1-1-1-1-1-1-1-1-3-1"
 
 
 def test_resnet50_gains_less_than_7_percent_by_the_script(shared_data: Path) -> None:
     """By the script's form too, which adds the all-reduce, ResNet-50 on 16 stays within 7 % of data parallelism."""
     assert 1.06 < planned(shared_data, "resnet50", 128, 16, variant="script").speedup_over_dp < 1.07
     table = measured_table(read_profile(shared_data / "pipedream_profiles" / "resnet50.txt"))
-    for workers, bandwidths in (((4, 4), (12e9, 1.25e9)), ((8, 2), (30e9, 3.125e9))):
-        assert partition(table, workers, bandwidths).speedup_over_dp == 1
-        assert partition(table, workers, bandwidths, variant="script").speedup_over_dp < 1.04
+    for cluster in (network_levels((4, 4), (12e9, 1.25e9)), network_levels((8, 2), (30e9, 3.125e9))):
+        assert partition(table, cluster).speedup_over_dp == 1
+        assert partition(table, cluster, variant="script").speedup_over_dp < 1.04
 
 
 def test_a_hierarchy_cannot_hold_15_to_1(shared_data: Path) -> None:
     """On 4 servers of 4 every stage that spans servers takes whole ones: VGG-16 becomes 12-2-1-1, slower than flat 15-1."""
     table = measured_table(read_profile(shared_data / "pipedream_profiles" / "vgg16.txt"), 64)
-    hierarchical = partition(table, (4, 4), (12e9, 1.25e9))
+    hierarchical = partition(table, network_levels((4, 4), (12e9, 1.25e9)))
     assert notation(hierarchical) == "12-2-1-1"
     assert hierarchical.slowest_stage_seconds > planned(shared_data, "vgg16", 64, 16).slowest_stage_seconds
 

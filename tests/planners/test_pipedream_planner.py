@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Level, load_cluster
 from planners import Request, make_plan, planner_entry
 from planners.pipedream import planner as pipedream_planner
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
@@ -66,12 +66,7 @@ def test_alexnet_on_cluster_a(shared_data: Path) -> None:
     hierarchical, flat = pipedream_plans("pipedream", Request(), "paper", problem, evaluate)
     assert (hierarchical.notation, flat.notation) == ("12-2-1-1", "15-1")
     table = problem_table(problem, evaluate, 256)
-    by_recurrence = [
-        partition(
-            table, view.workers, view.bandwidths, collective_bandwidths=view.collective_bandwidths
-        ).slowest_stage_seconds
-        for view in cluster_views(problem)
-    ]
+    by_recurrence = [partition(table, view.levels).slowest_stage_seconds for view in cluster_views(problem)]
     assert by_recurrence[0] == pytest.approx(by_recurrence[1], rel=1e-9)
     faster = min((hierarchical, flat), key=lambda plan: simulate(problem, plan).iteration_seconds)
     assert replace(make_plan("pipedream", problem).plan, planner="") == replace(faster, planner="")
@@ -90,16 +85,13 @@ def test_cluster_views_are_its_levels_and_the_slowest_links() -> None:
     """Cluster A, two of its servers: 12 GB/s inside and 10 Gb/s between; all-reduce reaches a part of either."""
     problem = Problem(uniform_chain(4), load_cluster("pipedream-a").take(8), 8)
     levels, flat = cluster_views(problem)
-    network = 10e9 / 8
-    inside, between = problem.cluster.levels()
-    assert levels.workers == (4, 2)
-    assert levels.bandwidths == (inside.bandwidth, between.bandwidth)
-    assert levels.collective_bandwidths == (inside.collective_bandwidth, between.collective_bandwidth)
-    assert levels.bandwidths == pytest.approx((12e9, network))
-    assert levels.collective_bandwidths[0] < levels.bandwidths[0]
-    assert (flat.workers, flat.components) == ((8,), tuple(range(8)))
-    assert flat.bandwidths == pytest.approx((network,))
-    assert flat.collective_bandwidths == (min(levels.collective_bandwidths),)
+    inside, between = levels.levels
+    assert levels.levels == problem.cluster.levels()
+    assert (inside.width, between.width) == (4, 2)
+    assert (inside.bandwidth, between.bandwidth) == pytest.approx((12e9, 10e9 / 8))
+    assert inside.collective_bandwidth < inside.bandwidth
+    assert flat.levels == (Level(8, between.bandwidth, min(one.collective_bandwidth for one in levels.levels)),)
+    assert flat.components == tuple(range(8))
 
 
 @pytest.mark.parametrize("seconds", [np.ones(3), np.ones((4, 1)), np.full(4, np.nan), np.full(4, np.inf), -np.ones(4)])
@@ -245,7 +237,8 @@ def test_partitions_fit_into_the_smallest_device(
     asked: set[tuple[float, ...]] = set()
 
     def streamed(*arguments: Any, **options: Any) -> HierarchicalPartition:
-        asked.add(tuple(options[name] for name in ("memory_bytes", "unversioned_copies", "replicated_copies")))
+        memory = options["memory"]
+        asked.add((memory.capacity_bytes, memory.unversioned_copies, memory.replicated_copies))
         return partition(*arguments, **options)
 
     def flushed(table: StateTable, pipeline: FlushedPipeline) -> tuple[FlushedStage, ...] | None:
