@@ -1,4 +1,4 @@
-"""Plan files: a plan and the problem that it answers as one JSON document, which a person can read and edit.
+"""Plan files: a plan and the problem that it answers, or a problem alone, as a JSON document that a person can read and edit.
 
     {
       "format": "pipeplan-plan-2",
@@ -10,7 +10,8 @@
     }
 
 The keys are the fields of `Problem`, `Plan` and `Stage`; what a problem leaves out has its default, what a plan leaves out is
-empty. A workload and a cluster are named as loaders take them, or are a table of `WorkloadSource`, `ClusterSource`.
+empty. A workload and a cluster are named as loaders take them, or are a table of `WorkloadSource`, `ClusterSource`. A problem
+alone has no key `plan`.
 """
 
 from __future__ import annotations
@@ -100,29 +101,30 @@ class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Document(Table, frozen=True, kw_only=True):
-    """A plan file."""
+    """A plan file; without `plan`, of a problem alone."""
 
     format: Literal["pipeplan-plan-2"]
     problem: ProblemTable
-    plan: PlanTable
+    plan: PlanTable | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan and the problem that it answers."""
+    """A problem, and a plan that answers it or None."""
 
     problem: Problem
-    plan: Plan
+    plan: Plan | None = None
 
     def to_json(self) -> str:
-        """The document; the same pair, and the same text, when it is read again.
+        """The document; the same problem and plan, and the same text, when it is read again.
 
         ValueError for a workload or a cluster that was made in Python: a file can only name it.
         """
         problem = _fields_of(self.problem)
         for name in ("workload", "cluster"):
             problem[name] = _named(name, problem[name])
-        document = Document(format="pipeplan-plan-2", problem=ProblemTable(**problem), plan=_plan_table(self.plan))
+        plan = msgspec.UNSET if self.plan is None else _plan_table(self.plan)
+        document = Document(format="pipeplan-plan-2", problem=ProblemTable(**problem), plan=plan)
         text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
         return re.sub(r"\[\n[\w\s,]*\]", _on_one_line, text) + "\n"
 
@@ -132,7 +134,7 @@ class PlanFile:
 
     @staticmethod
     def from_json(text: str | bytes, source: str = "plan") -> PlanFile:
-        """Read a document, and see that its plan runs on its problem.
+        """Read a document, and see that its plan, if it has one, runs on its problem.
 
         source: what messages call the document
         Raises PlanFileError, and warns of options that have no effect.
@@ -145,6 +147,8 @@ class PlanFile:
         problem = _blamed(f"{source}: $.problem", Problem, **given)
         for line in problem.doubts():
             warnings.warn(line, stacklevel=2)
+        if document.plan is msgspec.UNSET:
+            return PlanFile(problem)
         decided = msgspec.structs.asdict(document.plan)
         decided["stages"] = tuple(Stage(one.layers, one.devices) for one in document.plan.stages)
         plan = Plan(**{**decided, "options": tuple(document.plan.options.items())})
@@ -160,6 +164,14 @@ class PlanFile:
             raise PlanFileError(f"{path}: {error.strerror or error}") from None
         return PlanFile.from_json(content, str(path))
 
+    @staticmethod
+    def read_plan(path: str | PathLike[str]) -> tuple[Problem, Plan]:
+        """The problem and the plan of a file. Raises and warns as `read`; PlanFileError for a problem alone, too."""
+        found = PlanFile.read(path)
+        if found.plan is None:
+            raise PlanFileError(f"{path}: $.plan: is missing: the file has a problem alone")
+        return found.problem, found.plan
+
 
 def decisions(plan: Plan) -> dict[str, Any]:
     """The plan as a document has it, as plain JSON values."""
@@ -173,9 +185,9 @@ def plan_schema() -> dict[str, Any]:
 
 
 def is_plan_file(path: str | PathLike[str]) -> bool:
-    """Whether a file says that it is a plan file, or has a plan; False for a file that cannot be read."""
+    """Whether a file says that it is a plan file, or has a plan or a problem; False for a file that cannot be read."""
     try:
-        return re.search(rb'"pipeplan-plan-|"plan"\s*:', read_bytes(Path(path))) is not None
+        return re.search(rb'"pipeplan-plan-|"(plan|problem)"\s*:', read_bytes(Path(path))) is not None
     except OSError:
         return False
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from experiments.compare.problem_options import add_profiled_minibatch
 from experiments.terminal.output import UsageError, blamed_on, print_json, say
+
+if TYPE_CHECKING:
+    from simulator import Plan, Problem
 
 SCHEMAS = ("accelerator", "cluster", "plan")
 
@@ -18,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         nargs="?",
         metavar="FILE",
-        help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or plan JSON",
+        help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV, or JSON of a plan or a problem",
     )
     group.add_argument(
         "--plan", metavar="FILE", help="plan JSON, and nothing else: the rules of the file and of its plan"
@@ -38,21 +42,25 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--schema {arguments.schema!r} is unknown; choices: {', '.join(SCHEMAS)}")
         print_json(plan_schema() if arguments.schema == "plan" else schema(arguments.schema))
         return 0
+    from simulator import PlanFile
+
     path = arguments.plan or arguments.file
     if arguments.profiled_minibatch is not None and (arguments.plan or not path.endswith(".txt")):
         raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {path}")
-    say(f"{path}: {_plan_summary(path) if arguments.plan else _summary(path, arguments.profiled_minibatch)}")
+    say(
+        f"{path}: {_plan_summary(*PlanFile.read_plan(path)) if arguments.plan else _summary(path, arguments.profiled_minibatch)}"
+    )
     return 0
 
 
-def _plan_summary(path: str) -> str:
+def _plan_summary(problem: Problem, plan: Plan | None) -> str:
     from hardware_profiles import legible
-    from simulator import PlanFile
 
-    found = PlanFile.read(path)
-    plan, problem = found.plan, found.problem
+    where = f"{problem.workload.name} on {problem.cluster.name}"
+    if plan is None:
+        return f"ok: problem of {where}: {problem.batch} samples an iteration, {len(problem.cluster.devices)} devices"
     return (
-        f"ok: plan of {legible(plan.planner)} for {problem.workload.name} on {problem.cluster.name}: {plan.schedule}, "
+        f"ok: plan of {legible(plan.planner)} for {where}: {plan.schedule}, "
         f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
     )
 
@@ -67,7 +75,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
             f"mini-batch {profile.minibatch}"
         )
     if path.endswith(".json"):
-        from simulator import is_measured_profile, is_plan_file, load_measured_profile, read_config
+        from simulator import PlanFile, is_measured_profile, is_plan_file, load_measured_profile, read_config
 
         if is_measured_profile(path):
             measured = load_measured_profile(path)
@@ -78,7 +86,8 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
                 + ("" if measured.measurement.steady else " (too large)")
             )
         if is_plan_file(path):
-            return _plan_summary(path)
+            found = PlanFile.read(path)
+            return _plan_summary(found.problem, found.plan)
         workload = read_config(path)
         return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
     if path.endswith(".csv"):

@@ -5,21 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.compare.problem_options import (
     add_problem_arguments,
     add_search_arguments,
-    options_of,
     read_problem,
     read_request,
-    refuse_contradictions,
 )
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_folder, print_explained, print_json, progress, say, to_json
-from hardware_profiles import shown
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
@@ -70,28 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _given(arguments: argparse.Namespace) -> tuple[Problem, dict[str, Plan]]:
-    """The problem of the options, or of the plan files; and their plans, by the names of the files.
-
-    UsageError for files that answer different problems, or another one than the options.
-    """
+    """The problem of the options or the files, and the plans by the names of their files."""
     from simulator import PlanFile
 
-    if not arguments.plan:
-        return read_problem(arguments), {}
-    first, *others = files = [PlanFile.read(path) for path in arguments.plan]
-    own = options_of(first.problem)
-    refuse_contradictions(arguments, arguments.plan[0], own, set(vars(arguments)) - set(own))
-    for path, other in zip(arguments.plan[1:], others, strict=True):
-        for field in fields(first.problem):
-            said, wanted = (getattr(one.problem, field.name) for one in (other, first))
-            if said != wanted:
-                raise UsageError(
-                    f"{path}: $.problem.{field.name} is {shown(said)}, in {arguments.plan[0]} it is {shown(wanted)}: "
-                    "plans that are compared answer one problem"
-                )
-    names = [Path(path).name for path in arguments.plan]
-    names = names if len(set(names)) == len(names) else arguments.plan
-    return first.problem, dict(zip(names, (one.plan for one in files), strict=True))
+    files = {path: PlanFile.read_plan(path) for path in arguments.plan}
+    names = {path: Path(path).name for path in files}
+    if len(set(names.values())) < len(names):
+        names = {path: path for path in files}
+    problem = read_problem(arguments, {path: one for path, (one, _) in files.items()})
+    return problem, {names[path]: plan for path, (_, plan) in files.items()}
 
 
 def _raise_if_nobody_can_plan(comparison: Comparison) -> None:

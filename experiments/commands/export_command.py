@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from experiments.compare.problem_options import (
     add_problem_arguments,
     add_search_arguments,
-    options_of,
     read_problem,
     read_request,
     refuse_contradictions,
 )
+from experiments.terminal.argument_types import refuse
 from experiments.terminal.output import UsageError, output_file, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ FORMATS = {
     "chrome-trace": "timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, with transfers and memory",
     "torch-csv": "compute-only schedule of torch.distributed.pipelining",
     "text": "schedule, one line of ops a device",
-    "plan": "the plan itself, JSON",
+    "plan": "the plan with its problem, JSON for --plan",
+    "problem": "the problem alone, JSON for --problem; nothing is searched",
 }
 
 
@@ -44,38 +45,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from simulator import write_atomically
+    from simulator import PlanFile, write_atomically
 
     if arguments.format not in FORMATS:
         raise UsageError(f"--format {arguments.format!r} is unknown; choices: {', '.join(FORMATS)}")
     path = None if arguments.out is None else output_file(arguments.out)
-    problem, plan = _plan(arguments)
-    if arguments.format == "plan":
-        from simulator import PlanFile
-
-        content = PlanFile(problem, plan).to_json()
-    elif arguments.format == "chrome-trace":
-        import json
-
-        from simulator import chrome_trace, simulate
-
-        outcome = simulate(problem, plan)
-        name = f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
-        content = json.dumps(chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
-    else:
-        from simulator import ScheduleError, build_program, to_text
-
-        _, schedule, _ = build_program(problem, plan)
-        try:
-            content = torch_csv(plan, schedule) if arguments.format == "torch-csv" else to_text(schedule)
-        except ScheduleError as error:
-            raise UsageError(f"--format torch-csv: {error}; --format text takes it") from None
+    content = PlanFile(_problem(arguments)).to_json() if arguments.format == "problem" else _content(arguments)
     if path is None:
         print(content, end="")
         return 0
     write_atomically(path, content)
     say(f"{arguments.format} written to {path}")
     return 0
+
+
+def _problem(arguments: argparse.Namespace) -> Problem:
+    """The problem of the options or the files; UsageError for options of a search."""
+    from simulator import PlanFile
+
+    searched = ("planner", "schedule", "microbatches", "stages", "chunks", "candidates", "seed")
+    refuse(arguments, searched, "is for a search; --format problem makes none")
+    given = {} if arguments.plan is None else {arguments.plan: PlanFile.read(arguments.plan).problem}
+    return read_problem(arguments, given)
+
+
+def _content(arguments: argparse.Namespace) -> str:
+    """The plan in the format asked for; UsageError for one that torch cannot run."""
+    from simulator import PlanFile, ScheduleError, build_program, chrome_trace, simulate, to_text
+
+    problem, plan = _plan(arguments)
+    if arguments.format == "plan":
+        return PlanFile(problem, plan).to_json()
+    if arguments.format == "chrome-trace":
+        import json
+
+        outcome = simulate(problem, plan)
+        name = f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
+        return json.dumps(chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
+    _, schedule, _ = build_program(problem, plan)
+    try:
+        return torch_csv(plan, schedule) if arguments.format == "torch-csv" else to_text(schedule)
+    except ScheduleError as error:
+        raise UsageError(f"--format torch-csv: {error}; --format text takes it") from None
 
 
 def torch_csv(plan: Plan, schedule: Schedule) -> str:
@@ -111,22 +122,24 @@ def torch_csv(plan: Plan, schedule: Schedule) -> str:
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
-    if arguments.plan is not None:
-        from simulator import PlanFile
+    """The plan of the file, or else of the planner, and its problem."""
+    if arguments.plan is None:
+        from planners import make_plan
 
-        found = PlanFile.read(arguments.plan)
-        plan = found.plan
-        own = {
-            **options_of(found.problem),
-            "planner": plan.planner,
-            "schedule": plan.schedule,
-            "microbatches": len(plan.microbatches),
-            "stages": len(plan.stages),
-        }
-        refuse_contradictions(arguments, arguments.plan, own, ("command", "version", "format", "plan", "out"))
-        return found.problem, plan
-    from planners import make_plan
+        problem = read_problem(arguments)
+        name = arguments.planner or DEFAULT_PLANNER
+        return problem, make_plan(name, problem, read_request(arguments), seed=arguments.seed).plan
+    from simulator import PlanFile
 
-    problem = read_problem(arguments)
-    name = arguments.planner or DEFAULT_PLANNER
-    return problem, make_plan(name, problem, read_request(arguments), seed=arguments.seed).plan
+    problem, plan = PlanFile.read_plan(arguments.plan)
+    read_problem(arguments, {arguments.plan: problem})
+    own = {
+        "planner": plan.planner,
+        "schedule": plan.schedule,
+        "microbatches": len(plan.microbatches),
+        "stages": len(plan.stages),
+    }
+    file = f"--plan {arguments.plan}"
+    refuse_contradictions(arguments, file, own)
+    refuse(arguments, ("chunks", "candidates", "seed"), f"is for a search; {file} has made its plan already")
+    return problem, plan

@@ -13,7 +13,7 @@ from experiments.compare.problem_options import (
     read_problem,
     read_request,
 )
-from experiments.terminal.argument_types import count
+from experiments.terminal.argument_types import count, refuse
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search, replay, print; exit code 3 if the plan does not fit."""
     if arguments.workers is not None:
         return _run_partition(arguments)
-    _refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
+    refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     from planners import make_plan
     from simulator import PlanFile, decisions
 
@@ -126,13 +126,6 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
 # --------------------------------------------------------------------------------------------------- partition alone
 
 
-def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], rule: str) -> None:
-    """UsageError for the first of these options that was given."""
-    for name in names:
-        if getattr(arguments, name) not in (None, False, 0):
-            raise UsageError(f"--{name.replace('_', '-')} {rule}")
-
-
 def _check_partition(arguments: argparse.Namespace) -> None:
     """UsageError for what `--workers` needs and does not have, or has and does not go with."""
     if arguments.profile is None:
@@ -141,9 +134,20 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--workers is for --planner pipedream, got {arguments.planner!r}")
     if arguments.cluster is not None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
-    _refuse(
+    refuse(
         arguments,
-        ("devices", "batch", "sequence", "recompute", "no_contention", "schedule", "microbatches", "seed", "out"),
+        (
+            "problem",
+            "devices",
+            "batch",
+            "sequence",
+            "recompute",
+            "no_contention",
+            "schedule",
+            "microbatches",
+            "seed",
+            "out",
+        ),
         "does not go with --workers: the profile is partitioned as it was measured",
     )
     if arguments.variant not in (None, *VARIANTS):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import Option, add_options, count, counts, numbers
+from experiments.terminal.argument_types import Option, add_options, count, counts, numbers, refuse
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
 if TYPE_CHECKING:
@@ -111,11 +111,9 @@ def _of_plan(arguments: argparse.Namespace) -> Outcome:
     from simulator import OpSeconds, PlanFile
 
     of_a_schedule = ("stages", "microbatches", "minibatches", *_OPTIONS, *OpSeconds.__slots__, "sizes", "communication")
-    for name in of_a_schedule:
-        if getattr(arguments, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')} is of a schedule; --plan {arguments.plan} says its own")
-    found = PlanFile.read(arguments.plan)
-    return simulate(found.problem, found.plan, engine=arguments.engine, noise=arguments.noise, seed=arguments.seed)
+    refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
+    problem, plan = PlanFile.read_plan(arguments.plan)
+    return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise, seed=arguments.seed)
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from experiments.terminal.argument_types import add_options, count
 from experiments.terminal.output import UsageError
+from hardware_profiles import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     from planners import Request
     from simulator import Problem, Workload
@@ -19,13 +23,20 @@ DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
 BUNDLED_PROFILES = "shared/data/pipedream_profiles"
 
+NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
+
 CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates")
 """Options that are fields of a problem by the same name, with the problem's own defaults."""
 
 
 def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
-    """Workload, cluster, mini-batch and training options; None (or False) is what was not given."""
+    """A problem's file, or workload, cluster, mini-batch and training options; None (or False) is what was not given."""
     group = parser.add_argument_group("problem")
+    group.add_argument(
+        "--problem",
+        metavar="FILE",
+        help="problem, or plan with its problem, from a file (pipeplan export --format problem)",
+    )
     source = group.add_mutually_exclusive_group()
     source.add_argument(
         "--workload",
@@ -78,8 +89,34 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, help="seed of random searches (default 0)")
 
 
-def read_problem(arguments: argparse.Namespace) -> Problem:
-    """The problem that the arguments describe; raises what its parts raise, one line each."""
+def read_problem(arguments: argparse.Namespace, plans: Mapping[str, Problem] = NO_PLANS) -> Problem:
+    """The problem that files have, or else the options describe.
+
+    plans: the problem of every file of --plan, by its path
+    UsageError for files that have different problems, and for an option that says something else than a file; raises what the
+    parts of a problem raise, one line each.
+    """
+    from simulator import PlanFile
+
+    files = {f"--plan {path}": problem for path, problem in plans.items()}
+    if arguments.problem is not None:
+        files = {f"--problem {arguments.problem}": PlanFile.read(arguments.problem).problem, **files}
+    if not files:
+        return _described(arguments)
+    (first, problem), *others = files.items()
+    refuse_contradictions(arguments, first, options_of(problem))
+    for file, other in others:
+        for field in fields(problem):
+            said, wanted = (getattr(one, field.name) for one in (other, problem))
+            if said != wanted:
+                raise UsageError(
+                    f"{file}: $.problem.{field.name} is {shown(said)}, in {first} it is {shown(wanted)}: "
+                    "the files of a command have one problem"
+                )
+    return problem
+
+
+def _described(arguments: argparse.Namespace) -> Problem:
     from experiments.compare.questions import make_problem
     from simulator import read_any_profile
 
@@ -179,20 +216,13 @@ def options_of(problem: Problem) -> dict[str, object]:
     }
 
 
-def refuse_contradictions(
-    arguments: argparse.Namespace, path: str, own: dict[str, object], others: Container[str]
-) -> None:
-    """UsageError for an option that says something else than a plan file.
+def refuse_contradictions(arguments: argparse.Namespace, file: str, own: Mapping[str, object]) -> None:
+    """UsageError for an option that says something else than a file.
 
-    own: what the file says, by option; others: options that may say anything
+    file: the option and the path; own: what the file says, by option
     """
-    for name, value in vars(arguments).items():
-        if value in (None, False) or name in others:
-            continue
-        option = "--" + name.replace("_", "-")
-        if name not in own:
-            if value != 0:
-                raise UsageError(f"{option} is for a search; --plan {path} has made its plan already")
-        elif own[name] not in (value, str(Path(str(value)).resolve())):
-            said = option if value is True else f"{option} {value}"
-            raise UsageError(f"{said} contradicts --plan {path}, which says {own[name]}")
+    for name, says in own.items():
+        value = getattr(arguments, name)
+        if value not in (None, False) and says not in (value, str(Path(str(value)).resolve())):
+            said = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+            raise UsageError(f"{said} contradicts {file}, which says {says}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from experiments.terminal.output import UsageError
 
 Option = str | tuple[str, Callable[[str], object]] | tuple[str, Callable[[str], object], object]
 """Help of a text that may be left out; or help, type and default (None where none is given)."""
@@ -34,6 +36,14 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
     return int(text)
+
+
+def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> None:
+    """UsageError, `--option rule`, for the first of these options that was given; seed 0 is what is not given."""
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None and value is not False and (name, value) != ("seed", 0):
+            raise UsageError(f"--{name.replace('_', '-')} {rule}")
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, options: Mapping[str, Option]) -> None:

@@ -113,6 +113,7 @@ CASES = [
     *[("plan.forward_sizes", value) for value in ([[4, 4]], [[4, 4], [4, 3]], [4, 4], "x")],
     ("plan.backward_sizes", [[4, 4], [4, 4]]),
     *[("format", value) for value in ("pipeplan-plan-1", 1, None)],
+    ("plan", None),
     ("extra", 1),
 ]
 
@@ -256,12 +257,90 @@ def test_a_document_is_the_same_when_it_is_read_again(
     read = read_any_profile(workload, more.pop("profiled_minibatch")) if "profiled_minibatch" in more else workload
     problem = make_problem(read, cluster, 4, precision="fp16", optimizer="adam", contention=False, **more)
     stage = Stage(tuple(range(len(problem.workload))), (0,))
-    given = PlanFile(problem, Plan("hand", "1f1b", (stage,), (3, 1), recompute=(True,)))
-    text = given.to_json()
+    given = [PlanFile(problem, Plan("hand", "1f1b", (stage,), (3, 1), recompute=(True,))), PlanFile(problem)]
+    texts = [one.to_json() for one in given]
     monkeypatch.chdir("/")
-    again = PlanFile.from_json(text)
+    again = [PlanFile.from_json(text) for text in texts]
     assert again == given
-    assert again.to_json() == text
+    assert [one.to_json() for one in again] == texts
+    assert [sorted(json.loads(text)) for text in texts] == [["format", "plan", "problem"], ["format", "problem"]]
+
+
+ASKED = (
+    "--workload",
+    "chain:4",
+    "--cluster",
+    "pipedream-arxiv-b",
+    "--devices",
+    "2",
+    "--batch",
+    "8",
+    "--optimizer",
+    "adam",
+)
+
+
+@pytest.fixture
+def problem_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> str:
+    """A problem alone, written from its options."""
+    path = str(tmp_path / "problem.json")
+    assert run(capsys, "export", "--format", "problem", *ASKED, "--out", path) == (
+        0,
+        f"problem written to {path}\n",
+        "",
+    )
+    return path
+
+
+def test_a_problem_alone_is_planned_and_compared_from_its_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, problem_file: str
+) -> None:
+    """The same plan as of the options; a plan's file is a problem's, too, and beside another it must have the same problem."""
+    plan = str(tmp_path / "plan.json")
+    planned = []
+    for words in (ASKED, ("--problem", problem_file), ("--problem", problem_file, "--batch", "8"), ("--problem", plan)):
+        code, _, err = run(capsys, "plan", "--planner", "uniform", *words, "--out", plan)
+        assert (code, err) == (0, "")
+        planned.append(Path(plan).read_text())
+    assert len(set(planned)) == 1
+    problem = Path(problem_file).read_text()
+    assert run(capsys, "export", "--format", "problem", "--plan", plan) == (0, problem, "")
+    assert run(capsys, "check", problem_file)[1].endswith(
+        ": ok: problem of chain-4 on pipedream-arxiv-b: 8 samples an iteration, 2 devices\n"
+    )
+    comparison = ("compare", "--planner", "uniform", "--no-figures", "--json", "--out", str(tmp_path), "--problem")
+    code, out, _ = run(capsys, *comparison, problem_file, "--plan", plan)
+    assert (code, [row["planner"] for row in json.loads(out)["plans"]]) == (0, ["plan.json", "uniform"])
+    Path(problem_file).write_text(problem.replace("adam", "sgd"))
+    code, out, err = run(capsys, *comparison, problem_file, "--plan", plan)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"--plan {plan}: $.problem.optimizer is 'adam', in --problem {problem_file} it is 'sgd'" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("plan", "--batch", "16", "--problem"), 2, "--batch 16 contradicts --problem "),
+        (("compare", "--recompute", "--problem"), 2, "--recompute contradicts --problem "),
+        (
+            ("plan", "--workers", "2", "--bandwidths", "1e9", "--profile", "x.txt", "--problem"),
+            2,
+            "--problem does not go",
+        ),
+        (("export", "--format", "problem", "--planner", "uniform", "--problem"), 2, "--planner is for a search"),
+        (("export", "--format", "text", "--plan"), 4, "problem.json: $.plan: is missing"),
+        (("simulate", "--plan"), 4, "problem.json: $.plan: is missing"),
+        (("compare", "--plan"), 4, "problem.json: $.plan: is missing"),
+        (("check", "--plan"), 4, "problem.json: $.plan: is missing"),
+    ],
+)
+def test_what_does_not_go_with_a_problem_alone_is_one_line(
+    capsys: pytest.CaptureFixture[str], problem_file: str, words: tuple[str, ...], code: int, said: str
+) -> None:
+    """Options that say something else, options of a search that is not made, and a plan that is not there."""
+    found, out, err = run(capsys, *words, problem_file)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert said in err
 
 
 def test_what_was_made_in_python_has_no_document() -> None:
@@ -284,7 +363,8 @@ def test_a_plan_file_says_every_option_of_a_problem() -> None:
     """Every option that describes a problem is compared with the file."""
     parser = argparse.ArgumentParser()
     add_problem_arguments(parser)
-    assert set(options_of(make_problem("chain:4", "pipedream-a"))) == set(vars(parser.parse_args([])))
+    described = set(vars(parser.parse_args([]))) - {"problem"}
+    assert set(options_of(make_problem("chain:4", "pipedream-a"))) == described
 
 
 @pytest.mark.parametrize(
