@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from numba import njit
+from numba.core.runtime.nrt import rtsys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -21,7 +22,7 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         try:
-            return _with_readable_index(njit(cache=True, **options)(function))  # type: ignore[no-any-return]
+            return _quickly_loaded(_with_readable_index(njit(cache=True, **options)(function)))  # type: ignore[no-any-return]
         except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
             _say_uncached()
             return njit(**options)(function)  # type: ignore[no-any-return]
@@ -45,6 +46,22 @@ def _with_readable_index(compiled: Any) -> Any:
             return {}
 
     index._load_index = readable
+    return compiled
+
+
+def _quickly_loaded(compiled: Any) -> Any:
+    """Load kept code without all that numba can compile (0.4 s a process), which it would load first.
+
+    The code needs numba's memory for arrays only. Where none is kept, numba loads the rest before it compiles.
+    """
+    kept = compiled._cache
+
+    def load(signature: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        with kept._guard_against_spurious_io_errors():
+            return kept._load_overload(signature, target_context)
+
+    kept.load_overload = load
     return compiled
 
 

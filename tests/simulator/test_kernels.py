@@ -75,6 +75,19 @@ def test_compiled_code_that_names_what_is_gone_is_made_anew(tmp_path: Path) -> N
     assert double().stats.cache_hits
 
 
+def test_kept_code_is_loaded_without_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that finds a kernel's compiled code imports none of the functions that numba can compile."""
+    path = tmp_path / "kept_kernels.py"
+    path.write_text(KERNELS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    importlib.import_module(path.stem)
+    report = "print(double.stats.cache_hits.total(), 'numba.np.arraymath' in sys.modules)"
+    words = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]; from kept_kernels import double; {report}"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout == "42 inf\n1 False\n"
+
+
 @pytest.mark.slow
 def test_a_command_plans_without_a_place_for_a_cache(tmp_path: Path) -> None:
     """A whole search of a package whose folders take nothing: the plan on stdout, one line on stderr."""
