@@ -77,7 +77,7 @@ class Evaluations:
         self._kept = 0
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
-        self._bytes = np.zeros((64, 2))  # always there, stashed a sample
+        self._bytes = np.zeros((64, 3))  # always there, stashed a sample, of these for the weight gradient
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
         self._buckets: dict[Hashable, tuple[Bucket, ...]] = {}
@@ -124,7 +124,7 @@ class Evaluations:
             found.sizes, (2, 1)
         )  # what a pass does not hold has no size; the stash is whole where the passes meet
         held[0, stages : 2 * stages] = 0.0
-        held[0, 2 * stages :][~down] = held[1, 2 * stages :][down] = 0.0
+        held[0, 3 * stages :][~down] = held[1, 3 * stages :][down] = 0.0
         replay = found.prepared.events, found.times, found.lags
         return np.array([peaks(*replay, sizes, found.static) for sizes in held])
 
@@ -245,13 +245,13 @@ class Evaluations:
             self._structures.move_to_end(key)
         return prepared
 
-    def _stashed(self, numbers: Integers, prepared: _Prepared) -> tuple[Floats, Floats]:
-        """Bytes a sample that each stage keeps from forward to backward, and that its backward makes again."""
-        stash = self._bytes[numbers, 1]
+    def _stashed(self, numbers: Integers, prepared: _Prepared) -> tuple[Floats, Floats, Floats]:
+        """Bytes a sample that each stage keeps from forward to backward, makes again, and needs for its weight gradient."""
+        stash, longer = self._bytes[numbers, 1], self._bytes[numbers, 2]
         if not prepared.recomputing:
-            return stash, prepared.nothing
+            return stash, prepared.nothing, longer
         input_bytes = np.ceil(self.layers.cut_bytes[self._ranges[numbers, 0]])
-        return np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0)
+        return np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0), longer
 
     def _always_there(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """Bytes that are always there for each copy of a stage."""
@@ -295,8 +295,8 @@ class Evaluations:
             self._ranges[row] = -1, -2  # joins nothing
         elif layers[-1] < len(self.problem.workload):
             self._ranges[row] = layers[0], layers[0] + len(layers)
-            stash = stash_bytes(self.layers, layers)
-            self._bytes[row] = always_there(self.problem, self.layers.weight_elements(layers)).sum(), stash
+            always = always_there(self.problem, self.layers.weight_elements(layers)).sum()
+            self._bytes[row] = always, *stash_bytes(self.layers, layers)
 
     def _asked(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """The durations that a structure asks for."""

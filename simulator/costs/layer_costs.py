@@ -180,6 +180,20 @@ class LayerCosts:
         )
 
     @cached_property
+    def weight_stashed_bytes(self) -> NDArray[np.float64]:
+        """Bytes a sample of `stashed_bytes` that each layer's weight gradient needs, float64 [layers]; the input gradient's end
+        frees the rest.
+
+        Of a layer with weights its input (of the first one the whole stash: no layer makes it), of an embedding none (it keeps
+        no tokens). The graph tells the input, so that a layer that was measured with its full backward alone is split alike.
+        """
+        workload = self.problem.workload
+        read = workload.input_elements() * self.problem.element_bytes
+        read[read == 0.0] = np.inf
+        needs = [layer.has_weight_gradient and layer.kind != "embedding" for layer in workload.layers]
+        return np.where(needs, np.minimum(self.stashed_bytes, read), 0.0)
+
+    @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:
         """Bytes a sample that cross the cut before each layer, float64 [layers + 1]."""
         sizes: NDArray[np.float64] = self.problem.workload.cut_elements() * self.problem.element_bytes

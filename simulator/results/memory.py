@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,9 +66,10 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for: one
     for every other mini-batch in flight where weights are stashed, else by `simulator.results.versions`.
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
-    stage recomputes; the stash then comes back during backward. From the end of the producer to the arrival on the
-    sender, and from its departure to the start of the consumer on the receiver (which then stashes what it needs): the
-    boundary tensor; where several ops use it, each takes its samples of it.
+    stage recomputes; the stash then comes back during backward. Where backward is split, what the weight gradient does not
+    need goes at the end of the input gradient. From the end of the producer to the arrival on the sender, and from its
+    departure to the start of the consumer on the receiver (which then stashes what it needs): the boundary tensor; where
+    several ops use it, each takes its samples of it.
     Everything is counted in whole bytes, rounded up, so that a sum is the same in whatever order it is taken.
     At one moment ops and transfers that end free memory before those that begin take it; what takes no time at all comes in
     between, in the order of the tasks.
@@ -78,7 +80,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
         device = plan.stages[number].devices[replica]
         static[device] += always_there(problem, costs.weight_elements[number], *copies)
-        _activation_events(events[device], costs, timeline, number, replica)
+        _activation_events(events[device], stage_stash(costs, number), timeline, number, replica)
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     return tuple(
@@ -183,47 +185,57 @@ def _at_ends(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np
     return end, np.where(end > timeline.start[tasks], 0, own)
 
 
-def _activation_events(
-    events: list[_Changes],
-    costs: PlanCosts,
-    timeline: Timeline,
-    stage: int,
-    replica: int,
-) -> None:
+def _activation_events(events: list[_Changes], stash: StageStash, timeline: Timeline, stage: int, replica: int) -> None:
     rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute())
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
-    kept, again = stage_bytes(costs, stage)
-    activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
-    forward = kind == OpKind.FORWARD
-    events.append((*_at_starts(timeline, rows[forward]), activations, samples[forward] * kept))
+    forward, freed = kind == OpKind.FORWARD, kind == OpKind.INPUT_GRADIENT
     done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
     part, parts = parts_of(timeline.microbatch[rows], done)
-    ends = _at_ends(timeline, rows[done])
     share = part[done], part[done] + 1, parts[done]
-    events.append((*ends, activations, -whole_part(samples[done] * kept, *share)))
-    if again:
-        begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
+    ends, left = _at_ends(timeline, rows[done]), _at_ends(timeline, rows[freed])
+    activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
+    events.append((*_at_starts(timeline, rows[forward]), activations, samples[forward] * stash.kept))
+    if stash.made:
+        begun = np.flatnonzero((kind == OpKind.BACKWARD) | freed)
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
         begun = begun[first]  # the first part of a backward runs forward again, for all parts
-        events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * again))
-        events.append((*ends, workspace, -whole_part(samples[done] * again, *share)))
+        events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * stash.made))
+    for category, amount, longer in (
+        (activations, stash.kept, stash.kept_longer),
+        (workspace, stash.made, stash.made_longer),
+    ):
+        whole = samples[done] * np.where(kind[done] == OpKind.BACKWARD, amount, longer)
+        events.append((*left, category, samples[freed] * (longer - amount)))
+        events.append((*ends, category, -whole_part(whole, *share)))
 
 
-def stage_bytes(costs: PlanCosts, stage: int) -> tuple[float, float]:
-    """Whole bytes a sample that a stage keeps from forward to backward, and that its backward makes again (0: none).
+class StageStash(NamedTuple):
+    """What a sample takes on a stage, in whole bytes.
 
-    What its layers stash; or where the stage recomputes its input alone (the network's input is kept by nobody), and the stash
-    comes back during backward.
+    kept: from the start of its forward; made: what its backward makes again, from the backward's start (0: nothing)
+    kept_longer, made_longer: parts of these that its weight gradient needs, which the input gradient leaves
     """
-    stash = stash_bytes(costs.layers, costs.plan.stages[stage].layers)
+
+    kept: float
+    made: float
+    kept_longer: float
+    made_longer: float
+
+
+def stage_stash(costs: PlanCosts, stage: int) -> StageStash:
+    """What the layers of a stage stash; or where it recomputes its input alone (the network's input is kept by nobody), and the
+    stash comes back during backward.
+    """
+    stash, longer = stash_bytes(costs.layers, costs.plan.stages[stage].layers)
     if not costs.recomputes(stage):
-        return stash, 0.0
-    return (float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0), stash
+        return StageStash(stash, 0.0, longer, 0.0)
+    return StageStash(float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0, stash, 0.0, longer)
 
 
-def stash_bytes(costs: LayerCosts, layers: Sequence[int]) -> float:
-    """Whole bytes a sample that some layers keep from forward to backward."""
-    return float(np.ceil(costs.stashed_bytes[list(layers)].sum()))
+def stash_bytes(costs: LayerCosts, layers: Sequence[int]) -> tuple[float, float]:
+    """Whole bytes a sample that some layers keep from forward to backward, and of these from input to weight gradient."""
+    held = list(layers)
+    return float(np.ceil(costs.stashed_bytes[held].sum())), float(np.ceil(costs.weight_stashed_bytes[held].sum()))
 
 
 def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -40,7 +40,8 @@ class MemoryEvents(NamedTuple):
         writes the arrivals
     change: int64 [moments]; number of the sum of changes that happens
     rows: int64 [sums + 1]; rows of the next columns, each a change
-    size: int64; number of the bytes: kept by each stage, made again by each stage, of each transfer class
+    size: int64; number of the bytes: kept by each stage, made again by each stage, needed by each stage's weight gradient, of
+        each transfer class
     factor: float64; times the bytes: samples, or 1; less than 0 where memory is freed
     begin, end, whole: float64; which part of that is freed, from `begin` to `end` of `whole`
     limit_offsets: int64 [devices + 1]; rows of the next columns; what a device may hold at once, of several lanes: nothing known
@@ -123,18 +124,20 @@ def memory_events(
 
     begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
     begun = begun[np.unique(group[begun], return_index=True)[1]]
-    ended = np.flatnonzero(done)
+    freed = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
     held = [
         of_ops(np.flatnonzero(kind == OpKind.FORWARD), _START, 1.0, 0),
-        of_ops(ended, _END, -1.0, 0),
+        of_ops(freed, _END, -1.0, 0),
         of_ops(begun[recomputes[stage[begun]]], _START, 1.0, stages),
-        of_ops(ended[recomputes[stage[ended]]], _END, -1.0, stages),
+        of_ops(freed[recomputes[stage[freed]]], _END, -1.0, stages),
+        of_ops(np.flatnonzero(kind == OpKind.INPUT_GRADIENT), _END, 1.0, 2 * stages),
+        of_ops(np.flatnonzero(kind == OpKind.WEIGHT_GRADIENT), _END, -1.0, 2 * stages),
     ]
     moves = moves_of(program)
     uses = uses_of(program, lane, moves.producer, moves.consumer)
-    limits = _limits(program, moves, uses, held, 2 * stages)
+    limits = _limits(program, moves, uses, held, 3 * stages)
     place = np.arange(tasks) if position is None else position.astype(np.int64)
-    found = _streams(program, place, [*held, *_buffers(program, moves, uses, lane, 2 * stages)], limits)
+    found = _streams(program, place, [*held, *_buffers(program, moves, uses, lane, 3 * stages)], limits)
     if position is None or program.sends is not None:
         return found
     return found._replace(sender=place[moves.producer], transfer=moves.transfer.astype(np.int64))
@@ -255,8 +258,7 @@ def _limits(
     """The most of each size that each device of one lane can hold at once, where every task takes time; columns by device."""
     lane = program.lane_of_task().astype(np.int64)
     found = [
-        *_of_ops(program, held[:2]),
-        *_of_ops(program, held[2:]),
+        *_of_ops(program, held),
         *_of_moves(program, moves, uses, lane, first_size),
     ]
     devices, lanes = np.unique(

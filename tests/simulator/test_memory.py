@@ -14,12 +14,14 @@ from simulator import (
     CATEGORIES,
     Communication,
     Engine,
+    LayerCosts,
     OpKind,
     Outcome,
     Plan,
     PlanCosts,
     Problem,
     Stage,
+    Workload,
     from_text,
     lower,
     memory_over_time,
@@ -28,7 +30,8 @@ from simulator import (
 from simulator.engines.recurrence import replay
 from simulator.engines.timeline import Timeline
 from simulator.results.memory import parts_of, whole_part
-from tests.chains import chain
+from simulator.workloads.transformer import Transformer
+from tests.chains import chain, measured_chain
 from tests.simulator.strategies import chain_cluster
 
 STRAIGHT = (Stage((0,), (0,)), Stage((1,), (1,)))
@@ -123,6 +126,42 @@ def test_recomputation_keeps_the_input_only() -> None:
     assert [at(outcome, 1, t + 0.5).get("workspace", 0) for t in (3, 4, 6, 7, 9, 10)] == [0, 20, 20, 20, 20, 0]
     assert parts(outcome, 0) == {"weights": 40, "gradients": 40, "optimizer": 40, "workspace": 12, "buffers": 16}
     assert [device.peak_bytes for device in outcome.memory] == [120.0 + 28.0, 240.0 + 52.0]
+
+
+def test_an_input_gradient_frees_what_the_weight_gradient_does_not_need() -> None:
+    """Stage 1 keeps 20 bytes a sample, of which the weight gradient needs its input, 16; stage 0 its 12, the network's input.
+
+    Two samples: stage 1 runs F 4-6, I 6-8, W 8-10; stage 0 F 0-2, I 10-12, W 12-14.
+    """
+    own = Plan("hand", "split", STRAIGHT, (2,), order=("0F0 0I0 0W0", "1F0 1I0 1W0"))
+    outcome = simulate(problem(batch=2), own)
+    held = [[at(outcome, device, t + 0.5).get("activations", 0) for t in range(14)] for device in (0, 1)]
+    assert held == [[24] * 14, [0] * 4 + [40, 40, 40, 40, 32, 32, 0, 0, 0, 0]]
+
+
+def kept_for_weights(workload: Workload) -> dict[str, float]:
+    """Elements that each layer's weight gradient needs, of those that have any."""
+    costs = LayerCosts(Problem(workload, chain_cluster(1), 1, precision="fp16"))
+    pairs = zip(workload.layers, (costs.weight_stashed_bytes / 2).tolist(), strict=True)
+    return {layer.name: elements for layer, elements in pairs if elements}
+
+
+def test_weight_gradients_need_the_inputs_of_layers_with_weights() -> None:
+    """A block of 16 tokens and 8 features keeps six inputs of 8 or 32 features a token for them, of 2 norms and 4 projections;
+    softmax, masks and GELU's input go with the input gradient, and an embedding's lookup keeps nothing."""
+    needed = kept_for_weights(Transformer(1, 8, 2, sequence=16, vocabulary=10).workload())
+    sizes = {name.removeprefix("block1."): size / 16 for name, size in needed.items()}
+    assert sizes == {
+        "norm1": 8, "qkv": 8, "projection": 8, "norm2": 8, "mlp_up": 8, "mlp_down": 32, "final_norm": 8, "head": 8
+    }  # fmt: skip
+
+
+def test_a_layer_measured_with_its_full_backward_is_split_by_its_kind() -> None:
+    """Inputs are told by the graph: 16 of 20 bytes; the first layer's is its whole stash; without weights there is none."""
+    network = measured_chain([1.0] * 3, [2.0] * 3, parameters=[5, 5, 0], output_elements=[4.0, 5.0, 6.0])
+    costs = LayerCosts(Problem(network, chain_cluster(1), 1))
+    assert costs.stashed_bytes.tolist() == [16.0, 20.0, 24.0]
+    assert costs.weight_stashed_bytes.tolist() == [16.0, 16.0, 0.0]
 
 
 @pytest.mark.parametrize(
