@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from experiments.terminal.panel_plots import grid
+from experiments.bapipe_explore.exploration import MEMORY_CLAIM, SPEEDUP_CLAIM
+from experiments.terminal.panel_plots import grid, legend_below, noted, panels
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, FAINT, INK
 
@@ -48,7 +49,6 @@ SCHEDULE_COLOURS = {
 }
 TITLES = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "gnmt8": "GNMT-8"}
 DEPTH_METHODS = ("data-parallel", "uniform GPipe", "pipedream", "bapipe 1F1B-SO", "bapipe 1F1B")
-SPEEDUP_CLAIM, MEMORY_CLAIM = 3.2, 4.0
 GIB = 2.0**30
 
 
@@ -59,9 +59,8 @@ def figures(result: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Figure]]
     for study in ("gpu", "fpga"):
         rows = [row for row in result.get("plans", ()) if row["study"] == study]
         if rows:
-            what = "speedup over data parallelism"
-            yield f"{study}-speedup", plans(rows, "speedup", what, lambda row: row.get("speedup"))
-            yield f"{study}-memory", plans(rows, "memory", "peak memory of the fullest device, GiB", _peak_gib)
+            yield f"{study}-speedup", plans(rows, "speedup", "speedup over data parallelism")
+            yield f"{study}-memory", plans(rows, "peak_bytes", "peak memory of the fullest device, GiB", 1 / GIB)
     for name, down in (("claims", "memory_gib"), ("boards", "precision")):
         if result.get(name):
             yield name, claims(result[name], down)
@@ -69,102 +68,73 @@ def figures(result: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Figure]]
         yield "depth", depth(result["depth"])
 
 
-def _peak_gib(row: Row) -> float | None:
-    return None if row.get("peak_bytes") is None else float(row["peak_bytes"]) / GIB
-
-
 def schedules(rows: Sequence[Row]) -> Figure:
     """Mini-batch seconds over transfer seconds (lines: formula, marks: simulation), and micro-batches kept by stage."""
     shape = (rows[0]["stages"], rows[0]["microbatches"])
     chosen = [row for row in rows if (row["stages"], row["microbatches"]) == shape]
-    figure = Figure(figsize=(12, 4.8), dpi=100, layout="constrained")
-    time, link, kept = figure.subplots(1, 3)
-    for label, colour in SCHEDULE_COLOURS.items():
+    figure, ((time, link, kept),) = panels(12, 4.8, 1, 3)
+    stages, width = np.arange(shape[0]), 0.8 / len(SCHEDULE_COLOURS)
+    for (label, colour), offset in zip(SCHEDULE_COLOURS.items(), _offsets(len(SCHEDULE_COLOURS), width), strict=True):
         mine = [row for row in chosen if row["schedule"] == label]
-        sending = [row["transfer_seconds"] for row in mine]
+        sending, formula, simulated, streamed = (
+            [row[f"{of}_seconds"] for row in mine] for of in ("transfer", "formula", "simulated", "streamed")
+        )
         # Two rows of the table coincide: the dashes let both be seen.
         style = (0, (4, 4)) if label == "FBP-AS" else "-"
-        time.plot(
-            sending, [row["formula_seconds"] for row in mine], linestyle=style, color=colour, linewidth=2, label=label
-        )
-        time.plot(sending, [row["simulated_seconds"] for row in mine], "o", color=colour, markersize=5)
-        if mine[0]["streamed_seconds"] is not None:
-            link.plot(sending, [row["streamed_seconds"] for row in mine], "o-", color=colour, label=label)
+        time.plot(sending, formula, linestyle=style, color=colour, linewidth=2, label=label)
+        time.plot(sending, simulated, "o", color=colour, markersize=5)
+        if streamed[0] is not None:
+            link.plot(sending, streamed, "o-", color=colour, label=label)
+        kept.bar(stages + offset, mine[0]["kept_simulated"], width, color=colour, label=label)
     time.axvline(1.5, color=FAINT, linewidth=1, linestyle=":")
-    time.annotate(
-        "SR = (F+B)/2",
-        (1.5, 0.8),
-        (4, 0),
-        xycoords=time.get_xaxis_transform(),
-        textcoords="offset points",
-        rotation=90,
-        va="center",
-        fontsize=8,
-        color=FAINT,
-    )
+    look = {"xycoords": time.get_xaxis_transform(), "rotation": 90, "va": "center", "fontsize": 8, "color": FAINT}
+    noted(time, "SR = (F+B)/2", (1.5, 0.8), (4, 0), **look)
     time.margins(x=0.08)
-    time.set(
-        title="lines: formula, marks: simulation",
-        xlabel="SR, seconds of one transfer",
-        ylabel="mini-batch seconds",
-    )
-    link.set(
-        title="streaming: no op ends before its transfer",
-        xlabel="SR, seconds of one transfer",
-        ylabel="mini-batch seconds",
-    )
-    stages = np.arange(shape[0])
-    width = 0.8 / len(SCHEDULE_COLOURS)
-    for position, (label, colour) in enumerate(SCHEDULE_COLOURS.items()):
-        row = next(row for row in chosen if row["schedule"] == label)
-        places = stages + (position - (len(SCHEDULE_COLOURS) - 1) / 2) * width
-        kept.bar(places, row["kept_simulated"], width, color=colour, label=label)
+    seconds = {"xlabel": "SR, seconds of one transfer", "ylabel": "mini-batch seconds"}
+    time.set(title="lines: formula, marks: simulation", **seconds)
+    link.set(title="streaming: no op ends before its transfer", **seconds)
     kept.set_xticks(stages, [str(stage + 1) for stage in stages])
     kept.set(title="micro-batches kept, simulated", xlabel="stage", ylabel="micro-batches")
     for axes in (time, link, kept):
         grid(axes)
-    handles, labels = kept.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    legend_below(figure, len(SCHEDULE_COLOURS), *kept.get_legend_handles_labels())
     figure.suptitle(f"BaPipe's schedules: {shape[0]} stages, {shape[1]} micro-batches, F = 1, B = 2")
     return figure
 
 
-def plans(rows: Sequence[Row], what: str, label: str, value: Callable[[Row], float | None]) -> Figure:
-    """Bars of one measure, a panel a workload, a group of bars a cluster; a cross where a method has no plan."""
+def _offsets(count: int, width: float) -> list[float]:
+    """Where the bars of a group stand, from the middle of the group."""
+    return [(position - (count - 1) / 2) * width for position in range(count)]
+
+
+def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figure:
+    """Bars of one measure, a panel a workload, a group of bars a cluster; a cross where a method has no plan.
+
+    key: of the rows, `speedup` or `peak_bytes`; label, scale: of the axis
+    """
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     clusters = list(dict.fromkeys(row["cluster"] for row in rows))
     methods = [method for method in COLOURS if any(row["method"] == method for row in rows)]
-    known = {(row["workload"], row["cluster"], row["method"]): value(row) for row in rows}
-    tall = len(clusters) > 4
-    figure = Figure(
-        figsize=(13, 3.2 * len(workloads) + 1.6) if tall else (max(8.0, 4.4 * len(workloads) + 1), 5),
-        dpi=100,
-        layout="constrained",
-    )
-    panels = np.atleast_1d(figure.subplots(*((len(workloads), 1) if tall else (1, len(workloads))), sharex=tall))
+    known = {(row["workload"], row["cluster"], row["method"]): row.get(key) for row in rows}
+    if len(clusters) > 4:
+        figure, found = panels(13, 3.2 * len(workloads) + 1.6, len(workloads), 1, sharex=True)
+    else:
+        figure, found = panels(max(8.0, 4.4 * len(workloads) + 1), 5, 1, len(workloads))
     width = 0.84 / len(methods)
-    for axes, workload in zip(panels, workloads, strict=True):
-        for position, method in enumerate(methods):
-            offset = (position - (len(methods) - 1) / 2) * width
+    for axes, workload in zip(found.ravel(), workloads, strict=True):
+        for method, offset in zip(methods, _offsets(len(methods), width), strict=True):
             for place, cluster in enumerate(clusters):
-                found = known.get((workload, cluster, method))
-                if found is not None:
-                    axes.bar(place + offset, found, width, color=COLOURS[method])
+                value = known.get((workload, cluster, method))
+                if value is not None:
+                    axes.bar(place + offset, scale * value, width, color=COLOURS[method])
                 elif (workload, cluster, method) in known:
                     axes.plot(place + offset, 0, "x", color=INK, markersize=5, clip_on=False)
-        if what == "speedup":
+        if key == "speedup":
             axes.axhline(1.0, color=INK, linewidth=0.8)
             if max((one or 0.0) for one in known.values()) > SPEEDUP_CLAIM / 2:
                 axes.axhline(SPEEDUP_CLAIM, color=ALARM, linewidth=1, linestyle="--")
-                axes.annotate(
-                    f"“up to {SPEEDUP_CLAIM:g}x”",
-                    (-0.45, SPEEDUP_CLAIM),
-                    (0, 3),
-                    textcoords="offset points",
-                    fontsize=8,
-                    color=ALARM,
-                    va="bottom",
-                )
+                claim = f"“up to {SPEEDUP_CLAIM:g}x”"
+                noted(axes, claim, (-0.45, SPEEDUP_CLAIM), (0, 3), fontsize=8, color=ALARM, va="bottom")
         axes.set_title(legible(TITLES.get(workload, workload), 40), fontsize=11)
         axes.set_ylabel(label, fontsize=9)
         axes.set_xticks(range(len(clusters)), [_two_lines(cluster) for cluster in clusters], fontsize=9)
@@ -173,10 +143,10 @@ def plans(rows: Sequence[Row], what: str, label: str, value: Callable[[Row], flo
         grid(axes)
     handles: list[Any] = [Rectangle((0, 0), 1, 1, color=COLOURS[method]) for method in methods]
     labels = [NAMES[method] for method in methods]
-    if any(found is None for found in known.values()):
+    if None in known.values():
         handles.append(Line2D([], [], color=INK, marker="x", markersize=5, linestyle="none"))
         labels.append("no plan")
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
+    legend_below(figure, min(4, len(labels)), handles, labels)
     return figure
 
 
@@ -192,18 +162,16 @@ def claims(rows: Sequence[Row], down: str) -> Figure:
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     lines = len({row[down] for row in rows})
     wide = max(6.5, 4.9 * len(workloads) + 0.6)
-    figure = Figure(figsize=(wide, 3 * max(1.9, 0.62 * lines + 1.1) + 0.9), dpi=100, layout="constrained")
-    grid = figure.subplots(3, len(workloads), squeeze=False)
+    figure, grid = panels(wide, 3 * max(1.9, 0.62 * lines + 1.1) + 0.9, 3, len(workloads))
     measures = (
         ("speedup", "speedup over data parallelism", SPEEDUP_CLAIM),
         ("memory_reduction", "memory saved by the fastest plan", MEMORY_CLAIM),
         ("most_memory_reduction", "memory saved by the leanest plan", MEMORY_CLAIM),
     )
-    for line, (key, title, claim) in enumerate(measures):
-        for column, workload in enumerate(workloads):
-            mine = [row for row in rows if row["workload"] == workload]
-            _heat(grid[line][column], mine, key, claim, down)
-            grid[line][column].set_title(f"{TITLES.get(workload, workload)}: {title}", fontsize=10)
+    for line, (key, title, claim) in zip(grid, measures, strict=True):
+        for axes, workload in zip(line, workloads, strict=True):
+            _heat(axes, [row for row in rows if row["workload"] == workload], key, claim, down)
+            axes.set_title(f"{TITLES.get(workload, workload)}: {title}", fontsize=10)
     words = (
         f"BaPipe against data parallelism. Red frames: “up to {SPEEDUP_CLAIM:g}x” or “{MEMORY_CLAIM:g}x memory” is reached; "
         "“only”: data parallelism does not fit; “–”: nothing fits; “at”: speedup of the leanest plan over data parallelism"
@@ -242,24 +210,16 @@ def depth(rows: Sequence[Row]) -> Figure:
     devices = list(dict.fromkeys(row["devices"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     colours = dict(zip(DEPTH_METHODS, ("#a5adb5", "#f0b866", "#b9d9f0", "#4f8fbf", "#1f6b47"), strict=True))
-    found = {(row["devices"], row["method"]): row["layers"] for row in rows}
-    figure = Figure(figsize=(8, 4.6), dpi=100, layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = panels(8, 4.6)
     width = 0.84 / len(methods)
-    for position, method in enumerate(methods):
-        offset = (position - (len(methods) - 1) / 2) * width
-        shown = [(place, found[n, method]) for place, n in enumerate(devices) if (n, method) in found]
-        bars = axes.bar(
-            [place + offset for place, _ in shown],
-            [layers for _, layers in shown],
-            width,
-            color=colours[method],
-            label=method,
-        )
+    for method, offset in zip(methods, _offsets(len(methods), width), strict=True):
+        mine = [row for row in rows if row["method"] == method]
+        places = [devices.index(row["devices"]) + offset for row in mine]
+        bars = axes.bar(places, [row["layers"] for row in mine], width, color=colours[method], label=method)
         axes.bar_label(bars, fontsize=8, padding=2)
     axes.set_xticks(range(len(devices)), [f"{n} V100" for n in devices])
     axes.set(ylabel="largest L of GNMT-L that fits, layers", title="GNMT-L on V100s of 16 GiB, 64 sequences a device")
     grid(axes)
     axes.margins(y=0.1)
-    figure.legend(loc="outside lower center", ncols=len(methods), fontsize=9, frameon=False)
+    legend_below(figure, len(methods))
     return figure

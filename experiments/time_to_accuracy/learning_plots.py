@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from experiments.terminal.panel_plots import logarithmic_axes, panels, titled
+from experiments.training.method_plots import GRID, color_of, plain
 from hardware_profiles import legible
-from simulator.results.figures import FAINT, INK, logarithmic, time_unit
+from simulator.results.figures import FAINT, INK, time_unit
 
 if TYPE_CHECKING:
     from experiments.training.seed_grid import CaseResult, MethodCase
-
-from experiments.training.method_plots import GRID, color_of, plain
 
 
 def curve(
@@ -64,47 +64,34 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
     """
     groups = {name: [pair for pair in curves if belongs(pair[0].case)] for name, belongs in GROUPS.items()}
     groups = {name: pairs for name, pairs in groups.items() if pairs}
-    figure = Figure(figsize=(max(6.5, 3.7 * len(groups)), 7.2), dpi=100, facecolor="white", layout="constrained")
-    grid = figure.subplots(2, len(groups), sharex=True, sharey="row", squeeze=False)
+    figure, grid = panels(max(6.5, 3.7 * len(groups)), 7.2, 2, len(groups), sharex=True, sharey="row")
     unit, factor = time_unit(max(float(seconds[-1]) for _, seconds in curves))
     lowest = min(curve(result, "accuracy", seconds)[1][-1] for result, seconds in curves)
     for (upper, lower), (name, pairs) in zip(grid.T, groups.items(), strict=True):
-        drawn = [*pairs] if curves[0] in pairs else [curves[0], *pairs]
         styles = iter(LINES)
-        for result, seconds in drawn:
+        handles = []
+        for result, seconds in pairs if curves[0] in pairs else [curves[0], *pairs]:
             reference = result is curves[0][0]
             color, dashes = (FAINT, "-") if reference else next(styles)
+            look: dict[str, Any] = {"color": color, "linestyle": dashes, "linewidth": 0.9 if reference else 1.6}
             for axes, measure, scale in ((upper, "loss", 1.0), (lower, "accuracy", 100.0)):
                 x, y = curve(result, measure, seconds)
-                axes.plot(x * factor, y * scale, color=color, linestyle=dashes, linewidth=0.9 if reference else 1.6)
-        handles = _curve_handles(drawn, curves[0][0])
-        upper.set_title(name, loc="left", fontsize=10, color=INK)
-        upper.set_yscale("log")
-        logarithmic(upper.yaxis)
+                axes.plot(x * factor, y * scale, **look)
+            handles.append(Line2D([], [], label=legible(result.case.label, 40), **look))
+        titled(upper, name)
+        logarithmic_axes(upper, "y")
         lower.axhline(100 * target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
         lower.set_ylim(min(80.0, 5.0 * math.floor(20.0 * lowest)), 100.0)
         lower.set_xlim(left=0)
         for axes in (upper, lower):
             plain(axes)
             axes.grid(axis="y", color=GRID, linewidth=0.8)
-        lower.legend(
-            handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False, fontsize=8, handlelength=3.0
-        )
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1)}
+        lower.legend(handles=handles, **below, frameon=False, fontsize=8, handlelength=3.0)
     grid[0][0].set_ylabel("train loss, running mean\nover an epoch of 44 mini-batches", fontsize=9)
     grid[1][0].set_ylabel(f"test accuracy, %\n(dashed: the target of {100 * target:g} %)", fontsize=9)
     figure.supxlabel(f"simulated time, {unit}: {legible(clock, 90)}", fontsize=9)
     return figure
-
-
-def _curve_handles(drawn: Sequence[tuple[CaseResult, NDArray[np.float64]]], reference: CaseResult) -> list[Line2D]:
-    styles = iter(LINES)
-    handles = []
-    for result, _ in drawn:
-        color, dashes = (FAINT, "-") if result is reference else next(styles)
-        width = 0.9 if result is reference else 1.6
-        label = legible(result.case.label, 40)
-        handles.append(Line2D([], [], color=color, linestyle=dashes, linewidth=width, label=label))  # type: ignore[arg-type]
-    return handles
 
 
 def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> Figure:
@@ -115,9 +102,8 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
     names = list(clusters)
     labels = [row["label"] for row in clusters[names[0]]][::-1]
     wide = max(6.5, 4.7 * len(names) + 1.0)
-    figure = Figure(figsize=(wide, 1.4 + 0.33 * len(labels)), dpi=100, facecolor="white", layout="constrained")
-    panels = figure.subplots(1, len(names), sharey=True, squeeze=False).ravel()
-    for axes, name in zip(panels, names, strict=True):
+    figure, found = panels(wide, 1.4 + 0.33 * len(labels), 1, len(names), sharey=True)
+    for axes, name in zip(found.ravel(), names, strict=True):
         most = max((row["seconds_to_target"] or 0.0 for row in clusters[name]), default=0.0) or 1.0
         for row in clusters[name]:
             y, color, seconds = labels.index(row["label"]), color_of(row["label"]), row["seconds_to_target"]
@@ -128,10 +114,8 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
                 continue
             axes.barh(y, seconds, height=0.68, color=color if row["fits"] else "white", edgecolor=color, linewidth=1.3)
             axes.text(seconds, y, f" {seconds:,.0f}{note}", va="center", fontsize=8, color=INK)
-        axes.set_xlim(0, most * 1.6)
-        axes.set_ylim(-0.6, len(labels) - 0.4)
         axes.set_yticks(range(len(labels)), [legible(label, 40) for label in labels])
-        axes.set_title(legible(name, 40), loc="left", fontsize=10, color=INK)
+        titled(axes, legible(name, 40), xlim=(0, most * 1.6), ylim=(-0.6, len(labels) - 0.4))
         plain(axes)
     words = (
         f"median simulated seconds to {100 * target:g} % test accuracy (hollow: does not fit in the device's memory)"

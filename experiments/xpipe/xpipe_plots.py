@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from hardware_profiles import legible
-from simulator.results.figures import ALARM, FAINT, INK, logarithmic
-
-if TYPE_CHECKING:
-    pass
-
-from experiments.terminal.panel_plots import beside
+from experiments.terminal.panel_plots import beside, logarithmic_axes, panels, titled
 from experiments.training.method_plots import GRID, color_of, plain
+from hardware_profiles import legible
+from simulator.results.figures import ALARM, FAINT, INK
+
+Row = Mapping[str, Any]
 
 
-def throughput_figure(
-    balanced: Sequence[Mapping[str, Any]], cluster: Sequence[Mapping[str, Any]], problem: str
-) -> Figure:
+def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: str) -> Figure:
     """XPipe over GPipe by T, beside the formula; samples a second and peak memory of every method on the cluster.
 
     problem: what runs on the cluster, for the title
     """
-    figure = Figure(figsize=(14.0, 6.2), dpi=100, facecolor="white", layout="constrained")
-    left, middle, right = figure.subplots(1, 3, width_ratios=[1.0, 1.15, 1.0])
+    figure, ((left, middle, right),) = panels(14.0, 6.2, 1, 3, width_ratios=[1.0, 1.15, 1.0])
     figure.suptitle(legible(problem, 110), x=0.01, ha="left", fontsize=11, color=INK)
     for n, color in zip(sorted({row["stages"] for row in balanced}), ("#9cc4e4", "#4f94c4", "#1b4f7a"), strict=False):
         own = [row for row in balanced if row["stages"] == n]
@@ -38,20 +33,21 @@ def throughput_figure(
         left.plot(t, [row["speedup"] for row in own], "o", color=color, markersize=6, label=f"N = {n}")
     left.set_xscale("log", base=2)
     left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    left.set_xlabel("micro-batches a mini-batch, T")
-    left.set_title(
-        "XPipe over GPipe, equal stages\ndots: replayed, lines: (T+N-1)/T", loc="left", fontsize=10, color=INK
+    titled(
+        left,
+        "XPipe over GPipe, equal stages\ndots: replayed, lines: (T+N-1)/T",
+        xlabel="micro-batches a mini-batch, T",
+        ylabel="times GPipe's samples a second",
     )
-    left.set_ylabel("times GPipe's samples a second")
     left.legend(frameon=False, title="stages")
     plain(left)
     left.grid(axis="y", color=GRID, linewidth=0.8)
     rows = list(reversed(cluster))
     position = range(len(rows))
     capacity = rows[0]["capacity_bytes"] * 2.0**-30
-    for axes, key, scale, title in (
-        (middle, "samples_per_second", 1.0, "samples a second"),
-        (right, "peak_memory_bytes", 2.0**-30, "peak memory of the fullest device, GiB"),
+    for axes, key, scale, title, least in (
+        (middle, "samples_per_second", 1.0, "samples a second", 0.0),
+        (right, "peak_memory_bytes", 2.0**-30, "peak memory of the fullest device, GiB", capacity),
     ):
         values = [row[key] * scale for row in rows]
         axes.barh(position, values, color=[color_of(row["label"]) for row in rows], height=0.68)
@@ -59,34 +55,29 @@ def throughput_figure(
             note = f"{value:.1f}" + ("" if row["fits"] else " does not fit")
             beside(axes, y, note, 4, color=INK if row["fits"] else ALARM, size=8)
         axes.set_yticks(position, [legible(row["label"], 40) for row in rows] if axes is middle else [])
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.set_xlim(0, max(*values, capacity if axes is right else 0.0) * 1.04)
-        axes.set_xlabel(title)
+        axes.set(xlabel=title, xlim=(0, max(*values, least) * 1.04), ylim=(-0.6, len(rows) - 0.4))
         plain(axes)
         axes.tick_params(axis="y", length=0)
     right.axvline(capacity, color=ALARM, linewidth=1.2, zorder=3)
-    right.set_title(f"line: capacity, {capacity:g} GiB", loc="left", fontsize=10, color=ALARM)
+    titled(right, f"line: capacity, {capacity:g} GiB", color=ALARM)
     return figure
 
 
-def accuracy_figure(records: Sequence[Mapping[str, Any]], setting: str) -> Figure:
+def accuracy_figure(records: Sequence[Row], setting: str) -> Figure:
     """Final train loss and test accuracy of every seed and method under one setting; bars are means. A run whose loss is not
     finite has no dot."""
     rows = list(reversed(records))
-    figure = Figure(figsize=(12.0, 1.6 + 0.36 * len(rows)), dpi=100, facecolor="white", layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, ((left, right),) = panels(12.0, 1.6 + 0.36 * len(rows), 1, 2, sharey=True)
     for y, row in enumerate(rows):
         color = color_of(row["label"])
         offsets = y + np.linspace(-0.22, 0.22, len(row["train_losses"]))
         for axes, values in ((left, row["train_losses"]), (right, [100 * one for one in row["test_accuracies"]])):
             axes.plot(values, offsets, "o", color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
             axes.plot([np.mean(values)] * 2, [y - 0.36, y + 0.36], color=color, linewidth=2.5, solid_capstyle="butt")
-    left.set_xscale("log")
-    logarithmic(left.xaxis)
+    logarithmic_axes(left, "x")
     left.set_yticks(range(len(rows)), [legible(row["label"], 40) for row in rows])
     seeds = len(rows[0]["train_losses"])
-    left.set_title(f"{setting}; dots: {seeds} seeds, bars: their means", loc="left", fontsize=10, color=INK)
-    left.set_xlabel("final train loss (cross-entropy, nats)")
+    titled(left, f"{setting}; dots: {seeds} seeds, bars: their means", xlabel="final train loss (cross-entropy, nats)")
     right.set_xlabel("final test accuracy, %")
     for axes in (left, right):
         plain(axes)
@@ -95,27 +86,26 @@ def accuracy_figure(records: Sequence[Mapping[str, Any]], setting: str) -> Figur
     return figure
 
 
-def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, high: float = 2.5) -> Figure:
+def difference_figure(records: Sequence[Row], low: float = -8.0, high: float = 2.5) -> Figure:
     """Test accuracy minus synchronous with its 95 % interval, a panel a setting; what lies left of `low` is written.
 
     Methods that were trained under some of the settings only are left out.
     """
     settings = list(dict.fromkeys((row["optimizer"], row["learning_rate"]) for row in records))
-    tested = [row["label"] for row in records if "test_accuracy_difference" in row]
-    labels = [label for label in dict.fromkeys(tested) if tested.count(label) == len(settings)][::-1]
+    tested = [row for row in records if "test_accuracy_difference" in row]
+    named = [row["label"] for row in tested]
+    labels = [label for label in dict.fromkeys(named) if named.count(label) == len(settings)][::-1]
     columns = min(3, len(settings))
     lines = -(-len(settings) // columns)
-    height = lines * (1.1 + 0.26 * len(labels)) + 0.3
     wide = max(6.5, 4.6 * columns + 1.2)
-    figure = Figure(figsize=(wide, height), dpi=100, facecolor="white", layout="constrained")
-    panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
-    for axes, (optimizer, rate) in zip(panels, settings, strict=False):
+    figure, found = panels(wide, lines * (1.1 + 0.26 * len(labels)) + 0.3, lines, columns, sharey=True)
+    for axes in found.ravel()[len(settings) :]:
+        axes.set_visible(False)
+    for axes, setting in zip(found.ravel(), settings, strict=False):
         axes.axvspan(-1, 1, color="#eef2f6", zorder=0)
         axes.axvline(0, color=FAINT, linewidth=1)
-        for row in records:
-            if (row["optimizer"], row["learning_rate"]) != (optimizer, rate) or row["label"] not in labels:
-                continue
-            if "test_accuracy_difference" not in row:
+        for row in tested:
+            if (row["optimizer"], row["learning_rate"]) != setting or row["label"] not in labels:
                 continue
             y, color = labels.index(row["label"]), color_of(row["label"])
             mean, begin, end = (100 * row[f"test_accuracy_difference{part}"] for part in ("", "_low", "_high"))
@@ -125,13 +115,10 @@ def difference_figure(records: Sequence[Mapping[str, Any]], low: float = -8.0, h
                 continue
             axes.plot([max(begin, low), min(end, high)], [y, y], color=color, linewidth=1.6)
             axes.plot(mean, y, "o", color=color, markersize=5)
-        axes.set_xlim(low, high)
-        axes.set_ylim(-0.6, len(labels) - 0.4)
         axes.set_yticks(range(len(labels)), labels)
-        axes.set_title(f"{optimizer}, learning rate {rate:g}", loc="left", fontsize=10, color=INK)
+        optimizer, rate = setting
+        titled(axes, f"{optimizer}, learning rate {rate:g}", xlim=(low, high), ylim=(-0.6, len(labels) - 0.4))
         plain(axes)
-    for axes in panels[len(settings) :]:
-        axes.set_visible(False)
     words = "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point)"
     figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
     return figure

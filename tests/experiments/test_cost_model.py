@@ -184,4 +184,4 @@ def test_missing_folder_is_one_line_and_code_4(tmp_path: Path, capsys: pytest.Ca
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    assert not list(out.iterdir())
+    assert not out.exists()

@@ -50,6 +50,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def checked(figure: Figure, stem: Path) -> tuple[()]:
         assert_readable(figure)
         found[stem.name] = drawing(figure)
+        stem.parent.mkdir(parents=True, exist_ok=True)
         for kind in ("png", "svg"):
             words = "\n".join(text.get_text() for text in figure.findobj(Text))  # type: ignore[attr-defined]
             stem.with_name(f"{stem.name}.{kind}").write_text(words, encoding="utf-8")
