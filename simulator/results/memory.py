@@ -14,7 +14,7 @@ from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program
-from simulator.plans.plan import Plan, Problem, family_of, flushes
+from simulator.plans.plan import Plan, Problem, family_of
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules.ops import OpKind
 
@@ -63,8 +63,8 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     """Memory of every device in use, by device id.
 
     Always there: weights (on each device that uses it a copy of a tied one), gradients (of every round that is still being
-    all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for: one
-    for every other mini-batch in flight where weights are stashed, else by `simulator.results.versions`.
+    all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for
+    (`simulator.results.versions`).
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; the stash then comes back during backward. Where backward is split, what the weight gradient does not
     need goes at the end of the input gradient. From the end of the producer to the arrival on the sender, and from its
@@ -101,35 +101,28 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
 
 
 def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tuple[int, int], tuple[int, int]]:
-    """Copies of the weights and of the gradients that each (stage, replica) holds.
+    """Copies of the weights and of the gradients that each (stage, replica) holds; one of both where the plan flushes.
 
-    Where that is one lane, as in all but families of several lanes a device, the order of its ops decides, at whatever times.
+    Of the weights by the rule of the plan's schedule. Where that is one lane, as in all but families of several lanes a device,
+    the order of its ops decides, at whatever times.
     """
-    ruled = _ruled_copies(timeline, plan, weight_versions)
-    found = {}
-    for number, stage in enumerate(plan.stages):
-        copies = _weight_copies(timeline, number, plan) if ruled is None else [ruled[number]] * len(stage.devices)
-        for replica, weights in enumerate(copies):
-            found[number, replica] = weights, _gradient_copies(timeline, number, replica, plan)
-    return found
-
-
-def _ruled_copies(timeline: Timeline, plan: Plan, weight_versions: str) -> list[int] | None:
-    """Copies of each stage's weights by the rule of the plan's schedule; None where replicas keep what forwards have used."""
+    slots = [(number, replica) for number, stage in enumerate(plan.stages) for replica in range(len(stage.devices))]
     family = family_of(plan)
-    rule = None if family is None else family.copies
-    if rule == "problem":
-        rule = "vertical-sync" if weight_versions == "vertical-sync" else None
-    if rule is None:
-        return None
-    table = version_table(timeline, 1 if rule == "vertical-sync" else len(plan.microbatches))
-    copies: list[int] = COPY_RULES[rule](table).tolist()
-    return copies
+    if family is None or family.copies is None:
+        return dict.fromkeys(slots, (1, 1))
+    name = family.copies if family.copies != "problem" else weight_versions
+    rule = COPY_RULES["pipedream" if name == "stashing" else name]
+    table = version_table(timeline, 1 if name == "vertical-sync" else len(plan.microbatches))
+    if name == "stashing":
+        copies = rule.by_replica(table)
+    else:  # the replicas of a stage keep room for as many as the fullest of them
+        copies = {slot: int(peak) for slot, peak in zip(slots, rule(table)[[stage for stage, _ in slots]], strict=True)}
+    return {slot: (copies[slot], _gradient_copies(timeline, *slot, plan)) for slot in slots}
 
 
 def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -> int:
     """Gradients that a replica holds at once: 1, or one for each mini-batch whose round it has not yet applied."""
-    if plan.replication != "round-robin" or flushes(plan):
+    if plan.replication != "round-robin":
         return 1
     rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
     pending: set[int] = set()
@@ -141,30 +134,6 @@ def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -
             pending.add(minibatch)
             most = max(most, len(pending))
     return most
-
-
-def _weight_copies(timeline: Timeline, stage: int, plan: Plan) -> list[int]:
-    """Weight versions that each replica must hold: 1, or in asynchronous plans those that forwards in flight have used."""
-    copies = []
-    for replica in range(len(plan.stages[stage].devices)):
-        rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
-        kinds = timeline.kind[rows]
-        if not (kinds == OpKind.UPDATE).any() or (kinds == OpKind.UPDATE).sum() == 1:
-            copies.append(1)
-            continue
-        alive: dict[int, int] = {}
-        version, most = 0, 1
-        for kind, microbatch in zip(kinds.tolist(), timeline.microbatch[rows].tolist(), strict=True):
-            if kind == OpKind.FORWARD:
-                alive[microbatch] = version
-            elif kind in (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT):
-                most = max(most, len({version, *alive.values()}))
-                alive.pop(microbatch, None)
-            elif kind == OpKind.UPDATE:
-                version += 1
-                most = max(most, len({version, *alive.values()}))
-        copies.append(most)
-    return copies
 
 
 _Changes = tuple[NDArray[np.float64], NDArray[np.int64], int, NDArray[np.float64]]

@@ -7,7 +7,7 @@ Everything is counted from the replayed timeline, nothing from a schedule's form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -189,17 +189,24 @@ class CopyRule:
     def __call__(self, table: VersionTable) -> Integers:
         """Peak number of copies per stage, the current weights included (shape: stages; replicas: the largest)."""
         peaks = np.zeros(table.stages, np.int64)
+        for (stage, _), copies in self.by_replica(table).items():
+            peaks[stage] = max(peaks[stage], copies)
+        return peaks
+
+    def by_replica(self, table: VersionTable) -> dict[tuple[int, int], int]:
+        """Peak number of copies of each (stage, replica)."""
         pinned = None if self.kept == "current" else _pinned_versions(table, self.kept)
-        for stage, rows in _groups(table):
+        found = {}
+        for stage, replica, rows in _groups(table):
             alive = 1 if pinned is None else _peak_alive_versions(table, rows, pinned)
             if not (self.spares_last_stage and stage == table.stages - 1):
                 alive += self.buffers
                 alive += _peak_in_flight(table, rows) if self.predicted_in_flight else 0
-            peaks[stage] = max(peaks[stage], alive)
-        return peaks
+            found[stage, replica] = alive
+        return found
 
 
-COPY_RULES: dict[str, Callable[[VersionTable], Integers]] = {
+COPY_RULES: dict[str, CopyRule] = {
     "synchronous": CopyRule(),
     "naive": CopyRule(),
     "pipedream": CopyRule(kept="forward"),
@@ -215,12 +222,12 @@ COPY_RULES: dict[str, Callable[[VersionTable], Integers]] = {
 """Method -> copies of the weights per stage, under the same names as `PREDICTION_RULES`."""
 
 
-def _groups(table: VersionTable) -> Iterator[tuple[int, Integers]]:
+def _groups(table: VersionTable) -> Iterator[tuple[int, int, Integers]]:
     """Rows of every (stage, replica), in row order."""
     key = table.stage * (int(table.replica.max()) + 1) + table.replica
     order = np.argsort(key, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
-        yield int(table.stage[rows[0]]), rows
+        yield int(table.stage[rows[0]]), int(table.replica[rows[0]]), rows
 
 
 def _pinned_versions(table: VersionTable, kept: Kept) -> Integers:
