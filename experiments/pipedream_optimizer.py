@@ -35,10 +35,10 @@ from experiments.terminal.output import blamed_on
 from experiments.terminal.report_tables import ReportTable, figure, words
 from hardware_profiles import Level
 from planners import (
-    DeviceMemory,
     HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
+    MemoryLimit,
     StateTable,
     measured_table,
     network_levels,
@@ -155,7 +155,7 @@ def replan(run: RecordedRun, table: StateTable, table_seconds: float) -> dict[st
             run.cluster_levels,
             variant="script",
             straight=run.straight,
-            memory=DeviceMemory(inf if run.memory_bytes is None else run.memory_bytes),
+            memory=MemoryLimit(inf if run.memory_bytes is None else run.memory_bytes),
             activation_transfers=run.activation_ratio is not None,
         )
     except InfeasiblePartition as infeasible:
@@ -291,7 +291,7 @@ def _compile() -> None:
     """One tiny search, so that no row's seconds contain the compiler's."""
     layers = tuple(Layer(f"layer{i}", "linear", 1.0, 1, 1.0, 1.0, 1, ((1, 1.0, 1.0),)) for i in range(2))
     table = measured_table(Workload("two layers", layers, ((0, 1),), minibatch=1, bytes_per_element=4))
-    partition(table, network_levels((2, 2), (1.0, 1.0)), variant="script", memory=DeviceMemory(1e9))
+    partition(table, network_levels((2, 2), (1.0, 1.0)), variant="script", memory=MemoryLimit(1e9))
 
 
 TABLE = ReportTable(

@@ -42,7 +42,7 @@ from .bapipe.intra_layer import (
     streamed_fractions as streamed_fractions,
 )
 from .pipedream.partitioner import (
-    DeviceMemory as DeviceMemory,
+    MemoryLimit as MemoryLimit,
     HierarchicalPartition as HierarchicalPartition,
     InfeasiblePartition as InfeasiblePartition,
     LevelStage as LevelStage,

@@ -173,7 +173,7 @@ STAGES = ReportTable(
 
 
 def _run_partition(arguments: argparse.Namespace) -> int:
-    from planners import DeviceMemory, measured_table, network_levels, partition
+    from planners import MemoryLimit, measured_table, network_levels, partition
     from simulator import read_any_profile
 
     _check_partition(arguments)
@@ -183,7 +183,7 @@ def _run_partition(arguments: argparse.Namespace) -> int:
         network_levels(arguments.workers, arguments.bandwidths),
         variant=arguments.variant or VARIANTS[0],
         straight=arguments.straight,
-        memory=DeviceMemory(inf if arguments.memory is None else arguments.memory),
+        memory=MemoryLimit(inf if arguments.memory is None else arguments.memory),
     )
     document = _partition_document(found, workload, arguments.bandwidths)
     if arguments.json:

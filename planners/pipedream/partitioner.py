@@ -120,7 +120,7 @@ def notation(partition: HierarchicalPartition) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class MemoryLimit:
     """What a device holds, and what a stage keeps there beside the weight versions and mini-batches of PipeDream's runtime.
 
     unversioned_copies: of the weights, for gradients and optimizer; replicated_copies: more of them on a stage with replicas on
@@ -138,7 +138,7 @@ class DeviceMemory:
             raise ValueError(f"memory of a device must be a number of bytes > 0, got {self.capacity_bytes}")
 
 
-UNLIMITED = DeviceMemory()
+UNLIMITED = MemoryLimit()
 
 
 def network_levels(workers: Sequence[int], bandwidths: Sequence[float]) -> tuple[Level, ...]:
@@ -157,7 +157,7 @@ def partition(
     *,
     variant: str = "paper",
     straight: bool = False,
-    memory: DeviceMemory = UNLIMITED,
+    memory: MemoryLimit = UNLIMITED,
     activation_transfers: bool = True,
 ) -> HierarchicalPartition:
     """The partition with the fastest slowest stage; every worker has a place in it.
@@ -168,7 +168,7 @@ def partition(
         and divides transfers by the replicas; "literal", the paper's form with 2 (m-1) W/B, as some notes of it print
     straight: no stage has a second replica
     memory: of a device. Paper: as many weight versions and stashed mini-batches as PipeDream's runtime keeps
-        (1 + workers downstream / replicas, rounded up), and what `DeviceMemory` adds. Script: its own test, a level at a time,
+        (1 + workers downstream / replicas, rounded up), and what `MemoryLimit` adds. Script: its own test, a level at a time,
         ceil(workers downstream / replicas) x (outputs + weights).
     activation_transfers: whether activations and their gradients take time between stages
     Raises ValueError for options outside these rules, InfeasiblePartition if no partition fits into memory.
@@ -315,7 +315,7 @@ class _Levels:
     form: int
     straight: bool
     transfers: bool
-    memory: DeviceMemory
+    memory: MemoryLimit
     _slices: dict[_Context, NDArray[np.float64]] = field(default_factory=dict)
     _inner: dict[_Context, tuple[NDArray[np.float64], NDArray[np.int32]]] = field(default_factory=dict)
 

@@ -13,10 +13,10 @@ from hardware_profiles import Level
 from planners.partitioning.tight_memory import changes_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
 from planners.pipedream.partitioner import (
-    DeviceMemory,
     HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
+    MemoryLimit,
     partition,
 )
 from planners.pipedream.state_table import StateTable, state_table
@@ -272,7 +272,7 @@ def _plan_within_memory(
     plan_of: Callable[[HierarchicalPartition], Plan],
 ) -> Plan | None:
     """The plan of one view; searched again with less memory while the replay does not fit. None if there is none."""
-    memory = DeviceMemory(
+    memory = MemoryLimit(
         min(device.memory_bytes for device in problem.cluster.devices),
         # Beside the weight versions: gradients, and what the optimizer keeps.
         unversioned_copies=1.0 + problem.optimizer_bytes / problem.element_bytes,

@@ -34,15 +34,15 @@ def _advance(
     block: int,
     durations: Floats,
     row: int,
-    other: int,
     counts: Integers,
 ) -> float:
     """Ends of the blocks of a stage and the link behind it into `ends[step + 1]`; returns the last.
 
-    `ends[step]` holds the upstream ends of blocks of `upstream` samples; `durations[row, b]` seconds of the stage,
-    `durations[other, b]` of the link; `counts[b]` blocks of b samples in the mini-batch.
+    `ends[step]` of K + 1 holds the upstream ends of blocks of `upstream` samples; `durations[row, b]` seconds of the stage,
+    `durations[K + step, b]` of the link; `counts[b]` blocks of b samples in the mini-batch.
     """
-    row_, other_, source, target = np.uintp(row), np.uintp(other), np.uintp(step), np.uintp(step + 1)
+    row_, source, target = np.uintp(row), np.uintp(step), np.uintp(step + 1)
+    other_ = np.uintp(ends.shape[0] - 1 + step)
     count, upstream_count = counts[np.uintp(block)], counts[np.uintp(upstream)]
     samples = counts[1]
     tail = samples - (count - 1) * block
@@ -163,7 +163,7 @@ def _chain_end(
         row = step
         if differs.shape[1]:
             row += 2 * stages * differs[individual, stages - 1 - step]  # only a backward chain is coupled
-        last = _advance(ends, step, upstream, block, durations, row, stages + step, counts)
+        last = _advance(ends, step, upstream, block, durations, row, counts)
         upstream = block
     return last
 

@@ -26,7 +26,7 @@ from planners import (
 )
 from planners.partitioning.fastest_cuts import least_seconds
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
-from planners.pipedream.partitioner import DeviceMemory, InfeasiblePartition, network_levels, partition
+from planners.pipedream.partitioner import InfeasiblePartition, MemoryLimit, network_levels, partition
 from planners.straight.grid import _Grid
 from planners.unequal import Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.found_sizes import FoundSizes
@@ -172,7 +172,7 @@ def test_partitions_of_pipedream(recorded: Recorded) -> None:
                             table,
                             network_levels(workers, rates),
                             variant=variant,
-                            memory=DeviceMemory(memory or np.inf),
+                            memory=MemoryLimit(memory or np.inf),
                         )
                     except InfeasiblePartition as error:
                         values[f"{seed} {workers} {variant} {memory}"] = str(error)

@@ -21,10 +21,10 @@ from planners.pipedream import partitioner as pipedream
 from planners.pipedream.dynamic_program import held_copies
 from planners.pipedream.partitioner import (
     UNLIMITED,
-    DeviceMemory,
     HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
+    MemoryLimit,
     network_levels,
     notation,
     partition,
@@ -286,13 +286,13 @@ def assert_memory_is_exact(table: StateTable, workers: tuple[int, ...], recomput
             less = need - 0.5
             if best == inf:
                 with pytest.raises(InfeasiblePartition, match=f"within {less:.4g}"):
-                    partition(table, cluster, memory=DeviceMemory(less, **options))
+                    partition(table, cluster, memory=MemoryLimit(less, **options))
             else:
-                found = partition(table, cluster, memory=DeviceMemory(less, **options))
+                found = partition(table, cluster, memory=MemoryLimit(less, **options))
                 assert found.slowest_stage_seconds == best
         best = min(one for other, one in every if other == need)
         if need > 0:
-            found = partition(table, cluster, memory=DeviceMemory(need, **options))
+            found = partition(table, cluster, memory=MemoryLimit(need, **options))
             assert found.slowest_stage_seconds == best
             levels = [list(level) for level in found.levels]
             assert max(memory_needs(table, levels, recompute, replicated)) <= need
@@ -394,14 +394,13 @@ def test_memory_takes_versions_into_account() -> None:
     """A straight pipeline of 2: the first stage keeps 2 versions and 2 mini-batches, the last one 1; and gradients."""
     table = chain([1, 1], [10, 10], [5, 5])  # first: 2*(10 + 5) + 10 = 40; last: 1*(10 + 5) + 10 = 25
     assert (
-        partition(table, network_levels((2,), (1e9,)), straight=True, memory=DeviceMemory(40)).slowest_stage_seconds
-        == 1
+        partition(table, network_levels((2,), (1e9,)), straight=True, memory=MemoryLimit(40)).slowest_stage_seconds == 1
     )
     with pytest.raises(InfeasiblePartition):
-        partition(table, network_levels((2,), (1e9,)), straight=True, memory=DeviceMemory(39))
+        partition(table, network_levels((2,), (1e9,)), straight=True, memory=MemoryLimit(39))
     assert (
         partition(
-            table, network_levels((2,), (1e9,)), straight=True, memory=DeviceMemory(30, unversioned_copies=0.0)
+            table, network_levels((2,), (1e9,)), straight=True, memory=MemoryLimit(30, unversioned_copies=0.0)
         ).slowest_stage_seconds
         == 1
     )
@@ -413,7 +412,7 @@ def test_gradients_under_way_and_recomputation_count() -> None:
 
     def fits(memory: int, **options: Any) -> bool:
         try:
-            partition(table, network_levels((3,), (1e9,)), memory=DeviceMemory(memory, **options))
+            partition(table, network_levels((3,), (1e9,)), memory=MemoryLimit(memory, **options))
         except InfeasiblePartition:
             return False
         return True
@@ -448,7 +447,7 @@ def test_same_input_same_plan() -> None:
     """Two searches agree to the last bit, plan and all."""
     rng = np.random.default_rng(4)
     table = chain(list(rng.random(20)), list(rng.integers(1, 50, 20)), list(rng.random(20)))
-    one, two = (partition(table, network_levels((4, 4), (5.0, 1.0)), memory=DeviceMemory(900.0)) for _ in range(2))
+    one, two = (partition(table, network_levels((4, 4), (5.0, 1.0)), memory=MemoryLimit(900.0)) for _ in range(2))
     assert (one.levels, one.stages, one.slowest_stage_seconds) == (two.levels, two.stages, two.slowest_stage_seconds)
 
 
@@ -485,7 +484,7 @@ def test_levels_and_memory_are_checked_where_they_are_made() -> None:
         network_levels((2,), (1.0, 2.0))
     for capacity in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="bytes > 0"):
-            DeviceMemory(capacity)
+            MemoryLimit(capacity)
 
 
 def test_measured_seconds_scale_and_interpolate() -> None:
