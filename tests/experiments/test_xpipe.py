@@ -53,7 +53,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         stem.parent.mkdir(parents=True, exist_ok=True)
         for kind in ("png", "svg"):
             words = "\n".join(text.get_text() for text in figure.findobj(Text))  # type: ignore[attr-defined]
-            stem.with_name(f"{stem.name}.{kind}").write_text(words, encoding="utf-8")
+            simulator.write_atomically(stem.with_name(f"{stem.name}.{kind}"), words)
         return ()
 
     monkeypatch.setattr(simulator, "save", checked)
