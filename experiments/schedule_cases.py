@@ -132,7 +132,7 @@ def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
 
 def replay_case(case: dict[str, Any], family: str) -> tuple[Timeline, Timeline]:
     """Timelines of SimPy and of the recurrence."""
-    from simulator import build_schedule, given_costs, lower
+    from simulator import OpSeconds, build_schedule, given_costs, lower
     from simulator.engines import recurrence
     from simulator.engines import reference as engine
 
@@ -144,10 +144,9 @@ def replay_case(case: dict[str, Any], family: str) -> tuple[Timeline, Timeline]:
     suffix = "_per_sample" if unequal else ""
     costs = given_costs(
         stages,
-        case["F" + suffix],
-        case["B" + suffix],
-        weight=case.get("W") or 0.0,
-        transfer=float(case["p2p" + suffix]),
+        OpSeconds(
+            case["F" + suffix], case["B" + suffix], weight=case.get("W") or 0.0, transfer=float(case["p2p" + suffix])
+        ),
         per_sample=unequal,
         devices=schedule,
     )

@@ -5,6 +5,7 @@ from .costs.given import (
     Bucket as Bucket,
     Costs as Costs,
     GivenCosts as GivenCosts,
+    OpSeconds as OpSeconds,
     Transfer as Transfer,
     given_costs as given_costs,
 )
@@ -56,7 +57,6 @@ from .lowering.program import DeadlockError as DeadlockError, LaneKind as LaneKi
 from .schedules.schedule import Schedule as Schedule, ScheduleError as ScheduleError, check_size as check_size
 from .schedules.checks import check_schedule as check_schedule
 from .schedule_replay import (
-    OpSeconds as OpSeconds,
     ScheduleReplay as ScheduleReplay,
     named_schedule as named_schedule,
     replay_schedule as replay_schedule,

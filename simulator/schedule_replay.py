@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hardware_profiles import brief
-from simulator.costs.given import Numbers, given_costs
+from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
 from simulator.results.text_tables import Explained, TextTable
@@ -25,27 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpSeconds:
-    """Seconds of each kind of op: one number, or one a stage.
-
-    backward: of the full backward; of the input gradient where `weight`, the weight gradient's, is not 0
-    transfer: one way between neighbouring stages
-    """
-
-    forward: Numbers
-    backward: Numbers
-    weight: Numbers = 0.0
-    update: Numbers = 0.0
-    predict: Numbers = 0.0
-    transfer: float = 0.0
-
-    @property
-    def updates(self) -> bool:
-        """Whether an update takes time."""
-        return bool(np.any(self.update))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,7 +203,7 @@ def replay_schedule(
         raise ValueError(f"seed must be at least 0, got {seed}")
     program = lower(
         schedule,
-        given_costs(schedule.stages, **asdict(seconds), per_sample=bool(sizes), devices=schedule),
+        given_costs(schedule.stages, seconds, per_sample=bool(sizes), devices=schedule),
         forward_sizes=sizes,
         communication=_communication(schedule, communication),
         updates=seconds.updates,

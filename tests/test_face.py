@@ -14,7 +14,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
-from simulator import Layer, LayerCosts, PlanCosts, Problem, Stage, TextTable, build_program, given_costs
+from simulator import Layer, LayerCosts, OpSeconds, PlanCosts, Problem, Stage, TextTable, build_program, given_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -64,7 +64,10 @@ def test_every_value_has_a_short_repr() -> None:
         *(problem, problem.workload, problem.cluster, problem.cluster.devices[0], problem.workload.layers[0]),
         *(result, result.plan, result.outcome, result.outcome.memory[0], result.outcome.timeline, result.proof),
         *(schedule, program, costs, costs.layers, result.outcome.timeline.transfers, replayed, wide),
-        *(given_costs(4000, 1.0, 2.0), replace(result.plan, stages=(wide,) * 500, microbatches=tuple(range(1, 3000)))),
+        *(
+            given_costs(4000, OpSeconds(1.0, 2.0)),
+            replace(result.plan, stages=(wide,) * 500, microbatches=tuple(range(1, 3000))),
+        ),
         replace(problem.workload, name="a\nname " * 100),
         Layer("measured", "linear", 1.0, 1, 1.0, 1.0, measured=tuple((float(n), 1.0, 2.0) for n in range(1, 500))),
         pp.compare(problem, ["uniform", "greedy"]),

@@ -26,6 +26,7 @@ from planners import (
 from simulator import (
     Communication,
     InfeasiblePlanError,
+    OpSeconds,
     Outcome,
     Plan,
     Problem,
@@ -117,7 +118,7 @@ def _schedule_row(row: ScheduleRow, n: int, m: int, sr: float) -> Row:
 
     def replayed(communication: Communication) -> Timeline:
         schedule = build_schedule(row.family, n, m, **row.options)
-        costs = given_costs(n, 1.0, 2.0, transfer=sr, devices=schedule)
+        costs = given_costs(n, OpSeconds(1.0, 2.0, transfer=sr), devices=schedule)
         return engine.replay(lower(schedule, costs, communication=communication))
 
     timeline = replayed(communications[0])

@@ -115,9 +115,11 @@ def on_channels(program: Program) -> Program:
 
 def build(devices: int, microbatches: int, transfer: float) -> Program:
     """Schedule and program of one shape."""
-    from simulator import build_schedule, given_costs, lower
+    from simulator import OpSeconds, build_schedule, given_costs, lower
 
-    return lower(build_schedule("1f1b", devices, microbatches), given_costs(devices, 1.0, 2.0, transfer=transfer))
+    return lower(
+        build_schedule("1f1b", devices, microbatches), given_costs(devices, OpSeconds(1.0, 2.0, transfer=transfer))
+    )
 
 
 def cpu_seconds(body: Callable[[], object], least: float = 0.3, most: int = 7) -> float:

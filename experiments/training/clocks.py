@@ -19,6 +19,7 @@ from simulator import (
     METHOD_SCHEDULES,
     Layer,
     LayerCosts,
+    OpSeconds,
     OptimizerName,
     Plan,
     PlanCosts,
@@ -70,11 +71,13 @@ class GivenClock:
         """Replay; ValueError for numbers that do not fit the stages."""
         costs = given_costs(
             schedule.stages,
-            [seconds / per_minibatch for seconds in self.forward],
-            [seconds / per_minibatch for seconds in self.backward],
-            update=self.update,
-            predict=self.predict,
-            transfer=self.transfer / per_minibatch,
+            OpSeconds(
+                [seconds / per_minibatch for seconds in self.forward],
+                [seconds / per_minibatch for seconds in self.backward],
+                update=self.update,
+                predict=self.predict,
+                transfer=self.transfer / per_minibatch,
+            ),
             devices=schedule,
         )
         return recurrence.replay(lower(schedule, costs, updates=True))

@@ -10,6 +10,7 @@ from hardware_profiles import load_cluster
 from planners import Request, make_plan
 from simulator import (
     OpKind,
+    OpSeconds,
     Plan,
     Problem,
     Stage,
@@ -81,10 +82,12 @@ def balanced_rows(stages: Sequence[int], per_minibatch: Sequence[int]) -> list[d
     for n in stages:
         for t in per_minibatch:
             schedule = build_schedule("xpipe", n, t * (2 * n + 4), microbatches_per_minibatch=t)
-            timeline = engine.replay(lower(schedule, given_costs(n, 1.0, 2.0)))
+            timeline = engine.replay(lower(schedule, given_costs(n, OpSeconds(1.0, 2.0))))
             ends = timeline.end[(timeline.kind == OpKind.UPDATE) & (timeline.stage == 0)]
             steady = float(ends[-n - 1] - ends[-n - 2])
-            gpipe = engine.replay(lower(build_schedule("gpipe", n, t), given_costs(n, 1.0, 2.0))).makespan_seconds
+            gpipe = engine.replay(
+                lower(build_schedule("gpipe", n, t), given_costs(n, OpSeconds(1.0, 2.0)))
+            ).makespan_seconds
             rows.append(
                 {
                     "stages": n,

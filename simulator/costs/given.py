@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import numpy as np
@@ -145,28 +145,32 @@ class GivenCosts:
         return ()
 
 
-def given_costs(
-    stages: int,
-    forward: Numbers,
-    backward: Numbers,
-    *,
-    weight: Numbers = 0.0,
-    update: Numbers = 0.0,
-    predict: Numbers = 0.0,
-    transfer: float = 0.0,
-    per_sample: bool = False,
-    devices: Schedule | None = None,
-) -> GivenCosts:
-    """Costs from one number, or one number a stage.
+@dataclass(frozen=True, slots=True)
+class OpSeconds:
+    """Seconds of each kind of op: one number, or one a stage.
 
-    backward: seconds of the full backward where `weight` is 0; otherwise of the input gradient, and the full backward takes
-    `backward + weight`
-    devices: schedule whose devices these are; default stage s on device s
-    Raises ValueError for a wrong number of values, or one that is negative or not finite.
+    backward: of the full backward; of the input gradient where `weight`, the weight gradient's, is not 0: the full backward then
+        takes `backward + weight`
+    transfer: one way between neighbouring stages
     """
 
-    def per_stage(name: str, value: Numbers) -> tuple[float, ...]:
-        values = (float(value),) * stages if isinstance(value, (int, float)) else tuple(float(v) for v in value)
+    forward: Numbers
+    backward: Numbers
+    _: KW_ONLY
+    weight: Numbers = 0.0
+    update: Numbers = 0.0
+    predict: Numbers = 0.0
+    transfer: float = 0.0
+
+    @property
+    def updates(self) -> bool:
+        """Whether an update takes time."""
+        return bool(np.any(self.update))
+
+    def of_stages(self, name: str, stages: int) -> tuple[float, ...]:
+        """One of them for each stage; ValueError for a wrong number of values, or one that is negative or not finite."""
+        value: Numbers = getattr(self, name)
+        values = (float(value),) if isinstance(value, (int, float)) else tuple(float(v) for v in value)
         if len(values) == 1:
             values *= stages
         if len(values) != stages:
@@ -176,19 +180,27 @@ def given_costs(
                 raise ValueError(f"{name} of stage {position} must be a finite number of at least 0, got {one}")
         return values
 
-    input_gradient = per_stage("backward", backward)
-    weight_gradient = per_stage("weight", weight)
-    if not (math.isfinite(transfer) and transfer >= 0):
-        raise ValueError(f"transfer must be a finite number of at least 0, got {transfer}")
+
+def given_costs(
+    stages: int, seconds: OpSeconds, *, per_sample: bool = False, devices: Schedule | None = None
+) -> GivenCosts:
+    """Costs from one number, or one number a stage.
+
+    devices: schedule whose devices these are; default stage s on device s
+    Raises ValueError for a wrong number of values, or one that is negative or not finite.
+    """
+    input_gradient, weight_gradient = (seconds.of_stages(name, stages) for name in ("backward", "weight"))
+    if not (math.isfinite(seconds.transfer) and seconds.transfer >= 0):
+        raise ValueError(f"transfer must be a finite number of at least 0, got {seconds.transfer}")
     return GivenCosts(
-        forward=per_stage("forward", forward),
+        forward=seconds.of_stages("forward", stages),
         backward=tuple(i + w for i, w in zip(input_gradient, weight_gradient, strict=True)),
         input_gradient=input_gradient,
         weight_gradient=weight_gradient,
-        update=per_stage("update", update),
-        transfer_seconds=float(transfer),
+        update=seconds.of_stages("update", stages),
+        transfer_seconds=float(seconds.transfer),
         per_sample=per_sample,
         devices=devices.holders() if devices is not None else tuple((stage,) for stage in range(stages)),
-        predict=per_stage("predict", predict),
+        predict=seconds.of_stages("predict", stages),
         in_turn=devices is not None and not devices.flush,
     )

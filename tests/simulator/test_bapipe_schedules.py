@@ -16,6 +16,7 @@ from experiments.cli import main
 from simulator import (
     SCHEDULES,
     OpKind,
+    OpSeconds,
     ScheduleError,
     Timeline,
     build_schedule,
@@ -36,7 +37,9 @@ def run(name: str, n: int, m: int, f: Any, b: Any, sr: float = 0.0, mode: str = 
     """Replay a family in its own communication mode."""
     schedule = build_schedule(name, n, m, **options)
     chosen: Any = mode or SCHEDULES[name].communications[0]
-    return engine.replay(lower(schedule, given_costs(n, f, b, transfer=sr, devices=schedule), communication=chosen))
+    return engine.replay(
+        lower(schedule, given_costs(n, OpSeconds(f, b, transfer=sr), devices=schedule), communication=chosen)
+    )
 
 
 def in_flight(m: int, counts: list[int]) -> list[int]:
@@ -116,9 +119,9 @@ def test_the_rows_of_the_notes() -> None:
     assert run("fbp-as", 4, 8, 1, 2, 0.3, lanes="split").makespan_seconds == 45.0
     assert run("1f1b-sno", 4, 8, 1, 2, 0.3).makespan_seconds == pytest.approx(38.7, abs=1e-12)
     assert run("1f1b-so", 4, 8, 1, 2, 0.3).makespan_seconds == pytest.approx(34.8, abs=1e-12)
-    short = lower(build_schedule("1f1b", 4, 8), given_costs(4, 1, 2, transfer=0.3))
+    short = lower(build_schedule("1f1b", 4, 8), given_costs(4, OpSeconds(1, 2, transfer=0.3)))
     assert engine.replay(short).makespan_seconds == pytest.approx(37.8, abs=1e-12)
-    everything = engine.replay(lower(build_schedule("gpipe", 4, 8), given_costs(4, 1, 2)))
+    everything = engine.replay(lower(build_schedule("gpipe", 4, 8), given_costs(4, OpSeconds(1, 2))))
     assert everything.makespan_seconds == 33.0
     assert everything.peak_in_flight().tolist() == [8, 8, 8, 8]
 
@@ -205,7 +208,7 @@ def test_a_task_that_waits_for_its_link_leaves_the_device_to_the_other() -> None
     """Work 1 over 4 s takes a quarter of the device; 3 s of work beside it have three quarters: both end after 4 s."""
     columns = [(column(0, 0), column(0, 0), column(0, 1)), (column(0, 0), column(1, 1), column(0, 1))]
     schedule = replace(from_columns("pair", 1, 2, columns, device=[0, 0]), lanes="shared")
-    program = lower(schedule, given_costs(1, 1.0, 3.0, devices=schedule))
+    program = lower(schedule, given_costs(1, OpSeconds(1.0, 3.0), devices=schedule))
     least = np.where(program.kind == OpKind.FORWARD, 4.0, program.seconds)
     timeline = engine.replay(replace(program, least_seconds=least))
     forward, backward = timeline.kind == OpKind.FORWARD, timeline.kind == OpKind.BACKWARD
@@ -221,7 +224,7 @@ def test_two_lanes_are_one_device() -> None:
     schedule = build_schedule("fbp-as", 3, 4)
     assert schedule.ranks == 6
     assert schedule.replicas().tolist() == [1, 1, 1]
-    program = lower(schedule, given_costs(3, 1.0, 2.0, update=0.5, devices=schedule), updates=True)
+    program = lower(schedule, given_costs(3, OpSeconds(1.0, 2.0, update=0.5), devices=schedule), updates=True)
     assert program.lane_device.tolist() == [0, 0, 1, 1, 2, 2]
     assert program.lane_sharing.tolist() == [0, 0, 1, 1, 2, 2]
     assert np.count_nonzero(program.kind == OpKind.UPDATE) == 3
@@ -230,7 +233,7 @@ def test_two_lanes_are_one_device() -> None:
 def test_split_lanes_agree_on_both_engines() -> None:
     """Fixed shares are plain lanes: the recurrence gives the engine's times to the last bit."""
     schedule = build_schedule("fbp-as", 4, 9, lanes="split")
-    program = lower(schedule, given_costs(4, [1.0, 0.7, 1.3, 0.9], 2.0, transfer=0.4, devices=schedule))
+    program = lower(schedule, given_costs(4, OpSeconds([1.0, 0.7, 1.3, 0.9], 2.0, transfer=0.4), devices=schedule))
     assert np.array_equal(engine.replay(program).end, recurrence.replay(program).end)
 
 
@@ -238,7 +241,7 @@ def test_lanes_that_share_are_left_to_the_engine() -> None:
     """The recurrence says that it cannot share a device."""
     schedule = build_schedule("fbp-as", 2, 2)
     with pytest.raises(ValueError, match="use the engine simpy or compiled"):
-        recurrence.replay(lower(schedule, given_costs(2, 1.0, 2.0, devices=schedule)))
+        recurrence.replay(lower(schedule, given_costs(2, OpSeconds(1.0, 2.0), devices=schedule)))
 
 
 def test_a_credit_that_the_order_overdraws_is_a_deadlock() -> None:
@@ -248,7 +251,7 @@ def test_a_credit_that_the_order_overdraws_is_a_deadlock() -> None:
     with pytest.raises(ScheduleError, match="op 0F2 waits for 0B0"):
         check_schedule(schedule)
     with pytest.raises(ValueError, match="0F2"):
-        engine.replay(lower(schedule, given_costs(1, 1.0, 1.0)))
+        engine.replay(lower(schedule, given_costs(1, OpSeconds(1.0, 1.0))))
 
 
 def test_a_backward_on_another_device_is_still_refused() -> None:

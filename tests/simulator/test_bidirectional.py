@@ -15,6 +15,7 @@ from simulator import (
     LayerCosts,
     Op,
     OpKind,
+    OpSeconds,
     Plan,
     Problem,
     build_program,
@@ -59,7 +60,7 @@ def test_makespan_is_the_closed_form(
     """N = D: D·F + (2D-2)·B; N = kD, B = F: 2N + D - 2. As published: bubble (D-2)/(3N/2+D-2) where B = 2F, (D-2)/(2N+D-2)."""
     schedule = build_schedule("chimera", stages, microbatches)
     check_schedule(schedule)
-    program = lower(schedule, given_costs(stages, forward, backward, devices=schedule))
+    program = lower(schedule, given_costs(stages, OpSeconds(forward, backward), devices=schedule))
     for timeline in (simpy_engine.replay(program), replay_compiled(program)):
         assert timeline.makespan_seconds == seconds
         published = (stages - 2) / ((1.5 if backward > forward else 2.0) * microbatches + stages - 2)
@@ -158,7 +159,7 @@ def test_devices_that_share_one_stage_of_several() -> None:
     """Device 0 runs stages 0 and 2, device 1 helps with stage 0 alone: each op is on its own device, and transfers count."""
     schedule = from_text("0F0 2F0 2B0 2F1 2B1 0B0\n0F1 0B1\n1F0 1F1 1B0 1B1")
     assert schedule.holders() == ((0, 1), (2,), (0,))
-    program = lower(schedule, given_costs(3, 1.0, 2.0, transfer=0.5, devices=schedule))
+    program = lower(schedule, given_costs(3, OpSeconds(1.0, 2.0, transfer=0.5), devices=schedule))
     timeline = simpy_engine.replay(program)
     assert bits(timeline.start, replay_compiled(program).start)
     starts = {

@@ -18,6 +18,7 @@ from simulator import (
     DeadlockError,
     LaneKind,
     OpKind,
+    OpSeconds,
     Program,
     Timeline,
     build_schedule,
@@ -400,7 +401,7 @@ def test_round_robin_replicas_reduce_once_each_has_run_one_minibatch() -> None:
 @pytest.mark.parametrize("contention", [False, True])
 def test_deadlock_names_device_position_and_op(contention: bool) -> None:
     """Every stuck device is named with its position, its op, and where the op stands that it waits for."""
-    program = lower(from_text("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"), given_costs(2, 1.0, 1.0, transfer=0.5))
+    program = lower(from_text("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"), given_costs(2, OpSeconds(1.0, 1.0, transfer=0.5)))
     with pytest.raises(DeadlockError) as caught:
         replay(program, contention=contention)
     assert str(caught.value) == (
@@ -414,7 +415,7 @@ def test_a_deadlock_of_many_devices_names_three() -> None:
     stages = range(5)
     text = "\n".join(f"{s}F0 {s}B0 {s}F1 {s}B1" if s % 2 == 0 else f"{s}F0 {s}F1 {s}B0 {s}B1" for s in stages)
     with pytest.raises(DeadlockError) as caught:
-        replay(lower(from_text(text), given_costs(5, 1.0, 1.0)))
+        replay(lower(from_text(text), given_costs(5, OpSeconds(1.0, 1.0))))
     message = str(caught.value)
     assert message.count(" waits for ") == 3
     assert message.endswith("; and 2 devices more")
@@ -425,7 +426,7 @@ def test_a_deadlock_of_many_devices_names_three() -> None:
 
 def test_noise_is_seeded() -> None:
     """The same seed gives the same bits, another seed others, and no noise the durations themselves."""
-    program = lower(build_schedule("1f1b", 4, 8), given_costs(4, 1.0, 2.0))
+    program = lower(build_schedule("1f1b", 4, 8), given_costs(4, OpSeconds(1.0, 2.0)))
     first, again, other = (program.with_noise(0.1, np.random.default_rng(seed)) for seed in (7, 7, 8))
     assert bits(replay(first).end, replay(again).end)
     assert not bits(first.seconds, other.seconds)
@@ -435,7 +436,7 @@ def test_noise_is_seeded() -> None:
 @pytest.mark.parametrize("spread", [0.05, 0.3, 0.8])
 def test_noise_has_mean_one_and_the_spread_asked_for(spread: float) -> None:
     """Factors are log-normal of mean 1; 65,536 of them come within 5 standard errors."""
-    program = lower(build_schedule("gpipe", 8, 4096), given_costs(8, 1.0, 1.0))
+    program = lower(build_schedule("gpipe", 8, 4096), given_costs(8, OpSeconds(1.0, 1.0)))
     factors = program.with_noise(spread, np.random.default_rng(11)).seconds
     deviation = np.sqrt(np.expm1(spread * spread))
     assert abs(factors.mean() - 1.0) < 5 * deviation / np.sqrt(len(factors))
@@ -445,7 +446,9 @@ def test_noise_has_mean_one_and_the_spread_asked_for(spread: float) -> None:
 def test_noise_stretches_an_op_that_sends_while_it_computes_as_a_whole() -> None:
     """On a shared device an op of 1 s that sends for 4 s takes 4 s and a quarter of the device; with noise f it is 4 f and f."""
     schedule = build_schedule("fbp-as", 3, 4)
-    program = lower(schedule, given_costs(3, 1.0, 1.0, transfer=4.0, devices=schedule), communication="streaming")
+    program = lower(
+        schedule, given_costs(3, OpSeconds(1.0, 1.0, transfer=4.0), devices=schedule), communication="streaming"
+    )
     assert program.least_seconds is not None
     assert set(program.least_seconds.tolist()) == {1.0, 4.0}
     noisy = program.with_noise(0.3, np.random.default_rng(3))
@@ -476,7 +479,7 @@ def test_noise_applies_to_every_transfer_once(communication: Any, contention: bo
 def test_a_receive_lasts_as_long_as_its_send() -> None:
     """Where transfers block both devices, noise stretches a transfer on both alike."""
     program = lower(
-        build_schedule("gpipe", 2, 3), given_costs(2, 1.0, 1.0, transfer=0.5), communication="both-blocking"
+        build_schedule("gpipe", 2, 3), given_costs(2, OpSeconds(1.0, 1.0, transfer=0.5)), communication="both-blocking"
     )
     timeline = replay(program.with_noise(0.3, np.random.default_rng(2)))
     spans = {
@@ -509,7 +512,7 @@ def test_noise_on_noise_multiplies() -> None:
 @pytest.mark.parametrize("spread", [-0.1, 2.0, float("nan")])
 def test_impossible_noise_is_refused(spread: float) -> None:
     """Spread is at least 0 and below 2."""
-    program = lower(build_schedule("gpipe", 1, 1), given_costs(1, 1.0, 1.0))
+    program = lower(build_schedule("gpipe", 1, 1), given_costs(1, OpSeconds(1.0, 1.0)))
     with pytest.raises(ValueError, match="noise must be at least 0 and below 2"):
         program.with_noise(spread, np.random.default_rng(1))
 
@@ -581,7 +584,7 @@ def test_a_shared_device_does_all_its_work_without_idling(seconds: list[list[flo
 
 def test_sharing_forward_and_backward_lanes_of_a_lowered_program() -> None:
     """Two stages lowered as lanes of one shared device take the sum of their work when both are always busy."""
-    program = lower(build_schedule("gpipe", 2, 1), given_costs(2, 1.0, 1.0))
+    program = lower(build_schedule("gpipe", 2, 1), given_costs(2, OpSeconds(1.0, 1.0)))
     shared = replace(program, lane_sharing=np.zeros(2, dtype=np.int32))
     assert bits(replay(shared).end, replay(program).end)  # one lane is active at a time: nobody is slowed
 

@@ -14,6 +14,7 @@ from simulator import (
     Bucket,
     LaneKind,
     OpKind,
+    OpSeconds,
     Program,
     ScheduleError,
     build_schedule,
@@ -46,7 +47,7 @@ def spans(program: Program, stage: int, kind: OpKind) -> list[tuple[float, float
 
 def test_an_op_waits_for_every_op_that_delivers_its_samples() -> None:
     """Stage 0 runs 1 and 3 samples, stage 1 runs 2 and 2, a second each: stage 1 begins when 2 samples are there, at 4."""
-    costs = given_costs(2, 1.0, 1.0, per_sample=True)
+    costs = given_costs(2, OpSeconds(1.0, 1.0), per_sample=True)
     program = lower(build_schedule("gpipe", 2, 2), costs, forward_sizes=[[1, 3], [2, 2]])
     assert spans(program, 0, F) == [(0.0, 1.0), (1.0, 4.0)]
     assert spans(program, 1, F) == [(4.0, 6.0), (6.0, 8.0)]
@@ -57,14 +58,14 @@ def test_an_op_waits_for_every_op_that_delivers_its_samples() -> None:
 def test_stages_may_cut_the_minibatch_into_different_numbers_of_microbatches() -> None:
     """Stage 0 runs 4 samples at once, stage 1 in 2 halves: both halves wait for the whole, both gradients for the way back."""
     schedule = from_text("0F0 0B0\n1F0 1F1 1B0 1B1")
-    program = lower(schedule, given_costs(2, 1.0, 1.0, per_sample=True), forward_sizes=[[4], [2, 2]])
+    program = lower(schedule, given_costs(2, OpSeconds(1.0, 1.0), per_sample=True), forward_sizes=[[4], [2, 2]])
     assert spans(program, 1, F) == [(4.0, 6.0), (6.0, 8.0)]
     assert spans(program, 0, B) == [(12.0, 16.0)]
 
 
 def test_backward_sizes_of_their_own() -> None:
     """Forward 1 + 3, backward 2 + 2: the first backward covers samples of both forwards, so it needs both."""
-    costs = given_costs(1, 1.0, 1.0, per_sample=True)
+    costs = given_costs(1, OpSeconds(1.0, 1.0), per_sample=True)
     program = lower(from_text("0F0 0F1 0B0 0B1"), costs, forward_sizes=[1, 3], backward_sizes=[2, 2])
     assert spans(program, 0, F) == [(0.0, 1.0), (1.0, 4.0)]
     assert spans(program, 0, B) == [(4.0, 6.0), (6.0, 8.0)]
@@ -74,7 +75,7 @@ def test_backward_sizes_of_their_own() -> None:
 
 def test_unequal_sizes_scale_durations_and_transfers() -> None:
     """1 and 3 samples, F = 1, transfer 0.5 a sample: stage 1 has them at 1.5 and 4 + 1.5."""
-    costs = given_costs(2, 1.0, 2.0, transfer=0.5, per_sample=True)
+    costs = given_costs(2, OpSeconds(1.0, 2.0, transfer=0.5), per_sample=True)
     program = lower(build_schedule("gpipe", 2, 2), costs, forward_sizes=[1, 3])
     assert spans(program, 1, F) == [(1.5, 2.5), (5.5, 8.5)]
 
@@ -96,7 +97,7 @@ def test_one_transfer_carries_all_that_a_device_needs_of_an_op() -> None:
 def test_sample_numbers_beyond_32_bits(replay: Any) -> None:
     """4 micro-batches of 1,073,741,826 samples at 1 + 2 ns on 2 stages take (4 + 1) · 3 · 1.073741826 s on either engine."""
     size = 1_073_741_826
-    costs = given_costs(2, 1e-9, 2e-9, per_sample=True)
+    costs = given_costs(2, OpSeconds(1e-9, 2e-9), per_sample=True)
     timeline = replay(lower(build_schedule("1f1b", 2, 4), costs, forward_sizes=[size] * 4))
     assert timeline.makespan_seconds == pytest.approx(15 * size * 1e-9, rel=1e-12)
     assert timeline.first_sample.max() == 3 * size
@@ -106,7 +107,7 @@ def test_sample_numbers_beyond_32_bits(replay: Any) -> None:
 def test_replicas_tile_a_microbatch_of_the_most_samples() -> None:
     """2^52 samples in one micro-batch over 3,000 replicas: every share is right, no product overflows."""
     total = 2**52
-    costs = given_costs(1, 1e-15, 1e-15, per_sample=True, devices=None)
+    costs = given_costs(1, OpSeconds(1e-15, 1e-15), per_sample=True, devices=None)
     costs = replace(costs, devices=(tuple(range(3000)),))
     program = lower(build_schedule("gpipe", 1, 1), costs, forward_sizes=[total], split_replicas=[3000])
     forward = program.kind == F
@@ -131,17 +132,17 @@ def test_more_samples_than_float64_counts_are_refused(sizes: list[int]) -> None:
     with pytest.raises(
         ValueError, match=r"forward sizes of stage 0 must (sum to at most 2\^52|be whole) samples"
     ) as caught:
-        lower(build_schedule("gpipe", 1, len(sizes)), given_costs(1, 1.0, 1.0), forward_sizes=sizes)
+        lower(build_schedule("gpipe", 1, len(sizes)), given_costs(1, OpSeconds(1.0, 1.0)), forward_sizes=sizes)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
     "costs",
     [
-        given_costs(2, 1e308, 1e308),
-        given_costs(2, 1e299, 1e299, transfer=1e300),
-        given_costs(2, [1.0, 1e301], 1.0),
-        given_costs(2, 1.0, 1e308, weight=1e308),
+        given_costs(2, OpSeconds(1e308, 1e308)),
+        given_costs(2, OpSeconds(1e299, 1e299, transfer=1e300)),
+        given_costs(2, OpSeconds([1.0, 1e301], 1.0)),
+        given_costs(2, OpSeconds(1.0, 1e308, weight=1e308)),
     ],
 )
 def test_durations_whose_sum_could_overflow_are_refused(costs: Any) -> None:
@@ -226,14 +227,16 @@ def test_gradients_of_replicas_are_reduced_on_a_lane_of_their_own() -> None:
 
 def test_no_transfer_within_a_device() -> None:
     """Two stages of one device pass tensors on at once."""
-    program = lower(build_schedule("looped-bfs", 2, 2, chunks=2), given_costs(2, 1.0, 1.0, transfer=9.0))
+    program = lower(build_schedule("looped-bfs", 2, 2, chunks=2), given_costs(2, OpSeconds(1.0, 1.0, transfer=9.0)))
     assert replay(program).makespan_seconds == 8.0
     assert len(replay(program).transfers) == 0
 
 
 def test_send_blocking_tasks() -> None:
     """Each op whose output moves is followed by its send; the receiver has no task."""
-    program = lower(build_schedule("1f1b", 2, 2), given_costs(2, 1.0, 2.0, transfer=0.5), communication="send-blocking")
+    program = lower(
+        build_schedule("1f1b", 2, 2), given_costs(2, OpSeconds(1.0, 2.0, transfer=0.5)), communication="send-blocking"
+    )
     assert lane(program, 0) == ["0F0", "0S0", "0F1", "0S1", "0B0", "0B1"]
     assert lane(program, 1) == ["1F0", "1B0", "1S0", "1F1", "1B1", "1S1"]
     assert spans(program, 1, F)[0] == (1.5, 2.5)
@@ -242,7 +245,9 @@ def test_send_blocking_tasks() -> None:
 
 def test_both_blocking_tasks() -> None:
     """The receiver's device is then busy as long, right before its op."""
-    program = lower(build_schedule("1f1b", 2, 2), given_costs(2, 1.0, 2.0, transfer=0.5), communication="both-blocking")
+    program = lower(
+        build_schedule("1f1b", 2, 2), given_costs(2, OpSeconds(1.0, 2.0, transfer=0.5)), communication="both-blocking"
+    )
     assert lane(program, 0) == ["0F0", "0S0", "0F1", "0S1", "0V0", "0B0", "0V1", "0B1"]
     assert lane(program, 1) == ["1V0", "1F0", "1B0", "1S0", "1V1", "1F1", "1B1", "1S1"]
     assert spans(program, 1, F)[0] == (2.0, 3.0)
@@ -250,7 +255,7 @@ def test_both_blocking_tasks() -> None:
 
 def test_modes_are_the_same_where_transfers_are_free() -> None:
     """With transfers of 0 s the three modes have one makespan."""
-    costs = given_costs(4, 1.0, 2.0)
+    costs = given_costs(4, OpSeconds(1.0, 2.0))
     ends = {
         replay(lower(build_schedule("1f1b", 4, 8), costs, communication=mode)).makespan_seconds  # type: ignore[arg-type]
         for mode in COMMUNICATIONS
@@ -264,7 +269,7 @@ def test_modes_are_the_same_where_transfers_are_free() -> None:
 def test_a_flushed_schedule_ends_in_one_update_a_stage() -> None:
     """One update for each stage of a device, at the end; none unless asked for."""
     schedule = build_schedule("interleaved-1f1b", 4, 2, chunks=2)
-    costs = given_costs(4, 1.0, 1.0, update=[0.1, 0.2, 0.3, 0.4], devices=schedule)
+    costs = given_costs(4, OpSeconds(1.0, 1.0, update=[0.1, 0.2, 0.3, 0.4]), devices=schedule)
     program = lower(schedule, costs, updates=True)
     assert lane(program, 0)[-2:] == ["0U0", "2U0"]
     assert lane(program, 1)[-2:] == ["1U0", "3U0"]
@@ -275,7 +280,7 @@ def test_a_flushed_schedule_ends_in_one_update_a_stage() -> None:
 def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
     """`updates` adds none to a schedule that has them, built or read from text."""
     schedule = build_schedule("pipedream", 2, 3)
-    costs = given_costs(2, 1.0, 1.0, update=0.5)
+    costs = given_costs(2, OpSeconds(1.0, 1.0, update=0.5))
     for one in (schedule, from_text("0F0 0F1 0B0 0U0 0F2 0B1 0U1 0B2 0U2\n1F0 1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2")):
         program = lower(one, costs, updates=True)
         assert np.count_nonzero(program.kind == OpKind.UPDATE) == 6
@@ -301,26 +306,26 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
 def test_arguments_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
     """Each rule is stated with the value, in one line."""
     with pytest.raises(ValueError, match=message) as caught:
-        lower(build_schedule("gpipe", 2, 2), given_costs(2, 1.0, 1.0), **options)
+        lower(build_schedule("gpipe", 2, 2), given_costs(2, OpSeconds(1.0, 1.0)), **options)
     assert "\n" not in str(caught.value)
 
 
 def test_sizes_that_no_op_covers_are_refused() -> None:
     """Three micro-batches of samples, two in the lists: the third would be lost."""
     with pytest.raises(ValueError, match="micro-batches"):
-        lower(build_schedule("gpipe", 2, 2), given_costs(2, 1.0, 1.0), forward_sizes=[[1, 1, 1], [1, 1, 1]])
+        lower(build_schedule("gpipe", 2, 2), given_costs(2, OpSeconds(1.0, 1.0)), forward_sizes=[[1, 1, 1], [1, 1, 1]])
 
 
 def test_the_op_whose_samples_nobody_delivers_is_named() -> None:
     """The gradient of micro-batch 0 comes, that of 1 does not: it is 0B1 that cannot run."""
     with pytest.raises(ScheduleError, match=r"op 0B1 \(backward\) covers samples that no op before it delivers"):
-        lower(from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0"), given_costs(2, 1.0, 1.0))
+        lower(from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0"), given_costs(2, OpSeconds(1.0, 1.0)))
 
 
 def test_fractions_of_a_sample_are_refused() -> None:
     """Sizes are whole samples; 1.5 is not silently 1."""
     with pytest.raises(ValueError, match="sizes"):
-        lower(build_schedule("gpipe", 1, 2), given_costs(1, 1.0, 1.0), forward_sizes=[1.5, 1.5])  # type: ignore[list-item]
+        lower(build_schedule("gpipe", 1, 2), given_costs(1, OpSeconds(1.0, 1.0)), forward_sizes=[1.5, 1.5])  # type: ignore[list-item]
 
 
 def test_two_kinds_of_replication_are_refused() -> None:
@@ -334,7 +339,7 @@ def test_two_kinds_of_replication_are_refused() -> None:
 def test_an_order_that_contradicts_its_data_is_refused() -> None:
     """A backward before its forward on one device is named without a replay."""
     with pytest.raises(ScheduleError, match="device 0, position 0: op 0B0 stands before 0F0, whose output it needs"):
-        lower(from_text("0B0 0F0"), given_costs(1, 1.0, 1.0))
+        lower(from_text("0B0 0F0"), given_costs(1, OpSeconds(1.0, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -349,12 +354,12 @@ def test_an_order_that_contradicts_its_data_is_refused() -> None:
 def test_given_costs_are_checked(arguments: dict[str, Any], message: str) -> None:
     """Numbers are finite and not negative, one or one a stage."""
     with pytest.raises(ValueError, match=message):
-        given_costs(3, **{"forward": 1.0, "backward": 1.0, **arguments})
+        given_costs(3, OpSeconds(**{"forward": 1.0, "backward": 1.0, **arguments}))
 
 
 def test_predictions_cost_nothing_unless_given() -> None:
     """A schedule with weight predictions (P) lowers with given costs."""
-    program = lower(from_text("0P0 0F0 0B0 0U0"), given_costs(1, 1.0, 2.0))
+    program = lower(from_text("0P0 0F0 0B0 0U0"), given_costs(1, OpSeconds(1.0, 2.0)))
     assert replay(program).makespan_seconds == 3.0
 
 
@@ -363,7 +368,8 @@ def test_dependencies_of_one_producer_class_and_receiver_are_one_delivery(seed: 
     """Random dependencies of 12 tasks on 3 lanes: grouped by producer, class of transfer, and receiving lane where they move."""
     rng = np.random.default_rng(seed)
     program = lower(
-        from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n2F0 2F1 2B0 2B1"), given_costs(3, 1.0, 1.0, transfer=1.0)
+        from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n2F0 2F1 2B0 2B1"),
+        given_costs(3, OpSeconds(1.0, 1.0, transfer=1.0)),
     )
     counts = rng.integers(0, 6, len(program))
     program = replace(

@@ -13,6 +13,7 @@ from hardware_profiles.cluster import Link
 from simulator import (
     Layer,
     OpKind,
+    OpSeconds,
     Plan,
     PlanCosts,
     Problem,
@@ -280,7 +281,7 @@ def test_given_numbers_know_the_rounds(rule: str, seconds: float) -> None:
     """Without the seconds of an all-reduce an update still waits for the gradients of all replicas of its round."""
     replicas = (4, 2, 2)
     schedule = build_schedule("1f1b-rr", 3, 80, replicas=replicas, replica_updates=rule)
-    costs = given_costs(3, [4.0, 2.0, 2.0], [8.0, 4.0, 4.0], devices=schedule)
+    costs = given_costs(3, OpSeconds([4.0, 2.0, 2.0], [8.0, 4.0, 4.0]), devices=schedule)
     program = lower(schedule, costs, updates=True)
     timeline = recurrence.replay(program)
     assert timeline.makespan_seconds == seconds == simpy_engine.replay(program).makespan_seconds

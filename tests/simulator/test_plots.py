@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hardware_profiles import legible
-from simulator.costs.given import Bucket, GivenCosts, given_costs
+from simulator.costs.given import Bucket, GivenCosts, OpSeconds, given_costs
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
@@ -51,7 +51,9 @@ from tests.records import Recorded
 
 def replayed(name: str, stages: int, microbatches: int, *, transfer: float = 0.0, **options: Any) -> Timeline:
     schedule = build_schedule(name, stages, microbatches, **options)
-    return recurrence.replay(lower(schedule, given_costs(stages, 1.0, 2.0, transfer=transfer, devices=schedule)))
+    return recurrence.replay(
+        lower(schedule, given_costs(stages, OpSeconds(1.0, 2.0, transfer=transfer), devices=schedule))
+    )
 
 
 class Reduced(GivenCosts):
@@ -113,14 +115,14 @@ OPPOSITE = """0F0 0F1 3F2 3B2 3F3 3B3 0B0 0B1
 
 def opposite(**given: Any) -> Timeline:
     schedule = from_text(OPPOSITE)
-    return recurrence.replay(lower(schedule, given_costs(4, 1.0, 2.0, devices=schedule, **given)))
+    return recurrence.replay(lower(schedule, given_costs(4, OpSeconds(1.0, 2.0, **given), devices=schedule)))
 
 
 def seven_kinds() -> Timeline:
     """Two stages a device, whole and halved backwards, updates: seven entries of a legend."""
     schedule = from_text("0F0 2F0 2I0 0B0 2W0\n1F0 3F0 3B0 1B0")
     return recurrence.replay(
-        lower(schedule, given_costs(4, 1.0, 2.0, weight=0.5, update=0.5, devices=schedule), updates=True)
+        lower(schedule, given_costs(4, OpSeconds(1.0, 2.0, weight=0.5, update=0.5), devices=schedule), updates=True)
     )
 
 
@@ -156,7 +158,7 @@ def test_the_legend_names_what_is_drawn() -> None:
 
     def names(update: float) -> list[str]:
         schedule = build_schedule("1f1b", 2, 2)
-        timeline = recurrence.replay(lower(schedule, given_costs(2, 1.0, 2.0, update=update), updates=True))
+        timeline = recurrence.replay(lower(schedule, given_costs(2, OpSeconds(1.0, 2.0, update=update)), updates=True))
         legend = gantt(timeline).get_legend()
         assert legend is not None
         return [text.get_text() for text in legend.get_texts()]
@@ -240,7 +242,7 @@ def test_a_kind_is_numbered_where_half_of_the_rows_have_room() -> None:
 
     def forwards(*seconds: float) -> int:
         schedule = build_schedule("gpipe", 3, 2)
-        timeline = recurrence.replay(lower(schedule, given_costs(3, list(seconds), 1e-9)))
+        timeline = recurrence.replay(lower(schedule, given_costs(3, OpSeconds(list(seconds), 1e-9))))
         return len(drawn_texts(timeline))
 
     assert forwards(10.0, 10.0, 1e-3) == 4
@@ -261,7 +263,7 @@ def test_a_chart_of_very_many_boxes_is_an_image_in_a_drawing(monkeypatch: pytest
     monkeypatch.setattr(gantt_plots, "_CUT_SVG_BOXES", 4)
     schedule = build_schedule("gpipe", 1, 2)
     for updates in (False, True):
-        timeline = recurrence.replay(lower(schedule, given_costs(1, 1.0, 2.0, update=1.0), updates=updates))
+        timeline = recurrence.replay(lower(schedule, given_costs(1, OpSeconds(1.0, 2.0, update=1.0)), updates=updates))
         behind, *boxes = gantt(timeline).collections
         assert not behind.get_rasterized()
         assert {bool(one.get_rasterized()) for one in boxes} == {updates}
@@ -434,7 +436,7 @@ def test_gantt_charts_of_families_can_be_read(name: str, recorded: Recorded) -> 
     family = schedule_families()[name]
     schedule = build_schedule(name, 4, 8)
     communication = family.communications[0] if family.communications else "overlapped"
-    costs = given_costs(4, 1.0, 2.0, transfer=0.2, update=0.4, predict=0.3, devices=schedule)
+    costs = given_costs(4, OpSeconds(1.0, 2.0, transfer=0.2, update=0.4, predict=0.3), devices=schedule)
     program = lower(schedule, costs, communication=communication, updates=True)
     figure = gantt(engine.replay(program), title=name).figure
     assert_readable(figure)  # type: ignore[arg-type]
@@ -481,7 +483,7 @@ def test_charts_grow_with_their_rows(rows: int, inches: float) -> None:
 def test_boxes_wider_than_three_points_have_an_edge(microbatches: int, edge: str) -> None:
     """Boxes of a second on 504 points: 168 of them have three points each, 166 have more."""
     ax = Figure(figsize=(10.0, 2.0)).add_axes((0.2, 0.2, 0.7, 0.5))
-    gantt(recurrence.replay(lower(build_schedule("gpipe", 1, microbatches), given_costs(1, 1.0, 1.0))), ax)
+    gantt(recurrence.replay(lower(build_schedule("gpipe", 1, microbatches), given_costs(1, OpSeconds(1.0, 1.0)))), ax)
     _, *boxes = ax.collections
     assert [one.get_edgecolor().tolist() for one in boxes] == [to_rgba_array(edge).tolist()] * 2
     assert [one.get_snap() for one in boxes] == [edge == "white"] * 2
@@ -503,7 +505,9 @@ def test_low_rows_have_small_names_and_numbers(points: float, name: float, numbe
 def test_a_cut_can_be_read(recorded: Recorded) -> None:
     """The middle of a stream of 100 micro-batches: its words say that it is a cut, boxes and transfers end at its ends."""
     schedule = build_schedule("pipedream", 3, 100)
-    timeline = recurrence.replay(lower(schedule, given_costs(3, 1e-3, 2e-3, transfer=4e-4, devices=schedule)))
+    timeline = recurrence.replay(
+        lower(schedule, given_costs(3, OpSeconds(1e-3, 2e-3, transfer=4e-4), devices=schedule))
+    )
     figure = gantt(timeline, window=readable_window(timeline, boxes=12)).figure
     assert_readable(figure)  # type: ignore[arg-type]
     recorded(figure=drawing(figure))  # type: ignore[arg-type]

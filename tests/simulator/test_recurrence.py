@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from simulator import (
     DeadlockError,
     Op,
+    OpSeconds,
     Program,
     build_schedule,
     given_costs,
@@ -26,7 +27,7 @@ from tests.simulator.strategies import B, F, bits, from_lists, programs
 
 def one_forward_one_backward(forward: float = 1.0, transfer: float = 0.0) -> Program:
     """1F1B on 4 stages, 8 micro-batches, B = 2F."""
-    return lower(build_schedule("1f1b", 4, 8), given_costs(4, forward, 2 * forward, transfer=transfer))
+    return lower(build_schedule("1f1b", 4, 8), given_costs(4, OpSeconds(forward, 2 * forward, transfer=transfer)))
 
 
 def deadlock_of(replay: Callable[[Program], object], program: Program) -> str:
@@ -110,7 +111,7 @@ def test_makespans_of_many_durations_equal_single_ones(several: bool, rows: int)
     program = one_forward_one_backward(transfer=0.25)
     if several:
         sizes = [[1, 2, 3, 2], [2, 2, 2, 2]]
-        costs = given_costs(2, 1.0, 1.0, transfer=0.1, per_sample=True)
+        costs = given_costs(2, OpSeconds(1.0, 1.0, transfer=0.1), per_sample=True)
         program = lower(build_schedule("gpipe", 2, 4), costs, forward_sizes=sizes)
     order = recurrence.order_of(program)
     assert (len(order.offsets) > 0) == several
@@ -134,7 +135,7 @@ def test_deadlock_names_device_position_and_op() -> None:
         [Op(0, F, 0), Op(0, B, 0), Op(0, F, 1), Op(0, B, 1)],
         [Op(1, F, 0), Op(1, F, 1), Op(1, B, 0), Op(1, B, 1)],
     ]
-    program = lower(from_lists("stuck", lists), given_costs(2, 1.0, 1.0))
+    program = lower(from_lists("stuck", lists), given_costs(2, OpSeconds(1.0, 1.0)))
     with pytest.raises(DeadlockError) as caught:
         recurrence.order_of(program)
     assert str(caught.value) == (

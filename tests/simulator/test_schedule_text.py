@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 
 from simulator import (
     COMPUTE_KINDS,
+    OpSeconds,
     Schedule,
     ScheduleError,
     build_schedule,
@@ -222,7 +223,7 @@ def test_reference_cases_of_torch_classes(visualizer: Any, shared_data: Path) ->
         schedule = from_torch_csv(text)
         check_schedule(schedule)
         costs = given_costs(
-            schedule.stages, case["F"], case["B"], weight=case["W"], transfer=case["p2p"], devices=schedule
+            schedule.stages, OpSeconds(case["F"], case["B"], weight=case["W"], transfer=case["p2p"]), devices=schedule
         )
         for replay in (simpy_engine.replay, recurrence.replay):
             timeline = replay(lower(schedule, costs))

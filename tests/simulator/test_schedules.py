@@ -18,6 +18,7 @@ from simulator import (
     SCHEDULES,
     VERSION_METHODS,
     OpKind,
+    OpSeconds,
     Schedule,
     Timeline,
     build_schedule,
@@ -37,7 +38,7 @@ ENGINES = {"simpy": simpy_engine.replay, "recurrence": recurrence.replay}
 
 def makespan(schedule: Schedule, forward: Any, backward: Any, transfer: float = 0.0, **options: Any) -> float:
     """Makespan on the recurrence."""
-    costs = given_costs(schedule.stages, forward, backward, transfer=transfer, devices=schedule)
+    costs = given_costs(schedule.stages, OpSeconds(forward, backward, transfer=transfer), devices=schedule)
     return recurrence.replay(lower(schedule, costs, **options)).makespan_seconds
 
 
@@ -49,7 +50,7 @@ def staircase(schedule: Schedule) -> str:
 
     Where a device holds several stages, a cell is the op's text and micro-batches keep their numbers.
     """
-    timeline = recurrence.replay(lower(schedule, given_costs(schedule.stages, 1.0, 1.0, devices=schedule)))
+    timeline = recurrence.replay(lower(schedule, given_costs(schedule.stages, OpSeconds(1.0, 1.0), devices=schedule)))
     looped = any(len(np.unique([op.stage for op in ops])) > 1 for ops in schedule.lists())
     width = 5 if looped else 1
     seconds = round(timeline.makespan_seconds)
@@ -161,7 +162,7 @@ def test_1f1b_with_transfers_where_stages_divide_microbatches(p: int, m: int, c:
 @pytest.mark.parametrize(("c", "expected"), [(0.0, 213.0), (0.1, 225.4), (0.5, 275.0), (1.0, 337.0)])
 def test_1f1b_of_8_stages_and_64_microbatches(engine: str, c: float, expected: float) -> None:
     """The reference's figures for p = 8, m = 64, F = 1, B = 2."""
-    program = lower(build_schedule("1f1b", 8, 64), given_costs(8, 1.0, 2.0, transfer=c))
+    program = lower(build_schedule("1f1b", 8, 64), given_costs(8, OpSeconds(1.0, 2.0, transfer=c)))
     assert ENGINES[engine](program).makespan_seconds == pytest.approx(expected, rel=1e-12)
 
 
@@ -177,7 +178,7 @@ def test_1f1b_of_8_stages_and_64_microbatches(engine: str, c: float, expected: f
 )
 def test_blocking_transfers(engine: str, communication: Any, p: int, m: int, c: float, expected: float) -> None:
     """1F1B, F = 1, B = 2, where the sender's device, or both devices, are busy for a transfer (BaPipe's 1F1B-SNO: 38.7)."""
-    costs = given_costs(p, 1.0, 2.0, transfer=c)
+    costs = given_costs(p, OpSeconds(1.0, 2.0, transfer=c))
     program = lower(build_schedule("1f1b", p, m), costs, communication=communication)
     assert ENGINES[engine](program).makespan_seconds == pytest.approx(expected, rel=1e-12)
 
@@ -225,7 +226,7 @@ def test_peak_in_flight(p: int, m: int) -> None:
     """Stage s holds at most min(p - s, m) micro-batches in 1F1B, min(2(p - s) - 1, m) in its eager form, m in GPipe."""
 
     def peak(name: str) -> list[int]:
-        program = lower(build_schedule(name, p, m), given_costs(p, 1.0, 2.0, transfer=0.25))
+        program = lower(build_schedule(name, p, m), given_costs(p, OpSeconds(1.0, 2.0, transfer=0.25)))
         return [int(count) for count in recurrence.replay(program).peak_in_flight()]
 
     assert peak("1f1b") == [min(p - s, m) for s in range(p)]
@@ -302,7 +303,7 @@ def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) ->
     schedule = build_schedule(name, stages, m, **options)
     check_schedule(schedule)
     replay = simpy_engine.replay if "lanes" in SCHEDULES[name].options else recurrence.replay
-    timeline = replay(lower(schedule, given_costs(stages, 1.0, 2.0, devices=schedule)))
+    timeline = replay(lower(schedule, given_costs(stages, OpSeconds(1.0, 2.0), devices=schedule)))
     assert timeline.ops == 2 * stages * m
     assert schedule.flush is SCHEDULES[name].flush
 
@@ -347,10 +348,12 @@ def replay_case(case: dict[str, Any], engine: str) -> Timeline:
     schedule = build_schedule(name, stages, case["microbatches"], **options)
     if "sizes" in case:
         costs = given_costs(
-            stages, case["F_per_sample"], case["B_per_sample"], transfer=case["p2p_per_sample"], per_sample=True
+            stages,
+            OpSeconds(case["F_per_sample"], case["B_per_sample"], transfer=case["p2p_per_sample"]),
+            per_sample=True,
         )
         return ENGINES[engine](lower(schedule, costs, forward_sizes=case["sizes"]))
-    costs = given_costs(stages, case["F"], case["B"], weight=case["W"] or 0.0, transfer=case["p2p"])
+    costs = given_costs(stages, OpSeconds(case["F"], case["B"], weight=case["W"] or 0.0, transfer=case["p2p"]))
     return ENGINES[engine](lower(schedule, costs))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Bubble, Bucket, OpKind, Timeline, build_schedule, from_text, given_costs, lower
+from simulator import Bubble, Bucket, OpKind, OpSeconds, Timeline, build_schedule, from_text, given_costs, lower
 from simulator.engines.recurrence import replay
 from tests.simulator.strategies import HandCosts, programs
 
@@ -17,7 +17,9 @@ from tests.simulator.strategies import HandCosts, programs
 def timeline(name: str, p: int, m: int, transfer: float = 0.0, updates: bool = False, **costs: Any) -> Timeline:
     """F = 1, B = 2 on every stage."""
     return replay(
-        lower(build_schedule(name, p, m), given_costs(p, 1.0, 2.0, transfer=transfer, **costs), updates=updates)
+        lower(
+            build_schedule(name, p, m), given_costs(p, OpSeconds(1.0, 2.0, transfer=transfer, **costs)), updates=updates
+        )
     )
 
 
@@ -57,13 +59,13 @@ def test_one_device_alone_has_no_bubble() -> None:
 
 def test_nothing_to_compute_is_no_bubble() -> None:
     """Durations of 0 divide by nothing."""
-    program = lower(build_schedule("gpipe", 2, 2), given_costs(2, 0.0, 0.0))
+    program = lower(build_schedule("gpipe", 2, 2), given_costs(2, OpSeconds(0.0, 0.0)))
     assert replay(program).bubble().idle_over_makespan == 0.0
 
 
 def test_ops_of_no_seconds_leave_no_bubble() -> None:
     """Transfers of 1 s between ops that take none: a makespan of 2 s in which nothing was to be computed."""
-    timeline = replay(lower(build_schedule("gpipe", 2, 1), given_costs(2, 0.0, 0.0, transfer=1.0)))
+    timeline = replay(lower(build_schedule("gpipe", 2, 1), given_costs(2, OpSeconds(0.0, 0.0, transfer=1.0))))
     assert timeline.makespan_seconds == 2.0
     assert timeline.bubble() == Bubble(0.0, 0.0, 0.0)
 
@@ -92,13 +94,13 @@ def test_parts_of_a_backward_free_their_microbatch_once(m: int) -> None:
 def test_peak_counts_the_chunks_of_a_device() -> None:
     """Looped BFS holds every micro-batch of every chunk: m·v."""
     schedule = build_schedule("looped-bfs", 4, 3, chunks=2)
-    program = lower(schedule, given_costs(4, 1.0, 1.0, devices=schedule))
+    program = lower(schedule, given_costs(4, OpSeconds(1.0, 1.0), devices=schedule))
     assert replay(program).peak_in_flight().tolist() == [6, 6]
 
 
 def test_peak_in_samples() -> None:
     """Micro-batches of 1, 5 and 2 samples: 8 in GPipe, and the largest alone on the last stage of 1F1B."""
-    costs = given_costs(2, 1.0, 1.0, per_sample=True)
+    costs = given_costs(2, OpSeconds(1.0, 1.0), per_sample=True)
     for name, peaks in (("gpipe", [8, 8]), ("1f1b", [7, 5])):
         outcome = replay(lower(build_schedule(name, 2, 3), costs, forward_sizes=[1, 5, 2]))
         assert outcome.peak_in_flight(unit="samples").tolist() == peaks
@@ -108,7 +110,7 @@ def test_peak_in_samples() -> None:
 
 def test_split_backward_frees_with_the_weight_gradient() -> None:
     """F0 I0 F1 I1 W0 W1 holds 2: the stash of 0 lives until W0."""
-    program = lower(from_text("0F0 0I0 0F1 0I1 0W0 0W1"), given_costs(1, 1.0, 1.0, weight=1.0))
+    program = lower(from_text("0F0 0I0 0F1 0I1 0W0 0W1"), given_costs(1, OpSeconds(1.0, 1.0, weight=1.0)))
     assert replay(program).peak_in_flight().tolist() == [2]
 
 

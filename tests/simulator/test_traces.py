@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.costs.given import given_costs
+from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines import recurrence
 from simulator.engines.timeline import LaneKind, Timeline, Transfers
 from simulator.lowering.lower import lower
@@ -30,7 +30,7 @@ def replayed(
     **options: Any,
 ) -> Timeline:
     schedule = build_schedule(name, stages, microbatches, **options)
-    costs = given_costs(stages, 1.0, 2.0, transfer=transfer, devices=schedule)
+    costs = given_costs(stages, OpSeconds(1.0, 2.0, transfer=transfer), devices=schedule)
     return recurrence.replay(lower(schedule, costs, communication=communication))
 
 

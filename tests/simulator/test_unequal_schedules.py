@@ -13,6 +13,7 @@ from hardware_profiles import load_cluster
 from simulator import (
     InfeasiblePlanError,
     OpKind,
+    OpSeconds,
     Plan,
     Problem,
     build_schedule,
@@ -74,7 +75,7 @@ def test_credits_neither_deadlock_nor_are_exceeded(sizes: tuple[list[list[int]],
             assert 0 <= held <= credit
     lines = (" ".join(f"{stage}{letter}{number}" for letter, number in one) for stage, one in enumerate(orders))
     schedule = from_text("\n".join(lines), "credited")
-    costs = given_costs(len(forward), 1.0, 2.0, transfer=0.5, per_sample=True)
+    costs = given_costs(len(forward), OpSeconds(1.0, 2.0, transfer=0.5), per_sample=True)
     program = lower(schedule, costs, forward_sizes=forward, backward_sizes=backward)
     timeline = simpy_engine.replay(program)
     assert timeline.ops == sum(map(len, forward)) + sum(map(len, backward))

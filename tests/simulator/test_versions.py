@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.costs.given import given_costs
+from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.lowering.lower import lower
@@ -110,7 +110,7 @@ def test_row_order_does_not_matter(hand: Any, stages: int, per_minibatch: int, s
 @pytest.mark.parametrize("transfer", [0.0, 0.3])
 def test_versions_of_the_engines_own_timelines(replay: Any, transfer: float) -> None:
     """PipeDream's schedule on either engine keeps n-s versions and forwards n-1-s late; GPipe and 1F1B are never late."""
-    costs = given_costs(4, [1.0, 1.5, 1.0, 0.5], 2.0, update=0.25, transfer=transfer)
+    costs = given_costs(4, OpSeconds([1.0, 1.5, 1.0, 0.5], 2.0, update=0.25, transfer=transfer))
     straight = version_table(replay(lower(build_schedule("pipedream", 4, 12), costs)), 1)
     assert COPY_RULES["pipedream"](straight).tolist() == [4, 3, 2, 1]
     assert straight.forward_difference().tolist() == [3, 2, 1, 0]
@@ -188,6 +188,6 @@ def test_bad_timelines_are_refused(hand: Any) -> None:
 
 def test_a_stage_without_backwards_misses_nothing_there() -> None:
     """Forwards alone, as in inference: no update is ever missing, and none is made up for what never runs."""
-    program = lower(from_text("0F0 0F1\n1F0 1F1\n"), given_costs(2, 1.0, 2.0))
+    program = lower(from_text("0F0 0F1\n1F0 1F1\n"), given_costs(2, OpSeconds(1.0, 2.0)))
     table = version_table(engine.replay(program), 1)
     assert table.backward_difference().tolist() == [0, 0]

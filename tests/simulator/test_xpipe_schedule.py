@@ -21,6 +21,7 @@ from simulator import (
     LayerCosts,
     Op,
     OpKind,
+    OpSeconds,
     Plan,
     Problem,
     Stage,
@@ -46,7 +47,7 @@ F, B, U, P = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE, OpKind.PREDICT
 def replayed(name: str, n: int, t: int, minibatches: int, on: str = "recurrence", **costs: Any) -> Timeline:
     """A staircase with T micro-batches a mini-batch on an engine."""
     schedule = build_schedule(name, n, t * minibatches, microbatches_per_minibatch=t)
-    return ENGINES[on](lower(schedule, given_costs(n, 1.0, 2.0, **costs)))
+    return ENGINES[on](lower(schedule, given_costs(n, OpSeconds(1.0, 2.0, **costs))))
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def test_2bw_holds_two_versions_and_straight_pipedream_n_minus_s(on: str) -> Non
             table = version_table(replayed("2bw", n, t, 4, on, update=0.25), t)
             assert COPY_RULES["2bw"](table).tolist() == [min(n, 2)] * n
     for n in range(1, 9):
-        program = lower(build_schedule("pipedream", n, 3 * n), given_costs(n, 1.0, 2.0, update=0.25))
+        program = lower(build_schedule("pipedream", n, 3 * n), given_costs(n, OpSeconds(1.0, 2.0, update=0.25)))
         table = version_table(ENGINES[on](program), 1)
         assert COPY_RULES["pipedream"](table).tolist() == [n - s for s in range(n)]
 
@@ -179,7 +180,7 @@ def test_synchronous_schedules_miss_no_update(name: str) -> None:
     for n, t in EVERY:
         options = {"chunks": chunks} if chunks > 1 else {}
         one = build_schedule(name, n * chunks, t, **options)
-        costs = given_costs(one.stages, 1.0, 2.0, update=0.5, devices=one)
+        costs = given_costs(one.stages, OpSeconds(1.0, 2.0, update=0.5), devices=one)
         stream = repeated_minibatches(one, 3)
         assert microbatches_per_minibatch(stream) == t
         timeline = replay(lower(stream, costs))
@@ -220,7 +221,7 @@ def test_throughput_over_gpipe(on: str, n: int, t: int) -> None:
     timeline = replayed("xpipe", n, t, 8, on)
     rows = np.flatnonzero((timeline.kind == U) & (timeline.stage == 0))
     ends = timeline.end[rows]
-    gpipe = ENGINES[on](lower(build_schedule("gpipe", n, t), given_costs(n, 1.0, 2.0))).makespan_seconds
+    gpipe = ENGINES[on](lower(build_schedule("gpipe", n, t), given_costs(n, OpSeconds(1.0, 2.0)))).makespan_seconds
     assert np.diff(ends)[2:] == pytest.approx(3.0 * t)
     assert gpipe / np.diff(ends)[-1] == pytest.approx((t + n - 1) / t)
 
@@ -231,7 +232,7 @@ def test_predictions_and_updates_take_their_time(on: str) -> None:
     timeline = replayed("xpipe", 1, 2, 3, on, update=0.5, predict=0.25)
     assert timeline.makespan_seconds == 3 * (6.0 + 0.5 + 0.5)
     schedule = build_schedule("xpipe", 1, 6, microbatches_per_minibatch=2)
-    costs = given_costs(1, 1.0, 2.0, update=0.5, predict=0.25, per_sample=True)
+    costs = given_costs(1, OpSeconds(1.0, 2.0, update=0.5, predict=0.25), per_sample=True)
     assert ENGINES[on](lower(schedule, costs, forward_sizes=[2] * 6)).makespan_seconds == 3 * (12.0 + 1.0)
 
 
