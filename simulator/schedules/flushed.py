@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
+
+Number = TypeVar("Number", bound=np.integer)
 
 
 def gpipe(stages: int, microbatches: int) -> Schedule:
@@ -55,16 +59,18 @@ def warm_up_then_alternate(stage: int, microbatches: int, warm_up: int) -> Colum
 
 def alternation(count: int, warm_up: int) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """Kinds and positions of `count` forwards and backwards with `warm_up` forwards ahead: F..F (F B)* B..B."""
-    warm = min(warm_up, count)
-    steady = count - warm
-    kind = np.empty(2 * count, dtype=np.int8)
-    position = np.empty(2 * count, dtype=np.int32)
-    kind[:warm] = OpKind.FORWARD
-    position[:warm] = np.arange(warm)
-    kind[warm : warm + 2 * steady : 2] = OpKind.FORWARD
-    position[warm : warm + 2 * steady : 2] = np.arange(warm, count)
-    kind[warm + 1 : warm + 2 * steady : 2] = OpKind.BACKWARD
-    position[warm + 1 : warm + 2 * steady : 2] = np.arange(steady)
-    kind[warm + 2 * steady :] = OpKind.BACKWARD
-    position[warm + 2 * steady :] = np.arange(steady, count)
-    return kind, position
+    position = np.arange(count, dtype=np.int32)
+    forward, backward = np.full((2, count), [[OpKind.FORWARD], [OpKind.BACKWARD]], dtype=np.int8)
+    return alternated(forward, backward, warm_up), alternated(position, position, warm_up)
+
+
+def alternated(forward: NDArray[Number], backward: NDArray[Number], warm_up: int) -> NDArray[Number]:
+    """A column of forwards and one of as many backwards in the order of `alternation`."""
+    warm = min(warm_up, len(forward))
+    steady = len(forward) - warm
+    column = np.empty(2 * len(forward), dtype=forward.dtype)
+    column[:warm] = forward[:warm]
+    column[warm : warm + 2 * steady : 2] = forward[warm:]
+    column[warm + 1 : warm + 2 * steady : 2] = backward[:steady]
+    column[warm + 2 * steady :] = backward[steady:]
+    return column

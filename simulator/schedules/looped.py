@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules.flushed import alternation
+from simulator.schedules.flushed import alternated
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
 
@@ -39,11 +39,17 @@ def interleaved_one_forward_one_backward(stages: int, microbatches: int, chunks:
     padded = -(-microbatches // devices) * devices
     chunk, microbatch = _virtual_order(devices, padded, chunks)
 
+    forward, backward = np.full((2, padded * chunks), [[OpKind.FORWARD], [OpKind.BACKWARD]], dtype=np.int8)
+    first, last = chunk * devices, (chunks - 1 - chunk) * devices  # stages of device 0
+
     def columns(device: int) -> Columns:
-        kind, position = alternation(padded * chunks, 2 * (devices - 1 - device) + (chunks - 1) * devices)
-        held = np.where(kind == OpKind.FORWARD, chunk[position], chunks - 1 - chunk[position])
-        real = microbatch[position] < microbatches
-        return (held * devices + device)[real], kind[real], microbatch[position][real]
+        warm_up = 2 * (devices - 1 - device) + (chunks - 1) * devices
+        held, kind = alternated(first, last, warm_up) + device, alternated(forward, backward, warm_up)
+        number = alternated(microbatch, microbatch, warm_up)
+        if padded == microbatches:
+            return held, kind, number
+        real = number < microbatches
+        return held[real], kind[real], number[real]
 
     return from_columns("interleaved-1f1b", stages, microbatches, [columns(device) for device in range(devices)])
 
