@@ -9,44 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hardware_profiles import plugged_in, remembering, shown
-from simulator.workloads.alexnet import alexnet
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.huggingface import read_config
-from simulator.workloads.language_models import (
-    bert_base,
-    bert_large,
-    gpt2,
-    gpt2_large,
-    gpt2_medium,
-    gpt2_xl,
-    gpt3_175b,
-    gpt_14,
-    llama2_7b,
-)
+from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
+from simulator.workloads.language_models import LANGUAGE_MODELS
 from simulator.workloads.layers import Workload, WorkloadSource
 from simulator.workloads.measured_profile import read_measured_profile
 from simulator.workloads.pipedream_profile import read_profile
-from simulator.workloads.resnet import resnet50, resnet101
 from simulator.workloads.synthetic import uniform_chain
-from simulator.workloads.vgg import vgg16, vgg19
 
 WORKLOADS: dict[str, Callable[..., Workload]] = {
     "alexnet": alexnet,
-    "bert-base": bert_base,
-    "bert-large": bert_large,
     "gnmt16": gnmt16,
     "gnmt8": gnmt8,
-    "gpt-14": gpt_14,
-    "gpt2": gpt2,
-    "gpt2-large": gpt2_large,
-    "gpt2-medium": gpt2_medium,
-    "gpt2-xl": gpt2_xl,
-    "gpt3-175b": gpt3_175b,
-    "llama2-7b": llama2_7b,
     "resnet101": resnet101,
     "resnet50": resnet50,
     "vgg16": vgg16,
     "vgg19": vgg19,
+    **LANGUAGE_MODELS,
 }
 """Built-in workloads: functions that need no argument; one with a `sequence` argument takes its length."""
 
@@ -73,15 +53,13 @@ def load_workload(name: str, sequence: int | None = None) -> Workload:
     Raises ValueError (one line) for an unknown name (with the closest and all choices), for a sequence length
     where the workload has none, and for a package's entry that is no workload.
     """
-    if name in WORKLOADS:
-        return remembering(_called(name, WORKLOADS[name], sequence), WorkloadSource(name, sequence=sequence))
-    plugins = _plugins()
-    if name in plugins:
-        return remembering(_called(name, plugins[name], sequence), WorkloadSource(name, sequence=sequence))
-    names = workload_names()
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise ValueError(f"unknown workload {name!r}: choose one of {', '.join(names)}{hint}")
+    make = WORKLOADS.get(name) or _plugins().get(name)
+    if make is None:
+        names = workload_names()
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"unknown workload {name!r}: choose one of {', '.join(names)}{hint}")
+    return remembering(_called(name, make, sequence), WorkloadSource(name, sequence=sequence))
 
 
 def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
@@ -104,8 +82,7 @@ def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
         _refuse_sequence(spec, sequence)
         return read_any_profile(spec)
     if spec.endswith(".json") or "/" in spec or os.sep in spec:
-        workload = read_config(spec, sequence)
-        return remembering(workload, WorkloadSource(str(Path(spec).resolve()), sequence=sequence))
+        return remembering(read_config(spec, sequence), WorkloadSource(str(Path(spec).resolve()), sequence=sequence))
     return load_workload(spec, sequence)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import field
 
 from hardware_profiles import explained, shown
 from simulator.workloads.language_models import Bert, Gpt, Llama
@@ -26,122 +28,78 @@ _Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class _Gpt2(msgspec.Struct, kw_only=True, frozen=True):
-    n_layer: _Blocks
-    n_embd: _Count
-    n_head: _Count
-    n_positions: _Count
-    vocab_size: _Count
-    n_inner: _Count | None = None
-    tie_word_embeddings: bool = True
+    layers: _Blocks = field(name="n_layer")
+    hidden: _Count = field(name="n_embd")
+    heads: _Count = field(name="n_head")
+    positions: _Count = field(name="n_positions")
+    vocabulary: _Count = field(name="vocab_size")
+    intermediate: _Count | None = field(name="n_inner", default=None)
+    tied: bool = field(name="tie_word_embeddings", default=True)
     resid_pdrop: _Probability = 0.1
     embd_pdrop: _Probability = 0.1
     attn_pdrop: _Probability = 0.1
 
-    def model(self, name: str, sequence: int | None, flash: bool) -> Transformer:
-        _check_multiple(self, "n_embd", "n_head")
-        return Gpt(
-            self.n_layer,
-            self.n_embd,
-            self.n_head,
-            self.n_positions if sequence is None else sequence,
-            self.vocab_size,
-            self.n_positions,
-            intermediate=self.n_inner or 0,
-            tied=self.tie_word_embeddings,
-            dropout=max(self.resid_pdrop, self.embd_pdrop, self.attn_pdrop) > 0,
-            flash=flash,
-            name=name,
-        )
-
 
 class _Llama(msgspec.Struct, kw_only=True, frozen=True):
-    num_hidden_layers: _Blocks
-    hidden_size: _Count
-    num_attention_heads: _Count
-    intermediate_size: _Count
-    vocab_size: _Count
-    max_position_embeddings: _Count | None = None
-    num_key_value_heads: _Count | None = None
-    head_dim: _Count | None = None
-    tie_word_embeddings: bool = False
+    layers: _Blocks = field(name="num_hidden_layers")
+    hidden: _Count = field(name="hidden_size")
+    heads: _Count = field(name="num_attention_heads")
+    intermediate: _Count = field(name="intermediate_size")
+    vocabulary: _Count = field(name="vocab_size")
+    longest: _Count | None = field(name="max_position_embeddings", default=None)
+    key_value_heads: _Count | None = field(name="num_key_value_heads", default=None)
+    head_size: _Count | None = field(name="head_dim", default=None)
+    tied: bool = field(name="tie_word_embeddings", default=False)
     attention_bias: bool = False
     mlp_bias: bool = False
     attention_dropout: _Probability = 0.0
 
-    def model(self, name: str, sequence: int | None, flash: bool) -> Transformer:
-        if self.head_dim is None:
-            _check_multiple(self, "hidden_size", "num_attention_heads")
-        if self.num_key_value_heads is not None:
-            _check_multiple(self, "num_attention_heads", "num_key_value_heads")
-        tokens = self.max_position_embeddings if sequence is None else sequence
-        if tokens is None:
-            raise ValueError("$.max_position_embeddings: is missing, and so is a sequence length in its place")
-        return Llama(
-            self.num_hidden_layers,
-            self.hidden_size,
-            self.num_attention_heads,
-            tokens,
-            self.vocab_size,
-            intermediate=self.intermediate_size,
-            key_value_heads=self.num_key_value_heads or 0,
-            head_size=self.head_dim or 0,
-            tied=self.tie_word_embeddings,
-            attention_bias=self.attention_bias,
-            mlp_bias=self.mlp_bias,
-            dropout=self.attention_dropout > 0,
-            flash=flash,
-            name=name,
-        )
-
 
 class _Bert(msgspec.Struct, kw_only=True, frozen=True):
-    num_hidden_layers: _Blocks
-    hidden_size: _Count
-    num_attention_heads: _Count
-    intermediate_size: _Count
-    max_position_embeddings: _Count
-    vocab_size: _Count
-    type_vocab_size: _Count | None = None
+    layers: _Blocks = field(name="num_hidden_layers")
+    hidden: _Count = field(name="hidden_size")
+    heads: _Count = field(name="num_attention_heads")
+    intermediate: _Count = field(name="intermediate_size")
+    positions: _Count = field(name="max_position_embeddings")
+    vocabulary: _Count = field(name="vocab_size")
+    token_types: _Count | None = field(name="type_vocab_size", default=None)
     architectures: list[str] | None = None
     hidden_dropout_prob: _Probability = 0.1
     attention_probs_dropout_prob: _Probability = 0.1
 
-    def model(self, name: str, sequence: int | None, flash: bool) -> Transformer:
-        _check_multiple(self, "hidden_size", "num_attention_heads")
-        first = (self.architectures or ["BertModel"])[0]
+
+CONFIGURATIONS: dict[str, tuple[type[_Gpt2 | _Llama | _Bert], type[Transformer]]] = {
+    "gpt2": (_Gpt2, Gpt),
+    "llama": (_Llama, Llama),
+    "bert": (_Bert, Bert),
+}
+"""What the file says, under the names of `Transformer`, and the family; by `model_type`. Keys not named are passed over."""
+
+
+def _sizes(config: _Gpt2 | _Llama | _Bert, sequence: int | None) -> dict[str, Any]:
+    """The arguments of the family that a configuration gives; ValueError where its sizes do not fit together."""
+    said = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
+    key = dict(zip(config.__struct_fields__, config.__struct_encode_fields__, strict=True))
+    for size, divisor in (("hidden", "" if "head_size" in said else "heads"), ("heads", "key_value_heads")):
+        if divisor in said and said[size] % said[divisor]:
+            raise ValueError(f"$.{key[size]} = {said[size]}: must be a multiple of {key[divisor]} ({said[divisor]})")
+    tokens = said.get("positions", said.get("longest")) if sequence is None else sequence
+    if tokens is None:
+        raise ValueError("$.max_position_embeddings: is missing, and so is a sequence length in its place")
+    sizes = {one.name: said[one.name] for one in fields(Transformer) if one.name in said}
+    sizes |= {"sequence": tokens, "dropout": any(value > 0 for name, value in said.items() if "drop" in name)}
+    if isinstance(config, _Bert):
+        first = (config.architectures or ["BertModel"])[0]
         if first not in BERT_HEADS:
             raise ValueError(f"$.architectures[0] = {shown(first)}: must be one of {', '.join(BERT_HEADS)}")
-        return Bert(
-            self.num_hidden_layers,
-            self.hidden_size,
-            self.num_attention_heads,
-            self.max_position_embeddings if sequence is None else sequence,
-            self.vocab_size,
-            self.max_position_embeddings,
-            self.type_vocab_size or 2,
-            self.intermediate_size,
-            after=BERT_HEADS[first],
-            dropout=max(self.hidden_dropout_prob, self.attention_probs_dropout_prob) > 0,
-            flash=flash,
-            name=name,
-        )
+        sizes["after"] = BERT_HEADS[first]
+    return sizes
 
 
-CONFIGURATIONS: dict[str, type[_Gpt2 | _Llama | _Bert]] = {"gpt2": _Gpt2, "llama": _Llama, "bert": _Bert}
-"""What the file says, by `model_type`; keys that are not named are passed over."""
-
-
-def _check_multiple(config: msgspec.Struct, key: str, divisor: str) -> None:
-    value, by = getattr(config, key), getattr(config, divisor)
-    if value % by:
-        raise ValueError(f"$.{key} = {value}: must be a multiple of {divisor} ({by})")
-
-
-def read_config(path: str | Path, sequence: int | None = None, *, flash: bool = False) -> Workload:
+def read_config(path: str | Path, sequence: int | None = None) -> Workload:
     """Read a Hugging Face `config.json` as an analytic workload, named after its folder.
 
     sequence: tokens of a sample (None: the model's longest, `n_positions` or `max_position_embeddings`)
-    flash: attention keeps no sequence×sequence tensor
 
     Sizes must be in the file, but for a Llama's longest sequence where one is given; what Hugging Face defaults
     (`tie_word_embeddings`, biases, dropouts, `n_inner`, `num_key_value_heads`, `head_dim`, `type_vocab_size`,
@@ -159,11 +117,11 @@ def read_config(path: str | Path, sequence: int | None = None, *, flash: bool = 
         raise WorkloadFileError(
             f"{path}: $.model_type = {shown(model_type)}: must be one of {', '.join(CONFIGURATIONS)}"
         )
-    kind = CONFIGURATIONS[model_type]
+    kind, family = CONFIGURATIONS[model_type]
     # The folder's name where the file is just called config.json, else the file's.
     name = path.absolute().parent.name or path.stem if path.stem == "config" else path.stem
     try:
-        return msgspec.convert(document, kind).model(name, sequence, flash).workload()
+        return family(**_sizes(msgspec.convert(document, kind), sequence), name=name).workload()
     except msgspec.ValidationError as error:
         raise WorkloadFileError(f"{path}: {explained(str(error), document, kind)}") from error
     except ValueError as error:  # sizes that do not fit together: the family says which

@@ -7,20 +7,10 @@ from itertools import pairwise
 from simulator.workloads.layers import Layer, Workload
 
 
-def uniform_chain(
-    layers: int,
-    *,
-    flop: float = 1e9,
-    parameters: int = 1_000_000,
-    output_elements: float = 1e5,
-    minibatch: int = 1,
-) -> Workload:
-    """A chain of `layers` equal layers: 1 GFLOP, a million weights, 100,000 output elements (kept for the backward) unless given.
+def uniform_chain(layers: int) -> Workload:
+    """A chain of `layers` equal layers: 1 GFLOP, a million weights, 100,000 output elements, kept for the backward.
 
     Raises ValueError for fewer than one layer.
     """
-    made = tuple(
-        Layer(f"layer{number + 1}", "linear", flop, parameters, output_elements, output_elements)
-        for number in range(layers)
-    )
-    return Workload(f"chain-{layers}", made, tuple(pairwise(range(layers))), "sample", minibatch)
+    made = tuple(Layer(f"layer{number + 1}", "linear", 1e9, 1_000_000, 1e5, 1e5) for number in range(layers))
+    return Workload(f"chain-{layers}", made, tuple(pairwise(range(layers))))

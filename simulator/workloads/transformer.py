@@ -26,7 +26,7 @@ MASK = 0.5
 """16-bit elements that one byte of a dropout mask takes."""
 
 FP32 = 2.0
-"""16-bit elements that one fp32 number takes: losses and softmax statistics stay in fp32."""
+"""16-bit elements that one fp32 number takes: losses stay in fp32."""
 
 Heads = Literal["language", "pooler", "masked", "pretraining"]
 """What follows the blocks: a language model's head; or BERT's pooler alone (`BertModel`), masked-language head alone
@@ -47,7 +47,7 @@ class Transformer:
     rotary: positions are rotary, not learned; then the embedding has no dropout either
     gated: SwiGLU MLP (two up projections); attention_bias, mlp_bias: those projections have biases
     norm_bias: normalization has a shift (LayerNorm, else RMSNorm)
-    dropout: hidden and attention dropout are applied; flash: attention keeps no s×s tensor (FlashAttention)
+    dropout: hidden and attention dropout are applied
     norm_first: normalization before each half and at the end, else after each residual sum and the embedding
     name: of the workload ("": the family's and the number of blocks)
 
@@ -72,7 +72,6 @@ class Transformer:
     mlp_bias: bool = True
     norm_bias: bool = True
     dropout: bool = True
-    flash: bool = False
     norm_first: bool = True
     name: str = ""
 
@@ -188,11 +187,8 @@ class _Network:
         model = self.model
         query_width = model.heads * model.head_size
         fused_width = query_width + 2 * model.key_value_heads * model.head_size
-        if model.flash:
-            kept = FP32 * model.heads * model.sequence  # log-sum-exp of each row; the output is the projection's
-        else:
-            # softmax output; with dropout also the mask and what dropout puts out
-            kept = model.heads * model.sequence**2 * (2 + MASK if model.dropout else 1)
+        # softmax output; with dropout also the mask and what dropout puts out
+        kept = model.heads * model.sequence**2 * (2 + MASK if model.dropout else 1)
         y = self.projection(f"{name}.qkv", x, _Matrix(model.hidden, fused_width, model.attention_bias))
         layer = Layer(
             f"{name}.attention",

@@ -38,7 +38,8 @@ def test_more_devices_than_layers_are_replicas() -> None:
 
 def test_slow_devices_are_left_idle() -> None:
     """Two devices at a tenth of the speed of two others: a ring or a pipeline over all waits for the slow ones."""
-    mixed = Problem(uniform_chain(4, flop=1e11), _switched(tuple(_gpu(speed) for speed in (1.0, 1.0, 0.1, 0.1))), 16)
+    workload = chain([1e11] * 4, parameters=[1_000_000] * 4, output_elements=[1e5] * 4)
+    mixed = Problem(workload, _switched(tuple(_gpu(speed) for speed in (1.0, 1.0, 0.1, 0.1))), 16)
     for name in ("pipeline-data", "data-parallel", "uniform", "greedy", "bapipe", "brute-force"):
         assert make_plan(name, mixed).plan.devices == (0, 1), name
 

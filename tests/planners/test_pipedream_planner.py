@@ -259,7 +259,9 @@ def test_partitions_fit_into_the_smallest_device(
 
 def test_the_table_holds_the_seconds_of_a_device() -> None:
     """Of its mini-batch, forward and backward, also where the cluster has no second device; sizes are the mini-batch's."""
-    problem = Problem(uniform_chain(4, flop=1e11, output_elements=3e6), load_cluster("pipedream-a").take(1), 4)
+    problem = Problem(
+        chain([1e11] * 4, parameters=[1_000_000] * 4, output_elements=[3e6] * 4), load_cluster("pipedream-a").take(1), 4
+    )
     evaluate = Evaluator(problem)
     table = problem_table(problem, evaluate, 2)
     seconds = evaluate.layer_costs.round_trip_seconds(0, 2)

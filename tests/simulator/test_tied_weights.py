@@ -13,7 +13,8 @@ from planners import iteration_lower_bound
 from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload, equal_microbatches, simulate
 from simulator.lowering.program import LaneKind
 from simulator.simulation import build_program, moved_bytes_per_sample
-from simulator.workloads.language_models import Bert, Gpt, gpt2
+from simulator.workloads.catalog import load_workload
+from simulator.workloads.language_models import Bert, Gpt
 from tests.simulator.strategies import bits, chain_cluster, star_cluster
 
 TABLE = 1000
@@ -57,7 +58,9 @@ def reduces(program: Any) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize(
-    "workload", [gpt2(), Bert(2, 64, 2).workload(), Gpt(2, 64, 2, 16, 100).workload()], ids=lambda one: str(one.name)
+    "workload",
+    [load_workload("gpt2"), Bert(2, 64, 2).workload(), Gpt(2, 64, 2, 16, 100).workload()],
+    ids=lambda one: str(one.name),
 )
 def test_a_tied_head_has_the_embeddings_matrix_and_a_weight_gradient(workload: Workload) -> None:
     """It reads vocabulary times hidden weights, counts none of them, and the group is named."""
@@ -78,9 +81,9 @@ def test_gpt2s_head_takes_as_long_backward_as_an_untied_one() -> None:
     cluster = replace(chain_cluster(1), devices=(device,))
     costs = [
         LayerCosts(Problem(workload, cluster, 1, precision="fp16"))
-        for workload in (gpt2(), Gpt(12, 768, 12, positions=1024, tied=False).workload())
+        for workload in (load_workload("gpt2"), Gpt(12, 768, 12, positions=1024, tied=False).workload())
     ]
-    head = next(index for index, layer in enumerate(gpt2().layers) if layer.name == "head")
+    head = next(index for index, layer in enumerate(load_workload("gpt2").layers) if layer.name == "head")
     for phase in ("forward", "backward", "input_gradient", "weight_gradient"):
         seconds = [float(one.seconds(0, 8, phase)[head]) for one in costs]
         assert seconds[0] == seconds[1] > 0.0

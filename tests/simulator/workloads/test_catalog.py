@@ -12,8 +12,8 @@ import pytest
 from hardware_profiles import LAYER_KINDS
 from simulator.workloads import catalog
 from simulator.workloads.catalog import WORKLOADS, load_workload, workload_from_spec, workload_names
+from simulator.workloads.image_networks import vgg16
 from simulator.workloads.layers import Workload
-from simulator.workloads.vgg import vgg16
 from tests.chains import stashed_elements
 
 
@@ -46,7 +46,7 @@ def test_an_installed_package_adds_a_workload(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_plugins: None
 ) -> None:
     """An entry point of group pipeplan.workloads is a name and a function; one that cannot be imported is passed over."""
-    entry = metadata.EntryPoint("mine", "simulator.workloads.vgg:vgg19", catalog.ENTRY_POINTS)
+    entry = metadata.EntryPoint("mine", "simulator.workloads.image_networks:vgg19", catalog.ENTRY_POINTS)
     wrong = metadata.EntryPoint("wrong", "builtins:dict", catalog.ENTRY_POINTS)
     absent = metadata.EntryPoint("absent", "no_such_package:f", catalog.ENTRY_POINTS)
     monkeypatch.setattr(metadata, "entry_points", lambda group: [entry, wrong, absent])

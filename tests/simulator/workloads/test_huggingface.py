@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from simulator.workloads.catalog import load_workload
 from simulator.workloads.huggingface import read_config
-from simulator.workloads.language_models import gpt2, llama2_7b
 from simulator.workloads.network_files import WorkloadFileError
 
 GPT2 = {
@@ -75,20 +75,20 @@ def test_parameters_of_published_models(config: dict[str, object], parameters: i
 def test_gpt2_from_a_configuration_is_the_built_in_one(tmp_path: Path) -> None:
     """The same layers, so 583.2966144 GFLOP for 2 sequences of 1024 tokens."""
     workload = read_config(written(tmp_path, GPT2))
-    assert workload.layers == gpt2().layers
+    assert workload.layers == load_workload("gpt2").layers
     assert 2 * workload.flop() == 583_296_614_400
     assert workload.name == tmp_path.name
 
 
 def test_the_sequence_can_be_shorter_than_the_longest(tmp_path: Path) -> None:
     """512 tokens: the learned positions stay."""
-    assert read_config(written(tmp_path, GPT2), sequence=512).layers == gpt2(512).layers
+    assert read_config(written(tmp_path, GPT2), sequence=512).layers == load_workload("gpt2", 512).layers
 
 
 def test_rotary_positions_need_no_longest_sequence(tmp_path: Path) -> None:
     """Llama learns no positions: a sequence that is given needs no `max_position_embeddings`, and without both none is known."""
     path = written(tmp_path, {key: value for key, value in LLAMA2.items() if key != "max_position_embeddings"})
-    assert read_config(path, sequence=4096).layers == llama2_7b().layers
+    assert read_config(path, sequence=4096).layers == load_workload("llama2-7b").layers
     with pytest.raises(
         WorkloadFileError, match=r"\$\.max_position_embeddings: is missing, and so is a sequence length"
     ):

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.workloads.alexnet import alexnet
+from simulator.workloads.image_networks import alexnet, resnet50, vgg16
 from simulator.workloads.layers import Workload
 from simulator.workloads.pipedream_profile import WorkloadFileError, read_profile
-from simulator.workloads.resnet import resnet50
-from simulator.workloads.vgg import vgg16
 from tests.chains import stashed_elements
 
 

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.workloads.language_models import (
-    Bert,
-    Gpt,
-    Llama,
-    bert_base,
-    bert_large,
-    gpt2,
-    gpt2_large,
-    gpt2_medium,
-    gpt2_xl,
-    gpt3_175b,
-    gpt_14,
-)
+from simulator.workloads.catalog import load_workload
+from simulator.workloads.language_models import Bert, Gpt, Llama
 from simulator.workloads.layers import Workload
 from tests.chains import stashed_elements
 
@@ -28,14 +17,14 @@ def block_sum(workload: Workload, block: int, field: str) -> float:
 @pytest.mark.parametrize(
     ("workload", "parameters"),
     [
-        (gpt2(), 124_439_808),
-        (gpt2_medium(), 354_823_168),
-        (gpt2_large(), 774_030_080),
-        (gpt2_xl(), 1_557_611_200),
-        (gpt_14(), 124_439_808 + 2 * (12 * 768**2 + 13 * 768)),
-        (bert_large(), 336_226_108),
+        (load_workload("gpt2"), 124_439_808),
+        (load_workload("gpt2-medium"), 354_823_168),
+        (load_workload("gpt2-large"), 774_030_080),
+        (load_workload("gpt2-xl"), 1_557_611_200),
+        (load_workload("gpt-14"), 124_439_808 + 2 * (12 * 768**2 + 13 * 768)),
+        (load_workload("bert-large"), 336_226_108),
         (Bert(24, 1024, 16, after="pooler").workload(), 335_141_888),
-        (bert_base(), 110_106_428),
+        (load_workload("bert-base"), 110_106_428),
         (Bert(12, 768, 12, after="pooler").workload(), 109_482_240),
         (Bert(12, 768, 12, after="masked").workload(), 109_514_298),
         (Llama(32, 4096, 32, intermediate=11008).workload(), 6_738_415_616),
@@ -52,7 +41,7 @@ def test_gpt3_has_175_billion_parameters() -> None:
     """96 blocks of 12·h²+13·h, embeddings of 50257 tokens and 2048 positions, final norm."""
     hidden = 12288
     total = 96 * (12 * hidden**2 + 13 * hidden) + (50257 + 2048) * hidden + 2 * hidden
-    assert gpt3_175b().parameters() == total == 174_604_259_328
+    assert load_workload("gpt3-175b").parameters() == total == 174_604_259_328
 
 
 def test_gpt2_forward_at_batch_2_is_torchs_count() -> None:
@@ -62,10 +51,14 @@ def test_gpt2_forward_at_batch_2_is_torchs_count() -> None:
     attention = 12 * 4 * sequence**2 * hidden * 2
     head = 2 * hidden * 50257 * tokens
     assert projections + attention + head == 583_296_614_400
-    assert 2 * gpt2().flop() == 583_296_614_400
+    assert 2 * load_workload("gpt2").flop() == 583_296_614_400
 
 
-@pytest.mark.parametrize("workload", [gpt2(), gpt2_xl(512), bert_large()], ids=lambda workload: workload.name)
+@pytest.mark.parametrize(
+    "workload",
+    [load_workload("gpt2"), load_workload("gpt2-xl", 512), load_workload("bert-large")],
+    ids=lambda workload: workload.name,
+)
 def test_a_block_keeps_what_korthikanti_counts(workload: Workload) -> None:
     """34·s·b·h + 5·a·s²·b bytes a block at 16 bits (2022, equation 1), in every block, for GPT and BERT."""
     sequence, hidden, heads = {
@@ -83,12 +76,6 @@ def test_around_the_blocks_gpt_keeps_mask_norm_head_and_fp32_logits() -> None:
     workload = Gpt(1, 8, 2, 16, 100).workload()
     outside = stashed_elements(workload) - block_sum(workload, 1, "stashed_elements")
     assert 2 * outside == 5 * 16 * 8 + 4 * 16 * 100
-
-
-def test_flash_attention_keeps_no_square_of_the_sequence() -> None:
-    """34·s·h bytes and one fp32 number a head and token."""
-    workload = Gpt(1, 8, 2, 16, 100, flash=True).workload()
-    assert 2 * block_sum(workload, 1, "stashed_elements") == 34 * 16 * 8 + 4 * 2 * 16
 
 
 def test_without_dropout_the_masks_go() -> None:
@@ -136,8 +123,11 @@ def test_grouped_queries_shrink_keys_and_values_only() -> None:
         (lambda: Gpt(1, 8, 2, 0).workload(), "Gpt sequence must be at least 1, got 0"),
         (lambda: Gpt(1, 8, 2, vocabulary=0), "Gpt vocabulary must be at least 1, got 0"),
         (lambda: Bert(1, 8, 2, token_types=-1), "Bert token_types must be at least 0, got -1"),
-        (lambda: gpt2(2048), r"Gpt sequence must be at most its learned positions \(1024\), got 2048"),
-        (lambda: bert_large(1024), r"Bert sequence must be at most its learned positions \(512\), got 1024"),
+        (lambda: load_workload("gpt2", 2048), r"Gpt sequence must be at most its learned positions \(1024\), got 2048"),
+        (
+            lambda: load_workload("bert-large", 1024),
+            r"Bert sequence must be at most its learned positions \(512\), got 1024",
+        ),
         (
             lambda: Llama(1, 16, 8, intermediate=32, key_value_heads=3).workload(),
             r"heads must be a multiple of key_value_heads \(3\), got 8",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.workloads.alexnet import alexnet
+from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
 from simulator.workloads.layers import Workload
-from simulator.workloads.resnet import resnet, resnet50
-from simulator.workloads.vgg import vgg, vgg16
 from tests.chains import stashed_elements
 
 
@@ -18,12 +16,11 @@ def named(workload: Workload, name: str) -> int:
 @pytest.mark.parametrize(
     ("workload", "parameters"),
     [
-        (vgg(16), 138_357_544),
-        (vgg(19), 143_667_240),
+        (vgg16(), 138_357_544),
+        (vgg19(), 143_667_240),
         (alexnet(), 61_100_840),
-        (resnet(50), 25_557_032),
-        (resnet(101), 44_549_160),
-        (resnet(152), 60_192_808),
+        (resnet50(), 25_557_032),
+        (resnet101(), 44_549_160),
     ],
     ids=lambda value: value.name if isinstance(value, Workload) else "",
 )
@@ -90,35 +87,3 @@ def test_a_tensor_that_two_layers_keep_is_stored_once() -> None:
     workload = resnet50()
     assert workload.layers[named(workload, "conv2_1.conv1")].stashed_elements == 64 * 56 * 56
     assert workload.layers[named(workload, "conv2_1.downsample")].stashed_elements == 0
-
-
-def test_image_size_scales_the_maps() -> None:
-    """VGG-16 on 448 pixels: four times the convolutions' work, pool5 of 14 by 14."""
-    small, large = vgg(16), vgg(16, image_size=448)
-    conv = named(small, "conv3_2")
-    assert large.layers[conv].flop == 4 * small.layers[conv].flop
-    assert large.layers[named(large, "pool5")].output_elements == 512 * 14 * 14
-
-
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (lambda: vgg(11), "VGG depth must be one of 16, 19, got 11"),
-        (lambda: vgg(16, image_size=100), "VGG image_size must be a positive multiple of 32, got 100"),
-        (lambda: resnet(18), "ResNet depth must be one of 50, 101, 152, got 18"),
-        (lambda: resnet(50, image_size=-9), "image_size must be at least 1 pixel, got -9"),
-        (lambda: alexnet(image_size=60), "pool5: input must be at least 3 pixels a side, got 2"),
-        (lambda: vgg(16, classes=0), "fc8: features must be at least 1, got 0"),
-        (lambda: alexnet(image_size=300), "AlexNet image_size must give a 6x6"),
-    ],
-)
-def test_impossible_sizes_are_refused(make: object, rule: str) -> None:
-    """One line with rule and value."""
-    with pytest.raises(ValueError, match=rule):
-        make()  # type: ignore[operator]
-
-
-def test_one_class_is_possible() -> None:
-    """A head of one feature: 2,048 weights and a bias."""
-    (head,) = (layer for layer in resnet(50, classes=1).layers if layer.name == "fc")
-    assert head.parameters == 2049
