@@ -5,6 +5,7 @@ from .costs.given import (
     Bucket as Bucket,
     Costs as Costs,
     GivenCosts as GivenCosts,
+    OpMemory as OpMemory,
     OpSeconds as OpSeconds,
     Transfer as Transfer,
     given_costs as given_costs,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from hardware_profiles import brief
-from simulator.costs.given import OpSeconds, given_costs
+from simulator.costs.given import OpMemory, OpSeconds, given_costs
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
+from simulator.results.memory import DeviceMemory, StageStash, stashes_over_time
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleReplay(Explained):
-    """A schedule and what happened when it was replayed on `engine`."""
+    """A schedule and what happened when it was replayed on `engine`.
+
+    memory: of every device, by id, in the unit of the numbers of `holding`; () without them
+    """
 
     schedule: Schedule
     timeline: Timeline
     engine: Engine
+    memory: tuple[DeviceMemory, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self, f"{self.title}: makespan {self.timeline.makespan_seconds:.6g} s")
@@ -43,6 +48,21 @@ class ScheduleReplay(Explained):
         """The schedule and the engine, as a heading names them."""
         schedule = self.schedule
         return f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} micro-batches ({self.engine})"
+
+    def holding(self, memory: OpMemory) -> ScheduleReplay:
+        """The same replay with what its ops keep in memory; ValueError as of `OpMemory.of_stages`."""
+        stashes = [StageStash(whole, 0.0, part, 0.0) for whole, part in memory.of_stages(self.schedule.stages)]
+        return replace(self, memory=stashes_over_time(self.timeline, stashes, memory.memory))
+
+    @property
+    def peak_memory(self) -> list[float]:
+        """Most that each device holds at once, by device id."""
+        return [one.peak_bytes for one in self.memory]
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device ever holds more than its limit."""
+        return all(one.fits for one in self.memory)
 
     def weight_versions(self) -> dict[str, list[int]]:
         """Updates missing at forward and at backward, and weight copies held, per stage, counted from the timeline.
@@ -74,6 +94,7 @@ class ScheduleReplay(Explained):
             "ops": self.timeline.ops,
             "versions": self.weight_versions(),
             "engine": self.engine,
+            **({"peak_memory": self.peak_memory, "fits": self.fits} if self.memory else {}),
         }
 
     def tables(self) -> tuple[TextTable, ...]:
@@ -86,6 +107,7 @@ class ScheduleReplay(Explained):
             ("bubble: over ideal", f"{bubble['over_ideal']:.4f}"),
             ("bubble: longest stage", f"{bubble['longest_stage']:.4f}"),
             ("micro-batches in flight, by device", " ".join(map(str, found["peak_in_flight"]))),
+            *([("peak memory, by device", " ".join(f"{one:g}" for one in self.peak_memory))] if self.memory else []),
             ("ops", str(found["ops"])),
             ("updates missing at forward, by stage", " ".join(map(str, versions["forward_difference"]))),
             ("updates missing at backward, by stage", " ".join(map(str, versions["backward_difference"]))),
@@ -94,8 +116,16 @@ class ScheduleReplay(Explained):
         return (TextTable(self.title, ("measure", "value"), rows),)
 
     def remarks(self) -> tuple[str, ...]:
-        """None: the figures say it."""
-        return ()
+        """Which devices break their limit, when they hold most, and by how much."""
+        found = []
+        for one in self.memory:
+            if not one.fits:
+                most, limit = one.peak_bytes, one.capacity_bytes
+                when = one.times[int(one.bytes.sum(axis=1).argmax())]
+                found.append(
+                    f"device {one.device} holds {most:g} at {when:g} s, {most - limit:g} above its limit of {limit:g}"
+                )
+        return tuple(found)
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.terminal.argument_types import Option, add_options, count, counts, numbers, refuse
+from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ REPLAY: dict[str, Option] = {
     "--update U": ("seconds of an update (default 0)", numbers),
     "--predict P": ("seconds of a weight prediction (default 0)", numbers),
     "--transfer C": ("one-way transfer seconds (default 0)", float),
+    "--stash A": ("memory that a forward keeps, in any unit: one number, or one a stage", numbers),
+    "--stash-weight AW": ("the part of it that a weight gradient needs (default half)", numbers),
+    "--memory L": ("limit of a device, in the unit of --stash", float),
     "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",
@@ -67,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay and print."""
+    """Replay and print; exit code 3 if a device holds more than --memory."""
     from simulator import ENGINES, save, write_atomically
 
     if arguments.engine not in ENGINES:
@@ -86,16 +90,21 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(result)
     else:
         print_explained(replayed)
-    return 0
+    return OK if arguments.memory is None or replayed.fits else INFEASIBLE
 
 
 def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
-    from simulator import OpSeconds, replay_schedule
+    from simulator import OpMemory, OpSeconds, replay_schedule
 
     if arguments.forward is None or arguments.backward is None:
         raise UsageError("a schedule needs --forward and --backward, seconds of its ops")
-    seconds = {name: value for name in OpSeconds.__slots__ if (value := getattr(arguments, name)) is not None}
-    return replay_schedule(
+    seconds, memory = (
+        {name: value for name in kind.__slots__ if (value := getattr(arguments, name)) is not None}
+        for kind in (OpSeconds, OpMemory)
+    )
+    if memory and arguments.stash is None:
+        raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
+    replayed = replay_schedule(
         _schedule(arguments),
         OpSeconds(**seconds),
         sizes=arguments.sizes,
@@ -104,13 +113,15 @@ def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
         noise=arguments.noise,
         seed=arguments.seed,
     )
+    return replayed.holding(OpMemory(**memory)) if memory else replayed
 
 
 def _of_plan(arguments: argparse.Namespace) -> Outcome:
     from experiments.compare.questions import simulate
-    from simulator import OpSeconds, PlanFile
+    from simulator import OpMemory, OpSeconds, PlanFile
 
-    of_a_schedule = ("stages", "microbatches", "minibatches", *_OPTIONS, *OpSeconds.__slots__, "sizes", "communication")
+    of_a_schedule = ("stages", "microbatches", "minibatches", *_OPTIONS, "sizes", "communication")
+    of_a_schedule += OpSeconds.__slots__ + OpMemory.__slots__
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = PlanFile.read_plan(arguments.plan)
     return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise, seed=arguments.seed)

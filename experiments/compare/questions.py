@@ -96,8 +96,8 @@ def simulate(
 ) -> Outcome | ScheduleReplay:
     """Replay a plan of a problem; or a schedule, by the name of its family or as data, on numbers.
 
-    numbers: of a schedule: forward, backward, weight, update, predict, transfer (seconds: `simulator.OpSeconds`), sizes,
-        communication (`simulator.replay_schedule`); of one by name its stages, microbatches or minibatches, and its options
+    numbers: of a schedule: seconds and memory of ops (the fields of `simulator.OpSeconds` and `OpMemory`), sizes, communication
+        (`simulator.replay_schedule`); of one by name its stages, microbatches or minibatches, and its options
     noise: standard deviation of the logarithm of a factor on every duration, drawn with `seed`
     """
     if isinstance(what, simulator.Problem):
@@ -105,15 +105,19 @@ def simulate(
             raise ValueError("a problem is simulated with a plan of it, and without numbers of its own")
         rng = np.random.default_rng(seed)
         return simulator.simulate(what, plan, engine=engine, noise=noise, rng=rng)
-    seconds = {name: numbers.pop(name) for name in simulator.OpSeconds.__slots__ if name in numbers}
+    seconds, memory = (
+        {name: numbers.pop(name) for name in kind.__slots__ if name in numbers}
+        for kind in (simulator.OpSeconds, simulator.OpMemory)
+    )
     settings = {name: numbers.pop(name) for name in ("sizes", "communication") if name in numbers}
     if isinstance(what, str):
         what = simulator.named_schedule(what, engine=engine, **numbers)
     elif numbers:
         raise ValueError(f"a schedule that is data says its own {', '.join(sorted(numbers))}")
-    return simulator.replay_schedule(
+    replayed = simulator.replay_schedule(
         what, simulator.OpSeconds(**seconds), engine=engine, noise=noise, seed=seed, **settings
     )
+    return replayed.holding(simulator.OpMemory(**memory)) if memory else replayed
 
 
 def plan(

@@ -168,17 +168,50 @@ class OpSeconds:
         return bool(np.any(self.update))
 
     def of_stages(self, name: str, stages: int) -> tuple[float, ...]:
-        """One of them for each stage; ValueError for a wrong number of values, or one that is negative or not finite."""
-        value: Numbers = getattr(self, name)
-        values = (float(value),) if isinstance(value, (int, float)) else tuple(float(v) for v in value)
-        if len(values) == 1:
-            values *= stages
-        if len(values) != stages:
-            raise ValueError(f"{name} needs one number or one for each of {stages} stages, got {len(values)} numbers")
-        for position, one in enumerate(values):
-            if not (math.isfinite(one) and one >= 0):
-                raise ValueError(f"{name} of stage {position} must be a finite number of at least 0, got {one}")
-        return values
+        """One of them for each stage; ValueError as of `per_stage`."""
+        return per_stage(name, getattr(self, name), stages)
+
+
+@dataclass(frozen=True, slots=True)
+class OpMemory:
+    """What ops keep in memory, in a unit of one's own: one number, or one a stage.
+
+    stash: what a forward keeps, from its start to the end of its backward
+    stash_weight: the part of it that the weight gradient needs, which the end of the input gradient leaves; default half
+    memory: limit of a device
+    """
+
+    stash: Numbers
+    _: KW_ONLY
+    stash_weight: Numbers | None = None
+    memory: float = math.inf
+
+    def of_stages(self, stages: int) -> list[tuple[float, float]]:
+        """Stash of each stage, and the part of it; ValueError as of `per_stage`, and for a part that is more than the whole."""
+        kept = per_stage("stash", self.stash, stages)
+        half = [one / 2 for one in kept]
+        longer = per_stage("stash-weight", half if self.stash_weight is None else self.stash_weight, stages)
+        for stage, (whole, part) in enumerate(zip(kept, longer, strict=True)):
+            if part > whole:
+                raise ValueError(
+                    f"stash-weight of stage {stage} is a part of its stash and at most {whole:g}, got {part:g}"
+                )
+        if not self.memory > 0:
+            raise ValueError(f"memory must be a number above 0, got {self.memory:g}")
+        return list(zip(kept, longer, strict=True))
+
+
+def per_stage(name: str, value: Numbers, stages: int) -> tuple[float, ...]:
+    """One number, or one a stage, as one a stage; ValueError for a wrong number of values, or one that is negative or not finite."""
+    values = (float(value),) if isinstance(value, (int, float)) else tuple(float(v) for v in value)
+    if len(values) == 1:
+        values *= stages
+    if len(values) != stages:
+        raise ValueError(f"{name} needs one number or one for each of {stages} stages, got {len(values)} numbers")
+    for position, one in enumerate(values):
+        if not (math.isfinite(one) and one >= 0):
+            raise ValueError(f"{name} of stage {position} must be a finite number of at least 0, got {one}")
+    return values
 
 
 def given_costs(

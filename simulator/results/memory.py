@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +88,26 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         _device_memory(device, problem.cluster.devices[device].memory_bytes, static[device], events[device], horizon)
         for device in plan.devices
     )
+
+
+def stashes_over_time(
+    timeline: Timeline, stashes: Sequence[StageStash], limit: float = np.inf
+) -> tuple[DeviceMemory, ...]:
+    """What each device of a timeline holds of numbers that were given, one a stage, in their unit; by device id.
+
+    limit: of a device
+    Only what ops keep, by the rule of `memory_over_time`. Sums are rounded to twelve digits, so that three times 0.1 is 0.3.
+    """
+    rows = timeline.compute()
+    held = np.unique(np.stack([timeline.device[rows], timeline.stage[rows], timeline.replica[rows]]), axis=1)
+    events: dict[int, list[_Changes]] = {int(device): [] for device in timeline.devices()}
+    for device, stage, replica in held.T.tolist():
+        _activation_events(events[device], stashes[stage], timeline, stage, replica)
+    nothing, horizon = np.zeros(len(CATEGORIES)), timeline.makespan_seconds
+    found = [_device_memory(device, limit, nothing, changes, horizon) for device, changes in events.items()]
+    most = max(one.peak_bytes for one in found)
+    digits = max(0, 12 - math.ceil(math.log10(most))) if most else 0
+    return tuple(replace(one, bytes=np.round(one.bytes, digits)) for one in found)
 
 
 def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
@@ -179,7 +200,7 @@ def _activation_events(events: list[_Changes], stash: StageStash, timeline: Time
 
 
 class StageStash(NamedTuple):
-    """What a sample takes on a stage, in whole bytes.
+    """What a sample takes on a stage, in whole bytes (or in a unit of one's own).
 
     kept: from the start of its forward; made: what its backward makes again, from the backward's start (0: nothing)
     kept_longer, made_longer: parts of these that its weight gradient needs, which the input gradient leaves

@@ -56,6 +56,17 @@ def test_simulate_prints_the_closed_form(
     assert set(document["bubble"]) == {"idle_over_makespan", "over_ideal", "longest_stage"}
 
 
+@pytest.mark.parametrize(("memory", "expected"), [("16", 0), ("15", 3)])
+def test_simulate_says_whether_devices_hold_what_ops_keep(
+    capsys: pytest.CaptureFixture[str], memory: str, expected: int
+) -> None:
+    """Eight forwards of 2 in flight on the first device: a limit of 16 holds, one of 15 ends in exit code 3."""
+    code, out, err = run(capsys, *SIMULATE, "--stash", "2", "--memory", memory, "--json")
+    document = json.loads(out)
+    assert (code, err, document["fits"]) == (expected, "", expected == 0)
+    assert document["peak_memory"] == [16, 14, 12, 10, 8, 6, 4, 2]
+
+
 @pytest.mark.parametrize(("mode", "makespan"), [("send-blocking", 226.9), ("both-blocking", 240.8)])
 def test_simulate_with_blocking_transfers(capsys: pytest.CaptureFixture[str], mode: str, makespan: float) -> None:
     """A transfer of 0.1 s that occupies the sender, or both: 226.9 and 240.8 s."""
