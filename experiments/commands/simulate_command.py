@@ -120,8 +120,8 @@ def _of_plan(arguments: argparse.Namespace) -> Outcome:
     from experiments.compare.questions import simulate
     from simulator import OpMemory, OpSeconds, PlanFile
 
-    of_a_schedule = ("stages", "microbatches", "minibatches", *_OPTIONS, "sizes", "communication")
-    of_a_schedule += OpSeconds.__slots__ + OpMemory.__slots__
+    of_a_schedule = ["stages", "microbatches", "minibatches", *_OPTIONS, "sizes", "communication"]
+    of_a_schedule += [*OpSeconds.__slots__, *OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = PlanFile.read_plan(arguments.plan)
     return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise, seed=arguments.seed)
