@@ -202,7 +202,7 @@ class OpMemory:
 
 
 def per_stage(name: str, value: Numbers, stages: int) -> tuple[float, ...]:
-    """One number, or one a stage, as one a stage; ValueError for a wrong number of them, or one that is negative or not finite."""
+    """One number, or one a stage, as one a stage; ValueError for a wrong count of them, or one that is negative or not finite."""
     values = (float(value),) if isinstance(value, (int, float)) else tuple(float(v) for v in value)
     if len(values) == 1:
         values *= stages
