@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import print_table, tracked
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
@@ -41,12 +41,6 @@ QUESTIONS = {
     "unequal_8x64_per_second": "8 stages, 64 samples, unequal sizes, seconds alone",
     "before_8x64_plans_per_second": "8 stages, 64 micro-batches, each plan from nothing",
 }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    add_shared(parser)
-    parser.add_argument("--seconds", type=float, default=1.0, help="CPU seconds for each figure")
 
 
 def run(arguments: argparse.Namespace) -> Findings:

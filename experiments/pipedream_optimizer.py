@@ -30,7 +30,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import blamed_on
 from experiments.terminal.report_tables import ReportTable, figure, words
 from hardware_profiles import Level
@@ -314,13 +314,6 @@ def print_document(document: Mapping[str, Any]) -> None:
     """A row a run, and how many are matched."""
     TABLE.print(document)
     print(f"matched {document['matched']}, failed {document['failed']}")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    parser.add_argument("--runs", type=Path, required=True, help="recorded runs, a JSON object a line")
-    parser.add_argument("--profiles", type=Path, required=True, help="folder of the graph.txt profiles, NAME.txt")
-    add_shared(parser)
 
 
 def run(options: argparse.Namespace) -> Findings:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import InputError, tracked
 from experiments.terminal.report_tables import ReportTable, figure
 
@@ -26,12 +26,6 @@ TOLERANCE = 1e-9
 """Relative; figures that the file gives in six decimals are compared to half of the last one."""
 
 TORCH_CLASSES = {"LoopedBFS": "looped-bfs", "GPipe": "gpipe", "1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    parser.add_argument("--cases", required=True, metavar="FILE", help="JSON list of cases")
-    add_shared(parser)
 
 
 def run(arguments: argparse.Namespace) -> Findings:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import UsageError, tracked
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
@@ -57,14 +57,6 @@ EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {
 
 INDIVIDUALS = 4
 SMALL_VECTORS = 4096
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    parser.add_argument("--count", type=int, default=2000, help="instances on which the evaluators are compared")
-    parser.add_argument("--small", type=int, default=100, help="small instances on which exact meets exhaustive search")
-    parser.add_argument("--seed", type=int, default=0)
-    add_shared(parser)
 
 
 def run(options: argparse.Namespace) -> Findings:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import UsageError, tracked
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import random_problem
@@ -58,14 +58,6 @@ SHAPES = (
 )
 POPULATION = 200
 TILES = 32
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    parser.add_argument("--seconds", type=float, default=0.5, help="seconds for each evaluator and shape")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", default="roofline", help="family of duration tables")
-    add_shared(parser)
 
 
 def run(options: argparse.Namespace) -> Findings:

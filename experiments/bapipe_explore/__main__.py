@@ -19,13 +19,8 @@ from typing import Any
 
 from experiments.bapipe_explore.exploration import measure
 from experiments.bapipe_explore.exploration_tables import print_document
-from experiments.studies.study_harness import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import to_json
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    add_shared(parser, out="figures and explore.json", quick="VGG-16 on two devices only")
 
 
 def run(options: argparse.Namespace) -> Findings:

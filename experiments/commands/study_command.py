@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from experiments.terminal.output import print_json
 from experiments.terminal.report_tables import ReportTable, figure, words
@@ -31,6 +30,10 @@ TABLE = ReportTable(
 )
 
 
+TOLD = ("module", "question", "minutes", "quick_minutes", "figures")
+"""Fields of a study that the list tells."""
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run one study, or list them all."""
     from experiments.studies.catalogue import studies
@@ -39,7 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is not None:
         given = [*["--json"] * arguments.json, *arguments.options]
         return run_study(arguments.name, given, f"pipeplan study {arguments.name}")
-    found = {"studies": [{"name": name, **asdict(study)} for name, study in sorted(studies().items())]}
+    found = {
+        "studies": [
+            {"name": name, **{key: getattr(study, key) for key in TOLD}} for name, study in sorted(studies().items())
+        ]
+    }
     if arguments.json:
         print_json(found)
     else:

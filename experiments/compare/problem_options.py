@@ -14,14 +14,11 @@ from experiments.terminal.output import UsageError
 from hardware_profiles import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from planners import Request
     from simulator import Problem, Workload
 
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
-BUNDLED_PROFILES = "shared/data/pipedream_profiles"
 
 NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 
@@ -152,36 +149,6 @@ def add_profiled_minibatch(parser: argparse.ArgumentParser | argparse._ArgumentG
         metavar="N",
         help="samples of the mini-batch that a graph.txt was profiled with (default: worked out from its tensors)",
     )
-
-
-def add_profiles(parser: argparse.ArgumentParser, profiles: Sequence[str]) -> None:
-    """A folder of profiles, NAME.txt, and `add_profiled_minibatch` for several of them: pairs of a name and its samples."""
-
-    def pair(text: str) -> tuple[str, int]:
-        name, _, samples = text.partition("=")
-        if name not in profiles:
-            raise argparse.ArgumentTypeError(f"profile {name!r} is unknown; choices: {', '.join(profiles)}")
-        return name, count(samples)
-
-    parser.add_argument("--profiles", type=Path, help=f"folder of graph.txt files (default: {BUNDLED_PROFILES})")
-    parser.add_argument(
-        "--profiled-minibatch",
-        type=pair,
-        action="append",
-        default=[],
-        metavar="NAME=N",
-        help="samples of the mini-batch that NAME.txt was profiled with (default: worked out from its tensors); may be repeated",
-    )
-
-
-def profiles_folder(arguments: argparse.Namespace) -> Path:
-    """The folder of `add_profiles`; by default the one beside this checkout or above it, UsageError where there is none."""
-    if arguments.profiles is not None:
-        return Path(arguments.profiles)
-    for parent in Path(__file__).resolve().parents:
-        if (parent / BUNDLED_PROFILES).is_dir():
-            return parent / BUNDLED_PROFILES
-    raise UsageError(f"{BUNDLED_PROFILES} is not beside this checkout; give --profiles DIR")
 
 
 def read_request(arguments: argparse.Namespace) -> Request:

@@ -21,25 +21,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.compare.problem_options import add_profiles, profiles_folder
 from experiments.cost_model.model_errors import ACCELERATOR, CASES, TARGET, compare_all
-from experiments.studies.study_harness import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, profiles_of, run_study
 from experiments.terminal.output import blamed_on, say
 from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import load_accelerator
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    add_profiles(parser, [case.profile for case in CASES])
-    add_shared(parser, out="the figure")
-
-
 def run(options: argparse.Namespace) -> Findings:
     """Compare; exit code 0 if every total is within the target, 1 if not, 4 for a bad input file."""
-    folder = profiles_folder(options)
+    folder, samples = profiles_of(options, [case.profile for case in CASES])
     with blamed_on(str(folder)):
-        document = compare_all(folder, load_accelerator(ACCELERATOR), dict(options.profiled_minibatch))
+        document = compare_all(folder, load_accelerator(ACCELERATOR), samples)
     return Findings(document, print_document, drawn, failed=not document["within_target"])
 
 

@@ -12,13 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.pipedream_growth.partitioner_growth import growth_exponents, measure
-from experiments.studies.study_harness import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.report_tables import ReportTable, figure
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    add_shared(parser, out="the figure", quick="only the small searches of each study")
 
 
 def run(options: argparse.Namespace) -> Findings:

@@ -30,22 +30,17 @@ import argparse
 import sys
 from typing import Any
 
-from experiments.compare.problem_options import add_profiles, profiles_folder
 from experiments.pipedream_tables.published_rows import ROWS, reproduce
 from experiments.pipedream_tables.speedup_tables import print_document
-from experiments.studies.study_harness import Findings, Made, add_shared, run_study
+from experiments.studies.study_harness import Findings, Made, profiles_of, run_study
 from experiments.terminal.output import to_json
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    add_profiles(parser, sorted({row.profile for row in ROWS if row.profile is not None}))
-    add_shared(parser, out="figure and table")
 
 
 def run(options: argparse.Namespace) -> Findings:
     """Simulate every row that has a profile."""
-    document = reproduce(profiles_folder(options), profiled_minibatches=dict(options.profiled_minibatch))
+    known = sorted({row.profile for row in ROWS if row.profile is not None})
+    folder, samples = profiles_of(options, known)
+    document = reproduce(folder, profiled_minibatches=samples)
     return Findings(document, print_document, drawn)
 
 

@@ -16,25 +16,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.replay_speed.engine_rates import GROWTH, SHAPES, growth, measure, one_size
-from experiments.studies.study_harness import Findings, Made, add_shared, run_study
+from experiments.replay_speed.engine_rates import SHAPES, growth, measure, one_size
+from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.exits import OK
 from experiments.terminal.output import output_folder, print_table, to_json, tracked
 from experiments.terminal.report_tables import ReportTable, figure
 
 FOLDER = "out/replay_speed"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    add_shared(parser, out=f"the growth's figure and table (default {FOLDER})")
-    parser.add_argument(
-        "--growth", action="store_true", help="measure growth up to 4,096 devices × 8,192 micro-batches"
-    )
-    parser.add_argument(
-        "--largest", nargs=2, type=int, default=GROWTH[-1], metavar=("P", "M"), help="stop the growth there"
-    )
-    parser.add_argument("--one", nargs=2, type=int, help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> Findings | int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from argparse import SUPPRESS
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from experiments.terminal.argument_types import Option, count, named_count
 from hardware_profiles import plugged_in
 
 ENTRY_POINT_GROUP = "pipeplan.studies"
@@ -13,10 +17,13 @@ ENTRY_POINT_GROUP = "pipeplan.studies"
 class Study:
     """An experiment that `pipeplan study` runs.
 
-    module: has `add_arguments(parser)` and `run(arguments)`, which returns its Findings, or an exit code where it has printed
-        and written by itself; imported when the study runs. Of a package its `__main__` has them
+    module: has `run(arguments)`, which returns its Findings, or an exit code where it has printed and written by itself; imported
+        when the study runs. Of a package its `__main__` has it
     minutes: of all of it on two cores; quick_minutes: with --quick, None where it takes no such option
     figures: names of the pictures that --out draws
+    out: what --out writes; quick: what is left with --quick; seeds: how many --seeds trains where nothing is said; without them
+        there is no such option
+    options: its own, as `add_options` takes them
     """
 
     module: str
@@ -24,6 +31,10 @@ class Study:
     minutes: float
     quick_minutes: float | None = None
     figures: tuple[str, ...] = ()
+    out: str = ""
+    quick: str = ""
+    seeds: int = 0
+    options: Mapping[str, Option] = field(default_factory=dict)
 
     @property
     def epilog(self) -> str:
@@ -35,34 +46,68 @@ class Study:
         )
 
 
+BUNDLED_PROFILES = "shared/data/pipedream_profiles"
+
+PROFILES: dict[str, Option] = {
+    "--profiles DIR": (f"folder of graph.txt files (default: {BUNDLED_PROFILES})", Path),
+    "--profiled-minibatch NAME=N": (
+        "samples of the mini-batch that NAME.txt was profiled with (default: worked out from its tensors); may be repeated",
+        named_count,
+        [],
+    ),
+}
+
+JOBS: dict[str, Option] = {"--jobs J": ("processes (default: the cores)", count)}
+
 STUDIES: dict[str, Study] = {
     "schedule-cases": Study(
-        "experiments.schedule_cases", "Do both engines give the times that an independent replay found?", 0.1
+        "experiments.schedule_cases",
+        "Do both engines give the times that an independent replay found?",
+        0.1,
+        options={"--cases FILE": ("JSON list of cases", str, ...)},
     ),
     "replay-speed": Study(
-        "experiments.replay_speed", "How fast are the engines, and how do they grow?", 0.4, figures=("growth",)
+        "experiments.replay_speed",
+        "How fast are the engines, and how do they grow?",
+        0.4,
+        figures=("growth",),
+        out="the growth's figure and table (default out/replay_speed)",
+        options={
+            "--growth": "measure growth up to 4,096 devices × 8,192 micro-batches",
+            "--largest P M": ("stop the growth there", int, (4096, 8192)),
+            "--one P M": (SUPPRESS, int),
+        },
     ),
     "evaluator-speed": Study(
         "experiments.evaluator_speed",
         "How many plans a second does a search evaluate, and how far from the limit?",
         0.3,
+        options={"--seconds SECONDS": ("CPU seconds for each figure", float, 1.0)},
     ),
     "cost-model": Study(
         "experiments.cost_model",
         "How well does the GPU model predict measured V100 profiles?",
         0.1,
         figures=("cost_model",),
+        out="the figure",
+        options=PROFILES,
     ),
     "pipedream-optimizer": Study(
         "experiments.pipedream_optimizer",
         "Does the partitioner find what PipeDream's script finds, and how much faster?",
         0.1,
+        options={
+            "--runs FILE": ("recorded runs, a JSON object a line", Path, ...),
+            "--profiles DIR": ("folder of the graph.txt profiles, NAME.txt", Path, ...),
+        },
     ),
     "pipedream-tables": Study(
         "experiments.pipedream_tables",
         "What of PipeDream's two result tables can be reproduced?",
         0.3,
         figures=("pipedream_tables",),
+        out="figure and table",
+        options=PROFILES,
     ),
     "pipedream-growth": Study(
         "experiments.pipedream_growth",
@@ -70,6 +115,8 @@ STUDIES: dict[str, Study] = {
         0.3,
         0.1,
         figures=("pipedream_growth",),
+        out="the figure",
+        quick="only the small searches of each study",
     ),
     "bapipe-explore": Study(
         "experiments.bapipe_explore",
@@ -77,12 +124,28 @@ STUDIES: dict[str, Study] = {
         7,
         0.2,
         ("schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "boards", "depth"),
+        out="figures and explore.json",
+        quick="VGG-16 on two devices only",
     ),
     "unequal-cases": Study(
-        "experiments.unequal_cases", "Do all forms of the UMPIPE model agree, and is the exact method exact?", 0.9
+        "experiments.unequal_cases",
+        "Do all forms of the UMPIPE model agree, and is the exact method exact?",
+        0.9,
+        options={
+            "--count COUNT": ("instances on which the evaluators are compared", int, 2000),
+            "--small SMALL": ("small instances on which exact meets exhaustive search", int, 100),
+            "--seed SEED": ("seed of the instances (default 0)", int, 0),
+        },
     ),
     "unequal-speed": Study(
-        "experiments.unequal_speed", "How fast is each evaluator of unequal sizes, and how far from the limit?", 0.4
+        "experiments.unequal_speed",
+        "How fast is each evaluator of unequal sizes, and how far from the limit?",
+        0.4,
+        options={
+            "--seconds SECONDS": ("seconds for each evaluator and shape", float, 0.5),
+            "--seed SEED": ("seed of the instances (default 0)", int, 0),
+            "--family FAMILY": ("family of duration tables", str, "roofline"),
+        },
     ),
     "umpipe": Study(
         "experiments.umpipe",
@@ -90,6 +153,8 @@ STUDIES: dict[str, Study] = {
         3.5,
         0.2,
         figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
+        out="tables and figures",
+        quick="one cluster, B=64, fewer instances and generations",
     ),
     "xpipe": Study(
         "experiments.xpipe",
@@ -97,6 +162,13 @@ STUDIES: dict[str, Study] = {
         10,
         0.3,
         figures=("xpipe_throughput", "xpipe_accuracy", "xpipe_difference"),
+        out="figures and the document",
+        quick="3 seeds, 2 epochs, one setting: shows the form, proves nothing",
+        seeds=20,
+        options={
+            "--headline": "train under adam 0.002 alone: the order of methods, in a quarter of the time",
+            **JOBS,
+        },
     ),
     "time-to-accuracy": Study(
         "experiments.time_to_accuracy",
@@ -104,6 +176,15 @@ STUDIES: dict[str, Study] = {
         1.5,
         0.2,
         figures=("time_to_accuracy", "time_to_target"),
+        out="figures and the document",
+        quick="2 seeds, 2 epochs: shows the form, proves nothing",
+        seeds=10,
+        options={
+            "--target A": ("test accuracy to reach (default 0.95)", float, 0.95),
+            "--workload NAME": ("whose seconds (default %(default)s)", str, "bert-large"),
+            "--cluster NAME": ("on which machine (default %(default)s)", str, "dapple-b"),
+            **JOBS,
+        },
     ),
 }
 

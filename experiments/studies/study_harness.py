@@ -1,4 +1,4 @@
-"""Study harness: how a study is run, what its options share, and how what it found is written, printed and ended with."""
+"""Study harness: how a study is run, and how what it found is written, printed and ended with."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.studies.catalogue import studies
+from experiments.studies.catalogue import BUNDLED_PROFILES, Study, studies
+from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import FAILURE, INTERRUPTED, OK, Parser, guarded
-from experiments.terminal.output import output_folder, print_json
+from experiments.terminal.output import UsageError, output_folder, print_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,44 +86,32 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     if name not in known:
         raise ValueError(f"study {name!r} is unknown; choices: {', '.join(sorted(known))}")
     study = known[name]
-    place = find_spec(study.module)
-    package = place is not None and place.submodule_search_locations is not None
-    module = import_module(f"{study.module}.__main__" if package else study.module)
-    parser = Parser(
-        prog=prog or f"python -m {study.module}",
-        description=study.question,
-        epilog=study.epilog,
-    )
-    module.add_arguments(parser)
+    parser = Parser(prog=prog or f"python -m {study.module}", description=study.question, epilog=study.epilog)
+    _add_options(parser, study)
     arguments = parser.parse_args(words)
 
     def run() -> int:
-        out = getattr(arguments, "out", None)
-        folder = output_folder(out) if out else None
+        folder = output_folder(arguments.out) if study.out and arguments.out else None
+        place = find_spec(study.module)
+        package = place is not None and place.submodule_search_locations is not None
+        module = import_module(f"{study.module}.__main__" if package else study.module)
         found: Findings | int = module.run(arguments)
         return found.end(folder, arguments.json) if isinstance(found, Findings) else int(found)
 
     return guarded(parser.prog, run)
 
 
-def add_shared(parser: argparse.ArgumentParser, *, out: str = "", quick: str = "", seeds: int = 0) -> None:
-    """The options that studies share: --json, and those that are asked for.
-
-    out: what --out writes; quick: what is left of the study with --quick; seeds: how many --seeds trains where nothing is said
-    """
-    if out:
-        parser.add_argument("--out", metavar="DIR", help=f"write {out} to DIR")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    if quick:
-        parser.add_argument("--quick", action="store_true", help=quick)
-    if seeds:
-        parser.add_argument(
-            "--seeds",
-            type=seed_range,
-            default=range(seeds),
-            metavar="A:B",
-            help=f"train seeds A to B-1; K: 0 to K-1 (default {seeds})",
-        )
+def _add_options(parser: Parser, study: Study) -> None:
+    """The options that studies share, and the study's own."""
+    add_options(parser, {"--json": "print one JSON document"})
+    if study.out:
+        add_options(parser, {"--out DIR": f"write {study.out} to DIR"})
+    if study.quick:
+        add_options(parser, {"--quick": study.quick})
+    if study.seeds:
+        said = f"train seeds A to B-1; K: 0 to K-1 (default {study.seeds})"
+        add_options(parser, {"--seeds A:B": (said, seed_range, range(study.seeds))})
+    add_options(parser, study.options)
 
 
 def seed_range(text: str) -> range:
@@ -137,3 +126,21 @@ def seed_range(text: str) -> range:
     if not 1 <= len(seeds) <= MOST_SEEDS:
         raise argparse.ArgumentTypeError(f"{text!r} must hold 1 to {MOST_SEEDS:,} seeds, got {len(seeds):,}")
     return seeds
+
+
+def profiles_of(arguments: argparse.Namespace, known: Sequence[str]) -> tuple[Path, dict[str, int]]:
+    """The folder of PROFILES, by default the one beside this checkout or above it, and the samples of some of its profiles.
+
+    UsageError where there is no folder, and for a profile that is not known.
+    """
+    samples = dict(arguments.profiled_minibatch)
+    for name in samples:
+        if name not in known:
+            choices = ", ".join(known)
+            raise UsageError(f"--profiled-minibatch: profile {name!r} is unknown; choices: {choices}")
+    if arguments.profiles is not None:
+        return arguments.profiles, samples
+    for parent in Path(__file__).resolve().parents:
+        if (parent / BUNDLED_PROFILES).is_dir():
+            return parent / BUNDLED_PROFILES, samples
+    raise UsageError(f"{BUNDLED_PROFILES} is not beside this checkout; give --profiles DIR")

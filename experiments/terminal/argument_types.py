@@ -9,7 +9,8 @@ from typing import Any
 from experiments.terminal.output import UsageError
 
 Option = str | tuple[str, Callable[[str], object]] | tuple[str, Callable[[str], object], object]
-"""Help of a text that may be left out; or help, type and default (None where none is given)."""
+"""Help of a text that may be left out; or help, type and default: None where none is given, `...` for an option that must be
+given, an empty list for one that may be repeated."""
 
 
 def numbers(text: str) -> list[float]:
@@ -38,6 +39,15 @@ def count(text: str) -> int:
     return int(text)
 
 
+def named_count(text: str) -> tuple[str, int]:
+    """`NAME=N`: a name and a whole number of at least 1."""
+    name, _, number = text.partition("=")
+    try:
+        return name, count(number)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=N, N a whole number of at least 1") from None
+
+
 def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> None:
     """UsageError, `--option rule`, for the first of these options that was given; seed 0 is what is not given."""
     for name in names:
@@ -47,9 +57,22 @@ def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> No
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, options: Mapping[str, Option]) -> None:
-    """Options by `--name METAVAR`; a name without a metavar is a flag."""
+    """Options by `--name METAVAR`: one of several metavars takes as many values, `METAVAR …` any number, none is a flag."""
     for words, option in options.items():
-        name, _, metavar = words.partition(" ")
-        given: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
-        given |= zip(("help", "type", "default"), (option,) if isinstance(option, str) else option, strict=False)
+        name, *metavars = words.split(" ")
+        given: dict[str, Any] = dict(
+            zip(("help", "type", "default"), (option,) if isinstance(option, str) else option, strict=False)
+        )
+        if not metavars:
+            given["action"] = "store_true"
+        elif metavars[1:] == ["…"]:
+            given |= {"metavar": metavars[0], "nargs": "+"}
+        elif metavars[1:]:
+            given |= {"metavar": tuple(metavars), "nargs": len(metavars)}
+        else:
+            given["metavar"] = metavars[0]
+        if given.get("default") is ...:
+            given |= {"required": True, "default": None}
+        elif given.get("default") == []:
+            given["action"] = "append"
         parser.add_argument(name, **given)

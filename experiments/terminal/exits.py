@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from io import StringIO, TextIOWrapper
+from types import TracebackType
 from typing import Any, NoReturn
 
 MOST_CHARACTERS = 270
@@ -55,6 +56,13 @@ def guarded(name: str, action: Callable[[], int]) -> int:
     except ValueError as error:
         return _end(name, str(error), _exit_code(error))
     return code
+
+
+def loading_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A `sys.excepthook` by which an interrupt is one line and its exit code; what else ends the program is shown as ever."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.exit(_end("experiments", "interrupted", INTERRUPTED))
+    sys.__excepthook__(kind, error, trace)
 
 
 def _warner(name: str) -> Callable[..., None]:

@@ -18,8 +18,7 @@ import argparse
 import sys
 from typing import Any
 
-from experiments.studies.study_harness import Findings, Made, add_shared, run_study
-from experiments.terminal.argument_types import count
+from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import UsageError, progress, to_json
 from experiments.terminal.report_tables import Cell, ReportTable, figure
 from experiments.time_to_accuracy.dated_training import (
@@ -29,19 +28,9 @@ from experiments.time_to_accuracy.dated_training import (
     MachineClock,
     target_record,
 )
-from experiments.training.method_throughput import BATCH, CLUSTER, DEVICES, WORKLOAD
+from experiments.training.method_throughput import BATCH, DEVICES
 from experiments.training.seed_grid import Setting, train_grid
 from simulator.training import DATA_SETS, minibatches_per_epoch
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    quick = "2 seeds, 2 epochs: shows the form, proves nothing"
-    add_shared(parser, out="figures and the document", quick=quick, seeds=10)
-    parser.add_argument("--target", type=float, default=0.95, metavar="A", help="test accuracy to reach (default 0.95)")
-    parser.add_argument("--workload", default=WORKLOAD, metavar="NAME", help=f"whose seconds (default {WORKLOAD})")
-    parser.add_argument("--cluster", default=CLUSTER, metavar="NAME", help=f"on which machine (default {CLUSTER})")
-    parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
 
 
 def run(arguments: argparse.Namespace) -> Findings:

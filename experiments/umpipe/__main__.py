@@ -15,14 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from experiments.studies.study_harness import Findings, add_shared, run_study
+from experiments.studies.study_harness import Findings, run_study
 from experiments.umpipe.gain_tables import print_document
 from experiments.umpipe.gains import document, drawings, measure, tables
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    add_shared(parser, out="tables and figures", quick="one cluster, B=64, fewer instances and generations")
 
 
 def run(options: argparse.Namespace) -> Findings:

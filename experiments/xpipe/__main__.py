@@ -28,8 +28,7 @@ import argparse
 import sys
 from typing import Any
 
-from experiments.studies.study_harness import Findings, Made, add_shared, run_study
-from experiments.terminal.argument_types import count
+from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import progress, to_json
 from experiments.training.method_throughput import (
     BATCH,
@@ -43,18 +42,6 @@ from experiments.training.method_throughput import (
 from experiments.xpipe.abstract_claims import claims
 from experiments.xpipe.accuracy import HEADLINE, grid_parts, judged, train_parts
 from experiments.xpipe.accuracy_tables import print_document
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the study."""
-    quick = "3 seeds, 2 epochs, one setting: shows the form, proves nothing"
-    add_shared(parser, out="figures and the document", quick=quick, seeds=20)
-    parser.add_argument(
-        "--headline",
-        action="store_true",
-        help=f"train under {HEADLINE.label} alone: the order of methods, in a quarter of the time",
-    )
-    parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: the cores)")
 
 
 def run(arguments: argparse.Namespace) -> Findings:

@@ -31,10 +31,7 @@ def five_layers():
     from simulator import workload_from_spec
     return workload_from_spec("chain:5")
 
-coin = Study(__name__, "Heads or tails?", 0.1)
-
-def add_arguments(parser):
-    parser.add_argument("--heads", action="store_true")
+coin = Study(__name__, "Heads or tails?", 0.1, options={"--heads": "not tails"})
 
 def run(arguments):
     print("heads" if arguments.heads else "tails")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,19 +51,37 @@ def test_a_study_says_its_options_and_its_time(name: str, capsys: pytest.Capture
     assert "--json" in said
 
 
-def test_the_list_loads_no_study(tmp_path: Path) -> None:
-    """Names, questions, figures and minutes come from the entries; no module of a study, and nothing slow, is loaded."""
-    code = (
-        "import json, sys; from experiments.cli import main; main(['study', '--json']); "
-        "print(json.dumps([name for name in sys.modules if name.startswith(('experiments.', 'numba', 'pandas', 'scipy'))]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+LISTING = """
+import contextlib, io, json, sys
+from experiments.cli import main
+from experiments.studies.catalogue import STUDIES
+main(["study", "--json"])
+for name in STUDIES:
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main(["study", name, "--help"])
+slow = ("experiments.", "numba", "numpy", "pandas", "scipy", "matplotlib", "networkx")
+print(json.dumps([name for name in sys.modules if name.startswith(slow)]))
+"""
+
+
+def test_the_list_and_the_help_load_no_study(tmp_path: Path) -> None:
+    """Names, questions, minutes and options come from the entries; no module of a study, and nothing slow, is loaded."""
+    done = subprocess.run([sys.executable, "-c", LISTING], capture_output=True, text=True, check=True, cwd=ROOT)
     listed, loaded = done.stdout.rsplit("\n", 2)[:2]
     found = {row["name"]: row for row in json.loads(listed)["studies"]}
     assert {name: found[name]["question"] for name in STUDIES} == {name: one.question for name, one in STUDIES.items()}
     assert found["umpipe"]["figures"] == list(STUDIES["umpipe"].figures)
     assert not {study.module for study in STUDIES.values()} & set(json.loads(loaded))
     assert not [name for name in json.loads(loaded) if not name.startswith("experiments.")]
+
+
+def test_an_interrupt_while_a_study_is_loaded_is_one_line(tmp_path: Path) -> None:
+    """Run as a module, which loads what is slow before anything can be caught."""
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+    words = [sys.executable, "-m", "experiments.evaluator_speed", "--seconds", "0.1"]
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "experiments: interrupted\n")
 
 
 def test_a_study_runs_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from matplotlib.text import Text
 import experiments.time_to_accuracy.__main__ as time_study
 import experiments.xpipe.__main__ as xpipe_study
 import simulator
+from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import Findings, run_study, seed_range
 from experiments.time_to_accuracy import dated_training
 from experiments.time_to_accuracy.learning_plots import GROUPS, curve, target_figure, time_figure
@@ -24,6 +25,7 @@ from experiments.training import seed_grid as training_grid
 from experiments.training.clocks import TrainedMethod
 from experiments.training.method_comparison import compared, directions, order_of, replicated, seed_blocks
 from experiments.training.method_plots import color_of
+from experiments.training.method_throughput import CLUSTER, WORKLOAD
 from experiments.training.paired_tests import holm, paired_difference
 from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with, train_grid, unit_clock
 from experiments.xpipe import accuracy as xpipe
@@ -529,6 +531,13 @@ def test_time_figures_are_small_multiples_that_can_be_read(recorded: Recorded) -
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_say_what_the_studies_take() -> None:
+    """The catalogue, which loads no study, has their settings in words."""
+    assert f" {xpipe.HEADLINE.label} alone" in str(STUDIES["xpipe"].options["--headline"])
+    own = STUDIES["time-to-accuracy"].options
+    assert [own[name][-1] for name in ("--workload NAME", "--cluster NAME")] == [WORKLOAD, CLUSTER]
 
 
 def test_xpipe_quick_run(
