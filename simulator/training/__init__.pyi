@@ -21,14 +21,14 @@ from .optimizers import (
     Adam as Adam,
     LEARNING_RATE_SCHEDULES as LEARNING_RATE_SCHEDULES,
     LearningRateSchedule as LearningRateSchedule,
-    LinearWarmup as LinearWarmup,
     MomentumSGD as MomentumSGD,
     OPTIMIZERS as OPTIMIZERS,
     Optimizer as Optimizer,
     OptimizerState as OptimizerState,
-    StepDecay as StepDecay,
     constant as constant,
     cosine as cosine,
+    linear_warmup as linear_warmup,
+    step_decay as step_decay,
 )
 from .order import (
     TrainingOrder as TrainingOrder,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simulator.training.optimizers import Array
 
 SPLIT_SEED = 20260101
-"""Default seed of the division into training and test samples, the same for every method and training seed."""
+"""Seed of the division into training and test samples, the same for every method and training seed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,29 +33,29 @@ class DataSet:
         return self.train_x.shape[1:]
 
 
-def digits(split_seed: int = SPLIT_SEED) -> DataSet:
+def digits() -> DataSet:
     """Handwritten digits, 8 x 8 grey images of 10 classes, scaled to -1..1: 1437 for training, 360 for test.
 
     Source: UCI "Optical recognition of handwritten digits" (1998), its test part, as bundled by scikit-learn.
     """
     bunch = _bundled("load_digits")
     images = np.asarray(bunch.images, np.float64)[:, :, :, None] / 8.0 - 1.0
-    return _split("digits", images, np.asarray(bunch.target), split_seed)
+    return _split("digits", images, np.asarray(bunch.target))
 
 
-def breast_cancer(split_seed: int = SPLIT_SEED) -> DataSet:
+def breast_cancer() -> DataSet:
     """Breast cancer Wisconsin (diagnostic), 30 features, 2 classes: 455 for training, 114 for test.
 
     Features are standardised by the training samples. Source: UCI (1995), as bundled by scikit-learn.
     """
     bunch = _bundled("load_breast_cancer")
-    return _standardised(_split("breast-cancer", np.asarray(bunch.data), np.asarray(bunch.target), split_seed))
+    return _standardised(_split("breast-cancer", np.asarray(bunch.data), np.asarray(bunch.target)))
 
 
-def wine(split_seed: int = SPLIT_SEED) -> DataSet:
+def wine() -> DataSet:
     """Wine recognition, 13 features, 3 classes: 142 for training, 36 for test; standardised. Source: UCI (1991)."""
     bunch = _bundled("load_wine")
-    return _standardised(_split("wine", np.asarray(bunch.data), np.asarray(bunch.target), split_seed))
+    return _standardised(_split("wine", np.asarray(bunch.data), np.asarray(bunch.target)))
 
 
 DATA_SETS: dict[str, Callable[[], DataSet]] = {"digits": digits, "breast-cancer": breast_cancer, "wine": wine}
@@ -72,9 +72,9 @@ def _bundled(loader: str) -> Any:
     return getattr(datasets, loader)()
 
 
-def _split(name: str, x: Array, labels: NDArray[Any], split_seed: int) -> DataSet:
+def _split(name: str, x: Array, labels: NDArray[Any]) -> DataSet:
     """A shuffled fifth (rounded up) for test, the rest for training."""
-    order = np.random.default_rng(split_seed).permutation(len(x))
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
     test = -(-len(x) // 5)
     labels = labels.astype(np.int64)
     return DataSet(

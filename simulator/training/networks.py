@@ -25,11 +25,12 @@ Saved = Any
 class Block(ABC):
     """The layers of one stage: products y = x @ W + b of what the block makes of its input.
 
-    outputs: columns of W
+    outputs: columns of W; relu: whether the products are rectified
     """
 
     __slots__ = ()
     outputs: int
+    relu: bool = True
 
     @property
     @abstractmethod
@@ -42,13 +43,12 @@ class Block(ABC):
         return self.inputs_of_product * self.outputs + self.outputs
 
     def initial(self, generator: np.random.Generator) -> Array:
-        """Initial weights of one seed, (P,): He initialisation before a rectifier (He et al., 2015), zero biases."""
-        return self._normal(generator, 2.0)
+        """Initial weights of one seed, (P,): normal, of variance 2/inputs before a rectifier (He et al., 2015), else 1/inputs.
 
-    def _normal(self, generator: np.random.Generator, gain: float) -> Array:
-        """Normal weights of variance gain / inputs, then zero biases."""
+        Biases are zero.
+        """
         inputs = self.inputs_of_product
-        weights = generator.normal(0.0, math.sqrt(gain / inputs), inputs * self.outputs)
+        weights = generator.normal(0.0, math.sqrt((2.0 if self.relu else 1.0) / inputs), inputs * self.outputs)
         return np.concatenate([weights, np.zeros(self.outputs)])
 
     def matrices(self, flat: Array) -> tuple[Array, Array]:
@@ -62,7 +62,7 @@ class Block(ABC):
 
     def output_gradient(self, saved: Saved, dy: Array) -> Array:
         """dz: the gradient before the activation, from the gradient of the output; zero where a rectifier was."""
-        dz: Array = dy.reshape(saved[1].shape) * (saved[1] > 0.0)
+        dz: Array = dy.reshape(saved[1].shape) * (saved[1] > 0.0) if self.relu else dy
         return dz
 
     @abstractmethod
@@ -92,10 +92,6 @@ class Dense(Block):
         """All of the input."""
         return self.inputs
 
-    def initial(self, generator: np.random.Generator) -> Array:
-        """Variance 2/inputs before a rectifier, 1/inputs otherwise."""
-        return self._normal(generator, 2.0 if self.relu else 1.0)
-
     def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
         """(S, b, inputs) -> (S, b, outputs)."""
         matrix, bias = self.matrices(weights)
@@ -105,10 +101,6 @@ class Dense(Block):
         if self.relu:
             np.maximum(y, 0.0, out=y)
         return y, (flat, y, x.shape)
-
-    def output_gradient(self, saved: Saved, dy: Array) -> Array:
-        """Zero where the rectifier was."""
-        return Block.output_gradient(self, saved, dy) if self.relu else dy
 
     def input_gradient(self, weights: Array, saved: Saved, dz: Array) -> Array:
         """dz @ W^T."""

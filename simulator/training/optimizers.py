@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-"""Weights of one stage: (seeds, parameters), float32 or float64."""
+"""Weights of one stage: (seeds, parameters), float64."""
 
 Direction = Literal["step", "literal-step", "momentum"]
 """`step`: what the optimizer's next step would be a unit of lr, from its present moments; `literal-step`: the same
@@ -80,7 +80,7 @@ class MomentumSGD:
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """Adam (Kingma and Ba, 2015), or AdamW with `decoupled` weight decay (Loshchilov and Hutter, 2019).
+    """Adam (Kingma and Ba, 2015), or AdamW, with weight decay apart from the gradient (Loshchilov and Hutter, 2019).
 
     ValueError: a beta outside [0, 1), epsilon <= 0 or a negative weight decay.
     """
@@ -89,7 +89,6 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
     weight_decay: float = 0.0
-    decoupled: bool = False
 
     def __post_init__(self) -> None:
         _in_unit("beta1", self.beta1)
@@ -108,8 +107,6 @@ class Adam:
     ) -> tuple[Array, OptimizerState]:
         """One update."""
         assert state.second is not None
-        if self.weight_decay and not self.decoupled:
-            gradient = gradient + self.weight_decay * weights
         first = state.first * self.beta1
         first += gradient * (1.0 - self.beta1)
         square = np.square(gradient)
@@ -119,7 +116,7 @@ class Adam:
         new = OptimizerState(state.updates + 1, first, second)
         change = self.direction(new, "step")
         change *= learning_rate
-        if self.weight_decay and self.decoupled:
+        if self.weight_decay:
             change += (learning_rate * self.weight_decay) * weights
         return np.subtract(weights, change, out=change), new
 
@@ -144,7 +141,7 @@ class Adam:
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "sgd": lambda: MomentumSGD(dampening=0.9),
     "adam": Adam,
-    "adamw": lambda: Adam(weight_decay=0.01, decoupled=True),
+    "adamw": lambda: Adam(weight_decay=0.01),
 }
 """Name -> the optimizer with its usual settings; `sgd` averages its gradients, so that its lr is 10 times PyTorch's."""
 
@@ -163,34 +160,21 @@ def cosine(update: int, updates: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * update / updates))
 
 
-@dataclass(frozen=True, slots=True)
-class StepDecay:
-    """Multiply by `factor` at each of the given fractions of the run (PyTorch's MultiStepLR)."""
-
-    factor: float = 0.1
-    at: tuple[float, ...] = (0.5, 0.75)
-
-    def __call__(self, update: int, updates: int) -> float:
-        """Factor at `update`."""
-        return self.factor ** sum(update >= fraction * updates for fraction in self.at)
+def step_decay(update: int, updates: int) -> float:
+    """A tenth from half of the run on, a hundredth from three quarters on (PyTorch's MultiStepLR)."""
+    return 0.1 ** sum(update >= fraction * updates for fraction in (0.5, 0.75))
 
 
-@dataclass(frozen=True, slots=True)
-class LinearWarmup:
-    """Rise linearly over the first `fraction` of the run, then stay at 1."""
-
-    fraction: float = 0.1
-
-    def __call__(self, update: int, updates: int) -> float:
-        """Factor at `update`."""
-        return min(1.0, (update + 1) / max(1.0, self.fraction * updates))
+def linear_warmup(update: int, updates: int) -> float:
+    """A linear rise over the first tenth of the run, then 1."""
+    return min(1.0, (update + 1) / max(1.0, 0.1 * updates))
 
 
 LEARNING_RATE_SCHEDULES: dict[str, LearningRateSchedule] = {
     "constant": constant,
     "cosine": cosine,
-    "step": StepDecay(),
-    "warmup": LinearWarmup(),
+    "step": step_decay,
+    "warmup": linear_warmup,
 }
 """Name -> learning-rate schedule."""
 

@@ -45,16 +45,14 @@ class Replay:
     def __init__(self, training: Training, seeds: Sequence[int]) -> None:
         self.training, self.order, self.rule = training, training.order, training.chosen_rule
         order, data, settings, optimizer = training.order, training.data, training.settings, training.optimizer
-        dtype = np.dtype(settings.precision)
         t = order.microbatches_per_minibatch
-        self.train_x, self.test_x = data.train_x.astype(dtype), data.test_x.astype(dtype)
         self.bounds = [j * settings.batch // t for j in range(t + 1)]
         self.evaluate_every = settings.evaluate_every or len(data.train_x) // settings.batch
         self.samples = np.stack([_sample_order(seed, data, settings, order.minibatches) for seed in seeds])
         self.entry_versions: dict[int, int] = {}
         self.replicas: list[list[TrainedStage]] = []
         for k, initial in enumerate(zip(*(_initial(training.network, seed) for seed in seeds), strict=True)):
-            weights = np.stack(initial).astype(dtype)
+            weights = np.stack(initial)
             self.replicas.append(
                 [
                     TrainedStage(
@@ -106,7 +104,7 @@ class Replay:
         chosen = self.samples[:, minibatch * batch :][:, self.bounds[piece] : self.bounds[piece + 1]]
         if k == 0:
             self._enter(stage, microbatch)
-            x = self.train_x[chosen]
+            x = self.training.data.train_x[chosen]
         else:
             x = self.activations.pop(microbatch)
         weights = self.rule.forward(stage, microbatch)
@@ -151,7 +149,8 @@ class Replay:
         if stage.replicas == 1:
             return stage.gradient
         gradients = self.rounds[stage.position.stage, minibatch // stage.replicas]
-        return np.mean([gradients[one] for one in sorted(gradients)], axis=0, dtype=stage.gradient.dtype)
+        mean: Array = np.mean([gradients[one] for one in sorted(gradients)], axis=0)
+        return mean
 
     def _update(self, stage: TrainedStage, minibatch: int) -> None:
         previous, before = stage.weights, stage.version * stage.replicas
@@ -211,7 +210,8 @@ class Replay:
             if len(snapshot) == self.order.stages:
                 del self.snapshots[minibatches]
                 weights = tuple(snapshot[k] for k in range(self.order.stages))
-                self.evaluations[minibatches] = self._evaluate(weights, self.test_x, self.training.data.test_labels)
+                data = self.training.data
+                self.evaluations[minibatches] = self._evaluate(weights, data.test_x, data.test_labels)
 
     def _evaluate(
         self, weights: tuple[Array, ...], x: Array, labels: NDArray[np.int64], chunk: int = 64
@@ -230,7 +230,7 @@ class Replay:
     def results(self, seeds: Sequence[int]) -> list[TrainingRun]:
         """One `TrainingRun` a seed."""
         final = tuple(stage.weights for stage in self.stages)
-        train_loss, _ = self._evaluate(final, self.train_x, self.training.data.train_labels)
+        train_loss, _ = self._evaluate(final, self.training.data.train_x, self.training.data.train_labels)
         updates = np.array(sorted(self.evaluations), np.int64)
         seconds = self.order.update_seconds
         loss, accuracy = (np.stack([self.evaluations[int(u)][part] for u in updates]) for part in (0, 1))

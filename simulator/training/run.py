@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ class TrainingSettings:
     batch: samples a mini-batch, divided over the order's micro-batches as evenly as whole samples allow
     learning_rate, schedule: base rate and the factor on it, by update
     evaluate_every: updates between evaluations on the test samples (None: once an epoch)
-    precision: float64 or float32
     ValueError: a value out of range.
     """
 
@@ -34,7 +32,6 @@ class TrainingSettings:
     learning_rate: float = 0.002
     schedule: LearningRateSchedule = constant
     evaluate_every: int | None = None
-    precision: Literal["float64", "float32"] = "float64"
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -43,8 +40,6 @@ class TrainingSettings:
             raise ValueError(f"the learning rate must be a positive number, got {self.learning_rate}")
         if self.evaluate_every is not None and self.evaluate_every < 1:
             raise ValueError(f"updates between evaluations must be at least 1, got {self.evaluate_every}")
-        if self.precision not in ("float64", "float32"):
-            raise ValueError(f"precision must be float64 or float32, got {self.precision!r}")
 
 
 def minibatches_per_epoch(data: DataSet, batch: int) -> int:

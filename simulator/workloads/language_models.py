@@ -50,40 +50,27 @@ class Bert(Transformer):
     norm_first: bool = False
 
 
-def _published(model: Transformer, summary: str) -> Callable[..., Workload]:
+def _published(model: Transformer) -> Callable[..., Workload]:
     """The workload of a model as a function of the tokens of a sample, by default as many as the model takes."""
 
     def workload(sequence: int = model.sequence) -> Workload:
         return replace(model, sequence=sequence).workload()
 
-    workload.__doc__ = summary
     return workload
 
 
 LANGUAGE_MODELS: dict[str, Callable[..., Workload]] = {
-    model.name: _published(model, summary)
-    for model, summary in (
-        (Gpt(12, 768, 12, name="gpt2"), "GPT-2 small: 124,439,808 parameters."),
-        (Gpt(24, 1024, 16, name="gpt2-medium"), "GPT-2 medium: 354,823,168 parameters."),
-        (Gpt(36, 1280, 20, name="gpt2-large"), "GPT-2 large: 774,030,080 parameters."),
-        (Gpt(48, 1600, 25, name="gpt2-xl"), "GPT-2 XL: 1,557,611,200 parameters."),
-        (
-            Gpt(96, 12288, 96, 2048, name="gpt3-175b"),
-            "GPT-3: 96 blocks of 12,288 features (Brown et al. 2020, table 2.1); dense attention in every block.",
-        ),
-        (
-            Gpt(14, 768, 12, name="gpt-14"),
-            "A GPT with 14 blocks of GPT-2 small's width: a reading of UMPIPE's \"GPT1-14\" (sizes unpublished).",
-        ),
-        (Llama(32, 4096, 32, intermediate=11008, name="llama2-7b"), "Llama 2 7B: 6,738,415,616 parameters."),
-        (
-            Bert(12, 768, 12, name="bert-base"),
-            "BERT-base with pre-training heads: 110,106,428 parameters (109,482,240 without, with the pooler).",
-        ),
-        (
-            Bert(24, 1024, 16, name="bert-large"),
-            "BERT-large with pre-training heads: 336,226,108 parameters (335,141,888 without, with the pooler).",
-        ),
+    model.name: _published(model)
+    for model in (
+        Gpt(12, 768, 12, name="gpt2"),  # 124,439,808 parameters
+        Gpt(24, 1024, 16, name="gpt2-medium"),  # 354,823,168
+        Gpt(36, 1280, 20, name="gpt2-large"),  # 774,030,080
+        Gpt(48, 1600, 25, name="gpt2-xl"),  # 1,557,611,200
+        Gpt(96, 12288, 96, 2048, name="gpt3-175b"),  # dense attention in every block
+        Gpt(14, 768, 12, name="gpt-14"),  # a reading of UMPIPE's "GPT1-14", whose sizes are unpublished
+        Llama(32, 4096, 32, intermediate=11008, name="llama2-7b"),  # 6,738,415,616
+        Bert(12, 768, 12, name="bert-base"),  # 110,106,428 (109,482,240 without heads, with the pooler)
+        Bert(24, 1024, 16, name="bert-large"),  # 336,226,108 (335,141,888)
     )
 }
 """Published sizes, by name."""

@@ -257,15 +257,6 @@ def test_divergence_is_reported(hand: Any, blobs: DataSet) -> None:
     assert play(staircase(hand, 3, 1), "naive", blobs, optimizer=MomentumSGD(), settings=hot).diverged
 
 
-def test_float32(hand: Any, blobs: DataSet) -> None:
-    """Single precision stays single precision and ends near double."""
-    order = staircase(hand, 3, 2)
-    single = play(order, "xpipe", blobs, settings=replace(SETTINGS, precision="float32"))
-    double = play(order, "xpipe", blobs)
-    assert single.train_loss != double.train_loss
-    assert single.train_loss == pytest.approx(double.train_loss, rel=1e-3)
-
-
 def test_convolutional_network_trains(hand: Any) -> None:
     """Images: T=1 equals T=2 synchronously, and a staircase runs, through convolutions and pooling."""
     draw = np.random.default_rng(0)
@@ -298,7 +289,7 @@ def test_bad_requests_are_refused(hand: Any, blobs: DataSet, options: dict[str, 
 
 def test_bad_settings_are_refused(hand: Any, blobs: DataSet) -> None:
     """Numbers out of range, another number of blocks than stages, no processes."""
-    for wrong in ({"batch": 0}, {"learning_rate": 0.0}, {"evaluate_every": 0}, {"precision": "float16"}):
+    for wrong in ({"batch": 0}, {"learning_rate": 0.0}, {"evaluate_every": 0}):
         with pytest.raises(ValueError, match="got"):
             TrainingSettings(**wrong)  # type: ignore[arg-type]
     order = staircase(hand, 3, 2)
