@@ -35,7 +35,7 @@ ROOMS = {
         "umpipe",
         "xpipe",
     ),
-    "planners": ("search", "partitioning", "pipedream", "straight", "bapipe", "unequal"),
+    "planners": ("search", "partitioning", "pipedream", "straight", "bapipe", "unequal", "scheduler"),
 }
 """Folders of a floor, from the ground up; modules beside them stand above them all."""
 

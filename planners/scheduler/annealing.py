@@ -1,0 +1,159 @@
+"""Annealing: an order is changed one op at a time, most changes on its critical path, and replayed in full after each.
+
+Two forms of an order are annealed in the same way: forwards and input gradients alone, with weight gradients placed by the
+replay (few ops, and no neighbour wastes memory or a gap), and the whole order, which reaches what that rule cannot. A worse order
+is accepted up to a threshold drawn anew each time, exponential around a temperature that falls. Nothing here depends on the
+machine: random numbers are xorshift64*, the exponential is a table of decimals.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.scheduler.instance import Codes, Instance, Integers
+from planners.scheduler.replay import Trace, replay
+from simulator import kernel
+
+EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
+"""Quantiles of the exponential distribution; rounded, as logarithms differ in their last bit between machines."""
+
+
+class Walk(NamedTuple):
+    """How an annealing walks.
+
+    fill, tolerance: as of `replay`
+    longest_stage: compares orders by the longest time of a device from start to end, not by their makespan
+    steps: replays; hot, cold: seconds, the first and the last temperature
+    target: seconds at which to stop
+    """
+
+    fill: bool
+    tolerance: float
+    longest_stage: bool
+    steps: int
+    hot: float
+    cold: float
+    target: float
+
+
+@kernel()
+def draw(state: NDArray[np.uint64], below: int | np.int64) -> np.int64:
+    """A random whole number in [0, below), below 2**31; state: uint64 [1], not 0 (xorshift64*, Vigna 2016)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    high = (x * np.uint64(2685821657736338717)) >> np.uint64(33)
+    return np.int64((high * np.uint64(below)) >> np.uint64(31))
+
+
+@kernel()
+def cost_of(makespan: float, longest_stage: bool, trace: Trace) -> float:
+    """What a replay is compared by."""
+    if not longest_stage or makespan == np.inf:
+        return makespan
+    return float((trace.finish - trace.start).max())
+
+
+@kernel()
+def _critical(instance: Instance, trace: Trace, longest_stage: bool, critical: Integers) -> int:
+    """Rows of the ops on the path that makes the replay as long as it is, last first, into `critical`; their number."""
+    device = int(np.argmax(trace.finish - trace.start) if longest_stage else np.argmax(trace.finish))
+    row, count = int(instance.offsets[device + 1]) - 1, 0
+    while True:
+        critical[count] = row
+        count += 1
+        if trace.cause[row] >= 0:
+            row = int(trace.cause[row])
+            continue
+        while instance.offsets[device] > row or instance.offsets[device + 1] <= row:
+            device = device + 1 if device + 1 < len(trace.finish) else 0
+        if row == instance.offsets[device]:
+            return count
+        row -= 1
+
+
+@kernel(error_model="numpy")
+def anneal(
+    instance: Instance,
+    codes: Codes,
+    offsets: Integers,
+    walk: Walk,
+    random: NDArray[np.uint64],
+    trace: Trace,
+    best: Codes,
+) -> tuple[float, int]:
+    """Cost of the best order met and the replays that it took; the whole order comes into `best`, int16 [N].
+
+    codes: int16, at offsets: int64 [D + 1]; where it is left at the end is the last order accepted
+    """
+    devices = len(instance.limit)
+    critical = np.empty(len(trace.order), dtype=np.int64)
+    rows = np.empty(len(trace.order), dtype=np.int64)  # places of the critical ops among the codes
+    owner = np.empty(len(codes), dtype=np.int64)
+    for device in range(devices):
+        owner[offsets[device] : offsets[device + 1]] = device
+    cost = cost_of(replay(instance, codes, offsets, walk.fill, walk.tolerance, trace), walk.longest_stage, trace)
+    found = cost
+    best[:] = trace.order
+    on_path = 0
+    if cost < np.inf:
+        for one in critical[: _critical(instance, trace, walk.longest_stage, critical)]:
+            if trace.places[one] >= 0:
+                rows[on_path] = trace.places[one]
+                on_path += 1
+    temperature = walk.hot
+    cools = (walk.cold / walk.hot - 1.0) / walk.steps * walk.hot
+    reach = 12
+    for step in range(walk.steps):
+        if found <= walk.target:
+            return found, step
+        temperature += cools
+        if on_path > 0 and draw(random, 5) > 0:
+            origin = rows[draw(random, on_path)]
+        else:
+            origin = draw(random, len(codes))
+        device = owner[origin]
+        low, high = offsets[device], offsets[device + 1] - 1
+        distance = 1 + draw(random, 1 + draw(random, reach))
+        target = origin + distance if draw(random, 2) else origin - distance
+        target = min(max(target, low), high)
+        swap = draw(random, 3) == 0
+        moved, other = codes[origin], codes[target]
+        if moved == other:
+            continue
+        _move(codes, origin, target, swap)
+        makespan = replay(instance, codes, offsets, walk.fill, walk.tolerance, trace)
+        changed = cost_of(makespan, walk.longest_stage, trace)
+        if changed <= cost + temperature * EXPONENTIAL[draw(random, 1024)]:
+            cost = changed
+            if cost < found:
+                found = cost
+                best[:] = trace.order
+            on_path = 0
+            for one in critical[: _critical(instance, trace, walk.longest_stage, critical)]:
+                if trace.places[one] >= 0:
+                    rows[on_path] = trace.places[one]
+                    on_path += 1
+        else:
+            _move(codes, target, origin, swap)
+    return found, walk.steps
+
+
+@kernel()
+def _move(codes: Codes, origin: int, target: int, swap: bool) -> None:
+    """Exchange two ops of a device, or shift one to the other's place."""
+    moved = codes[origin]
+    if swap:
+        codes[origin] = codes[target]
+    elif origin < target:
+        for i in range(origin, target):
+            codes[i] = codes[i + 1]
+    else:
+        for i in range(origin, target, -1):
+            codes[i] = codes[i - 1]
+    codes[target] = moved

@@ -1,0 +1,193 @@
+"""Greedy list scheduling: the device that wakes first takes its most urgent op, under caps on what is in flight.
+
+An op that is ready gives way to a more urgent one that is known to come, if that would else wait longer than a tolerance; a
+weight gradient goes where it fits in between or where memory is short. A forward is admitted where its device has room for it and
+for what later stages on the device still need, so that no device fills up with micro-batches that wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from planners.scheduler.bound import ways_of
+from planners.scheduler.instance import Floats, Instance, Integers
+from planners.scheduler.replay import Trace
+from simulator import kernel
+
+
+class Setting(NamedTuple):
+    """What list scheduling goes by.
+
+    caps: int64 [P]; forwards of a position at most whose input gradients have not begun
+    urgency: float64 [2, P]; of forwards and input gradients, less is sooner; every micro-batch adds `period`
+    tolerance: seconds that a more urgent arrival may wait for an op that is ready
+    weight_tolerance: part of a weight gradient's seconds that an arrival may wait for it
+    """
+
+    caps: Integers
+    urgency: Floats
+    period: float
+    tolerance: float
+    weight_tolerance: float
+
+
+def settings_of(instance: Instance, stages: int) -> Iterator[Setting]:
+    """Settings worth trying, those that are best most often first.
+
+    Caps are stages to go in the chain (what 1F1B has in flight), about twice as many (enough to hide transfers), parts of the
+    micro-batches that pass while one goes there and back, or none; urgency is how far an op is along its chain, or its time in a
+    stream without conflicts.
+    """
+    ways = ways_of(instance)
+    stage = np.arange(len(instance.device)) % stages
+    load = instance.seconds.sum(axis=0)
+    period = float(np.bincount(instance.device, weights=load).max())
+    caps = (
+        stages - stage,
+        2 * (stages - stage) - 1,
+        np.full(len(stage), 2**31),
+        stages - stage + 1,
+        *(np.maximum(1, np.ceil(part * ways.round / period)) for part in (1.0, 1.5, 2.0, 1.25, 2.5)),
+    )
+    farthest = np.stack([-1.0 * stage, stage - 2.0 * stages])
+    in_turn = np.stack([ways.head, ways.head + ways.round - instance.seconds[1]])
+    longest = float(instance.seconds[0].max())
+    for tolerance, weights in ((longest, 1.0), (longest, 0.0), (longest, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 1.0)):
+        for urgency, each in ((farthest, 0.0), (in_turn, period)):
+            for cap in caps:
+                yield Setting(cap.astype(np.int64), urgency, each, tolerance, weights)
+
+
+@kernel(error_model="numpy")
+def list_schedule(instance: Instance, setting: Setting, trace: Trace) -> float:
+    """Makespan of the order that list scheduling makes in `trace`, infinite if it gets stuck."""
+    caps, urgency, period, tolerance, weight_tolerance = setting
+    device_of, count, seconds, split, lag, first, last, keep, freed, reserve, limit, rows_at, held, held_at = instance
+    order, _, ends, _, _, finish, start, work = trace
+    positions, devices = len(device_of), len(limit)
+    most = len(ends) // (2 * positions)
+    done = work[: 3 * positions]
+    done[:] = 0
+    row_of = work[3 * positions : 3 * positions + devices]
+    memory = work[3 * positions + devices : 3 * positions + 2 * devices]
+    row_of[:] = rows_at[:devices]
+    memory[:] = 0
+    finish[:] = 0.0
+    leaves = 1
+    while leaves < devices:
+        leaves *= 2
+    # tournament: tree[1] is the device that wakes first
+    wake = np.full(leaves, np.inf)
+    tree = np.zeros(2 * leaves, dtype=np.int64)
+    for leaf in range(leaves):
+        tree[leaves + leaf] = leaf
+    wake[:devices] = 0.0
+    for node in range(leaves - 1, 0, -1):
+        left, right = tree[2 * node], tree[2 * node + 1]
+        tree[node] = left if wake[left] <= wake[right] else right
+    left_over = rows_at[devices]
+    while left_over > 0:
+        device = tree[1]
+        now = wake[device]
+        if now == np.inf:
+            return np.inf
+        kept, room = memory[device], limit[device]
+        best, best_key = -1, np.inf  # ready
+        coming, coming_key, coming_at = -1, np.inf, np.inf  # the most urgent that is known to come
+        soonest = np.inf
+        short = False
+        weight, oldest = -1, np.inf
+        for h in range(held_at[device], held_at[device + 1]):
+            p = held[h]
+            number = done[p]
+            if number < count[p] and (first[p] or done[p - 1] > number):
+                if kept + keep[p] + reserve[p] > room:
+                    short = True
+                elif number - done[positions + p] < caps[p]:
+                    ready = 0.0 if first[p] else ends[(p - 1) * most + number] + lag[p]
+                    key = urgency[0, p] + period * number
+                    if ready <= now:
+                        if key < best_key:
+                            best, best_key = p, key
+                    else:
+                        soonest = min(soonest, ready)
+                        if key < coming_key:
+                            coming, coming_key, coming_at = p, key, ready
+            number = done[positions + p]
+            if number < done[p] and (last[p] or done[positions + p + 1] > number):
+                ready = ends[p * most + number]
+                if not last[p]:
+                    ready = max(ready, ends[(positions + p + 1) * most + number] + lag[p + 1])
+                key = urgency[1, p] + period * number
+                if ready <= now:
+                    if key < best_key:
+                        best, best_key = positions + p, key
+                else:
+                    soonest = min(soonest, ready)
+                    if key < coming_key:
+                        coming, coming_key, coming_at = positions + p, key, ready
+            if split[p] and done[2 * positions + p] < number:
+                ended = ends[(positions + p) * most + done[2 * positions + p]]
+                if ended < oldest:
+                    weight, oldest = p, ended
+        code = best
+        if best >= 0 and coming >= 0 and coming_key < best_key:
+            takes = seconds[0, best] if best < positions else seconds[1, best - positions]
+            if now + takes > coming_at + tolerance:
+                code = -1
+                soonest = coming_at
+        if code < 0 and weight >= 0:
+            takes = seconds[2, weight]
+            if now + takes <= soonest + weight_tolerance * takes or (short and best < 0):
+                code = 2 * positions + weight
+        if code < 0:
+            wake[device] = soonest
+        else:
+            kind = 0 if code < positions else (1 if code < 2 * positions else 2)
+            p = code - kind * positions
+            if row_of[device] == rows_at[device]:
+                start[device] = now
+            end = now + seconds[kind, p]
+            order[row_of[device]] = code
+            row_of[device] += 1
+            left_over -= 1
+            number = done[code]
+            done[code] = number + 1
+            other = -1
+            arrives = end
+            if kind == 0:
+                memory[device] = kept + keep[p]
+                ends[p * most + number] = end
+                if not last[p]:
+                    other, arrives = p + 1, end + lag[p + 1]
+            elif kind == 1:
+                memory[device] = kept - freed[p]
+                ends[code * most + number] = end
+                if not first[p]:
+                    other, arrives = p - 1, end + lag[p]
+            else:
+                memory[device] = kept - keep[p] + freed[p]
+            finish[device] = end
+            wake[device] = end
+            if other >= 0:
+                woken = device_of[other]
+                arrives = max(arrives, finish[woken])
+                if woken != device and arrives < wake[woken]:
+                    wake[woken] = arrives
+                    node = (leaves + woken) // 2
+                    while node > 0:
+                        left, right = tree[2 * node], tree[2 * node + 1]
+                        tree[node] = left if wake[left] <= wake[right] else right
+                        node //= 2
+        node = (leaves + device) // 2
+        while node > 0:
+            left, right = tree[2 * node], tree[2 * node + 1]
+            tree[node] = left if wake[left] <= wake[right] else right
+            node //= 2
+    makespan = 0.0
+    for device in range(devices):
+        makespan = max(makespan, finish[device])
+    return makespan

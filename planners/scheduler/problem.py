@@ -1,0 +1,152 @@
+"""Schedule problem: what an order of ops is searched for, in numbers: seconds, transfers, bytes and a limit a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from hardware_profiles import brief
+
+PlacementName = Literal["straight", "interleaved", "v", "wave", "bidirectional"]
+PLACEMENTS: tuple[str, ...] = get_args(PlacementName)
+
+Chains = tuple[tuple[int, ...], ...]
+"""Device of every stage, for each chain of stages that micro-batches pass."""
+
+Numbers = float | Sequence[float]
+"""One number for all stages, boundaries or devices, or one for each."""
+
+
+def placement(name: str, stages: int, devices: int) -> Chains:
+    """The chains of a placement of `stages` stages on `devices` devices.
+
+    straight: stage s on device s
+    interleaved: stage s on device s mod D (Megatron-LM)
+    v: two stages a device, down the devices and back up (ZB-V)
+    wave: an even number of stages a device, down and up in turns (Hanayo)
+    bidirectional: every device holds stage s of one chain and stage D - 1 - s of another, each for half of the micro-batches
+    Raises ValueError for an unknown name and for counts that the placement cannot have.
+    """
+    if name not in PLACEMENTS:
+        raise ValueError(f"placement {name!r} is unknown; choices: {', '.join(PLACEMENTS)}")
+    if stages < 1 or devices < 1:
+        raise ValueError(f"a placement has at least 1 stage and 1 device, got {stages} stages and {devices} devices")
+    rule, fits = {
+        "straight": ("as many stages as devices", stages == devices),
+        "interleaved": ("a whole number of stages a device", stages % devices == 0),
+        "v": ("two stages a device", stages == 2 * devices),
+        "wave": ("an even number of stages a device", stages % (2 * devices) == 0),
+        "bidirectional": ("as many stages as devices, at least 2", stages == devices > 1),
+    }[name]
+    if not fits:
+        raise ValueError(f"placement {name!r} has {rule}, got {stages} stages on {devices} devices")
+    turns, places = zip(*(divmod(stage, devices) for stage in range(stages)), strict=True)
+    if name in ("v", "wave"):
+        places = tuple(
+            place if turn % 2 == 0 else devices - 1 - place for turn, place in zip(turns, places, strict=True)
+        )
+    return (places, places[::-1]) if name == "bidirectional" else (places,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScheduleProblem:
+    """Stages on devices, micro-batches of one size, and what each op takes and holds; one number stands for all.
+
+    chains: device of every stage, as `placement` gives it; micro-batches are shared out over the chains as evenly as can be, the
+        first chain taking the first of them
+    microbatches: in all
+    forward, input_gradient, weight_gradient: seconds of each stage; a stage whose weight gradient takes none runs one full
+        backward, which takes the seconds of the input gradient
+    transfer: seconds one way over each boundary between stages; none within a device
+    freed_at_input_gradient, freed_at_weight_gradient: bytes of a micro-batch that a stage keeps from the start of its forward to
+        the end of each of the two (of the full backward)
+    limit: bytes that each device has for them; infinite for none
+    Raises ValueError for counts that do not go together, for numbers that are negative or not finite, and for a limit that not
+    even one micro-batch keeps.
+    """
+
+    chains: Chains
+    microbatches: int
+    forward: Numbers
+    input_gradient: Numbers
+    weight_gradient: Numbers = 0.0
+    transfer: Numbers = 0.0
+    freed_at_input_gradient: Numbers = 1.0
+    freed_at_weight_gradient: Numbers = 0.0
+    limit: Numbers = math.inf
+
+    def __post_init__(self) -> None:
+        """Spread single numbers and check everything."""
+        if not self.chains or not self.chains[0] or len({len(chain) for chain in self.chains}) > 1:
+            raise ValueError("a schedule problem has at least one chain of at least one stage, all of one length")
+        if sorted({device for chain in self.chains for device in chain}) != list(range(self.devices)):
+            raise ValueError(f"devices are numbered from 0 and each has a stage, got {self.chains}")
+        if self.microbatches < 1:
+            raise ValueError(f"micro-batches must be at least 1, got {self.microbatches}")
+        counts = {"transfer": (self.stages - 1, "boundaries"), "limit": (self.devices, "devices")}
+        for name in (field.name for field in fields(self)[2:]):
+            count, what = counts.get(name, (self.stages, "stages"))
+            object.__setattr__(self, name, _spread(name.replace("_", " "), getattr(self, name), count, what))
+        for device, (limit, least) in enumerate(zip(self.each("limit"), self.least_limits(), strict=True)):
+            if limit < least:
+                raise ValueError(
+                    f"device {device} has {limit:.12g} for what its micro-batches keep, one of them keeps {least:.12g}: "
+                    f"the least limit that would do is {least:.12g}"
+                )
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"{self.stages} stages on {self.devices} devices, {self.microbatches} micro-batches, {self.chains}"
+        )
+
+    @property
+    def stages(self) -> int:
+        """Stages of a chain."""
+        return len(self.chains[0])
+
+    @property
+    def devices(self) -> int:
+        """Devices of all chains."""
+        return 1 + max(device for chain in self.chains for device in chain)
+
+    def each(self, name: str) -> tuple[float, ...]:
+        """The numbers of a field, one for each stage, boundary or device."""
+        values: tuple[float, ...] = getattr(self, name)
+        return values
+
+    def counts(self) -> tuple[int, ...]:
+        """Micro-batches of each chain."""
+        each, more = divmod(self.microbatches, len(self.chains))
+        return tuple(each + (chain < more) for chain in range(len(self.chains)))
+
+    def least_limits(self) -> tuple[float, ...]:
+        """Bytes that each device needs for one micro-batch at a time: the least under which there is an order."""
+        least = [0.0] * self.devices
+        kept = [
+            first + second
+            for first, second in zip(
+                self.each("freed_at_input_gradient"), self.each("freed_at_weight_gradient"), strict=True
+            )
+        ]
+        for chain, count in zip(self.chains, self.counts(), strict=True):
+            for device in set(chain) if count else ():
+                needed = math.fsum(kept[stage] for stage, where in enumerate(chain) if where == device)
+                least[device] = max(least[device], needed)
+        return tuple(least)
+
+
+def _spread(name: str, value: Numbers, count: int, what: str) -> tuple[float, ...]:
+    """One number for each; ValueError for a wrong number of them, or one that is negative or not finite (limits may be)."""
+    single = isinstance(value, (int, float))
+    values = (float(value),) * count if isinstance(value, (int, float)) else tuple(float(one) for one in value)
+    if len(values) == 1 and not single:
+        values *= count
+    if len(values) != count:
+        raise ValueError(f"{name} needs one number or one for each of {count} {what}, got {len(values)} numbers")
+    for position, one in enumerate(values):
+        if math.isnan(one) or one < 0 or (math.isinf(one) and name != "limit"):
+            finite = "a number" if name == "limit" else "a finite number"
+            raise ValueError(f"{name} {position} must be {finite} of at least 0, got {one}")
+    return values

@@ -1,0 +1,129 @@
+"""Schedule problems of these tests, generated ones and the reference's, and independent replays of what is found."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from planners.scheduler.problem import ScheduleProblem, placement
+from simulator import Bucket, OpKind, Schedule, Timeline, Transfer, check_schedule, given_costs, lower, replay_compiled
+from simulator.costs.given import GivenCosts
+from simulator.engines import reference
+
+
+def reference_cases(folder: Path) -> list[dict[str, Any]]:
+    """The cases of the reference with known optima."""
+    cases: list[dict[str, Any]] = json.loads((folder / "schedule_optima.json").read_text(encoding="utf-8"))["cases"]
+    return cases
+
+
+def reference_problem(case: dict[str, Any]) -> ScheduleProblem:
+    """A case of the reference as a problem."""
+    return ScheduleProblem(
+        chains=placement(case["placement"], case["stages"], case["devices"]),
+        microbatches=case["microbatches"],
+        limit=case["memory_limit"],
+        **{
+            name: case[name]
+            for name in (
+                "forward",
+                "input_gradient",
+                "weight_gradient",
+                "transfer",
+                "freed_at_input_gradient",
+                "freed_at_weight_gradient",
+            )
+        },
+    )
+
+
+@st.composite
+def schedule_problems(draw: st.DrawFn, most_devices: int = 4, most_microbatches: int = 7) -> ScheduleProblem:
+    """Problems of every placement: uneven stages, some with full backwards, transfers by boundary, limits from the least on."""
+    name = draw(st.sampled_from(["straight", "interleaved", "v", "wave", "bidirectional"]))
+    devices = draw(st.integers(2 if name == "bidirectional" else 1, most_devices))
+    each = {"straight": 1, "bidirectional": 1, "v": 2, "wave": 2, "interleaved": draw(st.integers(1, 3))}[name]
+    stages = devices * each
+    microbatches = draw(st.integers(1, most_microbatches))
+
+    def numbers(least: int, most: int, count: int = stages) -> list[int]:
+        return draw(st.lists(st.integers(least, most), min_size=count, max_size=count))
+
+    chains = placement(name, stages, devices)
+    given: dict[str, Any] = {
+        "chains": chains,
+        "microbatches": microbatches,
+        "forward": numbers(1, 9),
+        "input_gradient": numbers(1, 9),
+        "weight_gradient": numbers(0, 9),
+        "transfer": numbers(0, 3, stages - 1),
+        "freed_at_input_gradient": numbers(0, 3),
+        "freed_at_weight_gradient": numbers(0, 3),
+    }
+    free = ScheduleProblem(**given)
+    more = numbers(0, 12, devices)
+    return ScheduleProblem(**given, limit=[low + extra for low, extra in zip(free.least_limits(), more, strict=True)])
+
+
+@dataclass(frozen=True)
+class BoundaryCosts:
+    """Costs given as numbers, with the transfer seconds of each boundary."""
+
+    given: GivenCosts
+    transfers: Sequence[float]
+    channels: tuple[()] = ()
+    tied_reductions: tuple[()] = ()
+
+    def device(self, stage: int, replica: int) -> int:
+        """As given."""
+        return self.given.device(stage, replica)
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """As given."""
+        return self.given.seconds(kind, stage, replica, samples)
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        """The boundary's, on a link of its own."""
+        return Transfer(self.transfers[min(source[0], target[0])], 0.0)
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        """None."""
+        return ()
+
+
+def replayed(problem: ScheduleProblem, schedule: Schedule) -> Timeline:
+    """The schedule on the reference engine, which the compiled one meets to the bit; checked, and within limits at all times."""
+    check_schedule(schedule)
+    forward, backward, weight = (problem.each(name) for name in ("forward", "input_gradient", "weight_gradient"))
+    given = given_costs(problem.stages, forward, backward, weight=weight, devices=schedule)
+    program = lower(schedule, BoundaryCosts(given, problem.each("transfer")))
+    timeline, twin = reference.replay(program), replay_compiled(program)
+    assert timeline.start.tobytes() == twin.start.tobytes()
+    assert timeline.end.tobytes() == twin.end.tobytes()
+    peaks = held_at_most(problem, timeline)
+    assert all(peak <= limit + 1e-9 for peak, limit in zip(peaks, problem.each("limit"), strict=True))
+    return timeline
+
+
+def held_at_most(problem: ScheduleProblem, timeline: Timeline) -> list[float]:
+    """Most bytes that each device holds at any time of a timeline: what ends at a time is freed before what begins then."""
+    first, second = problem.each("freed_at_input_gradient"), problem.each("freed_at_weight_gradient")
+    changes: list[list[tuple[float, float]]] = [[] for _ in range(problem.devices)]
+    rows = zip(timeline.device, timeline.stage, timeline.kind, timeline.start, timeline.end, strict=True)
+    for device, stage, kind, start, end in rows:
+        freed = {
+            OpKind.FORWARD: -first[stage] - second[stage],
+            OpKind.BACKWARD: first[stage] + second[stage],
+            OpKind.INPUT_GRADIENT: first[stage],
+            OpKind.WEIGHT_GRADIENT: second[stage],
+        }.get(OpKind(kind), 0.0)
+        changes[device].append((start if kind == OpKind.FORWARD else end, -freed))
+    return [max(itertools.accumulate((change for _, change in sorted(one)), initial=0.0)) for one in changes]

@@ -1,0 +1,92 @@
+"""Tests of `planners.scheduler.problem`: placements, and what is refused at the door."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from planners.scheduler.instance import memory_units
+from planners.scheduler.problem import ScheduleProblem, placement
+
+
+@pytest.mark.parametrize(
+    "name, stages, devices, chains",
+    [
+        ("straight", 3, 3, ((0, 1, 2),)),
+        ("interleaved", 6, 3, ((0, 1, 2, 0, 1, 2),)),
+        ("v", 6, 3, ((0, 1, 2, 2, 1, 0),)),
+        ("wave", 8, 2, ((0, 1, 1, 0, 0, 1, 1, 0),)),
+        ("bidirectional", 3, 3, ((0, 1, 2), (2, 1, 0))),
+    ],
+)
+def test_placements(name: str, stages: int, devices: int, chains: tuple[tuple[int, ...], ...]) -> None:
+    """Each placement puts its stages where its picture does."""
+    assert placement(name, stages, devices) == chains
+
+
+@pytest.mark.parametrize(
+    "name, stages, devices, says",
+    [
+        ("spiral", 4, 4, "'spiral' is unknown; choices: straight, interleaved, v, wave, bidirectional"),
+        ("straight", 8, 4, "'straight' has as many stages as devices, got 8 stages on 4 devices"),
+        ("interleaved", 6, 4, "a whole number of stages a device"),
+        ("v", 4, 4, "two stages a device"),
+        ("wave", 12, 4, "an even number of stages a device"),
+        ("bidirectional", 8, 4, "as many stages as devices"),
+        ("straight", 0, 0, "at least 1 stage and 1 device"),
+    ],
+)
+def test_placements_that_cannot_be(name: str, stages: int, devices: int, says: str) -> None:
+    """A placement that the stages cannot have is refused in one line that says the rule."""
+    with pytest.raises(ValueError, match=says):
+        placement(name, stages, devices)
+
+
+def given(**changes: Any) -> ScheduleProblem:
+    """A problem of four even stages, changed."""
+    numbers = {"forward": 5, "input_gradient": 6, "weight_gradient": 4, "transfer": 1, "freed_at_weight_gradient": 1}
+    return ScheduleProblem(**{"chains": placement("straight", 4, 4), "microbatches": 8, **numbers, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"forward": -1}, "forward 0 must be a finite number of at least 0, got -1.0"),
+        ({"transfer": [0, math.inf, 0]}, "transfer 1 must be a finite number"),
+        ({"weight_gradient": [1, 2, 3]}, "weight gradient needs one number or one for each of 4 stages, got 3 numbers"),
+        ({"limit": [9, 9]}, "limit needs one number or one for each of 4 devices"),
+        ({"limit": math.nan}, "limit 0 must be a number of at least 0"),
+        ({"microbatches": 0}, "micro-batches must be at least 1"),
+        ({"limit": [9, 9, 1, 9]}, "device 2 has 1 .* the least limit that would do is 2"),
+        ({"chains": ((0, 1, 3, 4),)}, "devices are numbered from 0"),
+        ({"chains": ((0, 1), (1,))}, "of one length"),
+    ],
+)
+def test_bad_problems(changes: dict[str, Any], says: str) -> None:
+    """What no order can have is refused in one line; a limit too low names the least that would do."""
+    with pytest.raises(ValueError, match=says) as refused:
+        given(**changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_least_limits() -> None:
+    """A device needs what one micro-batch keeps on all its stages of a chain; of two chains, the one that keeps more."""
+    v = given(chains=placement("v", 4, 2), freed_at_input_gradient=[1, 2, 3, 4])
+    assert v.least_limits() == (2 + 5, 3 + 4)
+    both = given(chains=placement("bidirectional", 4, 4), freed_at_input_gradient=[1, 2, 3, 4])
+    assert both.least_limits() == (5, 4, 4, 5)
+    one = given(chains=placement("bidirectional", 4, 4), microbatches=1, freed_at_input_gradient=[1, 2, 3, 4])
+    assert one.least_limits() == (2, 3, 4, 5)
+
+
+def test_memory_units() -> None:
+    """Decimals become whole numbers exactly; what has no decimal unit is rounded so that the limit holds."""
+    first, second, limit = memory_units(given(freed_at_input_gradient=0.1, freed_at_weight_gradient=0.2, limit=0.9))
+    assert (3 * (first + second) == limit).all()
+    first, second, limit = memory_units(
+        given(freed_at_input_gradient=1 / 3, freed_at_weight_gradient=1 / 7, limit=10 / 21 * 3)
+    )
+    assert (2 * (first + second) <= limit).all()
+    assert (3.001 * (first + second) > limit).all()

@@ -1,0 +1,142 @@
+"""Tests of `planners.scheduler.search`: orders that run, keep to their limits, and are as good as is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from planners.scheduler.bound import lower_bound
+from planners.scheduler.instance import codes_of, instance_of
+from planners.scheduler.problem import ScheduleProblem, placement
+from planners.scheduler.search import search_schedule
+from simulator import OpSeconds, build_schedule, from_text, from_torch_csv, replay_schedule, to_text, to_torch_csv
+from tests.planners.scheduler.schedule_cases import (
+    held_at_most,
+    reference_cases,
+    reference_problem,
+    replayed,
+    schedule_problems,
+)
+
+
+@given(schedule_problems())
+@settings(max_examples=60)
+def test_orders_run_as_they_say(problem: ScheduleProblem) -> None:
+    """Every order passes the checks, takes what it says on both engines to the bit, and holds what it says, within limits."""
+    found = search_schedule(problem, seconds=0.0005)
+    timeline = replayed(problem, found.schedule)
+    assert timeline.makespan_seconds == found.makespan >= found.bound
+    assert held_at_most(problem, timeline) == list(found.peaks)
+
+
+@given(schedule_problems())
+@settings(max_examples=60)
+def test_longest_stage(problem: ScheduleProblem) -> None:
+    """The longest time of a device from its first start to its last end is what that objective compares, at least its bound."""
+    found = search_schedule(problem, seconds=0.0005, objective="longest-stage")
+    timeline = replayed(problem, found.schedule)
+    spans = [
+        timeline.end[timeline.device == one].max() - timeline.start[timeline.device == one].min()
+        for one in timeline.devices()
+    ]
+    assert found.cost == pytest.approx(max(spans), rel=1e-12)
+    assert found.cost >= found.bound
+    assert found.bound <= search_schedule(problem, seconds=0.0).makespan
+
+
+@given(schedule_problems(most_devices=3, most_microbatches=5))
+@settings(max_examples=40)
+def test_text_of_torch(problem: ScheduleProblem) -> None:
+    """An order goes out as torch's CSV (two chains, which torch cannot run, as text) and comes back the same, ops and codes."""
+    found = search_schedule(problem, seconds=0.0)
+    one_chain = len(problem.chains) == 1
+    back = from_torch_csv(to_torch_csv(found.schedule)) if one_chain else from_text(to_text(found.schedule))
+    assert list(back.lists()) == list(found.schedule.lists())
+    instance = instance_of(problem)
+    codes, again = codes_of(instance, found.schedule, problem), codes_of(instance, back, problem)
+    assert codes is not None
+    assert again is not None
+    assert codes.tobytes() == again.tobytes()
+
+
+def test_same_answer_every_time() -> None:
+    """Work is counted, not timed: the same inputs and seed give the same order, another seed may not."""
+    problem = ScheduleProblem(
+        chains=placement("v", 8, 4),
+        microbatches=6,
+        forward=[5, 7, 3, 4, 6, 5, 8, 2],
+        input_gradient=6,
+        weight_gradient=4,
+        limit=9,
+    )
+    one, same = (search_schedule(problem, seconds=0.02, seed=3) for _ in range(2))
+    assert one.schedule.stage.tobytes() == same.schedule.stage.tobytes()
+    assert one.schedule.kind.tobytes() == same.schedule.kind.tobytes()
+    assert (one.makespan, one.evaluations) == (same.makespan, same.evaluations)
+
+
+def test_never_worse_than_a_pattern() -> None:
+    """An order given to begin from is the least that comes out; one that breaks a limit, or is of other stages, is left."""
+    numbers = {"forward": 1.0, "input_gradient": 2.0, "microbatches": 6}
+    problem = ScheduleProblem(chains=placement("straight", 3, 3), limit=[3, 2, 1], **numbers)
+    pattern = build_schedule("1f1b", 3, 6)
+    found = search_schedule(problem, seconds=0.0, patterns=[pattern, build_schedule("1f1b", 3, 7)])
+    assert found.makespan == 24.0
+    tight = ScheduleProblem(chains=placement("straight", 3, 3), limit=[2, 2, 1], **numbers)
+    assert search_schedule(tight, seconds=0.0, patterns=[pattern]).makespan == 6 * 9.0
+
+
+def test_full_backwards_are_both_gradients() -> None:
+    """A pattern with full backwards, in a problem that splits them, runs both gradients in their place."""
+    problem = ScheduleProblem(
+        chains=placement("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0, weight_gradient=1.0
+    )
+    pattern = build_schedule("1f1b", 2, 2)
+    assert replay_schedule(pattern, OpSeconds(forward=1.0, backward=1.0, weight=1.0)).timeline.makespan_seconds == 9.0
+    assert search_schedule(problem, seconds=0.0, patterns=[pattern]).makespan == 8.0  # 0B0 no longer waits for 1W0
+
+
+def test_optima_of_the_reference(shared_data: Path) -> None:
+    """Best known makespans are met, and none is beaten where it is proven; bounds are at least the reference's."""
+    for case in reference_cases(shared_data):
+        problem = reference_problem(case)
+        found = search_schedule(problem, seconds=0.03)
+        timeline = replayed(problem, found.schedule)
+        assert timeline.makespan_seconds == found.makespan
+        assert found.makespan <= case["best_makespan"] * 1.02, case["name"]
+        if case["proven"]:
+            assert case["best_makespan"] <= found.makespan, case["name"]
+            assert found.bound <= case["best_makespan"], case["name"]
+        assert found.bound >= case["lower_bound"], case["name"]
+
+
+def test_published_rows(shared_data: Path) -> None:
+    """At limits of p and 2p micro-batches an order of published stages attains the bound."""
+    for row in json.loads((shared_data / "zero_bubble_rows.json").read_text(encoding="utf-8"))[:4]:
+        for times in (1, 2):
+            problem = ScheduleProblem(
+                chains=placement("straight", row["p"], row["p"]),
+                microbatches=row["m"],
+                forward=row["F"],
+                input_gradient=row["B"],
+                weight_gradient=row["W"],
+                transfer=row["p2p"],
+                freed_at_input_gradient=-row["mem_B"],
+                freed_at_weight_gradient=-row["mem_W"],
+                limit=times * row["p"] * row["mem_F"],
+            )
+            found = search_schedule(problem, seconds=0.05)
+            assert found.proven
+            assert found.makespan == found.bound == lower_bound(instance_of(problem))
+
+
+def test_bad_arguments() -> None:
+    """Negative seconds and seeds are refused."""
+    problem = ScheduleProblem(chains=placement("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0)
+    for wrong in ({"seconds": -1.0}, {"seconds": np.nan}, {"seed": -1}):
+        with pytest.raises(ValueError, match="at least 0"):
+            search_schedule(problem, **wrong)
