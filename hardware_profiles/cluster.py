@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -133,7 +134,6 @@ class Cluster:
     _plans: dict[tuple[int, ...], tuple[CollectivePlan, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    _graphs: list[networkx.DiGraph[str]] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __repr__(self) -> str:
         kinds = ", ".join(dict.fromkeys(device.name for device in self.devices))
@@ -148,20 +148,17 @@ class Cluster:
 
     # ---------------------------------------------------------------------------------------------- transfers
 
-    def graph(self) -> networkx.DiGraph[str]:
-        """The topology: one edge a direction of a link, with its `channel` (index) and `seconds` (for
-        ROUTING_BYTES).
-        """
-        if not self._graphs:
-            import networkx
+    @cached_property
+    def _graph(self) -> networkx.DiGraph[str]:
+        """The topology: one edge a direction of a link, with the `seconds` of ROUTING_BYTES."""
+        import networkx
 
-            graph: networkx.DiGraph[str] = networkx.DiGraph()
-            graph.add_nodes_from((*self.nodes, *self.switches))
-            for (tail, head), index in self._hops.items():
-                channel = self.channels[index]
-                graph.add_edge(tail, head, channel=index, seconds=channel.latency + ROUTING_BYTES / channel.bandwidth)
-            self._graphs.append(graph)
-        return self._graphs[0]
+        graph: networkx.DiGraph[str] = networkx.DiGraph()
+        graph.add_nodes_from((*self.nodes, *self.switches))
+        for (tail, head), index in self._hops.items():
+            channel = self.channels[index]
+            graph.add_edge(tail, head, seconds=channel.latency + ROUTING_BYTES / channel.bandwidth)
+        return graph
 
     def route(self, source: int, destination: int) -> tuple[int, ...]:
         """Indices of the channels from one device to another, in order; none on the same device.
@@ -176,9 +173,8 @@ class Cluster:
         if known is None:
             import networkx
 
-            _, path = networkx.bidirectional_dijkstra(
-                self.graph(), self.nodes[source], self.nodes[destination], weight="seconds"
-            )
+            ends = self.nodes[source], self.nodes[destination]
+            _, path = networkx.bidirectional_dijkstra(self._graph, *ends, weight="seconds")
             # A bus is entered and left over one medium: its channel counts once.
             known = tuple(dict.fromkeys(self._hops[hop] for hop in pairwise(path)))
             self._routes[source, destination] = known
@@ -204,12 +200,10 @@ class Cluster:
         """Seconds to sum `size_bytes` over `devices` and leave the sum on each: the better of two rings (the
         first only if `allreduce` is `flat-ring`); 0 for one device.
 
-        - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) *
-          latency, where
-          bandwidth is that of the narrowest channel divided by the edges of the ring that use it
-        - hierarchical, if several servers take part with equal numbers: reduce-scatter inside each server,
-          one ring a
-          local rank between the servers (all at once, sharing network cards where they do), all-gather inside
+        - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) * latency,
+          where bandwidth is that of the narrowest channel divided by the edges of the ring that use it
+        - hierarchical, if several servers take part with equal numbers: reduce-scatter inside each server, one ring
+          a local rank between the servers (all at once, sharing network cards where they do), all-gather inside
 
         Patarasuk and Yuan, JPDC 2009, for the ring. Raises ValueError for repeated or unknown devices.
         """
@@ -218,19 +212,12 @@ class Cluster:
         plans = self._collective_plans(devices)
         return min((plan.latency + size_bytes * plan.seconds_per_byte for plan in plans), default=0.0)
 
-    def allreduce_route(self, devices: Sequence[int]) -> tuple[int, ...]:
-        """Channels that the all-reduce of a large tensor over `devices` occupies, by rising index."""
-        plans = self._collective_plans(devices)
-        if not plans:
-            return ()
-        return min(plans, key=lambda plan: plan.seconds_per_byte).channels
-
-    def allreduce_occupancy(self, devices: Sequence[int]) -> tuple[float, ...]:
-        """Share of such an all-reduce's seconds for which it keeps each channel of its route busy (0 to 1)."""
-        plans = self._collective_plans(devices)
-        if not plans:
-            return ()
-        return min(plans, key=lambda plan: plan.seconds_per_byte).occupancy
+    def allreduce_channels(self, devices: Sequence[int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Channels that the all-reduce of a large tensor occupies, by rising index, and shares of its seconds (0 to 1) for which
+        it keeps each busy.
+        """
+        plan = min(self._collective_plans(devices), key=lambda plan: plan.seconds_per_byte, default=None)
+        return ((), ()) if plan is None else (plan.channels, plan.occupancy)
 
     def _collective_plans(self, devices: Sequence[int]) -> tuple[CollectivePlan, ...]:
         key = tuple(sorted(devices))
@@ -374,8 +361,7 @@ class Cluster:
             for end in (link.first, link.second):
                 if end not in names:
                     raise ValueError(
-                        f"{self.name}: link {link.first} - {link.second} ends at {end!r}, which is no "
-                        f"device or switch; "
+                        f"{self.name}: link {link.first} - {link.second} ends at {end!r}, which is no device or switch; "
                         f"choose from {_listed(names)}"
                     )
             pair = frozenset((link.first, link.second))
@@ -422,27 +408,20 @@ def _channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple
     for link in links:
         if link.shared is not None and link.shared in media:
             model, forth, back = media[link.shared]
-            figures = ("bandwidth", "latency", "duplex", "point_to_point", "collective")
-            differing = [figure for figure in figures if getattr(model, figure) != getattr(link, figure)]
+            agreed = ("bandwidth", "latency", "duplex", "point_to_point", "collective")
+            differing = [figure for figure in agreed if getattr(model, figure) != getattr(link, figure)]
             if differing:
                 raise ValueError(
-                    f"links that share {link.shared!r} are one medium, but {link.first} - {link.second} "
-                    f"has another "
+                    f"links that share {link.shared!r} are one medium, but {link.first} - {link.second} has another "
                     f"{differing[0]}: {getattr(link, differing[0])} against {getattr(model, differing[0])}"
                 )
         else:
             label = link.shared or f"{link.first}-{link.second}"
-            names = (f"{label}",) if link.duplex == "half" else (f"{label}:forth", f"{label}:back")
+            names = (label,) if link.duplex == "half" else (f"{label}:forth", f"{label}:back")
             forth, back = len(channels), len(channels) + len(names) - 1
             for name in names:
-                channels.append(
-                    Channel(
-                        name,
-                        link.bandwidth * link.point_to_point,
-                        link.latency,
-                        link.bandwidth * link.collective,
-                    )
-                )
+                figures = link.bandwidth * link.point_to_point, link.latency, link.bandwidth * link.collective
+                channels.append(Channel(name, *figures))
             if link.shared is not None:
                 media[link.shared] = (link, forth, back)
         hops[link.first, link.second] = forth

@@ -37,6 +37,7 @@ class FieldProgrammableGateArray:
     transceiver_bandwidth: bytes/s of all transceivers together, one direction
     share: part of the DSPs, of the on-chip memory and of the DDR bandwidth that this device stands for, 1
         for a whole board
+    streams, sublinear: every layer of a stage has DSPs of its own; weights move once a call, the rest once a sample
 
     A layer's weights stay on the chip if they fit there; if they do not, they stream from DDR each call.
     Its features stay if they fit in what the weights leave. Raises ValueError for figures that are not
@@ -53,16 +54,8 @@ class FieldProgrammableGateArray:
     ddr_bandwidth: float
     transceiver_bandwidth: float
     share: float = 1.0
-
-    @property
-    def streams(self) -> bool:
-        """Every layer of a stage has DSPs of its own."""
-        return True
-
-    @property
-    def sublinear(self) -> bool:
-        """Weights move once a call, the rest once a sample."""
-        return True
+    streams: bool = field(default=True, init=False)
+    sublinear: bool = field(default=True, init=False)
 
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {self.dsps} DSPs at {self.clock / 1e6:.4g} MHz, share {self.share:.4g}")

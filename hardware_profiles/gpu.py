@@ -179,6 +179,7 @@ class GraphicsProcessor:
     call_overhead, step_overhead: seconds a pass, and seconds a sequential step
     efficiencies: by kind of layer; a kind left out takes the default's
     reserve_bytes: memory beside `memory_bytes` that driver, communication buffers and fragmentation take
+    streams, sublinear: layers run one after the other; a call is a line in its samples, above its overhead
 
     Raises ValueError for figures that are not positive and precisions that the device does not list.
     """
@@ -191,16 +192,8 @@ class GraphicsProcessor:
     step_overhead: float = DEFAULT_STEP_OVERHEAD
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
     reserve_bytes: float = 0.0
-
-    @property
-    def streams(self) -> bool:
-        """Layers run one after the other."""
-        return False
-
-    @property
-    def sublinear(self) -> bool:
-        """A call is a line in its samples, above its overhead."""
-        return True
+    streams: bool = field(default=False, init=False)
+    sublinear: bool = field(default=True, init=False)
 
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {self.memory_bytes / 2**30:.4g} GiB")

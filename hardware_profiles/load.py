@@ -13,7 +13,7 @@ import os
 import re
 import tomllib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
@@ -152,10 +152,6 @@ def _user_folders(kind: FileKind) -> list[Path]:
         return []
 
 
-def _folders(kind: FileKind) -> list[Traversable]:
-    return [*_user_folders(kind), importlib.resources.files("hardware_profiles") / FOLDERS[kind]]
-
-
 def _offered(value: object) -> Accelerator | Cluster | Traversable:
     """What an entry point offers: a finished object under its own name, a class of one, or a folder or file of profiles."""
     if isinstance(value, type) and hasattr(value, "seconds"):
@@ -174,10 +170,6 @@ def _offered(value: object) -> Accelerator | Cluster | Traversable:
     )
 
 
-def _plugins(kind: FileKind) -> dict[str, Accelerator | Cluster | Traversable]:
-    return plugged_in(f"pipeplan.{FOLDERS[kind]}", _offered)
-
-
 def _files_in(folder: Traversable) -> dict[str, Traversable]:
     if folder.is_file():
         return {folder.name.removesuffix(".toml"): folder}
@@ -186,33 +178,28 @@ def _files_in(folder: Traversable) -> dict[str, Traversable]:
     return {f.name.removesuffix(".toml"): f for f in folder.iterdir() if f.name.endswith(".toml")}
 
 
+def _offers(kind: FileKind) -> Iterator[Mapping[str, Accelerator | Cluster | Traversable]]:
+    """What each place knows by name, in the order in which they are searched: folders, then entry points."""
+    for folder in (*_user_folders(kind), importlib.resources.files("hardware_profiles") / FOLDERS[kind]):
+        yield _files_in(folder)
+    for own, offered in plugged_in(f"pipeplan.{FOLDERS[kind]}", _offered).items():
+        yield _files_in(offered) if isinstance(offered, Traversable) else {own: offered}
+
+
 def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
     """What a path or a name leads to: a file, or an object of an entry point."""
     if _is_path(name):
         return Path(name)
-    for folder in _folders(kind):
-        files = _files_in(folder)
-        if name in files:
-            return files[name]
-    for own, offered in _plugins(kind).items():
-        if isinstance(offered, Traversable):
-            files = _files_in(offered)
-            if name in files:
-                return files[name]
-        elif own == name:
-            return offered
+    for offers in _offers(kind):
+        if name in offers:
+            return offers[name]
     raise UnknownProfileError(
         unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
     )
 
 
 def _names(kind: FileKind) -> tuple[str, ...]:
-    names: set[str] = set()
-    for folder in _folders(kind):
-        names.update(_files_in(folder))
-    for own, offered in _plugins(kind).items():
-        names.update(_files_in(offered) if isinstance(offered, Traversable) else (own,))
-    return tuple(sorted(names))
+    return tuple(sorted(set().union(*_offers(kind))))
 
 
 # ---------------------------------------------------------------------------------------------------- reading

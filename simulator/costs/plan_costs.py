@@ -97,8 +97,7 @@ class PlanCosts:
             devices = self.devices_of(stages)
             if len(devices) > 1:
                 seconds = cluster.allreduce_seconds(devices, weight.parameters * self.problem.element_bytes)
-                route, occupancy = cluster.allreduce_route(devices), cluster.allreduce_occupancy(devices)
-                found.append(TiedReduction(stages, seconds, route, occupancy))
+                found.append(TiedReduction(stages, seconds, *cluster.allreduce_channels(devices)))
         return tuple(found)
 
     def devices_of(self, stages: Iterable[int]) -> tuple[int, ...]:
@@ -165,7 +164,7 @@ class PlanCosts:
         shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
         least = max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
         cluster = self.problem.cluster
-        route, occupancy = cluster.allreduce_route(devices), cluster.allreduce_occupancy(devices)
+        busy = cluster.allreduce_channels(devices)
         buckets: list[Bucket] = []
         share, size = 0.0, 0.0
         for position in range(len(held) - 1, -1, -1):
@@ -173,7 +172,7 @@ class PlanCosts:
             size += float(sizes[position])
             if size >= least or (position == 0 and (share > 0 or size > 0)):
                 seconds = cluster.allreduce_seconds(devices, size) if size > 0 else 0.0
-                buckets.append(Bucket(share, seconds, route, occupancy))
+                buckets.append(Bucket(share, seconds, *busy))
                 share, size = 0.0, 0.0
         return tuple(buckets)
 

@@ -133,7 +133,7 @@ def test_ring_formula() -> None:
 def test_one_device_has_nothing_to_reduce() -> None:
     """The sum over one device is there already."""
     assert star(4).allreduce_seconds([2], 1e9) == 0.0
-    assert star(4).allreduce_route([2]) == ()
+    assert star(4).allreduce_channels([2])[0] == ()
     assert star(4).allreduce_seconds([], 1e9) == 0.0
 
 
@@ -173,7 +173,7 @@ def test_a_card_a_device_halves_the_time_between_servers() -> None:
 def test_a_hierarchical_all_reduce_keeps_each_channel_busy_for_its_part(attach: str, inside: float) -> None:
     """0.1 s inside the servers, 1 s (or 0.5 s) between them: switches are busy for the former, cards for the latter."""
     cluster = two_servers(attach)
-    shares = zip(cluster.allreduce_route(range(4)), cluster.allreduce_occupancy(range(4)), strict=True)
+    shares = zip(*cluster.allreduce_channels(range(4)), strict=True)
     busy = {cluster.channels[index].name: share for index, share in shares}
     assert len(busy) == 8 + (4 if attach == "server" else 8)
     for name, share in busy.items():
@@ -183,8 +183,8 @@ def test_a_hierarchical_all_reduce_keeps_each_channel_busy_for_its_part(attach: 
 def test_a_flat_ring_is_busy_by_its_uses() -> None:
     """There and back over two half-duplex links: the narrow one all the time, that of twice the bandwidth half of it."""
     links = [Link("d0", "hub", GIGA, duplex="half"), Link("d1", "hub", 2 * GIGA, duplex="half")]
-    assert star(2, *links).allreduce_occupancy([0, 1]) == (1.0, 0.5)
-    assert star(2, *links).allreduce_occupancy([0]) == ()
+    assert star(2, *links).allreduce_channels([0, 1])[1] == (1.0, 0.5)
+    assert star(2, *links).allreduce_channels([0])[1] == ()
 
 
 def test_unequal_parts_of_servers_take_the_flat_ring() -> None:
@@ -196,10 +196,10 @@ def test_unequal_parts_of_servers_take_the_flat_ring() -> None:
 def test_allreduce_within_a_server_does_not_touch_the_network() -> None:
     """Channels named after the network card stay free."""
     cluster = two_servers("server")
-    names = [cluster.channels[c].name for c in cluster.allreduce_route([0, 1])]
+    names = [cluster.channels[c].name for c in cluster.allreduce_channels([0, 1])[0]]
     assert names
     assert not any("card" in name for name in names)
-    assert any("card" in cluster.channels[c].name for c in cluster.allreduce_route([0, 1, 2, 3]))
+    assert any("card" in cluster.channels[c].name for c in cluster.allreduce_channels([0, 1, 2, 3])[0])
 
 
 @settings(deadline=None, max_examples=60)
@@ -345,7 +345,7 @@ def test_contract_of_every_shipped_cluster(name: str) -> None:
     assert 0.0 < cluster.transfer_seconds(0, last, 1e6) < cluster.transfer_seconds(0, last, 2e6)
     assert cluster.transfer_seconds(last, 0, 1e6) == pytest.approx(cluster.transfer_seconds(0, last, 1e6))
     assert cluster.allreduce_seconds(range(last + 1), 1e6) > 0.0
-    assert all(0 <= c < len(cluster.channels) for c in cluster.allreduce_route(range(last + 1)))
+    assert all(0 <= c < len(cluster.channels) for c in cluster.allreduce_channels(range(last + 1))[0])
     assert len(cluster.take(2).devices) == 2
     assert sorted(d for server in cluster.servers for d in server) == list(range(last + 1))
 

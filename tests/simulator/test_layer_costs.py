@@ -159,7 +159,7 @@ def test_buckets_of_a_replicated_stage() -> None:
     (bucket,) = costs.buckets(0)
     assert bucket.share == pytest.approx(1.0)
     assert bucket.seconds == costs.problem.cluster.allreduce_seconds((0, 2), 160.0)
-    assert bucket.route == costs.problem.cluster.allreduce_route((0, 2))
+    assert bucket.route == costs.problem.cluster.allreduce_channels((0, 2))[0]
     assert plan_costs(SPLIT).buckets(0) == ()
 
 

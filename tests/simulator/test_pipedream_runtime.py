@@ -259,7 +259,7 @@ def test_an_all_reduce_leaves_what_it_does_not_use_of_a_link() -> None:
     devices = (0, 1, 2)
     cluster = star(3, 1e9, collective=0.5)
     assert cluster.allreduce_seconds(devices, 3e9) == pytest.approx(8.0)
-    assert cluster.allreduce_occupancy(devices) == pytest.approx((0.5,) * 6)
+    assert cluster.allreduce_channels(devices)[1] == pytest.approx((0.5,) * 6)
     plan = Plan("test", "1f1b-rr", (Stage((0,), devices), Stage((1,), (3,))), (1,) * 4, "round-robin")
     problem = Problem(chain(1.0, 0.1), star(4, 1e9, collective=0.5), 4)
     _, _, program = build_program(problem, plan)

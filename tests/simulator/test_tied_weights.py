@@ -166,7 +166,7 @@ def test_all_replicas_of_both_stages_take_part_and_no_weight_is_reduced_twice() 
     (tie,) = costs.tied_reductions
     assert tie.stages == (0, 1)
     assert tie.seconds == here.cluster.allreduce_seconds((0, 1, 2), 4.0 * TABLE)
-    assert tie.route == here.cluster.allreduce_route((0, 1, 2))
+    assert tie.route == here.cluster.allreduce_channels((0, 1, 2))[0]
     assert [bucket.seconds for bucket in costs.buckets(0)] == [here.cluster.allreduce_seconds((0, 1), 40.0)]
     _, _, program = build_program(here, costs.plan)
     assert sorted(reduces(program)) == sorted([(0, tie.seconds), (0, costs.buckets(0)[0].seconds)])
