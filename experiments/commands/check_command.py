@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from experiments.compare.problem_options import add_profiled_minibatch
+from experiments.terminal.argument_types import check_choice
 from experiments.terminal.output import UsageError, blamed_on, print_json, say
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         from hardware_profiles import schema
         from simulator import plan_schema
 
-        if arguments.schema not in SCHEMAS:
-            raise UsageError(f"--schema {arguments.schema!r} is unknown; choices: {', '.join(SCHEMAS)}")
+        check_choice("--schema", arguments.schema, SCHEMAS)
         print_json(plan_schema() if arguments.schema == "plan" else schema(arguments.schema))
         return 0
     from simulator import PlanFile

@@ -14,6 +14,7 @@ from experiments.compare.problem_options import (
     read_problem,
     read_request,
 )
+from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_folder, print_explained, print_json, progress, say, to_json
 
@@ -26,21 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan compare`."""
     add_problem_arguments(parser)
     add_search_arguments(parser)
-    parser.add_argument(
-        "--planner", action="append", default=[], metavar="NAME", help="ask this planner only; may be repeated"
+    add_options(
+        parser,
+        {
+            "--planner NAME": ("ask this planner only; may be repeated", str, []),
+            "--plan FILE": (
+                "compare this plan (from pipeplan plan --out) with the planners, on its own problem; may be repeated",
+                str,
+                [],
+            ),
+            "--out DIR": ("folder for tables and figures (default %(default)s)", str, "out/compare"),
+            "--no-figures": "write the tables only",
+            "--json": "print one JSON document",
+        },
     )
-    parser.add_argument(
-        "--plan",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="compare this plan (from pipeplan plan --out) with the planners, on its own problem; may be repeated",
-    )
-    parser.add_argument(
-        "--out", default="out/compare", metavar="DIR", help="folder for tables and figures (default %(default)s)"
-    )
-    parser.add_argument("--no-figures", action="store_true", help="write the tables only")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from experiments.compare.problem_options import (
     read_request,
     refuse_contradictions,
 )
-from experiments.terminal.argument_types import refuse
+from experiments.terminal.argument_types import add_options, check_choice, refuse
 from experiments.terminal.output import UsageError, output_file, say
 
 if TYPE_CHECKING:
@@ -33,22 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan export`."""
     add_problem_arguments(parser)
     add_search_arguments(parser)
-    parser.add_argument(
-        "--format", required=True, metavar="FORMAT", help="; ".join(f"{k}: {v}" for k, v in FORMATS.items())
+    add_options(
+        parser,
+        {
+            "--format FORMAT": ("; ".join(f"{name}: {text}" for name, text in FORMATS.items()), str, ...),
+            "--planner NAME": f"planner (default {DEFAULT_PLANNER})",
+            "--plan FILE": "export this plan (from pipeplan plan --out) with its own problem",
+            "--out FILE": "file to write (default: stdout)",
+        },
     )
-    parser.add_argument("--planner", metavar="NAME", help=f"planner (default {DEFAULT_PLANNER})")
-    parser.add_argument(
-        "--plan", metavar="FILE", help="export this plan (from pipeplan plan --out) with its own problem"
-    )
-    parser.add_argument("--out", metavar="FILE", help="file to write (default: stdout)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
     from simulator import PlanFile, write_atomically
 
-    if arguments.format not in FORMATS:
-        raise UsageError(f"--format {arguments.format!r} is unknown; choices: {', '.join(FORMATS)}")
+    check_choice("--format", arguments.format, FORMATS)
     path = None if arguments.out is None else output_file(arguments.out)
     content = PlanFile(_problem(arguments)).to_json() if arguments.format == "problem" else _content(arguments)
     if path is None:

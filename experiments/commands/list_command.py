@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from experiments.terminal.output import UsageError, print_json, print_table
-
-TOPICS = ("workloads", "accelerators", "clusters", "schedules", "planners")
+from experiments.terminal.argument_types import check_choice
+from experiments.terminal.output import print_json, print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,58 +17,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the names of one topic, or of all."""
-    if arguments.topic is not None and arguments.topic not in TOPICS:
-        raise UsageError(f"topic {arguments.topic!r} is unknown; choices: {', '.join(TOPICS)}")
-    topics = TOPICS if arguments.topic is None else (arguments.topic,)
-    found = {topic: _rows(topic) for topic in topics}
+    if arguments.topic is not None:
+        check_choice("topic", arguments.topic, TOPICS)
+    found = {topic: _rows(topic) for topic in (TOPICS if arguments.topic is None else (arguments.topic,))}
     if arguments.json:
         print_json(
-            {topic: [dict(zip(columns, row, strict=True)) for row in rows] for topic, (columns, rows) in found.items()}
+            {topic: [dict(zip(TOPICS[topic][0], row, strict=True)) for row in rows] for topic, rows in found.items()}
         )
         return 0
-    for topic, (columns, rows) in found.items():
-        print_table(topic.capitalize(), columns, rows)
+    for topic, rows in found.items():
+        print_table(topic.capitalize(), TOPICS[topic][0], rows)
     return 0
 
 
 Row = tuple[str, ...]
 
 
-def _rows(topic: str) -> tuple[Row, list[Row]]:
-    """Columns and rows of a topic."""
-    if topic == "workloads":
-        from simulator import workload_names
-
-        columns: Row = ("name", "parameters", "forward GFLOP a sample", "layers", "mini-batch a device")
-        return columns, _each(topic, workload_names(), _workload)
-    if topic == "accelerators":
-        from hardware_profiles import accelerator_names
-
-        return ("name", "memory, GiB"), _each(topic, accelerator_names(), _accelerator)
-    if topic == "clusters":
-        from hardware_profiles import cluster_names
-
-        return ("name", "servers", "devices", "accelerators"), _each(topic, cluster_names(), _cluster)
-    if topic == "schedules":
-        from simulator import schedule_families
-
-        return ("name", "flushes", "options", "summary"), [
-            (name, "yes" if family.flush else "no", ", ".join(family.options), family.summary)
-            for name, family in sorted(schedule_families().items())
-        ]
-    from planners import planner_entries
-
-    return ("name", "summary"), [(name, entry.summary) for name, entry in sorted(planner_entries().items())]
-
-
-def _each(topic: str, names: Iterable[str], row: Callable[[str], Row]) -> list[Row]:
+def _rows(topic: str) -> list[Row]:
     """A row for every name that can be loaded; a user's broken file or package is said and passed over."""
+    from experiments.compare.questions import names
     from hardware_profiles import passed_over
 
     rows = []
-    for name in names:
+    for name in names(topic):
         try:
-            rows.append(row(name))
+            rows.append((name, *TOPICS[topic][1](name)))
         except Exception as error:  # what packages outside raise cannot be known
             passed_over(f"{topic.removesuffix('s')} {name}", str(error))
     return rows
@@ -80,13 +52,13 @@ def _workload(name: str) -> Row:
 
     workload = load_workload(name)
     size = (f"{workload.parameters():,}", f"{workload.flop() / 1e9:.4g}", str(len(workload)))
-    return (name, *size, f"{workload.minibatch} × {workload.sample}")
+    return (*size, f"{workload.minibatch} × {workload.sample}")
 
 
 def _accelerator(name: str) -> Row:
     from hardware_profiles import load_accelerator
 
-    return name, f"{load_accelerator(name).memory_bytes / 2**30:.4g}"
+    return (f"{load_accelerator(name).memory_bytes / 2**30:.4g}",)
 
 
 def _cluster(name: str) -> Row:
@@ -94,4 +66,27 @@ def _cluster(name: str) -> Row:
 
     cluster = load_cluster(name)
     kinds = ", ".join(sorted({device.name for device in cluster.devices}))
-    return name, str(len(cluster.servers)), str(len(cluster.devices)), kinds
+    return str(len(cluster.servers)), str(len(cluster.devices)), kinds
+
+
+def _schedule(name: str) -> Row:
+    from simulator import schedule_families
+
+    family = schedule_families()[name]
+    return "yes" if family.flush else "no", ", ".join(family.options), family.summary
+
+
+def _planner(name: str) -> Row:
+    from planners import planner_entry
+
+    return (planner_entry(name).summary,)
+
+
+TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
+    "workloads": (("name", "parameters", "forward GFLOP a sample", "layers", "mini-batch a device"), _workload),
+    "accelerators": (("name", "memory, GiB"), _accelerator),
+    "clusters": (("name", "servers", "devices", "accelerators"), _cluster),
+    "schedules": (("name", "flushes", "options", "summary"), _schedule),
+    "planners": (("name", "summary"), _planner),
+}
+"""Columns of a topic, and what a name has in those behind the first."""

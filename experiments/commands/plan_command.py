@@ -13,7 +13,7 @@ from experiments.compare.problem_options import (
     read_problem,
     read_request,
 )
-from experiments.terminal.argument_types import count, refuse
+from experiments.terminal.argument_types import add_options, check_choice, count, refuse
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
@@ -29,26 +29,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan plan`."""
     add_problem_arguments(parser)
     add_search_arguments(parser)
-    parser.add_argument("--planner", default="pipedream", metavar="NAME", help="planner (default %(default)s)")
-    parser.add_argument("--out", metavar="FILE", help="write the plan as JSON, for pipeplan export --plan")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    group = parser.add_argument_group(
-        "partition alone",
-        "PipeDream's dynamic program over the profile, on levels given by numbers instead of a cluster",
+    add_options(
+        parser,
+        {
+            "--planner NAME": ("planner (default %(default)s)", str, "pipedream"),
+            "--out FILE": "write the plan as JSON, for pipeplan export --plan",
+            "--json": "print one JSON document",
+        },
     )
-    group.add_argument(
-        "--workers",
-        type=count,
-        nargs="+",
-        metavar="N",
-        help="components that each level joins, lowest level first (4 4)",
+    alone = "PipeDream's dynamic program over the profile, on levels given by numbers instead of a cluster"
+    add_options(
+        parser.add_argument_group("partition alone", alone),
+        {
+            "--workers N …": ("components that each level joins, lowest level first (4 4)", count),
+            "--bandwidths B …": ("bytes a second of each level's links (12e9 1.25e9)", float),
+            "--variant VARIANT": "cost functions: paper (default) or script, PipeDream's published program",
+            "--straight": "no stage has a second replica",
+            "--memory BYTES": ("capacity of a device", float),
+        },
     )
-    group.add_argument(
-        "--bandwidths", type=float, nargs="+", metavar="B", help="bytes a second of each level's links (12e9 1.25e9)"
-    )
-    group.add_argument("--variant", help="cost functions: paper (default) or script, PipeDream's published program")
-    group.add_argument("--straight", action="store_true", help="no stage has a second replica")
-    group.add_argument("--memory", type=float, metavar="BYTES", help="capacity of a device")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -150,8 +149,7 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         ),
         "does not go with --workers: the profile is partitioned as it was measured",
     )
-    if arguments.variant not in (None, *VARIANTS):
-        raise UsageError(f"--variant {arguments.variant!r} is unknown; choices: {', '.join(VARIANTS)}")
+    check_choice("--variant", arguments.variant or VARIANTS[0], VARIANTS)
     given = len(arguments.bandwidths or ())
     if given != len(arguments.workers):
         raise UsageError(

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import count
+from experiments.terminal.argument_types import add_options, check_choice, count
 from experiments.terminal.output import UsageError, output_file, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -19,21 +19,20 @@ DEVICES = ("cpu", "cuda")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan profile`."""
     parser.add_argument("model", metavar="MODEL", help="mlp, cnn, a torchvision classifier, or module:callable")
-    parser.add_argument(
-        "--input", metavar="N,N,...", help="shape of one sample, as 3,224,224 (default: the model's own)"
+    add_options(
+        parser,
+        {
+            "--input N,N,...": "shape of one sample, as 3,224,224 (default: the model's own)",
+            "--vocabulary N": ("inputs are whole numbers below N (token ids) instead of reals", count),
+            "--sizes N,N,...": ("micro-batch sizes in samples (default %(default)s)", str, "1,2,4,8"),
+            "--device DEVICE": ("cpu (default) or cuda", str, "cpu"),
+            "--warm-up N": ("passes before measuring (default 3)", int, 3),
+            "--repeats N": ("measured passes (default 11)", count, 11),
+            "--seed SEED": ("seed of inputs and weights (default 0)", int, 0),
+            "--out FILE": "profile to write (default out/profiles/MODEL.json)",
+            "--json": "print the profile",
+        },
     )
-    parser.add_argument(
-        "--vocabulary", type=count, metavar="N", help="inputs are whole numbers below N (token ids) instead of reals"
-    )
-    parser.add_argument(
-        "--sizes", default="1,2,4,8", metavar="N,N,...", help="micro-batch sizes in samples (default %(default)s)"
-    )
-    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
-    parser.add_argument("--warm-up", type=int, default=3, metavar="N", help="passes before measuring (default 3)")
-    parser.add_argument("--repeats", type=count, default=11, metavar="N", help="measured passes (default 11)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of inputs and weights (default 0)")
-    parser.add_argument("--out", metavar="FILE", help="profile to write (default out/profiles/MODEL.json)")
-    parser.add_argument("--json", action="store_true", help="print the profile")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,8 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     for option, value in (("--warm-up", arguments.warm_up), ("--seed", arguments.seed)):
         if value < 0:
             raise UsageError(f"{option} must be at least 0, got {value}")
-    if arguments.device not in DEVICES:
-        raise UsageError(f"--device {arguments.device!r} is unknown; choices: {', '.join(DEVICES)}")
+    check_choice("--device", arguments.device, DEVICES)
     if find_spec("torch") is None:
         raise UsageError("measuring a model needs PyTorch, which is not installed; install pipeplan[torch]")
     from experiments.profiling.layer_profiler import ProfileSettings, check_device, profile_model

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import Option, add_options, count, counts, numbers, refuse
+from experiments.terminal.argument_types import Option, add_options, check_choice, count, counts, numbers, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
@@ -48,34 +48,31 @@ REPLAY: dict[str, Option] = {
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",
     "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
+    "--noise NOISE": ("spread of log-normal noise on durations (default 0)", float, 0.0),
+    "--seed SEED": ("seed of the noise (default 0)", int, 0),
+    "--out FILE": (
+        "write FILE.csv: the schedule for torch, FILE.txt: one line of ops a device, or FILE.json: the trace for Perfetto "
+        "(ui.perfetto.dev) and chrome://tracing; may be repeated",
+        str,
+        [],
+    ),
+    "--gantt FILE": "draw the timeline to FILE.png and FILE.svg",
+    "--json": "print one JSON document",
 }
-"""The numbers of a schedule, and the engine."""
+"""The numbers of a schedule, the engine, and what is written."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan simulate`."""
     add_options(parser.add_mutually_exclusive_group(required=True), SOURCES)
     add_options(parser, REPLAY)
-    parser.add_argument("--noise", type=float, default=0.0, help="spread of log-normal noise on durations (default 0)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default 0)")
-    parser.add_argument(
-        "--out",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write FILE.csv: the schedule for torch, FILE.txt: one line of ops a device, or FILE.json: the trace for "
-        "Perfetto (ui.perfetto.dev) and chrome://tracing; may be repeated",
-    )
-    parser.add_argument("--gantt", metavar="FILE", help="draw the timeline to FILE.png and FILE.svg")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print; exit code 3 if a device holds more than --memory."""
     from simulator import ENGINES, save, write_atomically
 
-    if arguments.engine not in ENGINES:
-        raise UsageError(f"--engine {arguments.engine!r} is unknown; choices: {', '.join(ENGINES)}")
+    check_choice("--engine", arguments.engine, ENGINES)
     files = [_output(path) for path in arguments.out]
     if arguments.gantt:
         output_file(_stem(arguments.gantt) + ".png", "--gantt")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from experiments.terminal.argument_types import Option, add_options, count, counts, numbers
-from experiments.terminal.output import UsageError, print_json, print_table, progress
+from experiments.terminal.argument_types import Option, add_options, check_choice, count, counts, numbers, refuse
+from experiments.terminal.output import UsageError, print_json, progress
+from experiments.terminal.report_tables import ReportTable, either, figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,13 @@ DEFAULT_CLUSTER = "dapple-b"
 DEFAULT_UPDATES = "overlapped"
 
 METHOD: dict[str, Option] = {
+    "--method NAME": (
+        "synchronous, naive, pipedream, vertical-sync, 2bw, spectrain-v1, spectrain-v2, xpipe, xpipe-exact, pipeoptim or "
+        "pipemare",
+        str,
+        ...,
+    ),
+    "--json": "print one JSON document",
     "--stages N": (f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)", count),
     "--microbatches-per-minibatch T": ("micro-batches an update (default 1)", count, 1),
     "--replicas R,…": ("replicas of each stage that take mini-batches in turn (pipedream, naive)", counts),
@@ -60,19 +68,11 @@ CLOCK: dict[str, Option] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan train`."""
-    parser.add_argument(
-        "--method",
-        required=True,
-        metavar="NAME",
-        help="synchronous, naive, pipedream, vertical-sync, 2bw, spectrain-v1, spectrain-v2, xpipe, xpipe-exact, pipeoptim "
-        "or pipemare",
-    )
     add_options(parser, METHOD)
     add_options(parser.add_argument_group("training"), TRAINING)
     add_options(parser.add_argument_group("the method's own settings"), RULE)
     unless = "of the network's own layers on a cluster, unless numbers are given"
     add_options(parser.add_argument_group("simulated seconds", unless), CLOCK)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,7 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
         train,
     )
 
-    _check_choices(arguments)
+    check_choice("--data", arguments.data, DATA_SETS)
+    check_choice("--network", arguments.network, NETWORKS)
+    check_choice("--optimizer", arguments.optimizer, OPTIMIZERS)
+    check_choice("--lr-schedule", arguments.lr_schedule, LEARNING_RATE_SCHEDULES)
     rule = read_rule(arguments)
     settings = TrainingSettings(
         batch=arguments.batch,
@@ -119,26 +122,12 @@ def run(arguments: argparse.Namespace) -> int:
         optimizer = OPTIMIZERS[arguments.optimizer]()
         training = Training(found.order, arguments.method, network, data, optimizer, settings, rule)
         trained = train(training, range(arguments.seeds), jobs=min(arguments.jobs, arguments.seeds))
+    document = _document(arguments, trained, found, minibatches, seconds_of)
     if arguments.json:
-        print_json(_document(arguments, trained, found, minibatches, seconds_of))
+        print_json(document)
     else:
-        _print(arguments, trained, found, seconds_of)
+        _print(document)
     return 0
-
-
-def _check_choices(arguments: argparse.Namespace) -> None:
-    """UsageError for a name that is not known."""
-    from simulator.training import DATA_SETS, LEARNING_RATE_SCHEDULES, NETWORKS, OPTIMIZERS
-
-    for name, choices in (
-        ("data", DATA_SETS),
-        ("network", NETWORKS),
-        ("optimizer", OPTIMIZERS),
-        ("lr_schedule", LEARNING_RATE_SCHEDULES),
-    ):
-        if getattr(arguments, name) not in choices:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} {getattr(arguments, name)!r} is unknown; choices: {', '.join(choices)}")
 
 
 def _stages(arguments: argparse.Namespace) -> int:
@@ -148,16 +137,15 @@ def _stages(arguments: argparse.Namespace) -> int:
 
     replicas, updates = arguments.replicas, arguments.replica_updates
     if replicas is None:
-        if updates is not None:
-            raise UsageError("--replica-updates goes with --replicas")
+        refuse(arguments, ["replica_updates"], "goes with --replicas")
         return arguments.stages or DEFAULT_STAGES
     if arguments.method not in REPLICATED_METHODS:
         raise UsageError(
             f"--replicas goes with --method {' or '.join(REPLICATED_METHODS)}, not {arguments.method}: no paper says what "
             "others do where replicas of a stage update in rounds"
         )
-    if updates not in (None, *REPLICA_UPDATES):
-        raise UsageError(f"--replica-updates {updates!r} is unknown; choices: {', '.join(REPLICA_UPDATES)}")
+    if updates is not None:
+        check_choice("--replica-updates", updates, REPLICA_UPDATES)
     if arguments.microbatches_per_minibatch != 1:
         raise UsageError(
             "--replicas take whole mini-batches in turn: --microbatches-per-minibatch must be 1, got "
@@ -175,8 +163,7 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
     from simulator import PREDICTION_RULES
 
     method = arguments.method
-    if method not in PREDICTION_RULES:
-        raise UsageError(f"--method {method!r} is unknown; choices: {', '.join(PREDICTION_RULES)}")
+    check_choice("--method", method, PREDICTION_RULES)
     rule, settings = PREDICTION_RULES[method], {}
     for option, field, owners in (
         ("forward_rounding", "forward_rounding", ("xpipe",)),
@@ -184,12 +171,10 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
         ("correction", "correction", ("xpipe", "xpipe-exact")),
         ("warmup_minibatches", "warmup_updates", ("pipemare",)),
     ):
-        value = getattr(arguments, option)
-        if value is None:
-            continue
         if method not in owners:
-            raise UsageError(f"--{option.replace('_', '-')} goes with --method {' or '.join(owners)}, not {method}")
-        settings[field] = value
+            refuse(arguments, [option], f"goes with --method {' or '.join(owners)}, not {method}")
+        elif (value := getattr(arguments, option)) is not None:
+            settings[field] = value
     return replace(rule, **settings) if settings else rule
 
 
@@ -204,8 +189,7 @@ def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tu
         if getattr(arguments, name) is not None
     ]
     if given:
-        if arguments.cluster:
-            raise UsageError(f"--cluster times the network's layers; it does not go with --{given[0]}")
+        refuse(arguments, ["cluster"], f"times the network's layers; it does not go with --{given[0]}")
         if arguments.forward is None or arguments.backward is None:
             raise UsageError(f"--{given[0]} needs both --forward and --backward")
         clock = GivenClock(
@@ -233,22 +217,22 @@ def _for_stages(values: Sequence[float], stages: int) -> tuple[float, ...]:
     return tuple(values) * stages if len(values) == 1 else tuple(values)
 
 
-def record(run: TrainingRun, copies: Sequence[int]) -> dict[str, Any]:
-    """One seed as the JSON document holds it."""
-    return {
-        "seed": run.seed,
-        "train_loss": run.train_loss,
-        "test_accuracy": run.test_accuracy,
-        "diverged": run.diverged,
-        "weight_copies": max(copies),
-        "simulated_seconds": run.simulated_seconds,
-        "prediction_error_ratio": run.prediction_error_ratio,
-    }
+RUN = (
+    "seed",
+    "train_loss",
+    "test_accuracy",
+    "diverged",
+    "weight_copies",
+    "simulated_seconds",
+    "prediction_error_ratio",
+)
+"""What the document tells of a seed's run."""
 
 
 def _document(
     arguments: argparse.Namespace, trained: Sequence[TrainingRun], found: MethodOrder, minibatches: int, seconds_of: str
 ) -> dict[str, Any]:
+    copies = max(found.copies)
     return {
         "method": arguments.method,
         "stages": len(found.copies),
@@ -267,32 +251,39 @@ def _document(
         "weight_copies_per_stage": found.copies,
         "forward_difference_per_stage": found.forward_difference,
         "backward_difference_per_stage": found.backward_difference,
-        "runs": [record(run, found.copies) for run in trained],
+        "runs": [{**{name: getattr(run, name) for name in RUN}, "weight_copies": copies} for run in trained],
     }
 
 
-def _print(arguments: argparse.Namespace, trained: Sequence[TrainingRun], found: MethodOrder, seconds_of: str) -> None:
+RUNS = ReportTable(
+    "{method}: {what}, {optimizer} {learning_rate:g} on {data}",
+    "runs",
+    {
+        "seed": "{seed}",
+        "train loss": "{train_loss:.4f}",
+        "test accuracy": "{test_accuracy:.1%}",
+        "diverged": either("diverged"),
+        "prediction error ratio": figure("prediction_error_ratio", ".3f", missing="-"),
+    },
+)
+
+
+def _print(document: dict[str, Any]) -> None:
+    """A row a seed, and what they have in common."""
     from statistics import mean
 
-    rows = [
-        (
-            str(run.seed),
-            f"{run.train_loss:.4f}",
-            f"{run.test_accuracy:.1%}",
-            "yes" if run.diverged else "no",
-            f"{run.prediction_error_ratio:.3f}" if run.prediction_error_ratio == run.prediction_error_ratio else "-",
-        )
-        for run in trained
-    ]
-    stages = f"{len(found.copies)} stages, T = {arguments.microbatches_per_minibatch}"
-    if arguments.replicas is not None:
-        stages = f"replicas {'-'.join(map(str, arguments.replicas))}, {arguments.replica_updates or DEFAULT_UPDATES}"
-    title = f"{arguments.method}: {stages}, {arguments.optimizer} {arguments.lr:g} on {arguments.data}"
-    print_table(title, ("seed", "train loss", "test accuracy", "diverged", "prediction error ratio"), rows)
-    print(
-        f"mean train loss {mean(run.train_loss for run in trained):.4f}, "
-        f"test accuracy {mean(run.test_accuracy for run in trained):.1%}; "
-        f"weight copies by stage {' '.join(map(str, found.copies))}; updates missing at forward "
-        f"{' '.join(map(str, found.forward_difference))}, at backward {' '.join(map(str, found.backward_difference))}"
+    what = "{stages} stages, T = {microbatches_per_minibatch}".format_map(document)
+    if document["replica_updates"] is not None:
+        what = f"replicas {'-'.join(map(str, document['replicas']))}, {document['replica_updates']}"
+    RUNS.print({**document, "what": what})
+    runs = document["runs"]
+    copies, forward, backward = (
+        " ".join(map(str, document[f"{name}_per_stage"]))
+        for name in ("weight_copies", "forward_difference", "backward_difference")
     )
-    print(f"{trained[0].simulated_seconds:.6g} simulated seconds: {seconds_of}")
+    print(
+        f"mean train loss {mean(run['train_loss'] for run in runs):.4f}, "
+        f"test accuracy {mean(run['test_accuracy'] for run in runs):.1%}; "
+        f"weight copies by stage {copies}; updates missing at forward {forward}, at backward {backward}"
+    )
+    print(f"{runs[0]['simulated_seconds']:.6g} simulated seconds: {document['seconds_of']}")

@@ -20,9 +20,8 @@ class Study:
     module: has `run(arguments)`, which returns its Findings, or an exit code where it has printed and written by itself; imported
         when the study runs. Of a package its `__main__` has it
     minutes: of all of it on two cores; quick_minutes: with --quick, None where it takes no such option
-    figures: names of the pictures that --out draws
-    out: what --out writes; quick: what is left with --quick; seeds: how many --seeds trains where nothing is said; without them
-        there is no such option
+    figures: names of the pictures that --out draws, documents beside them; without any there is no --out
+    quick: what is left with --quick; seeds: how many --seeds trains where nothing is said; without them there is no such option
     options: its own, as `add_options` takes them
     """
 
@@ -31,7 +30,6 @@ class Study:
     minutes: float
     quick_minutes: float | None = None
     figures: tuple[str, ...] = ()
-    out: str = ""
     quick: str = ""
     seeds: int = 0
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -71,9 +69,8 @@ STUDIES: dict[str, Study] = {
         "How fast are the engines, and how do they grow?",
         0.4,
         figures=("growth",),
-        out="the growth's figure and table (default out/replay_speed)",
         options={
-            "--growth": "measure growth up to 4,096 devices × 8,192 micro-batches",
+            "--growth": "measure growth up to 4,096 devices × 8,192 micro-batches, for --out (default out/replay_speed)",
             "--largest P M": ("stop the growth there", int, (4096, 8192)),
             "--one P M": (SUPPRESS, int),
         },
@@ -89,7 +86,6 @@ STUDIES: dict[str, Study] = {
         "How well does the GPU model predict measured V100 profiles?",
         0.1,
         figures=("cost_model",),
-        out="the figure",
         options=PROFILES,
     ),
     "pipedream-optimizer": Study(
@@ -106,7 +102,6 @@ STUDIES: dict[str, Study] = {
         "What of PipeDream's two result tables can be reproduced?",
         0.3,
         figures=("pipedream_tables",),
-        out="figure and table",
         options=PROFILES,
     ),
     "pipedream-growth": Study(
@@ -115,7 +110,6 @@ STUDIES: dict[str, Study] = {
         0.3,
         0.1,
         figures=("pipedream_growth",),
-        out="the figure",
         quick="only the small searches of each study",
     ),
     "bapipe-explore": Study(
@@ -124,7 +118,6 @@ STUDIES: dict[str, Study] = {
         7,
         0.2,
         ("schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "boards", "depth"),
-        out="figures and explore.json",
         quick="VGG-16 on two devices only",
     ),
     "unequal-cases": Study(
@@ -153,7 +146,6 @@ STUDIES: dict[str, Study] = {
         3.5,
         0.2,
         figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
-        out="tables and figures",
         quick="one cluster, B=64, fewer instances and generations",
     ),
     "xpipe": Study(
@@ -162,7 +154,6 @@ STUDIES: dict[str, Study] = {
         10,
         0.3,
         figures=("xpipe_throughput", "xpipe_accuracy", "xpipe_difference"),
-        out="figures and the document",
         quick="3 seeds, 2 epochs, one setting: shows the form, proves nothing",
         seeds=20,
         options={
@@ -176,7 +167,6 @@ STUDIES: dict[str, Study] = {
         1.5,
         0.2,
         figures=("time_to_accuracy", "time_to_target"),
-        out="figures and the document",
         quick="2 seeds, 2 epochs: shows the form, proves nothing",
         seeds=10,
         options={

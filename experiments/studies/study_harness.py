@@ -91,7 +91,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     arguments = parser.parse_args(words)
 
     def run() -> int:
-        folder = output_folder(arguments.out) if study.out and arguments.out else None
+        folder = output_folder(arguments.out) if study.figures and arguments.out else None
         place = find_spec(study.module)
         package = place is not None and place.submodule_search_locations is not None
         module = import_module(f"{study.module}.__main__" if package else study.module)
@@ -104,8 +104,8 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
 def _add_options(parser: Parser, study: Study) -> None:
     """The options that studies share, and the study's own."""
     add_options(parser, {"--json": "print one JSON document"})
-    if study.out:
-        add_options(parser, {"--out DIR": f"write {study.out} to DIR"})
+    if study.figures:
+        add_options(parser, {"--out DIR": "write figures and documents to DIR"})
     if study.quick:
         add_options(parser, {"--quick": study.quick})
     if study.seeds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from experiments.terminal.output import UsageError
@@ -46,6 +46,12 @@ def named_count(text: str) -> tuple[str, int]:
         return name, count(number)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} must be NAME=N, N a whole number of at least 1") from None
+
+
+def check_choice(option: str, value: object, known: Collection[str]) -> None:
+    """UsageError for a value that is not known."""
+    if value not in known:
+        raise UsageError(f"{option} {value!r} is unknown; choices: {', '.join(known)}")
 
 
 def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> None:
