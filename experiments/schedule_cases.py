@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-9
 """Relative; figures that the file gives in six decimals are compared to half of the last one."""
 
-TORCH_CLASSES = {"LoopedBFS": "looped-bfs", "GPipe": "gpipe", "1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b"}
+TORCH_CLASSES = {
+    "LoopedBFS": "looped-bfs",
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "Interleaved1F1B": "interleaved-1f1b",
+    "ZBVZeroBubble": "zb-v",
+}
 
 
 def run(arguments: argparse.Namespace) -> Findings:
@@ -126,13 +132,13 @@ def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
 
 def replay_case(case: dict[str, Any], family: str) -> tuple[Timeline, Timeline]:
     """Timelines of SimPy and of the recurrence."""
-    from simulator import OpSeconds, build_schedule, given_costs, lower
+    from simulator import SCHEDULES, OpSeconds, build_schedule, given_costs, lower
     from simulator.engines import recurrence
     from simulator.engines import reference as engine
 
     chunks = int(case.get("chunks_per_device", 1))
     stages = int(case["devices"]) * chunks
-    options = {"chunks": chunks} if "chunks_per_device" in case else {}
+    options = {"chunks": chunks} if "chunks" in SCHEDULES[family].options and "chunks_per_device" in case else {}
     schedule = build_schedule(family, stages, int(case["microbatches"]), **options)
     unequal = case.get("kind") == "unequal"
     suffix = "_per_sample" if unequal else ""

@@ -65,7 +65,7 @@ class PlannerEntry:
         refused += [f"option {name!r}" for name in request.options if name not in self.options]
         if refused:
             return f"{refused[0]} cannot be requested of this planner"
-        if request.schedule is not None and schedule_families()[request.schedule].bidirectional:
+        if request.schedule is not None and schedule_families()[request.schedule].placement == "bidirectional":
             return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
         return self.applicable(problem, request)
 
@@ -79,6 +79,8 @@ def _more_microbatches_than_samples(problem: Problem, request: Request) -> str |
 def _for_data_parallel(problem: Problem, request: Request) -> str | None:
     if request.schedule is not None and not schedule_families()[request.schedule].flush:
         return f"data parallelism updates synchronously; schedule {request.schedule!r} never flushes"
+    if request.schedule is not None and schedule_families()[request.schedule].chunks > 1:
+        return f"data parallelism has one stage; schedule {request.schedule!r} has several a device"
     return _more_microbatches_than_samples(problem, request)
 
 
@@ -90,7 +92,7 @@ def _for_pipedream(problem: Problem, request: Request) -> str | None:
 
 def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
     family = schedule_families()[request.schedule or "1f1b"]
-    if not family.flush or "chunks" in family.options:
+    if not family.flush or family.placement != "straight":
         return f"PipeDream's partition has one stage a device and is flushed here; schedule {request.schedule!r} is not that"
     return no_tree(problem) or _more_microbatches_than_samples(problem, request)
 

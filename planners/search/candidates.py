@@ -51,9 +51,10 @@ def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...]
 
 
 def stages_per_device(problem: Problem, request: Request, schedule: str) -> int:
-    """Stages a device of a schedule: those asked for, else CHUNKS where it is looped and the network has layers enough."""
-    if "chunks" not in schedule_families()[schedule].options:
-        return 1
+    """Stages a device of a schedule: its own, those asked for, or CHUNKS where it is looped and the layers are enough."""
+    family = schedule_families()[schedule]
+    if "chunks" not in family.options:
+        return family.chunks
     if request.chunks is not None:
         return request.chunks
     return CHUNKS if len(problem.workload) >= CHUNKS and (request.stages or CHUNKS) % CHUNKS == 0 else 1
@@ -64,21 +65,23 @@ def stage_devices(
 ) -> tuple[int, ...]:
     """The device of each stage of a straight pipeline: as many stages as are asked for, else as devices and layers permit.
 
-    devices: to choose from, in this order; default all. A schedule with several stages a device goes round its devices that many
-    times; a network with fewer layers than that uses fewer devices.
+    devices: to choose from, in this order; default all. A schedule with several stages a device goes round its devices, or back
+    and forth, that many times; a network with fewer layers than that uses fewer devices.
     """
     asked = request or Request()
     order = devices_in_order(problem) if devices is None else tuple(devices)
     chunks = stages_per_device(problem, asked, schedule)
     most = (asked.stages or len(problem.workload)) // chunks
-    return order[: max(1, most)] * chunks
+    return schedule_families()[schedule].device_of_stage(order[: max(1, most)], chunks)
 
 
 def straight_shape(problem: Problem, request: Request) -> str | None:
     """Why a pipeline cannot have the stages, and stages a device, that are asked for, or None."""
-    stages, chunks, layers = request.stages, request.chunks or 1, len(problem.workload)
-    if chunks > 1 and request.schedule is not None and "chunks" not in schedule_families()[request.schedule].options:
-        return f"schedule {request.schedule!r} has one stage a device, not {chunks}"
+    family = schedule_families()[request.schedule or "1f1b"]
+    stages, chunks, layers = request.stages, request.chunks or family.chunks, len(problem.workload)
+    if chunks != family.chunks and request.schedule is not None and "chunks" not in family.options:
+        own = "one stage" if family.chunks == 1 else f"{family.chunks} stages"
+        return f"schedule {request.schedule!r} has {own} a device, not {chunks}"
     if chunks > layers:
         return f"{chunks} stages a device are more than the {layers} layers"
     if stages is None:

@@ -103,9 +103,10 @@ class BruteForce:
         """Every plan, fewer stages first."""
         layers = len(problem.workload)
         for schedule, devices, chunks in self._shapes(problem):
-            for cuts in combinations(range(1, layers), len(devices) * chunks - 1):
+            held = schedule_families()[schedule].device_of_stage(devices, chunks)
+            for cuts in combinations(range(1, layers), len(held) - 1):
                 for count in self._counts(problem, schedule, len(cuts) + 1):
-                    yield straight_plan(self.name, problem, schedule, cuts, devices * chunks, count)
+                    yield straight_plan(self.name, problem, schedule, cuts, held, count)
 
     def _counts(self, problem: Problem, schedule: str, stages: int) -> tuple[int, ...]:
         """Numbers of micro-batches that the other planners try on any number of devices, and that the schedule can run."""
@@ -123,11 +124,11 @@ class BruteForce:
         families = schedule_families()
         wanted = self.request
         for schedule in SCHEDULES if wanted.schedule is None else (wanted.schedule,):
-            looped = "chunks" in families[schedule].options
+            looped, own = "chunks" in families[schedule].options, families[schedule].chunks
             # One stage a device is 1F1B or GPipe again: only where the looped schedule itself is asked for.
-            chunks = [CHUNKS] if looped and wanted.schedule is None else [1, CHUNKS] if looped else [1]
+            chunks = [CHUNKS] if looped and wanted.schedule is None else list({own, CHUNKS}) if looped else [own]
             if wanted.chunks is not None:
-                chunks = [wanted.chunks] if looped or wanted.chunks == 1 else []
+                chunks = [wanted.chunks] if looped or wanted.chunks == own else []
             first = [order[:count] for order in choices for count in range(1, min(layers, len(order)) + 1)]
             for devices in sorted(dict.fromkeys(first), key=len):
                 yield from (

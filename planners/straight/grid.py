@@ -123,6 +123,8 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return f"the grid's plans are synchronous; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].lanes:
         return f"the grid's devices run one op at a time; schedule {request.schedule!r} runs two"
+    if request.schedule is not None and schedule_families()[request.schedule].placement == "wave":
+        return f"the grid's stages go round their devices; those of schedule {request.schedule!r} go back and forth"
     return straight_shape(problem, request)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from hardware_profiles import plugged_in, summary_of
 from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
@@ -16,15 +16,24 @@ from simulator.schedules.bapipe import (
     streamed_one_forward_one_backward,
 )
 from simulator.schedules.bidirectional import chimera
+from simulator.schedules.building_blocks import v_half, v_min
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
 from simulator.schedules.schedule import Schedule, check_size
+from simulator.schedules.v_shaped import zb_v
 from simulator.schedules.weight_versions import BUILDERS, VERSION_METHODS
+from simulator.schedules.zero_bubble import zb_h1, zb_h2
 
 if TYPE_CHECKING:
     from simulator.schedules.communications import Communication
 
 ENTRY_POINT_GROUP = "pipeplan.schedules"
+
+Device = TypeVar("Device")
+
+Placement = Literal["straight", "looped", "wave", "bidirectional"]
+"""Where stages lie on D devices: stage s on device s; on device s mod D, round after round; back and forth, with stage D on
+device D - 1 again; on both of the devices s and D - 1 - s, one for each of two pipelines in opposite directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +51,8 @@ class ScheduleFamily:
     lanes: several lanes a device, which they may share
     copies: the rule of weight copies, of `simulator.results.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
         none for as many as forwards in flight have used
-    bidirectional: two pipelines in opposite directions, each with micro-batches of its own: a plan puts stage s on devices s and
-        D - 1 - s
+    placement: where a plan puts the stages
+    chunks: stages a device, unless the option `chunks` says
     """
 
     build: Callable[..., Schedule]
@@ -53,11 +62,17 @@ class ScheduleFamily:
     communications: tuple[Communication, ...] = ()
     lanes: bool = False
     copies: str | None = None
-    bidirectional: bool = False
+    placement: Placement = "straight"
+    chunks: int = 1
 
     def communication(self, wanted: Communication) -> Communication:
         """The mode of a plan of this family on a problem whose mode is `wanted`."""
         return wanted if not self.communications or wanted in self.communications else self.communications[-1]
+
+    def device_of_stage(self, devices: Sequence[Device], chunks: int) -> tuple[Device, ...]:
+        """The device of each of `chunks` stages a device, in one direction; `devices` are ids, or replicas that go together."""
+        back = devices[::-1] if self.placement == "wave" else devices
+        return tuple(device for chunk in range(chunks) for device in (back if chunk % 2 else devices))
 
 
 SCHEDULES: dict[str, ScheduleFamily] = {
@@ -69,13 +84,29 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         eager_one_forward_one_backward, "1F1B with about twice the warm-up, hides transfers (1F1B-SO)"
     ),
     "interleaved-1f1b": ScheduleFamily(
-        interleaved_one_forward_one_backward, "1F1B with several stages a device (Megatron-LM)", ("chunks",)
+        interleaved_one_forward_one_backward,
+        "1F1B with several stages a device (Megatron-LM)",
+        ("chunks",),
+        placement="looped",
     ),
     "looped-bfs": ScheduleFamily(
-        looped_breadth_first, "several stages a device, breadth first (looped BFS)", ("chunks",)
+        looped_breadth_first, "several stages a device, breadth first (looped BFS)", ("chunks",), placement="looped"
     ),
     "chimera": ScheduleFamily(
-        chimera, "two pipelines in opposite directions over the same devices, flushed (Chimera)", bidirectional=True
+        chimera,
+        "two pipelines in opposite directions over the same devices, flushed (Chimera)",
+        placement="bidirectional",
+    ),
+    "zb-h1": ScheduleFamily(zb_h1, "1F1B in its memory, weight gradients put off into the bubbles (ZB-H1)"),
+    "zb-h2": ScheduleFamily(zb_h2, "about twice the warm-up, weight gradients put off: no bubbles (ZB-H2)"),
+    "zb-v": ScheduleFamily(
+        zb_v, "two stages a device in a V, weight gradients put off: no bubbles (ZB-V)", placement="wave", chunks=2
+    ),
+    "v-half": ScheduleFamily(
+        v_half, "two stages a device in a V, about half of ZB-V's activations (V-Half)", placement="wave", chunks=2
+    ),
+    "v-min": ScheduleFamily(
+        v_min, "two stages a device in a V, about a third of ZB-V's activations (V-Min)", placement="wave", chunks=2
     ),
     "pipedream": ScheduleFamily(
         pipedream, "1F1B without flush, an update after every backward", flush=False, copies="problem"

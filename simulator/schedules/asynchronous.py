@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.schedules.flushed import alternation
+from simulator.schedules.flushed import after_backwards, alternation
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
 
@@ -62,18 +61,8 @@ def _round_robin(
             own = np.arange(replica, minibatches, count, dtype=np.int32)
             kind, position = alternation(len(own), warm_up)
             # One replica alone has no round to wait for: it updates at once.
-            columns.append(_with_updates(stage, kind, own[position], lag=1 if overlapped and count > 1 else 0))
+            lag = 1 if overlapped and count > 1 else 0
+            ops = np.full(len(kind), stage, dtype=np.int32), kind, own[position]
+            columns.append(after_backwards(ops, lag, OpKind.UPDATE))
         before += count
     return from_columns(name, stages, minibatches, columns, flush=False)
-
-
-def _with_updates(stage: int, kind: NDArray[np.int8], microbatch: NDArray[np.int32], lag: int) -> Columns:
-    """Put the update of each mini-batch behind the `lag`-th backward after its own, the last ones at the end."""
-    backward = np.flatnonzero(kind == OpKind.BACKWARD)
-    after = np.append(backward[lag:], np.full(min(lag, len(backward)), len(kind) - 1)) + 1
-    kinds = np.insert(kind, after, OpKind.UPDATE)
-    return (
-        np.full(len(kinds), stage, dtype=np.int32),
-        kinds,
-        np.insert(microbatch, after, microbatch[backward]),
-    )

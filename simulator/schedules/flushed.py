@@ -74,3 +74,15 @@ def alternated(forward: NDArray[Number], backward: NDArray[Number], warm_up: int
     column[warm + 1 : warm + 2 * steady : 2] = backward[:steady]
     column[warm + 2 * steady :] = backward[steady:]
     return column
+
+
+def after_backwards(columns: Columns, lag: int, added: OpKind) -> Columns:
+    """Put an op of kind `added` for each backward behind the `lag`-th backward after it, the last ones at the end."""
+    stage, kind, microbatch = columns
+    backward = np.flatnonzero(kind == OpKind.BACKWARD)
+    after = np.append(backward[lag:], np.full(min(lag, len(backward)), len(kind) - 1)) + 1
+    return (
+        np.insert(stage, after, stage[backward]),
+        np.insert(kind, after, added),
+        np.insert(microbatch, after, microbatch[backward]),
+    )

@@ -331,14 +331,15 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
     """
     name = draw(st.sampled_from(names))
     family = SCHEDULES.get(name, SCHEDULES["gpipe"])
-    chunks = draw(st.integers(1, 2)) if "chunks" in family.options else 1
+    chunks = draw(st.integers(1, 2)) * family.chunks if "chunks" in family.options else family.chunks
     ranks = draw(st.integers(1, 3))
     alone = bool(family.lanes) or (chunks > 1 and draw(st.booleans()))
     shares = [1 if alone else draw(st.integers(1, 3)) for _ in range(ranks)]
     if chunks > 1:
         shares = shares[:1] * ranks
     begins = np.concatenate([[0], np.cumsum(shares)]).tolist()
-    held = [tuple(range(begins[rank], begins[rank + 1])) for rank in range(ranks)] * chunks
+    groups = [tuple(range(begins[rank], begins[rank + 1])) for rank in range(ranks)]
+    held = list(family.device_of_stage(groups, chunks))
     many = draw(st.integers(1, 5))
     own: dict[str, Any] = {}
     if name == "chimera":

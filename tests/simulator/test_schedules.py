@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from simulator import (
     SCHEDULES,
     VERSION_METHODS,
+    Op,
     OpKind,
     OpSeconds,
     Schedule,
@@ -48,24 +49,27 @@ def makespan(schedule: Schedule, forward: Any, backward: Any, transfer: float = 
 def staircase(schedule: Schedule) -> str:
     """One line a device, one column a second, F = B = 1 s: digits are forwards, letters the backwards of the same micro-batches.
 
-    Where a device holds several stages, a cell is the op's text and micro-batches keep their numbers.
+    Where backwards are split, letters are the input gradients, capitals the weight gradients, a second each. Where a device holds
+    several stages, a cell is the op's text and micro-batches keep their numbers.
     """
-    timeline = recurrence.replay(lower(schedule, given_costs(schedule.stages, OpSeconds(1.0, 1.0), devices=schedule)))
+    weight = 1.0 if (schedule.kind == OpKind.WEIGHT_GRADIENT).any() else 0.0
+    costs = given_costs(schedule.stages, OpSeconds(1.0, 1.0, weight=weight), devices=schedule)
+    timeline = recurrence.replay(lower(schedule, costs))
     looped = any(len(np.unique([op.stage for op in ops])) > 1 for ops in schedule.lists())
     width = 5 if looped else 1
     seconds = round(timeline.makespan_seconds)
     lines = [["." + " " * (width - 1)] * seconds for _ in range(schedule.ranks)]
     for row in np.flatnonzero(timeline.compute()):
-        number, forward = int(timeline.microbatch[row]), timeline.kind[row] == OpKind.FORWARD
-        letter = str(number) if forward else "abcdefghij"[number]
-        cell = f"{timeline.stage[row]}{'F' if forward else 'B'}{number}" if looped else letter
+        op = Op(int(timeline.stage[row]), OpKind(int(timeline.kind[row])), int(timeline.microbatch[row]))
+        letters = {OpKind.FORWARD: "0123456789", OpKind.WEIGHT_GRADIENT: "ABCDEFGHIJ"}.get(op.kind, "abcdefghij")
+        cell = str(op) if looped else letters[op.microbatch]
         lines[timeline.lane[row]][round(float(timeline.start[row]))] = cell.ljust(width)
     return "\n".join("".join(line).rstrip() for line in lines) + "\n"
 
 
 def golden_name(name: str, stages: int, microbatches: int, options: dict[str, Any]) -> str:
     """As in `1f1b-p4-m8.txt`: p devices, m micro-batches; c chunks, r replicas of each stage, t micro-batches an update."""
-    devices = stages // options.get("chunks", 1)
+    devices = stages // options.get("chunks", SCHEDULES[name].chunks)
     text = f"{name}-p{devices}-m{microbatches}"
     if "chunks" in options:
         text += f"-c{options['chunks']}"
@@ -99,6 +103,21 @@ STAIRCASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("chimera", 6, 8, {}),
     ("chimera", 3, 4, {}),
     ("chimera", 1, 3, {}),
+    ("zb-h1", 4, 6, {}),
+    ("zb-h1", 4, 2, {}),
+    ("zb-h1", 1, 3, {}),
+    ("zb-h2", 4, 9, {}),
+    ("zb-h2", 4, 2, {}),
+    ("zb-v", 4, 4, {}),
+    ("zb-v", 8, 8, {}),
+    ("zb-v", 8, 2, {}),
+    ("zb-v", 2, 2, {}),
+    ("v-half", 8, 8, {}),
+    ("v-half", 6, 2, {}),
+    ("v-half", 2, 2, {}),
+    ("v-min", 8, 8, {}),
+    ("v-min", 6, 2, {}),
+    ("v-min", 2, 2, {}),
     ("pipedream", 4, 8, {}),
     ("pipedream", 4, 2, {}),
     ("1f1b-as", 4, 4, {}),
@@ -295,7 +314,7 @@ def test_an_update_follows_each_backward_of_an_asynchronous_schedule() -> None:
 def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) -> None:
     """Any stages and micro-batches, fewer than stages and counts that do not divide included, pass the validator and replay."""
     options: dict[str, Any] = {}
-    stages = p
+    stages = p * SCHEDULES[name].chunks
     if "chunks" in SCHEDULES[name].options:
         options, stages = {"chunks": v}, p * v
     if "replicas" in SCHEDULES[name].options:
@@ -304,7 +323,7 @@ def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) ->
     check_schedule(schedule)
     replay = simpy_engine.replay if "lanes" in SCHEDULES[name].options else recurrence.replay
     timeline = replay(lower(schedule, given_costs(stages, OpSeconds(1.0, 2.0), devices=schedule)))
-    assert timeline.ops == 2 * stages * m
+    assert timeline.ops == (3 if (schedule.kind == OpKind.WEIGHT_GRADIENT).any() else 2) * stages * m
     assert schedule.flush is SCHEDULES[name].flush
 
 

@@ -1,0 +1,49 @@
+"""Zero-bubble schedules of one stage a device: weight gradients fill what would be idle (Qi et al. 2024, arXiv 2401.10241).
+
+4 stages, 6 and 9 micro-batches, F = I = W; digits are forwards, letters the input gradients of the same micro-batches, capitals
+the weight gradients:
+
+    ZB-H1    stage 0: 0123...aA4bB5cCdDeEfF    ZB-H2    stage 0: 0123456aA7bB8cCdDeEfFgGhHiI
+             stage 1:  012..a3bA4cB5dCeDfEF             stage 1:  01234a5b6cA7dB8eCfDgEhFiGHI
+             stage 2:   01.a2b3cA4dB5eCfDEF             stage 2:   012a3b4c5d6eA7fB8gChDiEFGHI
+             stage 3:    0a1b2c3dA4eB5fCDEF             stage 3:    0a1b2c3d4e5f6gA7hB8iCDEFGHI
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.schedules.flushed import after_backwards, warm_up_then_alternate
+from simulator.schedules.ops import OpKind
+from simulator.schedules.schedule import Columns, Schedule, from_columns
+
+
+def zb_h1(stages: int, microbatches: int) -> Schedule:
+    """ZB-H1, the handcrafted order: 1F1B whose stage s runs the weight gradient of a micro-batch s micro-batches later.
+
+    Every stage holds at most p micro-batches, as stage 0 of 1F1B does. m(F+I+W) + (p-1)(F+I-W+4c) for p stages, m >= p
+    micro-batches, F >= W >= 2c.
+    """
+    columns = [
+        with_weight_gradients(warm_up_then_alternate(s, microbatches, stages - 1 - s), lag=s) for s in range(stages)
+    ]
+    return from_columns("zb-h1", stages, microbatches, columns)
+
+
+def zb_h2(stages: int, microbatches: int) -> Schedule:
+    """ZB-H2, the handcrafted order: the warm-up of eager 1F1B, weight gradients 2s micro-batches later on stage s.
+
+    Every stage holds at most 2p-1 micro-batches, 2(p-s)-1 of them before their input gradient. The longest stage takes
+    m(F+I+W) + (p-1)(F+I+2c-2W) for p stages and m >= 2p-1 micro-batches, where that sum's last term is not negative.
+    """
+    columns = [
+        with_weight_gradients(warm_up_then_alternate(s, microbatches, 2 * (stages - 1 - s)), lag=2 * s)
+        for s in range(stages)
+    ]
+    return from_columns("zb-h2", stages, microbatches, columns)
+
+
+def with_weight_gradients(columns: Columns, lag: int) -> Columns:
+    """Split each backward: its input gradient in its place, its weight gradient behind the `lag`-th input gradient after it."""
+    stage, kind, microbatch = after_backwards(columns, lag, OpKind.WEIGHT_GRADIENT)
+    return stage, np.where(kind == OpKind.BACKWARD, OpKind.INPUT_GRADIENT, kind), microbatch

@@ -1,0 +1,171 @@
+"""Rules of schedules with split backwards: closed forms, published figures, peaks, no micro-batch that is not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator import OpKind, OpSeconds, Schedule, Timeline, build_schedule, check_schedule, given_costs, lower, to_text
+from simulator.engines import recurrence
+from simulator.schedules import building_blocks
+
+Numbers = float | Sequence[float]
+
+SPLIT = ("zb-h1", "zb-h2", "zb-v", "v-half", "v-min")
+V_SHAPED = SPLIT[2:]
+
+
+def replayed(
+    schedule: Schedule, forward: Numbers = 1.0, gradient: Numbers = 1.0, weight: Numbers = 1.0, transfer: float = 0.0
+) -> Timeline:
+    """The timeline of F, I, W and c seconds, of every stage or of each."""
+    seconds = OpSeconds(forward, gradient, weight=weight, transfer=transfer)
+    costs = given_costs(schedule.stages, seconds, devices=schedule)
+    return recurrence.replay(lower(schedule, costs))
+
+
+def longest_stage(timeline: Timeline) -> float:
+    """Seconds from the first to the last op of the device that takes longest so."""
+    return float(timeline.busy_seconds().max() / (1 - timeline.bubble().longest_stage))
+
+
+# ---- one stage a device ----------------------------------------------------------------------------------------------
+
+SECONDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (18, 18, 9), (5, 6, 4)]
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 3), (2, 9), (4, 5), (4, 16), (8, 9), (8, 33)])
+def test_zb_h1_takes_its_closed_form(p: int, m: int) -> None:
+    """m(F+I+W) + (p-1)(F+I-W+4c) where W is at most F and I and at least 2c; its peak is p micro-batches on every stage."""
+    schedule = build_schedule("zb-h1", p, m)
+    for forward, gradient, weight in SECONDS:
+        for transfer in (0.0, 0.125, 0.5):
+            timeline = replayed(schedule, forward, gradient, weight, transfer)
+            fill = (p - 1) * (forward + gradient - weight + 4 * transfer)
+            assert timeline.makespan_seconds == pytest.approx(m * (forward + gradient + weight) + fill, rel=1e-12)
+            assert timeline.peak_in_flight().tolist() == [p] * p
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 3), (2, 9), (4, 7), (4, 16), (8, 15), (8, 33)])
+def test_longest_stage_of_zb_h2_takes_its_closed_form(p: int, m: int) -> None:
+    """m(F+I+W) + (p-1)(F+I+2c-2W), no less than the ops; 2(p-s)-1 micro-batches between F and I, 2p-1 until their W."""
+    schedule = build_schedule("zb-h2", p, m)
+    for forward, gradient, weight in SECONDS:
+        for transfer in (0.0, 0.125, 0.5):
+            timeline = replayed(schedule, forward, gradient, weight, transfer)
+            fill = max(0, forward + gradient + 2 * transfer - 2 * weight)
+            expected = m * (forward + gradient + weight) + (p - 1) * fill
+            assert longest_stage(timeline) == pytest.approx(expected, rel=1e-12)
+            assert timeline.peak_in_flight().tolist() == [2 * p - 1] * p
+    for stage in range(p):
+        kind = schedule.kind[schedule.stage == stage]
+        change = (kind == OpKind.FORWARD).astype(int) - (kind == OpKind.INPUT_GRADIENT)
+        assert np.cumsum(change).max() == 2 * (p - stage) - 1
+
+
+def test_published_rows_of_handcrafted_zero_bubble(shared_data: Path) -> None:
+    """The bubble of the longest stage, to all printed digits, in each row of the paper."""
+    rows = json.loads((shared_data / "zero_bubble_rows.json").read_text(encoding="utf-8"))
+    for row in rows:
+        for name in ("zb-h1", "zb-h2"):
+            timeline = replayed(build_schedule(name, row["p"], row["m"]), row["F"], row["B"], row["W"], row["p2p"])
+            assert round(timeline.bubble().longest_stage, 4) == row["bubble_" + name.replace("-", "_")]
+    assert len(rows) >= 6
+
+
+# ---- a V -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "m", "seconds"), [(8, 32, 199), (16, 64, 399), (32, 256, 1567), (1, 3, 18), (4, 8, 51)])
+def test_zb_v_has_no_bubble_but_the_way_down(p: int, m: int, seconds: int) -> None:
+    """6m + p-1 for unit chunks, every device without a pause; peak p micro-batches of both chunks of a device."""
+    timeline = replayed(build_schedule("zb-v", 2 * p, m))
+    assert timeline.makespan_seconds == seconds == 6 * m + p - 1
+    assert longest_stage(timeline) == 6 * m
+    assert timeline.peak_in_flight().max() == 2 * p
+
+
+@pytest.mark.parametrize(("p", "m", "seconds"), [(4, 8, 54.25), (16, 64, 417.25)])
+def test_zb_v_with_transfers_takes_what_an_independent_replay_found(p: int, m: int, seconds: float) -> None:
+    """Unit chunks, a quarter of a second a transfer."""
+    assert replayed(build_schedule("zb-v", 2 * p, m), transfer=0.25).makespan_seconds == seconds
+
+
+@pytest.mark.parametrize("p", range(2, 10))
+def test_v_half_and_v_min_keep_their_memory(p: int) -> None:
+    """(p+2)//2 and (p+4)//3 micro-batches of both chunks; unit chunks: bubbles of at most p/2m and 2p/3m of the work."""
+    for m in (2 * p, 3 * p + 5, 5 * p):
+        half, least = (replayed(build_schedule(name, 2 * p, m)) for name in ("v-half", "v-min"))
+        assert half.peak_in_flight().max() == 2 * ((p + 2) // 2)
+        assert least.peak_in_flight().max() == 2 * ((p + 4) // 3)
+        assert half.makespan_seconds == 6 * m + (3 if p == 2 else 3 * p - 4 - (p % 2 == 0))
+        assert least.makespan_seconds == 6 * m + 4 * p - 5
+
+
+def test_v_of_16_devices_keeps_9_and_6_micro_batches() -> None:
+    """The papers' figures for 16 devices; 5 and 4 for 8."""
+    for p, half, least in ((8, 5, 4), (16, 9, 6)):
+        peaks = [replayed(build_schedule(name, 2 * p, 3 * p)).peak_in_flight().max() for name in ("v-half", "v-min")]
+        assert peaks == [2 * half, 2 * least]
+
+
+@pytest.mark.parametrize(("name", "p"), [("v_half", 3), ("v_half", 4), ("v_min", 3), ("v_min", 4), ("v_min", 5)])
+def test_a_long_stream_repeats_the_middle_of_a_short_one(name: str, p: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Op for op what the whole stream gives, slot after slot."""
+    family = getattr(building_blocks, name)
+    tiled = to_text(family(2 * p, 6 * p + 1))
+    monkeypatch.setattr(building_blocks, "repeated", building_blocks.squeezed)
+    assert tiled == to_text(family(2 * p, 6 * p + 1))
+
+
+@pytest.mark.parametrize("name", V_SHAPED)
+def test_an_odd_number_of_stages_makes_no_v(name: str) -> None:
+    """Two stages a device."""
+    with pytest.raises(ValueError, match=f"{name} has two stages a device, so an even number of them, got 3 stages"):
+        build_schedule(name, 3, 4)
+
+
+# ---- every family with split backwards -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("m", [1, 2, 3, 5])
+def test_fewer_micro_batches_than_devices(name: str, m: int) -> None:
+    """Every op once, in an order that runs, of the micro-batches there are; peaks no higher than these."""
+    stages = 8 if name in V_SHAPED else 4
+    schedule = build_schedule(name, stages, m)
+    check_schedule(schedule)
+    assert (schedule.microbatches, len(schedule)) == (m, 3 * stages * m)
+    assert replayed(schedule).peak_in_flight().max() <= m * stages // 4
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_uneven_stages_wait_for_each_other_alone(name: str) -> None:
+    """Each op starts when the op before it on its device and what it needs have ended, the transfer added; nothing overlaps."""
+    schedule = build_schedule(name, 8, 6)
+    forward, gradient, weight = [3.0, 9, 4, 6, 2, 5, 7, 1], [4.0, 9, 5, 8, 2, 6, 7, 2], [3.0, 6, 3, 5, 1, 4, 4, 1]
+    timeline = replayed(schedule, forward, gradient, weight, 2.0)
+    ends: dict[tuple[int, int, int], float] = {}
+    starts: dict[tuple[int, int, int], float] = {}
+    rows = zip(timeline.stage, timeline.kind, timeline.microbatch, timeline.start, timeline.end, strict=True)
+    for stage, kind, microbatch, start, end in rows:
+        starts[stage, kind, microbatch], ends[stage, kind, microbatch] = start, end
+    home = {stage: holders[0] for stage, holders in enumerate(schedule.holders())}
+    F, I, W = OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT  # noqa: E741
+    for ops in schedule.lists():
+        free = 0.0
+        for op in ops:
+            needed = {F: (op.stage - 1, F), I: (op.stage + 1, I), W: (op.stage, I)}[op.kind]
+            if op.kind is I and op.stage == 7:
+                needed = (7, F)
+            arrival = 0.0
+            if needed[0] >= 0:
+                arrival = ends[(*needed, op.microbatch)] + 2.0 * (home[needed[0]] != home[op.stage])
+            assert starts[op.stage, op.kind, op.microbatch] == max(free, arrival)
+            free = ends[op.stage, op.kind, op.microbatch]
+    assert all(one != other for ops in schedule.lists() for one, other in pairwise(ops))
