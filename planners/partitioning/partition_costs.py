@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Phase
+from hardware_profiles import Cluster, Phase
 from planners.partitioning.stage_memory import furthest_ends
 from simulator import LayerCosts
 
@@ -178,17 +178,19 @@ def _boundaries(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
     cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
-    busy, latency = np.zeros((2, len(devices) - 1, len(sizes))), np.zeros((len(devices) - 1, len(sizes)))
-    one_way = np.zeros(len(devices) - 1, dtype=bool)
-    known = {pair: (cluster.point_to_point(*pair), cluster.point_to_point(*pair[::-1])) for pair in pairwise(devices)}
-    for link, (near, far) in enumerate(pairwise(devices)):
-        for direction, (delay, bandwidth) in enumerate(known[near, far]):
-            busy[direction, link] = sizes / bandwidth
-            latency[link] += delay
-        one_way[link] = bool({*cluster.route(near, far)} & {*cluster.route(far, near)})
+    known = {pair: _both_ways(cluster, *pair) for pair in set(pairwise(devices))}
+    links = np.array([known[pair] for pair in pairwise(devices)]).reshape(-1, 4, 1)
+    busy = np.stack([sizes / links[:, 0], sizes / links[:, 1]])
+    latency, one_way = links[:, 2] + np.zeros(len(sizes)), links[:, 3] > 0.0
     if not costs.problem.contention:
         return np.zeros_like(busy[:1] if alternating else busy), latency + busy.sum(axis=0)
     if not alternating:
         return busy, latency
-    both = np.where(one_way[:, None], busy.sum(axis=0), busy.max(axis=0))
+    both = np.where(one_way, busy.sum(axis=0), busy.max(axis=0))
     return both[None], latency + busy.sum(axis=0) - both
+
+
+def _both_ways(cluster: Cluster, near: int, far: int) -> tuple[float, float, float, bool]:
+    """Bytes a second there and back, latencies of both ways, and whether they share a channel."""
+    (wait, there), (more, back) = cluster.point_to_point(near, far), cluster.point_to_point(far, near)
+    return there, back, wait + more, bool({*cluster.route(near, far)} & {*cluster.route(far, near)})

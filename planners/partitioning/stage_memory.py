@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import LayerCosts
+from simulator import LayerCosts, kernel
 
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
@@ -22,22 +22,32 @@ def furthest_ends(
     recomputes, what a micro-batch of `samples` makes again. spare: as in `straight_costs`
     """
     problem, layers = costs.problem, len(costs.problem.workload)
-    each = problem.state_bytes
-    state = costs.parameters * each
-    copies = _copied_weights(costs)
-    inputs = costs.cut_bytes
-    furthest = np.zeros((len(devices), layers + 1), dtype=np.int64)
-    for stage, (device, count) in enumerate(zip(devices, in_flight, strict=True)):
-        held = state + costs.stashed_bytes * (samples if problem.recompute else count)
-        before = np.concatenate([[0.0], np.cumsum(held)])
-        kept = inputs * count if problem.recompute else np.zeros(layers + 1)
-        free = spare[stage] if len(spare) else 0.0
-        room = problem.cluster.devices[device].memory_bytes * (1.0 + ROUNDING) - free - kept + before
-        furthest[stage] = np.searchsorted(before, room, side="right") - 1
-        for user, elements in copies:  # a stage that holds the user needs room for the copy, or ends before it
-            room = room - np.where(user <= layers, elements * each, 0.0)
-            shorter = np.maximum(np.searchsorted(before, room, side="right") - 1, user)
-            furthest[stage] = np.where(furthest[stage] > user, shorter, furthest[stage])
+    count = np.asarray(in_flight, dtype=np.float64)[:, None]
+    state = costs.parameters * problem.state_bytes
+    held = state + costs.stashed_bytes * (np.full_like(count, samples) if problem.recompute else count)
+    before = np.concatenate([np.zeros_like(count), np.cumsum(held, axis=1)], axis=1)
+    kept = costs.cut_bytes * count if problem.recompute else 0.0
+    free = np.array(spare if len(spare) else [0.0] * len(devices))[:, None]
+    memory = np.array([problem.cluster.devices[device].memory_bytes for device in devices])[:, None]
+    room = memory * (1.0 + ROUNDING) - free - kept + before
+    furthest = _last_within(before, room)
+    for user, elements in _copied_weights(
+        costs
+    ):  # a stage that holds the user needs room for the copy, or ends before it
+        room = room - np.where(user <= layers, elements * problem.state_bytes, 0.0)
+        furthest = np.where(furthest > user, np.maximum(_last_within(before, room), user), furthest)
+    return furthest
+
+
+@kernel()
+def _last_within(before: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The last layer before which a stage needs no more than its room, int64 [stages, layers + 1], by its first layer.
+
+    before: bytes of the layers before each layer; room: what these may be at the stage's end; both float64 [stages, layers + 1]
+    """
+    furthest = np.empty(room.shape, dtype=np.int64)
+    for stage in range(len(room)):
+        furthest[stage] = np.searchsorted(before[stage], room[stage], side="right") - 1
     return furthest
 
 

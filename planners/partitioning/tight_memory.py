@@ -8,57 +8,24 @@ about the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.in_flight import most_in_flight
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator, Score
 from planners.search.memory_retry import missing_bytes, within_memory
-from simulator import InfeasiblePlanError, OpKind, Plan, Schedule, ScheduleError, build_program, schedule_families
+from simulator import InfeasiblePlanError, Plan, ScheduleError, build_program, schedule_families
 
 PlanOf = Callable[[Sequence[int]], Plan]
 """Cuts -> the plan with these cuts."""
 
 EXHAUSTIVE = 300
 """Partitions that are replayed one by one where all cuts by the rule do not fit."""
-
-
-def in_flight(schedule: Schedule) -> tuple[NDArray[np.int64], ...]:
-    """Micro-batches that the stages of each device have run forward and not yet backward, int64 [moments, chunks].
-
-    Moments are the starts of forwards, when most is held.
-    """
-    offsets, forward = schedule.offsets, schedule.kind == OpKind.FORWARD
-    lane = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
-    there = np.zeros((len(offsets) - 1, schedule.stages), dtype=np.bool_)
-    there[lane, schedule.stage] = True
-    number = np.cumsum(there, axis=1, dtype=np.int32) - 1  # of each stage among those of its device
-    width = int(number.max()) + 1
-    change = np.zeros((len(lane) + 1) * width, dtype=np.int32)
-    place = number[lane, schedule.stage] if width > 1 else 0
-    change[np.arange(1, len(lane) + 1) * width + place] = changes_in_flight(schedule.kind)
-    held = np.cumsum(change.reshape(-1, width), axis=0, dtype=np.int32)
-    return tuple(
-        (held[begin + 1 : end + 1][forward[begin:end]] - held[begin])[:, :count].astype(np.int64)
-        for begin, end, count in zip(offsets[:-1], offsets[1:], there.sum(axis=1), strict=True)
-    )
-
-
-def most_in_flight(schedule: Schedule, device: int) -> int:
-    """Most micro-batches that all stages of a device have run forward and not yet backward."""
-    begin, end = schedule.offsets[device : device + 2]
-    return int(np.cumsum(changes_in_flight(schedule.kind[begin:end])).max(initial=0))
-
-
-def changes_in_flight(kind: NDArray[np.int8]) -> NDArray[np.int32]:
-    """By how many micro-batches what is in flight changes with each op."""
-    freeing = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
-    change: NDArray[np.int32] = (kind == OpKind.FORWARD).astype(np.int32) - freeing
-    return change
 
 
 def cuts_within(costs: PartitionCosts) -> Iterator[tuple[int, ...]]:
@@ -142,10 +109,7 @@ def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) ->
 
 def _most_held(evaluate: Evaluator, plan: Plan) -> NDArray[np.int64]:
     """Most micro-batches whose activations each stage of a plan holds at once, int64 [stages]; 1 where lanes run side by side."""
-    most = np.ones(len(plan.stages), dtype=np.int64)
     if schedule_families()[plan.schedule].lanes:
-        return most
+        return np.ones(len(plan.stages), dtype=np.int64)
     _, schedule, _ = build_program(evaluate.problem, plan, evaluate.layer_costs)
-    for (begin, end), counts in zip(pairwise(schedule.offsets.tolist()), in_flight(schedule), strict=True):
-        most[np.unique(schedule.stage[begin:end])] = counts.max(axis=0)
-    return most
+    return most_in_flight(schedule)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Level
-from planners.partitioning.tight_memory import changes_in_flight
+from planners.partitioning.in_flight import most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
 from planners.pipedream.partitioner import (
     HierarchicalPartition,
@@ -95,7 +95,7 @@ class PipeDreamFlush:
             devices=len(view.components),
             samples=microbatches[0],
             microbatches=count,
-            in_flight=most_in_flight(schedule, min(len(view.components), len(table)), count),
+            in_flight=_in_flight(schedule, min(len(view.components), len(table)), count),
             memory_bytes=min(device.memory_bytes for device in problem.cluster.devices),
             weight_copies=2.0 + problem.optimizer_bytes / problem.element_bytes,
             recompute=problem.recompute,
@@ -241,13 +241,10 @@ def _flushed_stages(table: StateTable, found: Sequence[FlushedStage], view: Clus
     )
 
 
-def most_in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
+def _in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
     """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
     options = {"chunks": 1} if "chunks" in schedule_families()[name].options else {}
-    schedule = build_schedule(name, stages, microbatches, **options)
-    change = changes_in_flight(schedule.kind)
-    held = [np.cumsum(change[schedule.stage == stage]).max(initial=1) for stage in range(stages)]
-    return np.array(held[::-1], dtype=np.int64)
+    return most_in_flight(build_schedule(name, stages, microbatches, **options))[::-1].copy()
 
 
 def _forms(variant: str, problem: Problem) -> tuple[tuple[str, bool], ...]:

@@ -7,7 +7,7 @@ communication and memory; the best few are replayed with the problem's own optio
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.in_flight import most_held, most_in_flight
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
-from planners.partitioning.tight_memory import fitting_cuts, in_flight, most_in_flight
+from planners.partitioning.tight_memory import fitting_cuts
 from planners.search.candidates import device_choices, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
@@ -58,6 +59,10 @@ CLOSED_FORM_ERROR = 0.05
 """Share by which the closed form may be above a replay: a point is not looked at once it is this much above the best."""
 
 
+Groups = tuple[tuple[int, ...], ...]
+"""Devices of each rank of a pipeline, one a replica."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One point of the grid.
@@ -66,7 +71,7 @@ class Point:
     """
 
     schedule: str
-    groups: tuple[tuple[int, ...], ...]
+    groups: Groups
     chunks: int
     microbatches: int
 
@@ -136,6 +141,32 @@ class _Ranks:
     slowest: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Transfers:
+    """Transfers from each rank of a pipeline to the next, and from the last one to the first, there and back.
+
+    crowd: those between the replicas of two ranks that share the busiest channel, if channels are contended, int64 [ranks]
+    behind, channel, bandwidth: the rank, channel and bytes a second of every hop
+    """
+
+    crowd: NDArray[np.int64]
+    behind: NDArray[np.int64]
+    channel: NDArray[np.int64]
+    bandwidth: NDArray[np.float64]
+
+
+def _transfers(problem: Problem, groups: Groups) -> _Transfers:
+    cluster, crowd, hops = problem.cluster, [], list[tuple[int, int]]()
+    for rank, (near, far) in enumerate(pairwise((*groups, groups[0]))):
+        routes = [(cluster.route(one, two), cluster.route(two, one)) for one, two in zip(near, far, strict=True)]
+        uses = Counter(channel for ahead, _ in routes for channel in ahead)
+        crowd.append(max(uses.values(), default=1) if problem.contention else 1)
+        hops += [(rank, channel) for ahead, back in routes for channel in (*ahead, *back)]
+    behind, channel = np.array(hops, dtype=np.int64).reshape(-1, 2).T
+    bandwidth = np.array([cluster.channels[one].bandwidth for one in channel.tolist()])
+    return _Transfers(np.array(crowd), behind, channel, bandwidth)
+
+
 class _Grid:
     """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
 
@@ -143,10 +174,10 @@ class _Grid:
         self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
         self.costs = evaluate.layer_costs
         self._schedules: dict[tuple[str, int, int, int], Schedule] = {}
-        self._in_flight: dict[Schedule, tuple[NDArray[np.int64], ...]] = {}
-        self._most: dict[Schedule, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._held: dict[Schedule, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
-        self._ranks_of: dict[tuple[tuple[int, ...], ...], _Ranks] = {}
+        self._ranks_of: dict[Groups, _Ranks] = {}
+        self._transfers_of: dict[Groups, _Transfers] = {}
 
     # ---- the grid ----
 
@@ -176,7 +207,7 @@ class _Grid:
             return (wanted,)
         return CHUNKS if self.request.schedule is None else (1, *CHUNKS)
 
-    def _placements(self, devices: Sequence[int], ranks: int) -> list[tuple[tuple[int, ...], ...]]:
+    def _placements(self, devices: Sequence[int], ranks: int) -> list[Groups]:
         """Replicas beside each other (all-reduces stay inside servers), or ranks beside each other (pipelines do)."""
         most = min(len(devices) // ranks, self.problem.batch // (self.request.microbatches or 1))
         found = []
@@ -235,8 +266,8 @@ class _Grid:
     def _has_room(self, point: Point) -> bool:
         """Whether the first rank, which holds most micro-batches, fits if all layers were alike."""
         state, stash, kept = self._like_stage(point)
-        need = point.chunks * state + kept * most_in_flight(self.schedule(point), 0) + stash
-        return need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0])
+        need = point.chunks * state + kept * self.most_held(point)[0][0] + stash
+        return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0]))
 
     def _at_best(self, point: Point) -> float:
         """Seconds if the network could be divided among the ranks at will and nothing were to be sent."""
@@ -249,7 +280,7 @@ class _Grid:
         """Samples of the largest part of a micro-batch that a replica gets."""
         return -(-self.problem.batch // (point.microbatches * point.replicas))
 
-    def _ranks(self, groups: tuple[tuple[int, ...], ...]) -> _Ranks:
+    def _ranks(self, groups: Groups) -> _Ranks:
         if groups not in self._ranks_of:
             first = {self.costs.kind_of_device(device): device for group in reversed(groups) for device in group}
             slowest = tuple(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
@@ -284,9 +315,11 @@ class _Grid:
 
     def _equal_shares(self, point: Point) -> list[float]:
         """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
-        (state, stash, kept), (together, alone) = self._like_stage(point), self._most_held(point)
+        (state, stash, kept), (together, alone) = self._like_stage(point), self.most_held(point)
         memory = np.array([self._memory_bytes(group) for group in point.groups])
-        shares = (state + kept * alone + stash) / (point.chunks * state + kept * together + stash)
+        shares = (state + kept * alone.reshape(point.chunks, -1) + stash) / (
+            point.chunks * state + kept * together + stash
+        )
         return (memory * (1.0 - shares)).reshape(-1).tolist()
 
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
@@ -306,57 +339,33 @@ class _Grid:
         width = problem.state_bytes
         stash = np.diff(self.stashed_before[bounds]) * samples
         kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute else stash
+        again = stash.reshape(point.chunks, -1).max(axis=0) if problem.recompute else np.zeros(len(point.groups))
         fullest = 0.0
-        for rank, (group, counts) in enumerate(zip(point.groups, self.held(point), strict=True)):
-            stages = np.arange(rank, point.stages, len(point.groups))
-            again = stash[stages].max() if problem.recompute else 0.0
-            state = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages.tolist()]) * width
-            need = float(state + (counts @ kept[stages]).max() + again)
-            fullest = max(fullest, need / self._memory_bytes(group))
+        for rank, (group, held) in enumerate(zip(point.groups, most_held(self.schedule(point), kept), strict=True)):
+            stages = range(rank, point.stages, len(point.groups))
+            state = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages]) * width
+            fullest = max(fullest, float(state + held + again[rank]) / self._memory_bytes(group))
         return fullest
 
     def _partition_costs(self, point: Point, spare: Sequence[float]) -> PartitionCosts:
         samples = self._samples(point)
         devices = [self._slowest(group) for group in point.groups] * point.chunks
-        costs = straight_costs(
-            self.costs,
-            devices,
-            samples,
-            alternating=True,
-            in_flight=(self.in_flight(point) * samples).tolist(),
-            spare=spare,
-        )
-        around = pairwise((*point.groups, point.groups[0]))
-        crowds = np.tile([self._crowd(one, two) for one, two in around], point.chunks)[: point.stages - 1]
+        held = (self.most_held(point)[1] * samples).tolist()
+        costs = straight_costs(self.costs, devices, samples, alternating=True, in_flight=held, spare=spare)
+        crowds = np.tile(self._transfers(point.groups).crowd, point.chunks)[: point.stages - 1]
         return replace(costs, link_seconds=costs.link_seconds * crowds[None, :, None])
 
-    def _crowd(self, near: Sequence[int], far: Sequence[int]) -> int:
-        """Transfers between the replicas of neighbouring stages that share the busiest channel."""
-        cluster = self.problem.cluster
-        if not self.problem.contention:
-            return 1
-        uses = Counter(channel for one, two in zip(near, far, strict=True) for channel in cluster.route(one, two))
-        return max(uses.values(), default=1)
+    def _transfers(self, groups: Groups) -> _Transfers:
+        if groups not in self._transfers_of:
+            self._transfers_of[groups] = _transfers(self.problem, groups)
+        return self._transfers_of[groups]
 
-    def in_flight(self, point: Point) -> NDArray[np.int64]:
-        """Most micro-batches whose activations each stage holds at once, int64 [stages]."""
-        return self._most_held(point)[1].reshape(-1)  # stage = chunk * ranks + rank
-
-    def _most_held(self, point: Point) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Most micro-batches of all stages of each rank at once, int64 [ranks], and of each stage, int64 [chunks, ranks]."""
+    def most_held(self, point: Point) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""
         schedule = self.schedule(point)
-        if schedule not in self._most:
-            held = self.held(point)
-            together = np.array([counts.sum(axis=1).max() for counts in held], dtype=np.int64)
-            self._most[schedule] = together, np.array([counts.max(axis=0) for counts in held], dtype=np.int64).T
-        return self._most[schedule]
-
-    def held(self, point: Point) -> tuple[NDArray[np.int64], ...]:
-        """For each rank the micro-batches that its stages hold at each moment, by the schedule: int64 [moments, chunks]."""
-        schedule = self.schedule(point)
-        if schedule not in self._in_flight:
-            self._in_flight[schedule] = in_flight(schedule)
-        return self._in_flight[schedule]
+        if schedule not in self._held:
+            self._held[schedule] = most_held(schedule, np.ones(schedule.stages)), most_in_flight(schedule)
+        return self._held[schedule]
 
     def schedule(self, point: Point) -> Schedule:
         """The order of the ops of a point's plans."""
@@ -368,16 +377,13 @@ class _Grid:
 
     def _seconds(self, point: Point, costs: PartitionCosts, cuts: Sequence[int]) -> float:
         """Seconds of an iteration: fill, the slowest rank's rounds, drain, and what all-reduce and update add at the end."""
-        bounds = [0, *cuts, costs.layers]
-        ranks, count = len(point.groups), point.microbatches
-        busy = np.array(
-            [costs.stage_seconds[0, kind, bounds[stage], bounds[stage + 1]] for stage, kind in enumerate(costs.kind)]
-        )
-        links = np.array([costs.link_seconds[0, link, cut] for link, cut in enumerate(cuts)])
-        waits = links + np.array([costs.latency_seconds[link, cut] for link, cut in enumerate(cuts)])
+        bounds, at = np.array([0, *cuts, costs.layers]), np.array(cuts, dtype=np.int64)
+        ranks, count, link = len(point.groups), point.microbatches, np.arange(len(cuts))
+        busy = costs.stage_seconds[0, costs.kind, bounds[:-1], bounds[1:]]
+        waits = costs.link_seconds[0, link, at] + costs.latency_seconds[link, at]
         held = busy.reshape(point.chunks, ranks).sum(axis=0)
-        period = max(float(held.max()), self._busiest_channel(point, cuts))
-        if point.schedule == "1f1b" and len(links):
+        period = max(float(held.max()), self._busiest_channel(point, at))
+        if point.schedule == "1f1b" and len(cuts):
             # A stage has one micro-batch more under way than the next: two rounds hold both and the way there and back.
             period = max(period, float((busy[:-1] + busy[1:] + waits).max()) / 2.0)
         fill = (
@@ -385,20 +391,19 @@ class _Grid:
             if point.chunks == 1
             else float(held.max() + (ranks - 1) * busy.max() + waits.sum())
         )
-        return fill + (count - 1) * period + self._tail_seconds(point, bounds, busy)
+        return fill + (count - 1) * period + self._tail_seconds(point, bounds.tolist(), busy)
 
-    def _busiest_channel(self, point: Point, cuts: Sequence[int]) -> float:
+    def _busiest_channel(self, point: Point, cuts: NDArray[np.int64]) -> float:
         """Seconds for which activations and gradients of one micro-batch keep the busiest channel busy."""
-        cluster, samples = self.problem.cluster, self._samples(point)
         if not self.problem.contention:
             return 0.0
-        load: dict[int, float] = defaultdict(float)
-        for (near, far), cut in zip(pairwise(point.groups * point.chunks), cuts, strict=True):
-            size = float(self.costs.cut_bytes[cut]) * samples
-            for one, two in zip(near, far, strict=True):
-                for channel in (*cluster.route(one, two), *cluster.route(two, one)):
-                    load[channel] += size / cluster.channels[channel].bandwidth
-        return max(load.values(), default=0.0)
+        round_trip = self._transfers(point.groups)
+        laps = np.arange(point.chunks)[:, None] * len(point.groups)
+        link = (round_trip.behind + laps).reshape(-1)
+        there = link < len(cuts)
+        size = self.costs.cut_bytes[cuts[link[there]]] * self._samples(point)
+        channel, bandwidth = (np.tile(one, point.chunks)[there] for one in (round_trip.channel, round_trip.bandwidth))
+        return float(np.bincount(channel, size / bandwidth).max(initial=0.0))
 
     def _tail_seconds(self, point: Point, bounds: Sequence[int], busy: NDArray[np.float64]) -> float:
         """Seconds from the last backward of the first stage to the end: all-reduce and update of the stage that ends last."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
 from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
-from planners.pipedream.planner import most_in_flight
+from planners.pipedream.planner import _in_flight
 from simulator import Problem, simulate, workload_from_spec
 from tests.chains import chain as compute_chain
 from tests.planners.test_pipedream import network, tabled
@@ -136,7 +136,7 @@ def test_one_version_of_the_weights_fits_where_several_do_not() -> None:
 )
 def test_memory_is_that_of_the_schedule(schedule: str, peaks: tuple[int, ...]) -> None:
     """GPipe holds every micro-batch, 1F1B no more than the stages from it on: the last stage first."""
-    assert tuple(most_in_flight(schedule, 3, 6)) == peaks
+    assert tuple(_in_flight(schedule, 3, 6)) == peaks
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

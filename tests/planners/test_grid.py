@@ -6,11 +6,12 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.partitioning.tight_memory import in_flight
+from planners.partitioning.in_flight import most_held, most_in_flight
 from planners.straight import grid
 from planners.straight.grid import FINALISTS, Point, _Grid
 from simulator import Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
@@ -73,13 +74,10 @@ def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
 
 def test_activations_in_flight_are_those_of_the_schedule() -> None:
     """1F1B holds as many micro-batches as stages are left, GPipe all, a looped schedule by its own order."""
-    assert [held.max() for held in in_flight(build_schedule("1f1b", 4, 8))] == [4, 3, 2, 1]
-    assert [held.max() for held in in_flight(build_schedule("gpipe", 3, 5))] == [5, 5, 5]
-    held = in_flight(build_schedule("interleaved-1f1b", 4, 4, chunks=2))
-    assert [counts.shape[1] for counts in held] == [2, 2]
-    assert (
-        held[0].sum(axis=1).max() == 5
-    )  # Megatron-LM: 2 (p - 1) + (v - 1) p warm-up forwards of the first rank, and one
+    assert most_in_flight(build_schedule("1f1b", 4, 8)).tolist() == [4, 3, 2, 1]
+    assert most_in_flight(build_schedule("gpipe", 3, 5)).tolist() == [5, 5, 5]
+    held = most_held(build_schedule("interleaved-1f1b", 4, 4, chunks=2), np.ones(4))
+    assert held[0] == 5  # Megatron-LM: 2 (p - 1) + (v - 1) p warm-up forwards of the first rank, and one
 
 
 POINTS = {
@@ -115,7 +113,7 @@ def test_the_closed_form_is_close_to_the_replay(point: Point, elements: float, p
     state, again, kept = search._like_stage(point)
     assert again == 0.0
     if 8 % point.stages == 0:
-        need = (state + kept * search.held(point)[0]).sum(axis=1).max()
+        need = point.chunks * state + kept * search.most_held(point)[0].max()
         assert need == pytest.approx(held + fullest, rel=1e-9)
     # No point beats its balance at will; where nothing is sent it attains it.
     assert search._at_best(point) <= candidate.seconds
@@ -226,11 +224,11 @@ def test_stages_of_a_device_share_its_memory_by_what_each_needs(recompute: bool)
     point = Point("interleaved-1f1b", ((0,), (1,)), 3, 4)
     again, kept = (96e6, 24e6 * 5 / 7) if recompute else (0.0, 96e6)
     spare = search._equal_shares(point)
-    for stage, most in enumerate(search.in_flight(point).tolist()):
-        held = search.held(point)[stage % 2]
-        together = 3 * 12e6 + kept * max(moment.sum() for moment in held) + again
+    in_flight, most = search.most_held(point)
+    for stage, alone in enumerate(most.tolist()):
+        together = 3 * 12e6 + kept * in_flight[stage % 2] + again
         assert _gpu().memory_bytes - spare[stage] == pytest.approx(
-            _gpu().memory_bytes * (12e6 + kept * most + again) / together
+            _gpu().memory_bytes * (12e6 + kept * alone + again) / together
         )
 
 

@@ -144,9 +144,9 @@ def test_rates_of_ranks_are_added_one_by_one() -> None:
 def test_the_busiest_channel_between_two_stages_counts() -> None:
     """Devices in a row: from 0 to 2 and from 1 to 3 both pass between 1 and 2, beside a cable that one of them uses alone."""
     search = _search([1.0, 1.0], [1.0, 1.0], 8, devices=4)
-    assert search._crowd((0, 1), (2, 3)) == 2
-    assert search._crowd((0, 2), (1, 3)) == 1
-    assert search._crowd((0,), (3,)) == 1
+    assert search._transfers(((0, 1), (2, 3))).crowd[0] == 2
+    assert search._transfers(((0, 2), (1, 3))).crowd[0] == 1
+    assert search._transfers(((0,), (3,))).crowd[0] == 1
 
 
 def test_a_stage_has_the_memory_of_its_smallest_replica_and_a_refusal_that_of_the_largest_device() -> None:

@@ -16,8 +16,9 @@ from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry, uniform_cuts
 from planners.bapipe.explorer import schedules
 from planners.partitioning import tight_memory
+from planners.partitioning.in_flight import most_held, most_in_flight
 from planners.partitioning.partition_costs import straight_costs
-from planners.partitioning.tight_memory import cuts_within, fitting_cuts, in_flight, tight_plan
+from planners.partitioning.tight_memory import cuts_within, fitting_cuts, tight_plan
 from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
 from planners.search.evaluator import Score
 from planners.straight.baselines import DataParallel
@@ -135,7 +136,7 @@ def test_partitions_within_memory_are_all_and_only_those() -> None:
     """Every stage of a partition that is left out needs more than there is, by weights and activations alone."""
     problem = _problem(6, 3, 4, False, 7, memory_bytes=250e6)
     evaluate = Evaluator(problem)
-    held = [int(counts.max()) for counts in in_flight(build_schedule("1f1b", 3, 4))]
+    held = most_in_flight(build_schedule("1f1b", 3, 4)).tolist()
     costs = straight_costs(evaluate.layer_costs, (0, 1, 2), 1, alternating=True, in_flight=held)
     width = 2.0 * problem.element_bytes + problem.optimizer_bytes
     need = evaluate.layer_costs.parameters * width
@@ -195,18 +196,17 @@ def test_activations_in_flight_are_counted_op_by_op() -> None:
         *(build_schedule(name, 6, 4, chunks=3) for name in ("interleaved-1f1b", "looped-bfs")),
         split,
     ):
-        found = in_flight(schedule)
-        for (begin, end), counts in zip(pairwise(schedule.offsets.tolist()), found, strict=True):
-            ops = list(zip(schedule.kind[begin:end].tolist(), schedule.stage[begin:end].tolist(), strict=True))
-            held, rows = dict.fromkeys(sorted({stage for _, stage in ops}), 0), []
-            for kind, stage in ops:
-                if kind == OpKind.FORWARD:
-                    held[stage] += 1
-                    rows.append(list(held.values()))
-                elif kind in (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT):
-                    held[stage] -= 1
-            assert counts.tolist() == rows
-    assert in_flight(split)[0].ravel().tolist() == [1, 2, 3, 3]
+        each = np.arange(1.0, 1.0 + schedule.stages)
+        together, most = most_held(schedule, each), dict.fromkeys(range(schedule.stages), 0)
+        for rank, ops in enumerate(schedule.lists()):
+            held, moments = dict.fromkeys(most, 0), []
+            for op in ops:
+                held[op.stage] += {OpKind.FORWARD: 1, OpKind.INPUT_GRADIENT: 0}.get(op.kind, -1)
+                most[op.stage] = max(most[op.stage], held[op.stage])
+                moments.append(sum(each[stage] * count for stage, count in held.items()))
+            assert together[rank] == max(moments)
+        assert most_in_flight(schedule).tolist() == list(most.values())
+    assert most_in_flight(split).tolist() == [3]
 
 
 def test_most_in_flight_is_that_of_the_plans_schedule() -> None:
