@@ -22,7 +22,7 @@ Contention:
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -53,6 +53,10 @@ def replay(program: Program, *, contention: bool = False) -> Timeline:
     return run.timeline()
 
 
+_Hops = tuple[tuple[int, float, float], ...]
+"""Channels that a transfer passes in turn: number, seconds for which its bytes keep it busy, latency."""
+
+
 class _Run:
     """One replay: the only mutable object of this module."""
 
@@ -63,7 +67,7 @@ class _Run:
         tasks = len(program)
         self.start = [0.0] * tasks
         self.end = [-1.0] * tasks
-        self.arrival = np.zeros(len(program.dependency)) if contention else None
+        self.arrival = [0.0] * len(program.dependency) if contention else None
         self.position = program.lane_offsets[:-1].tolist()
         self.channel_free = [0.0] * len(program.channels)
 
@@ -78,7 +82,8 @@ class _Run:
         position = np.array(self.position, dtype=np.int64)
         if (position < program.lane_offsets[1:]).any():
             raise DeadlockError(describe_deadlock(program, position, end >= 0.0))
-        return timeline_of(program, np.array(self.start), end, self.arrival)
+        arrival = None if self.arrival is None else np.array(self.arrival)
+        return timeline_of(program, np.array(self.start), end, arrival)
 
     def _replay_free(self) -> None:
         """Unlimited links: the lean loop. A task's callback ends it, tells those who wait, and starts what can start."""
@@ -142,7 +147,8 @@ class _Run:
         """Contended links and lanes that share their device: the same events, with more to decide at each."""
         program = self.program
         environment = self.environment
-        start, end, position = self.start, self.end, self.position
+        timeout = simpy.events.Timeout
+        start, end, position, arrival = self.start, self.end, self.position, self.arrival
         lane_end = program.lane_offsets[1:].tolist()
         lane_of = program.lane_of_task().tolist()
         seconds = program.seconds.tolist()
@@ -153,77 +159,91 @@ class _Run:
         outgoing = _outgoing(program)
         sends = [0] * len(program) if program.sends is None else program.sends.tolist()
         idle = [True] * program.lanes
+        hops_of, delay = self._hops(), program.transfer_seconds.tolist()
+        channel_free = self.channel_free
+        on_end: list[Any] = []
+        on_arrival: list[Any] = []
+        on_head: list[Any] = []
 
-        def try_lane(lane: int) -> None:
+        def try_lane(lane: int, now: float) -> None:
             task = position[lane]
             if not idle[lane] or task >= lane_end[lane] or missing[task]:
                 return
             idle[lane] = False
-            start[task] = environment.now
+            start[task] = now
             if sharing[lane] >= 0:
                 groups[sharing[lane]].add(seconds[task], least[task], lane, finish)
-            elif self._contends(sends[task]):
-                self._carry(sends[task], finish, lane)
+            elif hops_of[sends[task]]:
+                reach(now, hops_of[sends[task]], 0, now, on_end, lane)
             else:
                 wait = self._seize(lane, seconds[task])
-                start[task] = environment.now + wait
-                _after(environment, wait + seconds[task], finish, lane)
+                start[task] = now + wait
+                timeout(environment, wait + seconds[task], lane).callbacks = on_end
 
         def finish(lane: int) -> None:
+            now = environment.now
             task = position[lane]
-            end[task] = environment.now
+            end[task] = now
             position[lane] = task + 1
             idle[lane] = True
             for transfer, waiting in outgoing[task]:
-                if self._contends(transfer):
-                    self._carry(transfer, deliver, waiting)
-                elif program.transfer_seconds[transfer] > 0.0:
-                    _after(environment, float(program.transfer_seconds[transfer]), deliver, waiting)
+                if hops_of[transfer]:
+                    reach(now, hops_of[transfer], 0, now, on_arrival, waiting)
+                elif delay[transfer] > 0.0:
+                    timeout(environment, delay[transfer], waiting).callbacks = on_arrival
                 else:
-                    deliver(waiting)
-            try_lane(lane)
+                    deliver(waiting, now)
+            try_lane(lane, now)
 
-        def deliver(waiting: list[tuple[int, int]]) -> None:
+        def deliver(waiting: list[tuple[int, int]], now: float) -> None:
             for dependency, follower in waiting:
-                if self.arrival is not None:
-                    self.arrival[dependency] = environment.now
+                if arrival is not None:
+                    arrival[dependency] = now
                 missing[follower] -= 1
                 if not missing[follower]:
-                    try_lane(lane_of[follower])
+                    try_lane(lane_of[follower], now)
 
+        def reach(now: float, hops: _Hops, hop: int, tail: float, then: list[Any], what: Any) -> None:
+            """The head of a transfer reaches the channel `hop` of its route, whose last byte has left the one before at `tail`.
+
+            Of the event that its last byte makes when it arrives, `then` are the callbacks and `what` is the value.
+            """
+            while True:
+                channel, busy, latency = hops[hop]
+                begins = max(now, channel_free[channel])
+                channel_free[channel] = passed = begins + busy
+                tail = max(passed, tail) + latency
+                hop += 1
+                if hop == len(hops):
+                    timeout(environment, tail - now, what).callbacks = then
+                    return
+                head = begins + latency
+                if head > now:
+                    timeout(environment, head - now, (hops, hop, tail, then, what)).callbacks = on_head
+                    return
+
+        on_end.append(lambda event: finish(event.value))
+        on_arrival.append(lambda event: deliver(event.value, environment.now))
+        on_head.append(lambda event: reach(environment.now, *event.value))
         for lane in range(program.lanes):
-            try_lane(lane)
+            try_lane(lane, 0.0)
         environment.run()
 
-    def _contends(self, transfer: int) -> bool:
-        """Whether a transfer queues on channels."""
-        return self.contention and len(self.program.transfer_route[transfer]) > 0
+    def _hops(self) -> list[_Hops]:
+        """Of each transfer class the channels of its route; none where it queues on none."""
+        program = self.program
+        if not self.contention:
+            return [()] * len(program.transfer_route)
+        slowdown = (
+            np.ones(len(program.transfer_route)) if program.transfer_slowdown is None else program.transfer_slowdown
+        )
 
-    def _carry(self, transfer: int, then: Callable[[Any], None], what: Any) -> None:
-        """Send a transfer over its route; call `then(what)` when its last byte has arrived."""
-        program, environment = self.program, self.environment
-        route, size = program.transfer_route[transfer], float(program.transfer_bytes[transfer])
-        slowdown = 1.0 if program.transfer_slowdown is None else float(program.transfer_slowdown[transfer])
+        def hop(number: int, size: float, slower: float) -> tuple[int, float, float]:
+            channel = program.channels[number]
+            return number, size / channel.bandwidth * slower, channel.latency * slower
 
-        def reach(at: tuple[int, float]) -> None:
-            """The head reaches channel `hop` of the route, whose last byte has left the channel before at `tail`."""
-            hop, tail = at
-            while True:
-                channel = program.channels[route[hop]]
-                begins = max(environment.now, self.channel_free[route[hop]])
-                passed = begins + size / channel.bandwidth * slowdown
-                self.channel_free[route[hop]] = passed
-                tail = max(passed, tail) + channel.latency * slowdown
-                hop += 1
-                if hop == len(route):
-                    _after(environment, tail - environment.now, then, what)
-                    return
-                head = begins + channel.latency * slowdown
-                if head > environment.now:
-                    _after(environment, head - environment.now, reach, (hop, tail))
-                    return
-
-        reach((0, environment.now))
+        classes = zip(program.transfer_route, program.transfer_bytes.tolist(), slowdown.tolist(), strict=True)
+        return [tuple(hop(number, size, slower) for number in route) for route, size, slower in classes]
 
     def _seize(self, lane: int, seconds: float) -> float:
         """Seconds until a task of this lane begins; an all-reduce takes its turn on every channel of its route."""
@@ -238,11 +258,6 @@ class _Run:
             self.channel_free[number] = turn + seconds * share
             begins = max(begins, turn)
         return begins - now
-
-
-def _after(environment: simpy.Environment, seconds: float, then: Callable[[Any], None], what: Any) -> None:
-    """Call `then(what)` after some seconds."""
-    environment.timeout(seconds, what).callbacks.append(lambda event: then(event.value))
 
 
 class _Sharing:
