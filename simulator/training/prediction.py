@@ -16,12 +16,13 @@ from typing import ClassVar, Literal
 from simulator.training.optimizers import Array
 from simulator.training.stage import Position, TrainedStage, predicted_weights
 
-Rounding = Literal["round", "half-even", "floor"]
+Rounding = Literal["round", "half-even", "floor", "ceil"]
 
 ROUNDINGS: dict[str, Callable[[float], int]] = {
     "round": lambda value: math.floor(value + 0.5),
     "half-even": round,
     "floor": math.floor,
+    "ceil": math.ceil,
 }
 """How a formula's fractional number of steps becomes whole; `round` takes halves up.
 
@@ -163,7 +164,7 @@ class XPipe(PredictionRule):
 
     steps: `paper` for the printed formulas, `exact` for the synchronous version; 0 for a pipeline of one stage, where no
         version difference exists (the printed formulas, made for pipelines, would ask for one step when T > 1)
-    forward_rounding, backward_rounding: of the printed formulas' fractions: round, half-even or floor
+    forward_rounding, backward_rounding: of the printed formulas' fractions: round, half-even, floor or ceil
     correction: bias correction of the predicted Adam step: `adam` (1 - beta^t) or `literal` (1 - beta)
     ValueError: an unknown choice.
     """

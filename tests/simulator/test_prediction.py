@@ -48,6 +48,7 @@ def test_xpipe_steps_by_hand() -> None:
     positions = [Position(k, 4, 2) for k in range(4)]
     assert [XPipe().forward_steps(p) for p in positions] == [2, 2, 2, 1]
     assert [XPipe(forward_rounding="floor").forward_steps(p) for p in positions] == [2, 1, 1, 1]
+    assert [XPipe(forward_rounding="ceil").forward_steps(p) for p in positions] == [2, 2, 2, 2]
     assert [XPipe().backward_steps(p) for p in positions] == [0, 0, 1, 1]
     assert [XPipe(backward_rounding="round").backward_steps(p) for p in positions] == [1, 1, 1, 1]
 
@@ -89,7 +90,7 @@ def test_one_stage_needs_no_prediction() -> None:
     """A pipeline of one stage has no version difference: 0 steps for every T."""
     for per_minibatch in range(1, 9):
         position = Position(0, 1, per_minibatch)
-        assert XPipe().forward_steps(position) == XPipe(backward_rounding="round").backward_steps(position) == 0
+        assert XPipe().forward_steps(position) == XPipe(backward_rounding="ceil").backward_steps(position) == 0
         assert XPipe("exact").forward_steps(position) == 0
 
 
@@ -221,7 +222,7 @@ def test_pipemare_learning_rate_and_warmup() -> None:
 
 def test_bad_options_are_refused() -> None:
     """Unknown choices name the choices; numbers out of range name the rule."""
-    with pytest.raises(ValueError, match="one of round, half-even, floor, got 'up'"):
+    with pytest.raises(ValueError, match="one of round, half-even, floor, ceil, got 'up'"):
         replace(XPipe(), forward_rounding="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one of adam, literal"):
         XPipe(correction="none")  # type: ignore[arg-type]
