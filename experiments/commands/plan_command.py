@@ -106,19 +106,11 @@ def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
 
     from simulator import simulate
 
+    told = ("iteration_seconds", "samples_per_second", "peak_memory_bytes", "feasible")
     records = []
     for schedule in () if outcome.schedule.flush else ("gpipe", "1f1b"):
-        plan = replace(outcome.plan, schedule=schedule, replication="split")
-        replayed = simulate(outcome.problem, plan)
-        records.append(
-            {
-                "schedule": schedule,
-                "iteration_seconds": replayed.iteration_seconds,
-                "samples_per_second": replayed.samples_per_second,
-                "peak_memory_bytes": replayed.fullest.peak_bytes,
-                "feasible": replayed.fits,
-            }
-        )
+        found = simulate(outcome.problem, replace(outcome.plan, schedule=schedule, replication="split")).record()
+        records.append({"schedule": schedule, **{name: found[name] for name in told}})
     return records
 
 

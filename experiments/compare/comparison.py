@@ -220,7 +220,7 @@ class Comparison(Explained):
         from experiments.compare.comparison_plots import comparison_figure
 
         early = " (interrupted: not every planner was asked to the end)" if self.interrupted else ""
-        return comparison_figure(self.planned(), title=f"{self.problem.title}{early}")
+        return comparison_figure(self.planned(), f"{self.problem.title}{early}")
 
 
 def compare_planners(

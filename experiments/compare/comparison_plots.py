@@ -22,36 +22,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OTHER, MEMORY = "#8db8dc", "#c0792a"
-_GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: what it is called, and its numbers; None for what is not known.
+    """One bar.
 
-    samples_per_second, limit_samples_per_second: of the plan, and of the lower bound on its iteration
-    speedup: over data parallelism; idle: idle device-seconds over makespan
+    label: planner, plan and schedule, and what sets the plan apart: stale weights, a search cut short; note: what stands beside
+    samples_per_second, limit_samples_per_second: of the plan; of the lower bound on its iteration, None where none is known
     peak_gib, capacity_gib: of the fullest device
     """
 
     label: str
+    note: str
     samples_per_second: float
     limit_samples_per_second: float | None
-    speedup: float | None
-    idle: float | None
     peak_gib: float
     capacity_gib: float
     feasible: bool
-
-    @property
-    def note(self) -> str:
-        """What stands beside the bar."""
-        parts = [f"{_number(self.samples_per_second)}/s"]
-        if self.speedup is not None:
-            parts.append(f"{self.speedup:.2f}×")
-        if self.idle is not None:
-            parts.append(f"idle {self.idle:.0%}")
-        return " · ".join(parts)
 
 
 def comparison_bars(rows: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
@@ -59,30 +47,25 @@ def comparison_bars(rows: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
 
     rows: records of `comparison.Answer` that have a plan
     """
-    plans = []
-    for row in rows:
-        rate, bound = float(row["samples_per_second"]), _known(row["lower_bound_seconds"])
-        plans.append(
-            Bar(
-                label=_label(row),
-                samples_per_second=rate,
-                limit_samples_per_second=rate * float(row["iteration_seconds"]) / bound if bound else None,
-                speedup=_known(row["speedup_over_data_parallel"]),
-                idle=_known(row["bubble_idle_over_makespan"]),
-                peak_gib=float(row["peak_memory_bytes"]) / _GIB,
-                capacity_gib=float(row["capacity_bytes"]) / _GIB,
-                feasible=bool(row["feasible"]),
-            )
-        )
-    return tuple(sorted(plans, key=lambda plan: (not plan.feasible, -plan.samples_per_second)))
+    return tuple(sorted(map(_bar, rows), key=lambda plan: (not plan.feasible, -plan.samples_per_second)))
 
 
-def _label(row: Mapping[str, Any]) -> str:
-    """Planner, plan and schedule; and what sets the plan apart from the others: stale weights, a search cut short."""
-    early = " (interrupted)" if row["interrupted"] else ""
-    stale = " · stale weights" if row["asynchronous"] else ""
-    return (
-        f"{legible(row['planner'], 32)}{early}\n{legible(row['notation'], 18)} · {legible(row['schedule'], 20)}{stale}"
+def _bar(row: Mapping[str, Any]) -> Bar:
+    rate, bound = float(row["samples_per_second"]), _known(row["lower_bound_seconds"])
+    speedup, idle = _known(row["speedup_over_data_parallel"]), _known(row["bubble_idle_over_makespan"])
+    label = legible(row["planner"], 32) + (" (interrupted)" if row["interrupted"] else "")
+    plan = f"{legible(row['notation'], 18)} · {legible(row['schedule'], 20)}"
+    note = [f"{_number(rate)}/s"]
+    note += [] if speedup is None else [f"{speedup:.2f}×"]
+    note += [] if idle is None else [f"idle {idle:.0%}"]
+    return Bar(
+        label=f"{label}\n{plan}" + (" · stale weights" if row["asynchronous"] else ""),
+        note=" · ".join(note),
+        samples_per_second=rate,
+        limit_samples_per_second=rate * float(row["iteration_seconds"]) / bound if bound else None,
+        peak_gib=float(row["peak_memory_bytes"]) / 2**30,
+        capacity_gib=float(row["capacity_bytes"]) / 2**30,
+        feasible=bool(row["feasible"]),
     )
 
 
@@ -97,9 +80,7 @@ def _number(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
 
-def comparison_figure(
-    rows: Sequence[Mapping[str, Any]], figure: Figure | None = None, *, title: str | None = None
-) -> Figure:
+def comparison_figure(rows: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
     """Draw the plans of one problem as bars: samples per second with the upper limit, and peak memory against capacity beside.
 
     rows: as for `comparison_bars`. Plans that do not fit are hatched. The limit is one line where it is the same for every plan
@@ -109,9 +90,8 @@ def comparison_figure(
     plans = comparison_bars(rows)
     if not plans:
         raise ValueError("a comparison figure needs at least one row, got none")
-    if figure is None:
-        figure = Picture(figsize=(12.0, max(2.9, 1.75 + 0.5 * len(plans))), dpi=100, facecolor="white")
-    tall = float(figure.get_figheight())
+    tall = max(2.9, 1.75 + 0.5 * len(plans))
+    figure = Picture(figsize=(12.0, tall), dpi=100, facecolor="white")
     characters = max(max(map(len, plan.label.split("\n"))) for plan in plans)
     left = min(0.4, 0.02 + 0.0064 * characters)
     gutter = 0.02 + 0.0064 * max(len(plan.note) for plan in plans)
@@ -123,10 +103,8 @@ def comparison_figure(
         memory = figure.add_axes((split + gutter, low, right - split - gutter, body), sharey=speed)
         _speed_panel(speed, plans)
         _memory_panel(memory, plans)
-    if title is not None:
-        figure.text(
-            0.015, 1 - 0.12 / tall, legible(title, 110), fontsize=12, fontweight="bold", color=INK, ha="left", va="top"
-        )
+    top = 1 - 0.12 / tall
+    figure.text(0.015, top, legible(title, 110), fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
     _legend(figure, plans, tall)
     return figure
 
@@ -149,8 +127,7 @@ def common_limit(plans: Sequence[Bar]) -> float | None:
 def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     rates = np.array([plan.samples_per_second for plan in plans])
     places = _bars(ax, plans, rates, [BLUE, *[OTHER] * (len(plans) - 1)])
-    most = max(float(rates.max()), 1e-12)
-    shared = common_limit(plans)
+    most, shared = float(rates.max()), common_limit(plans)
     if limit_in_view(plans):
         limits = [plan.limit_samples_per_second or math.nan for plan in plans]
         most = max(most, np.nanmax(limits))
@@ -160,28 +137,29 @@ def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
             ax.vlines(limits, places - 0.42, places + 0.42, color=INK, linewidth=1.4, zorder=3)
     for place, plan in zip(places.tolist(), plans, strict=True):
         beside(ax, place, plan.note, 7, color=INK if plan.feasible else ALARM)
-    ax.set_xlim(0, most * 1.03)
     ax.set_yticks(places, [plan.label for plan in plans], fontsize=9)
     ax.set_ylim(len(plans) - 0.45, -0.55)
-    ax.set_xlabel("samples per second", fontsize=9)
-    _plain(ax)
+    _plain(ax, 1.03 * max(most, 1e-12), "samples per second")
 
 
 def _memory_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     peaks = np.array([plan.peak_gib for plan in plans])
-    capacities = np.array([plan.capacity_gib for plan in plans])
     places = _bars(ax, plans, peaks, [MEMORY] * len(plans))
-    line = float(capacities.max()) <= 3.0 * float(peaks.max())
-    if line:
+    most = float(peaks.max())
+    if _capacity_in_view(plans):
+        capacities = [plan.capacity_gib for plan in plans]
+        most = max(most, *capacities)
         ax.vlines(capacities, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
     for place, plan in zip(places.tolist(), plans, strict=True):
         note = _number(plan.peak_gib) + ("" if plan.feasible else "\ndoes not fit")
         beside(ax, place, note, 5, color=INK if plan.feasible else ALARM, linespacing=1.0)
-    most = max(float(peaks.max()), float(capacities.max()) if line else 0.0, 1e-12)
-    ax.set_xlim(0, most * 1.04)
-    ax.set_xlabel("peak memory of the fullest device (GiB)", fontsize=9)
     ax.tick_params(labelleft=False)
-    _plain(ax)
+    _plain(ax, 1.04 * max(most, 1e-12), "peak memory of the fullest device (GiB)")
+
+
+def _capacity_in_view(plans: Sequence[Bar]) -> bool:
+    """Whether the capacities leave the fullest bar at least a third of the axis."""
+    return max(plan.capacity_gib for plan in plans) <= 3.0 * max(plan.peak_gib for plan in plans)
 
 
 def _bars(ax: Axes, plans: Sequence[Bar], values: NDArray[np.float64], colors: Sequence[str]) -> NDArray[np.float64]:
@@ -193,8 +171,11 @@ def _bars(ax: Axes, plans: Sequence[Bar], values: NDArray[np.float64], colors: S
     return places
 
 
-def _plain(ax: Axes) -> None:
+def _plain(ax: Axes, most: float, label: str) -> None:
+    """An axis from nothing to `most`."""
     unframed(ax, "x", 0.6)
+    ax.set_xlim(0, most)
+    ax.set_xlabel(label, fontsize=9)
     ax.tick_params(axis="x", labelsize=8.5)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     ax.tick_params(axis="y", length=0)
@@ -218,7 +199,7 @@ def _legend(figure: Figure, plans: Sequence[Bar], tall: float) -> None:
         handles.append(Line2D([], [], color=INK, linewidth=1.2, label="upper limit"))
     capacities = sorted({plan.capacity_gib for plan in plans})
     words = f"{capacities[0]:g}" if len(capacities) == 1 else f"{capacities[0]:g} to {capacities[-1]:g}"
-    line = capacities[-1] <= 3.0 * max(plan.peak_gib for plan in plans)
+    line = _capacity_in_view(plans)
     label = f"capacity {words} GiB{'' if line else ', beyond the axis'}"
     handles.append(Line2D([], [], color=ALARM, linewidth=1.6 if line else 0, label=label))
     figure.legend(
