@@ -237,19 +237,25 @@ def _labels(
 def _completions(tables: Tables) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Least sum, and least slowest of each pass, of stage s and all behind it (its own link first) where it begins at layer i.
 
-    float64 [stages + 1, layers + 1] and [passes, stages + 1, layers + 1]; inf where that cannot be
+    float64 [stages + 1, layers + 1] and [passes, stages + 1, layers + 1]; inf where that cannot be: where the stages before
+    cannot reach so far, or those behind not the end
     """
     stage_seconds, kind, link_seconds, latency_seconds, furthest = tables
     passes, _, places, _ = stage_seconds.shape
     stages = kind.shape[0]
     rest, floor = np.full((stages + 1, places), np.inf), np.full((passes, stages + 1, places), np.inf)
+    reach = np.zeros(stages + 1, dtype=np.int64)  # the last layer that each stage may begin at
+    for stage in range(stages):
+        for begin in range(stage, reach[stage] + 1):
+            reach[stage + 1] = max(reach[stage + 1], min(furthest[stage, begin], places - stages + stage))
     rest[stages, places - 1] = 0.0
     floor[:, stages, places - 1] = 0.0
-    for stage in range(stages - 1, -1, -1):
-        last = places - stages + stage  # every stage behind holds a layer
-        for begin in range(stage, last if stage else 1):
-            for end in range(begin + 1, min(furthest[stage, begin], last) + 1):
+    for stage in range(stages - 1 if reach[stages] == places - 1 else -1, -1, -1):
+        for begin in range(stage, reach[stage] + 1):
+            for end in range(begin + 1, min(furthest[stage, begin], reach[stage + 1]) + 1):
                 total = rest[stage + 1, end] + (latency_seconds[stage - 1, begin] if stage else 0.0)
+                if total == np.inf:
+                    continue
                 for p in range(passes):
                     link = link_seconds[p, stage - 1, begin] if stage else 0.0
                     busy = stage_seconds[p, kind[stage], begin, end]
