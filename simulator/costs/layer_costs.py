@@ -27,16 +27,13 @@ class LayerCosts:
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._measured = any(layer.measured for layer in problem.workload.layers)
         kinds: dict[int, int] = {}
-        self._kind_of_device = []
         self._accelerators: list[Accelerator] = []
         for accelerator in problem.cluster.devices:
             if id(accelerator) not in kinds:
-                known = next((k for k, a in enumerate(self._accelerators) if a == accelerator), None)
-                if known is None:
-                    known = len(self._accelerators)
+                if accelerator not in self._accelerators:
                     self._accelerators.append(accelerator)
-                kinds[id(accelerator)] = known
-            self._kind_of_device.append(kinds[id(accelerator)])
+                kinds[id(accelerator)] = self._accelerators.index(accelerator)
+        self._kind_of_device = [kinds[id(accelerator)] for accelerator in problem.cluster.devices]
 
     @property
     def accelerator_kinds(self) -> int:

@@ -22,30 +22,20 @@ from simulator.schedules.ops import OpKind
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-KIND_COLORS: dict[OpKind, str] = {
-    OpKind.FORWARD: "#4585cf",
-    OpKind.BACKWARD: "#f6a84f",
-    OpKind.INPUT_GRADIENT: "#93eee2",
-    OpKind.WEIGHT_GRADIENT: "#2f5e22",
-    OpKind.UPDATE: "#4b2e63",
-    OpKind.PREDICT: "#dbc966",
-    OpKind.REDUCE: "#a3527a",
-    OpKind.SEND: "#8c96a3",
-    OpKind.RECEIVE: "#a0aab6",
+_KINDS: dict[OpKind, tuple[str, str]] = {
+    OpKind.FORWARD: ("#4585cf", "forward"),
+    OpKind.BACKWARD: ("#f6a84f", "backward"),
+    OpKind.INPUT_GRADIENT: ("#93eee2", "input gradient"),
+    OpKind.WEIGHT_GRADIENT: ("#2f5e22", "weight gradient"),
+    OpKind.UPDATE: ("#4b2e63", "update"),
+    OpKind.PREDICT: ("#dbc966", "weight prediction"),
+    OpKind.REDUCE: ("#a3527a", "gradient all-reduce"),
+    OpKind.SEND: ("#8c96a3", "send (device busy)"),
+    OpKind.RECEIVE: ("#a0aab6", "receive (device busy)"),
 }
-"""Colour of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
+"""Colour and name of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
 
-KIND_WORDS: dict[OpKind, str] = {
-    OpKind.FORWARD: "forward",
-    OpKind.BACKWARD: "backward",
-    OpKind.INPUT_GRADIENT: "input gradient",
-    OpKind.WEIGHT_GRADIENT: "weight gradient",
-    OpKind.UPDATE: "update",
-    OpKind.PREDICT: "weight prediction",
-    OpKind.REDUCE: "gradient all-reduce",
-    OpKind.SEND: "send (device busy)",
-    OpKind.RECEIVE: "receive (device busy)",
-}
+KIND_COLORS = {kind: color for kind, (color, _) in _KINDS.items()}
 
 MOST_ROWS = 40
 """Above this many rows, replicas that do the same at the same time share one row."""
@@ -428,7 +418,7 @@ def _gantt_axes(
 def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
     """What is drawn: kinds that take time, idle, and the shades of later stages."""
     kinds = sorted({kind for row in rows for kind in np.unique(row.kind[row.end > row.start]).tolist()})
-    handles = [Patch(facecolor=KIND_COLORS[OpKind(kind)], label=KIND_WORDS[OpKind(kind)]) for kind in kinds]
+    handles = [Patch(facecolor=color, label=word) for color, word in map(_KINDS.__getitem__, map(OpKind, kinds))]
     handles.append(Patch(facecolor=IDLE, label="idle"))
     if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
         handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later stage of a device"))

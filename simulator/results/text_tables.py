@@ -82,12 +82,5 @@ def is_numeric(number: int, cells: Iterable[str]) -> bool:
 
 def _is_figure(text: str) -> bool:
     """Whether a cell is a number, perhaps with a unit or `of` another one."""
-    return (
-        text.replace(",", "")
-        .removeprefix("-")
-        .split(" ")[0]
-        .replace(".", "")
-        .replace("e", "")
-        .replace("+", "")
-        .isdigit()
-    )
+    first = text.replace(",", "").removeprefix("-").split(" ")[0]
+    return first.translate(str.maketrans("", "", ".e+")).isdigit()

@@ -132,12 +132,8 @@ def _meta(name: str, process: int, thread: int, args: dict[str, object]) -> Even
 def _op_names(timeline: Timeline) -> list[str]:
     """`2F0` of every row; sends and receives that occupy a compute lane as torch writes them, `2SEND_F0`, `3RECV_F0`."""
     letters = [LETTERS[kind] for kind in timeline.kind.tolist()]
-    names = [
-        f"{stage}{letter}{microbatch}"
-        for stage, letter, microbatch in zip(
-            timeline.stage.tolist(), letters, timeline.microbatch.tolist(), strict=True
-        )
-    ]
+    columns = (timeline.stage.tolist(), letters, timeline.microbatch.tolist())
+    names = [f"{stage}{letter}{microbatch}" for stage, letter, microbatch in zip(*columns, strict=True)]
     for kind, word, step in ((OpKind.SEND, "SEND", -1), (OpKind.RECEIVE, "RECV", 1)):
         for row in np.flatnonzero(timeline.kind == kind).tolist():
             op = (
@@ -159,7 +155,6 @@ def _op_events(
     names = _op_names(timeline)
     events: list[Event] = []
     for row, name in enumerate(names):
-        process, thread = tracks[int(timeline.lane[row])]
         args: dict[str, object] = {
             "stage": int(timeline.stage[row]),
             "microbatch": int(timeline.microbatch[row]),
@@ -171,21 +166,13 @@ def _op_events(
             "torch": f"PP:{name}",
         }
         group = _GROUPS.get(OpKind(int(timeline.kind[row])), "compute")
-        events.append(_slice(name, group, process, thread, int(start[row]), int(end[row]), args))
+        events.append(_slice(name, group, tracks[int(timeline.lane[row])], int(start[row]), int(end[row]), args))
     return events
 
 
-def _slice(name: str, group: str, process: int, thread: int, start: int, end: int, args: dict[str, object]) -> Event:
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": group,
-        "pid": process,
-        "tid": thread,
-        "ts": _microseconds(start),
-        "dur": _microseconds(end - start),
-        "args": args,
-    }
+def _slice(name: str, group: str, track: tuple[int, int], start: int, end: int, args: dict[str, object]) -> Event:
+    when = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
+    return {"ph": "X", "name": name, "cat": group, "pid": track[0], "tid": track[1], **when, "args": args}
 
 
 # ---- transfers ------------------------------------------------------------------------------------------------------
@@ -212,8 +199,8 @@ def _transfer_events(timeline: Timeline, device_word: str) -> list[Event]:
                 "end_seconds": float(moved.end[row]),
                 "torch": f"PP:{name}",
             }
-            thread = TRACKS[what] + int(track[row])
-            events.append(_slice(name, what, int(device[row]), thread, int(start[row]), int(end[row]), args))
+            place = int(device[row]), TRACKS[what] + int(track[row])
+            events.append(_slice(name, what, place, int(start[row]), int(end[row]), args))
     return events
 
 
@@ -229,17 +216,8 @@ def _flow_events(
         middle = int(start[producer] + end[producer]) // 2
         for phase, row, moment in (("s", producer, middle), ("f", consumer, int(start[consumer]))):
             process, thread = tracks[int(timeline.lane[row])]
-            event: Event = {
-                "ph": phase,
-                "name": name,
-                "cat": "transfer",
-                "id": number,
-                "pid": process,
-                "tid": thread,
-                "ts": _microseconds(moment),
-            }
-            if phase == "f":
-                event["bp"] = "e"
+            event: Event = {"ph": phase, "name": name, "cat": "transfer", "id": number, "pid": process, "tid": thread}
+            event |= {"ts": _microseconds(moment), **({"bp": "e"} if phase == "f" else {})}
             events.append(event)
     return events
 

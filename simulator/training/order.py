@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,6 @@ def training_order(timeline: Timeline, microbatches_per_minibatch: int) -> Train
     stage, replica = stage[rows], replica[rows]
     kind, microbatch = kinds[rows], timeline.microbatch.astype(np.int64)[rows]
 
-    stages = int(stage.max()) + 1
     total = int(microbatch[kind == OpKind.FORWARD].max(initial=-1)) + 1
     minibatches, ragged = divmod(total, microbatches_per_minibatch)
     if ragged or total == 0:
@@ -70,23 +70,21 @@ def training_order(timeline: Timeline, microbatches_per_minibatch: int) -> Train
         )
     if microbatches_per_minibatch > 1 and takers.max() > 1:
         raise ValueError(f"replicas in turn take whole mini-batches, got T={microbatches_per_minibatch}")
-    _check_complete(takers, total, minibatches, stage, kind, microbatch)
-    update = kind == OpKind.UPDATE
-    seconds = np.zeros(minibatches)
-    np.maximum.at(seconds, microbatch[update], timeline.end[rows[update]])
-    sequence = _runnable(takers, microbatches_per_minibatch, stage, replica, kind, microbatch)
-    return TrainingOrder(
-        stages,
+    order = TrainingOrder(
+        int(stage.max()) + 1,
         microbatches_per_minibatch,
         minibatches,
-        stage[sequence],
-        replica[sequence],
-        kind[sequence],
-        microbatch[sequence],
-        seconds,
+        *(stage, replica, kind, microbatch),
+        np.zeros(minibatches),
         float(timeline.end.max()),
         tuple(takers.tolist()),
     )
+    _check_complete(order)
+    update = kind == OpKind.UPDATE
+    np.maximum.at(order.update_seconds, microbatch[update], timeline.end[rows[update]])
+    sequence = _runnable(order)
+    columns = {name: getattr(order, name)[sequence] for name in ("stage", "replica", "kind", "microbatch")}
+    return replace(order, **columns)
 
 
 def _last_parts(timeline: Timeline) -> NDArray[np.bool_]:
@@ -98,15 +96,15 @@ def _last_parts(timeline: Timeline) -> NDArray[np.bool_]:
     return ~(np.append(same, False) & parts)
 
 
-def _check_complete(
-    takers: Integers, total: int, minibatches: int, stage: Integers, kind: Integers, microbatch: Integers
-) -> None:
+def _check_complete(order: TrainingOrder) -> None:
     """Every stage: each micro-batch once forward and once backward (whole or split), each update once, in order.
 
     Replicas in turn update in the order of their rounds.
     """
-    for k, count in enumerate(takers.tolist()):
-        mine = stage == k
+    kind, microbatch, minibatches = order.kind, order.microbatch, order.minibatches
+    total = minibatches * order.microbatches_per_minibatch
+    for k, count in enumerate(order.replicas):
+        mine = order.stage == k
         whole = microbatch[mine & (kind == OpKind.BACKWARD)]
         split = [microbatch[mine & (kind == half)] for half in (OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)]
         wanted = np.arange(total)
@@ -127,20 +125,19 @@ def _check_complete(
             )
 
 
-def _runnable(
-    takers: Integers, per_minibatch: int, stage: Integers, replica: Integers, kind: Integers, microbatch: Integers
-) -> NDArray[np.int64]:
-    """Topological order of the ops, each as early in the given (time) order as its dependencies allow.
+def _runnable(order: TrainingOrder) -> Integers:
+    """Topological order of the ops' rows, which are in order of time, each as early as its dependencies allow.
 
     Dependencies: the op before on the same replica; the forward of the stage before; the input gradient of the stage
     behind (the own forward on the last stage); for an update of replicas in turn the gradients of its round. Equal times
     of ops without duration may need the reordering.
     """
-    stages, total = len(takers), int(microbatch.max()) + 1
+    stage, replica, kind, microbatch = order.stage, order.replica, order.kind, order.microbatch
+    takers, per_minibatch = order.replicas, order.microbatches_per_minibatch
 
     def rows_of(*kinds: OpKind) -> Integers:
         """Row of each stage's op of these kinds for each micro-batch: [stages, micro-batches]."""
-        table = np.empty((stages, total), np.int64)
+        table = np.empty((order.stages, int(microbatch.max()) + 1), np.int64)
         chosen = np.flatnonzero(np.isin(kind, kinds))
         table[stage[chosen], microbatch[chosen]] = chosen
         return table
@@ -221,15 +218,14 @@ def _one_after_the_other(orders: Sequence[TrainingOrder], makespan: float) -> Tr
         order.microbatch + np.where(order.kind == OpKind.UPDATE, 1, first.microbatches_per_minibatch) * done
         for order, done in zip(orders, minibatches, strict=False)
     ]
-    return TrainingOrder(
-        first.stages,
-        first.microbatches_per_minibatch,
-        int(minibatches[-1]),
-        np.concatenate([order.stage for order in orders]),
-        np.concatenate([order.replica for order in orders]),
-        np.concatenate([order.kind for order in orders]),
-        np.concatenate(numbers),
-        np.concatenate([begin + order.update_seconds for begin, order in zip(begins, orders, strict=True)]),
-        makespan,
-        first.replicas,
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(order, name) for order in orders]) for name in ("stage", "replica", "kind")
+    }
+    return replace(
+        first,
+        minibatches=int(minibatches[-1]),
+        **columns,
+        microbatch=np.concatenate(numbers),
+        update_seconds=np.concatenate([at + order.update_seconds for at, order in zip(begins, orders, strict=True)]),
+        makespan=makespan,
     )
