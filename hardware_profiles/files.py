@@ -422,12 +422,7 @@ def _check_size(file: CompactFile, count: int | None) -> None:
 
 
 def _join_inside(
-    inside: InsideTable | None,
-    where: str,
-    server: str,
-    members: list[str],
-    switches: list[str],
-    links: list[Link],
+    inside: InsideTable | None, where: str, server: str, members: list[str], switches: list[str], links: list[Link]
 ) -> str | None:
     """Add the links of one server; the switch through which its network traffic goes, if it does."""
     if inside is None:

@@ -49,14 +49,7 @@ class LayerCosts:
         """What each layer asks of an accelerator a sample."""
         inputs = self.problem.workload.input_elements()
         return tuple(
-            Work(
-                layer.kind,
-                layer.flop,
-                float(read),
-                layer.output_elements,
-                layer.weights,
-                layer.sequential_steps,
-            )
+            Work(layer.kind, layer.flop, float(read), layer.output_elements, layer.weights, layer.sequential_steps)
             for layer, read in zip(self.problem.workload.layers, inputs, strict=True)
         )
 

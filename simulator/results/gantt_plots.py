@@ -339,12 +339,7 @@ def _room(microbatch: int, size: float) -> float:
 
 
 def _draw_numbers(
-    ax: Axes,
-    rows: Sequence[GanttRow],
-    middle: NDArray[np.float64],
-    factor: float,
-    per_second: float,
-    row_points: float,
+    ax: Axes, rows: Sequence[GanttRow], middle: NDArray[np.float64], factor: float, per_second: float, row_points: float
 ) -> None:
     chosen = _numbered_boxes(rows, per_second, row_points)
     sizes: dict[int, float] = {}

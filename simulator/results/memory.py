@@ -266,10 +266,7 @@ class Uses:
 
 
 def uses_of(
-    tasks: Program | Timeline,
-    lane: NDArray[np.integer],
-    producer: NDArray[np.integer],
-    consumer: NDArray[np.integer],
+    tasks: Program | Timeline, lane: NDArray[np.integer], producer: NDArray[np.integer], consumer: NDArray[np.integer]
 ) -> Uses:
     """Which ops use each transfer: one, or where micro-batches of stages differ several, each some of its samples.
 

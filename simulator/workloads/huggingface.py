@@ -15,11 +15,7 @@ from simulator.workloads.layers import Workload
 from simulator.workloads.network_files import LARGEST_SIZE, WorkloadFileError, read_json
 from simulator.workloads.transformer import MOST_BLOCKS, Heads, Transformer
 
-BERT_HEADS: dict[str, Heads] = {
-    "BertModel": "pooler",
-    "BertForMaskedLM": "masked",
-    "BertForPreTraining": "pretraining",
-}
+BERT_HEADS: dict[str, Heads] = {"BertModel": "pooler", "BertForMaskedLM": "masked", "BertForPreTraining": "pretraining"}
 """What follows the encoder, by the first of the `architectures` of a BERT configuration."""
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
