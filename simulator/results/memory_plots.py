@@ -80,25 +80,16 @@ def capacity_in_view(memories: Iterable[DeviceMemory]) -> bool:
 # ---- drawing ------------------------------------------------------------------------------------------------
 
 
-def memory_figure(
-    memories: Sequence[DeviceMemory],
-    figure: Figure | None = None,
-    *,
-    title: str | None = None,
-    device_word: str = "GPU",
-) -> Figure:
+def memory_figure(memories: Sequence[DeviceMemory], *, title: str | None = None, device_word: str = "GPU") -> Figure:
     """Draw memory: over time by category for the devices of `shown_devices`, and every device's peak against its capacity.
 
-    figure: an empty figure to draw in; by default one of its own
     Raises ValueError where there is no device.
     """
     if not memories:
         raise ValueError("a memory figure needs at least one device, got none")
     rows, shown, device_word = peak_rows(memories), shown_devices(memories), legible(device_word, 20)
     tall = max(3.6, 1.9 * len(shown) + 0.9, min(9.0, 0.24 * len(rows) + 1.5))
-    if figure is None:
-        figure = Picture(figsize=(12.0, tall), dpi=DPI, facecolor="white")
-    tall = float(figure.get_figheight())
+    figure = Picture(figsize=(12.0, tall), dpi=DPI, facecolor="white")
     top, low = 1.0 - 0.95 / tall, 0.6 / tall
     used = [name for name in CATEGORIES if any(row[name] > 0 for row in rows)]
     used += [n for i, n in enumerate(CATEGORIES) if n not in used and any(m.bytes[:, i].max() > 0 for m in shown)]

@@ -10,91 +10,74 @@ from __future__ import annotations
 from simulator.workloads.builder import MASK_FP32, Builder
 from simulator.workloads.layers import Layer, Workload
 
+HIDDEN, VOCABULARY = 1024, 32320
+"""Features of every LSTM, and words of both languages, whose embeddings are separate."""
 
-def gnmt(
-    layers: int = 8,
-    *,
-    hidden: int = 1024,
-    vocabulary: int = 32320,
-    source_tokens: int = 48,
-    target_tokens: int | None = None,
-    minibatch: int = 64,
-) -> Workload:
+
+def gnmt(layers: int, source_tokens: int = 48, target_tokens: int | None = None) -> Workload:
     """GNMT of `layers` LSTM layers, half of them in the encoder; a sample is a pair of sequences.
 
-    layers: even, at least 4; hidden: features of every LSTM; vocabulary: shared size, separate embeddings
+    layers: even, at least 4, else ValueError
     source_tokens, target_tokens: time steps of encoder and decoder (target None: as source)
-    minibatch: PipeDream's 64 (SOSP'19, section 5.1)
-
-    Raises ValueError.
+    The mini-batch is PipeDream's (SOSP'19, section 5.1).
     """
     if layers < 4 or layers % 2:
         raise ValueError(f"GNMT layers must be even and at least 4 (half of them encode), got {layers}")
     targets = source_tokens if target_tokens is None else target_tokens
-    for name, value in (
-        ("hidden", hidden),
-        ("vocabulary", vocabulary),
-        ("source_tokens", source_tokens),
-        ("target_tokens", targets),
-    ):
-        if value < 1:
-            raise ValueError(f"GNMT {name} must be at least 1, got {value}")
-    net = _Gnmt(Builder(), hidden)
-    encoded = net.encoder(layers // 2, vocabulary, source_tokens)
-    decoded = net.decoder(layers // 2, vocabulary, source_tokens, targets, encoded)
-    logits = net.builder.add(
-        Layer(
-            "classifier",
-            "linear",
-            output_elements=targets * vocabulary,
-            flop=2.0 * targets * hidden * vocabulary,
-            parameters=hidden * vocabulary + vocabulary,
-        ),
-        [decoded],
+    net = _Gnmt()
+    encoded = net.encoder(layers // 2, source_tokens)
+    decoded = net.decoder(layers // 2, source_tokens, targets, encoded)
+    words = targets * VOCABULARY
+    head = Layer(
+        "classifier",
+        "linear",
+        output_elements=words,
+        flop=2.0 * targets * HIDDEN * VOCABULARY,
+        parameters=HIDDEN * VOCABULARY + VOCABULARY,
     )
-    net.builder.add(Layer("loss", "loss", output_elements=1, stashed_elements=targets * vocabulary), [logits])
-    return net.builder.build(f"gnmt{layers}", sample="sequence", minibatch=minibatch)
+    loss = Layer("loss", "loss", output_elements=1, stashed_elements=words)
+    net.builder.add(loss, [net.builder.add(head, [decoded])])
+    return net.builder.build(f"gnmt{layers}", sample="sequence", minibatch=64)
 
 
 class _Gnmt:
-    """One GNMT while it is built: the builder and the width that all operators share."""
+    """One GNMT while it is built."""
 
-    def __init__(self, builder: Builder, hidden: int) -> None:
-        self.builder = builder
-        self.hidden = hidden
+    def __init__(self) -> None:
+        self.builder = Builder()
 
-    def encoder(self, layers: int, vocabulary: int, tokens: int) -> int:
+    def encoder(self, layers: int, tokens: int) -> int:
         """Embedding, a bidirectional LSTM, then LSTMs; residual sums from the third layer on."""
-        x = self._embedding("encoder.embedding", vocabulary, tokens)
-        x = self._lstm("encoder.lstm1", [x], self.hidden, tokens, directions=2)
+        x = self._embedding("encoder.embedding", tokens)
+        x = self._lstm("encoder.lstm1", [x], HIDDEN, tokens, directions=2)
         for number in range(2, layers + 1):
             dropped = self._dropout(f"encoder.dropout{number}", x)
-            inputs = 2 * self.hidden if number == 2 else self.hidden
+            inputs = 2 * HIDDEN if number == 2 else HIDDEN
             y = self._lstm(f"encoder.lstm{number}", [dropped], inputs, tokens)
             x = y if number == 2 else self._add(f"encoder.add{number}", y, x)
         return x
 
-    def decoder(self, layers: int, vocabulary: int, keys: int, tokens: int, encoded: int) -> int:
+    def decoder(self, layers: int, keys: int, tokens: int, encoded: int) -> int:
         """Embedding, attention LSTM, then LSTMs on (input, context); residual sums from the third on."""
-        x = self._embedding("decoder.embedding", vocabulary, tokens)
+        x = self._embedding("decoder.embedding", tokens)
         attended = self._attention("decoder.attention1", x, encoded, keys, tokens)
         state, context = (
-            self.builder.add(Layer(name, "reshape", output_elements=tokens * self.hidden), [attended], in_place=True)
+            self.builder.add(Layer(name, "reshape", output_elements=tokens * HIDDEN), [attended], in_place=True)
             for name in ("decoder.output1", "decoder.context")
         )
         for number in range(2, layers + 1):
             dropped = self._dropout(f"decoder.dropout{number}", state)
             joined = self.builder.add(
-                Layer(f"decoder.concat{number}", "reshape", output_elements=2 * tokens * self.hidden),
+                Layer(f"decoder.concat{number}", "reshape", output_elements=2 * tokens * HIDDEN),
                 [dropped, context],
             )
-            y = self._lstm(f"decoder.lstm{number}", [joined], 2 * self.hidden, tokens)
+            y = self._lstm(f"decoder.lstm{number}", [joined], 2 * HIDDEN, tokens)
             state = y if number == 2 else self._add(f"decoder.add{number}", y, state)
         return state
 
-    def _embedding(self, name: str, vocabulary: int, tokens: int) -> int:
+    def _embedding(self, name: str, tokens: int) -> int:
         return self.builder.add(
-            Layer(name, "embedding", output_elements=tokens * self.hidden, parameters=vocabulary * self.hidden)
+            Layer(name, "embedding", output_elements=tokens * HIDDEN, parameters=VOCABULARY * HIDDEN)
         )
 
     def _lstm(self, name: str, inputs: list[int], features: int, tokens: int, directions: int = 1) -> int:
@@ -107,10 +90,10 @@ class _Gnmt:
             Layer(
                 name,
                 "recurrent",
-                output_elements=steps * self.hidden,
-                flop=steps * 8.0 * self.hidden * (features + self.hidden),
-                parameters=directions * lstm_parameters(features, self.hidden),
-                stashed_elements=steps * 6.0 * self.hidden,
+                output_elements=steps * HIDDEN,
+                flop=steps * 8.0 * HIDDEN * (features + HIDDEN),
+                parameters=directions * lstm_parameters(features, HIDDEN),
+                stashed_elements=steps * 6.0 * HIDDEN,
                 sequential_steps=steps,
             ),
             inputs,
@@ -121,7 +104,7 @@ class _Gnmt:
 
         Parameters: the LSTM, the query and key projections without bias, and one score vector.
         """
-        width = self.hidden
+        width = HIDDEN
         return self.builder.add(
             Layer(
                 name,

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
+from simulator.workloads import gnmt
 from simulator.workloads.catalog import load_workload
-from simulator.workloads.gnmt import gnmt
 from simulator.workloads.image_networks import alexnet, resnet50, vgg16
 from simulator.workloads.language_models import Bert, Gpt, Llama
 from simulator.workloads.layers import Workload
@@ -159,7 +159,7 @@ def test_resnet_stages(depth: int, blocks: tuple[int, ...]) -> None:
 # ---- recurrent networks ---------------------------------------------------------------------------------------------
 
 
-def test_gnmt() -> None:
+def test_gnmt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wu et al. 2016 with 3 + 3 layers, hidden 3, 7 words, 5 source and 2 target tokens.
 
     A step of an LSTM: 4·3·(inputs + 3) multiply-adds; it keeps four gates, cell and output (6·3). Attention: projections of
@@ -197,7 +197,9 @@ def test_gnmt() -> None:
         Row("classifier", 2 * 3 * 7, 3 * 7 + 7, 14, 6, "decoder.add3"),
         Row("loss", 0, 0, 1, 14, "classifier"),
     ]
-    assert rows(gnmt(6, hidden=3, vocabulary=7, source_tokens=5, target_tokens=2)) == encoder + decoder
+    monkeypatch.setattr(gnmt, "HIDDEN", 3)
+    monkeypatch.setattr(gnmt, "VOCABULARY", 7)
+    assert rows(gnmt.gnmt(6, source_tokens=5, target_tokens=2)) == encoder + decoder
 
 
 # ---- transformers ---------------------------------------------------------------------------------------------------

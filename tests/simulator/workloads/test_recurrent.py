@@ -40,7 +40,7 @@ def test_parameters_and_flop_equal_the_profiles(make: object, profile: str, shar
 
 def test_recurrent_layers_take_one_step_a_token_and_the_bidirectional_one_two() -> None:
     """GNMT-8 with 5 source and 3 target tokens."""
-    workload = gnmt(8, hidden=4, vocabulary=10, source_tokens=5, target_tokens=3)
+    workload = gnmt(8, source_tokens=5, target_tokens=3)
     steps = {layer.name: layer.sequential_steps for layer in workload.layers if layer.kind == "recurrent"}
     assert steps["encoder.lstm1"] == 10
     assert steps["encoder.lstm4"] == 5
@@ -49,10 +49,10 @@ def test_recurrent_layers_take_one_step_a_token_and_the_bidirectional_one_two() 
 
 
 def test_lstm_flop_is_two_a_weight_a_step() -> None:
-    """hidden 4, inputs 4, 5 steps: 5·2·4·4·(4+4)."""
-    workload = gnmt(8, hidden=4, vocabulary=10, source_tokens=5)
+    """hidden 1,024, as many inputs, 5 steps: 5·2·4·1024·(1024+1024)."""
+    workload = gnmt(8, source_tokens=5)
     lstm3 = next(layer for layer in workload.layers if layer.name == "encoder.lstm3")
-    assert lstm3.flop == 5 * 2 * 4 * 4 * 8
+    assert lstm3.flop == 5 * 2 * 4 * 1024 * 2048
 
 
 @pytest.mark.parametrize("layers", [2, 7])

@@ -112,32 +112,17 @@ def test_grouped_queries_shrink_keys_and_values_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "rule"),
+    ("name", "sequence", "rule"),
     [
-        (
-            lambda: Gpt(0, 8, 2).workload(),
-            "Gpt layers must be from 1 to 10000, got 0",
-        ),
-        (lambda: Gpt(1, 9, 2).workload(), r"Gpt hidden must be a multiple of heads \(2\), got 9"),
-        (lambda: Gpt(1, 8, 0).workload(), r"Gpt hidden must be a multiple of heads \(0\), got 8"),
-        (lambda: Gpt(1, 8, 2, 0).workload(), "Gpt sequence must be at least 1, got 0"),
-        (lambda: Gpt(1, 8, 2, vocabulary=0), "Gpt vocabulary must be at least 1, got 0"),
-        (lambda: Bert(1, 8, 2, token_types=-1), "Bert token_types must be at least 0, got -1"),
-        (lambda: load_workload("gpt2", 2048), r"Gpt sequence must be at most its learned positions \(1024\), got 2048"),
-        (
-            lambda: load_workload("bert-large", 1024),
-            r"Bert sequence must be at most its learned positions \(512\), got 1024",
-        ),
-        (
-            lambda: Llama(1, 16, 8, intermediate=32, key_value_heads=3).workload(),
-            r"heads must be a multiple of key_value_heads \(3\), got 8",
-        ),
+        ("gpt2", 0, "Gpt sequence must be at least 1, got 0"),
+        ("gpt2", 2048, r"Gpt sequence must be at most its learned positions \(1024\), got 2048"),
+        ("bert-large", 1024, r"Bert sequence must be at most its learned positions \(512\), got 1024"),
     ],
 )
-def test_impossible_shapes_are_refused(make: object, rule: str) -> None:
+def test_impossible_sequences_are_refused(name: str, sequence: int, rule: str) -> None:
     """One line with rule and value."""
     with pytest.raises(ValueError, match=rule):
-        make()  # type: ignore[operator]
+        load_workload(name, sequence)
 
 
 def test_the_smallest_sizes_are_possible() -> None:
