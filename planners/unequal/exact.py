@@ -1,156 +1,119 @@
-"""The exact method: a dynamic programme over stages that keeps every end-time profile that may still win.
+"""The exact method: a sweep over the stages of each pass, and the proof that no sizes are faster.
 
-(R) is monotone in arrival times, so of two profiles the one that is nowhere earlier can be dropped; a profile whose
-bound (`profiles.tails`) does not beat the best plan known can be dropped too. The best plan known comes from the
-greedy dynamic programme, the best equal size, and the same programme with few profiles a stage (a beam). What is left
-at the end is optimal, and the proof is that everything else was dropped for one of the two reasons. Durations lie on
-a grid (see `problem`), so every comparison is exact.
-
-Where recomputation depends on the sizes (f_k != g_k), the passes are not independent, and `coupled` does it in one sweep.
+The best sizes known before it come from the greedy dynamic programme and the best equal size, or, where recomputation depends on
+the sizes (f_k != g_k) and the passes are decided together, from a genetic search with a fixed seed; and from the same sweep with
+few profiles a stage (a beam).
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
-from planners.search.evaluator import BudgetSpent
 from planners.unequal import compiled
-from planners.unequal.chain import Chain, Floats, Integers, Step
-from planners.unequal.coupled import MOST_PAIRS, exact_coupled
+from planners.unequal.chain import Chain
 from planners.unequal.found_sizes import FoundSizes, Report
-from planners.unequal.greedy import equal_sizes, greedy_chain, greedy_extensions, trace
+from planners.unequal.genetic import Genetic
+from planners.unequal.greedy import equal_sizes, greedy_chain, greedy_extensions
+from planners.unequal.paired_passes import pair_decisions
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.profiles import BEAM, ROWS, Front, extend_all, least_ends, non_dominated, tails
+from planners.unequal.profiles import extend_all, least_ends, lower_bound, origin, tails
+from planners.unequal.sweep import Decision, Known, sweep
+
+BEAM = 24
+"""Profiles that the first, narrow sweep keeps after each stage."""
+
+MOST_PROFILES = 200_000
+"""Profiles kept after a stage unless a search says otherwise."""
+
+MOST_PAIRS = 50_000
+"""Pairs of profiles kept after a stage at most; work grows with the square of the candidates."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ChainSizes:
-    """Sizes of one chain in stage order, its seconds, a bound on them, and what it took.
-
-    `bound` equals `seconds` if the sizes are proven optimal; `extensions` is the number of profiles extended by one size.
-    """
-
-    sizes: tuple[int, ...]
-    seconds: float
-    bound: float
-    extensions: int
-    interrupted: bool = False
-
-
-def exact_sizes(problem: UnequalProblem, max_profiles: int = 200_000, progress: Report | None = None) -> FoundSizes:
+def exact_sizes(
+    problem: UnequalProblem, max_profiles: int = MOST_PROFILES, progress: Report | None = None
+) -> FoundSizes:
     """The optimal forward and backward sizes within the caps, with the proof in `proven_optimal`.
 
     If more than `max_profiles` profiles were to be kept at a stage (of pairs, MOST_PAIRS), those of the highest bound are
     dropped and the answer says so: `proven_optimal` is False and `lower_bound_seconds` the least bound of what was dropped.
     An interrupt (Ctrl-C), or a `progress` that raises BudgetSpent, ends the search with the best so far in the same way.
     """
-    if problem.coupled:
-        return exact_coupled(problem, min(max_profiles, MOST_PAIRS), progress)
     started = time.perf_counter()
-    chains = problem.forward_chain, problem.backward_chain
-    if progress is not None:
-        progress(sum(greedy_extensions(chain) + 1 + len(equal_sizes(chain)) for chain in chains), float("inf"))
-    plans = [_start(chain) for chain in chains]
-    history = [(sum(plan.extensions for plan in plans), sum(plan.seconds for plan in plans))]
+    known = _first_pairs(problem, progress) if problem.coupled else _first(problem, progress)
+    return best_sizes(problem, known, max_profiles, progress, started)
 
-    def report(number: int, extensions: int, seconds: float) -> None:
-        other = plans[1 - number]
-        if progress is not None:
-            progress(extensions + other.extensions, seconds + other.seconds)
 
-    for number, chain in enumerate(chains):
-        if not plans[0].interrupted:
-            plans[number] = _search(chain, plans[number], max_profiles, partial(report, number))
-            history.append((sum(plan.extensions for plan in plans), sum(plan.seconds for plan in plans)))
-    forward, backward = plans
-    makespan, bound = forward.seconds + backward.seconds, forward.bound + backward.bound
+def best_sizes(
+    problem: UnequalProblem, known: list[Known], max_profiles: int, progress: Report | None, started: float
+) -> FoundSizes:
+    """A narrow sweep for better sizes than those known, and a wide one for the proof, of each pass or of both together."""
+    known, history = list(known), [(sum(one.tried for one in known), sum(one.seconds for one in known))]
+    for number, (decisions, width) in enumerate(_passes(problem)):
+        others = known[:number] + known[number + 1 :]
+
+        def report(tried: int, seconds: float, others: list[Known] = others) -> None:
+            if progress is not None:
+                progress(tried + sum(one.tried for one in others), seconds + sum(one.seconds for one in others))
+
+        if any(one.interrupted for one in known[:number]):
+            break
+        most = min(max_profiles, MOST_PAIRS) if problem.coupled else max_profiles
+        for kept in (min(BEAM, most), most):
+            one = known[number]
+            if one.seconds != one.bound and not one.interrupted:
+                known[number] = sweep(decisions, origin(width, len(one.sizes)), one, kept, report)
+        history.append((sum(one.tried for one in known), sum(one.seconds for one in known)))
+    forward, backward = (sizes for one in known for sizes in one.sizes)
     return FoundSizes(
-        forward_sizes=forward.sizes,
-        backward_sizes=backward.sizes,
-        makespan_seconds=makespan,
-        lower_bound_seconds=bound,
-        evaluations=forward.extensions + backward.extensions,
+        forward_sizes=forward,
+        backward_sizes=backward if problem.coupled else backward[::-1],
+        makespan_seconds=sum(one.seconds for one in known),
+        lower_bound_seconds=sum(one.bound for one in known),
+        evaluations=sum(one.tried for one in known),
         seconds=time.perf_counter() - started,
         history=tuple(history),
-        interrupted=forward.interrupted or backward.interrupted,
+        interrupted=any(one.interrupted for one in known),
     )
 
 
-def _start(chain: Chain) -> _ChainSizes:
-    """The better of the greedy dynamic programme and the best equal size, with the bound that needs no search."""
-    starts = np.vstack([np.array([greedy_chain(chain)], dtype=np.int64), equal_sizes(chain)])
-    values = compiled.chain_population(chain, starts)
-    best = int(np.argmin(values))
-    bound = float(tails(chain)[0, 1])
-    return _ChainSizes(tuple(starts[best].tolist()), float(values[best]), bound, greedy_extensions(chain) + len(starts))
+def _passes(problem: UnequalProblem) -> Iterator[tuple[list[Decision], int]]:
+    """Decisions of each sweep, and the width of its profiles."""
+    samples = problem.samples
+    if problem.coupled:
+        yield pair_decisions(problem), 2 * samples + 3
+        return
+    for chain in (problem.forward_chain, problem.backward_chain):
+        yield _decisions(chain), samples + 1
 
 
-def _search(chain: Chain, found: _ChainSizes, max_profiles: int, progress: Report | None) -> _ChainSizes:
-    """A narrow sweep for a better plan, and a wide one for the proof."""
-    bounds = tails(chain)
-    for width in (min(BEAM, max_profiles), max_profiles):
-        if found.seconds == found.bound or found.interrupted:
-            break
-        found = _sweep(chain, bounds, found, width, progress)
-    return found
+def _decisions(chain: Chain) -> list[Decision]:
+    return [
+        Decision(len(step.allowed), partial(extend_all, step, tail), partial(least_ends, tail))
+        for step, tail in zip(chain.steps(), tails(chain)[1:], strict=True)
+    ]
 
 
-def _sweep(chain: Chain, bounds: Floats, known: _ChainSizes, width: int, progress: Report | None) -> _ChainSizes:
-    """One pass over the stages, keeping at most `width` profiles after each."""
-    profiles: Floats = np.zeros((1, chain.samples + 1))
-    layers: list[tuple[Integers, Integers]] = []
-    least, extensions = known.seconds, known.extensions
-    try:
-        for index, step in enumerate(chain.steps()):
-            tried = len(profiles) * len(step.allowed)
-            if progress is not None:
-                progress(extensions + tried, known.seconds)
-            front = _layer(step, bounds[index + 1], known.seconds, profiles)
-            extensions += tried
-            if len(front.sizes) > width:
-                ends = least_ends(front.profiles, bounds[index + 1])
-                order = np.argsort(ends, kind="stable")
-                least = min(least, float(ends[order[width]]))
-                front = _chosen(front, np.sort(order[:width]))
-            profiles = front.profiles
-            layers.append((front.sizes, front.parents))
-            if not len(profiles):
-                break
-    except (KeyboardInterrupt, BudgetSpent):
-        return _ChainSizes(known.sizes, known.seconds, known.bound, extensions, True)
-    sizes, seconds = known.sizes, known.seconds
-    if len(profiles):
-        last = int(np.argmin(profiles[:, -1]))
-        seconds = float(profiles[last, -1])
-        sizes = tuple(chain.ordered(trace(layers, last)))
-    return _ChainSizes(sizes, seconds, max(known.bound, min(least, seconds)), extensions)
+def _first(problem: UnequalProblem, progress: Report | None) -> list[Known]:
+    """For each pass, the better of the greedy dynamic programme and the best equal size, with the bound that needs no search."""
+    chains = problem.forward_chain, problem.backward_chain
+    if progress is not None:
+        progress(sum(greedy_extensions(chain) + 1 + len(equal_sizes(chain)) for chain in chains), float("inf"))
+    known = []
+    for chain in chains:
+        starts = np.vstack([np.array([greedy_chain(chain)], dtype=np.int64), equal_sizes(chain)])
+        values = compiled.chain_population(chain, starts)
+        best = int(np.argmin(values))
+        sizes, tried = tuple(chain.ordered(starts[best].tolist())), greedy_extensions(chain) + len(starts)
+        known.append(Known((sizes,), float(values[best]), float(tails(chain)[0, 1]), tried))
+    return known
 
 
-def _layer(step: Step, tail: Floats, upper: float, profiles: Floats) -> Front:
-    """All non-dominated extensions by one step that may beat `upper`."""
-    rows = max(ROWS, 2 * len(step.allowed))
-    found = _room(rows, profiles.shape[1])
-    filled = following = 0
-    while True:
-        following, filled = extend_all(profiles, following, step, tail, upper, found, filled)
-        kept = _chosen(found, non_dominated(found.profiles[:filled]))
-        if following == len(profiles):
-            return kept
-        # the room is full: keep its front at the start, and double it if that frees too little
-        filled = len(kept.sizes)
-        rows = rows if filled * 2 + len(step.allowed) <= rows else rows * 2
-        found = _room(rows, profiles.shape[1])
-        for target, source in zip(found, kept, strict=True):
-            target[:filled] = source
-
-
-def _room(rows: int, width: int) -> Front:
-    return Front(np.empty((rows, width)), np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64))
-
-
-def _chosen(front: Front, rows: Integers) -> Front:
-    return Front._make(column[rows] for column in front)
+def _first_pairs(problem: UnequalProblem, progress: Report | None) -> list[Known]:
+    found = Genetic(seeded=True)(problem, np.random.default_rng(0), progress)
+    sizes = found.forward_sizes, found.backward_sizes
+    bound = min(lower_bound(problem), found.makespan_seconds)
+    return [Known(sizes, found.makespan_seconds, bound, found.evaluations, found.interrupted)]

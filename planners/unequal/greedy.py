@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from planners.unequal import compiled
-from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.chain import Chain, Integers
 from planners.unequal.found_sizes import FoundSizes, Report
 from planners.unequal.problem import UnequalProblem
-from planners.unequal.profiles import Front, best_of_each_size, lower_bound
+from planners.unequal.profiles import Front, best_of_each_size, lower_bound, origin
 
 PAIRS = 3
 """Pairs of size vectors that `greedy_pairs` makes of two."""
@@ -88,16 +88,13 @@ def _within_caps(chain: Chain, sizes: Sequence[int]) -> bool:
 
 def greedy_chain(chain: Chain) -> list[int]:
     """Sizes of one chain in stage order by the greedy dynamic programme."""
-    profiles: Floats = np.zeros((1, chain.samples + 1))
     no_tail = np.zeros(chain.samples + 2)
-    layers: list[tuple[Integers, Integers]] = []
+    layers = [origin(chain.samples + 1, 1)]
     for step in chain.steps(again=True):
-        count = len(step.allowed)
-        best = Front(np.zeros((count, chain.samples + 1)), np.zeros(count, np.int64), np.zeros(count, np.int64))
-        best_of_each_size(profiles, step, no_tail, best)
-        layers.append((best.sizes, best.parents))
-        profiles = best.profiles
-    return chain.ordered(trace(layers, int(np.argmin(profiles[:, -1]))))
+        best = layers[-1].room(len(step.allowed))
+        best_of_each_size(layers[-1].profiles, step, no_tail, best)
+        layers.append(best)
+    return chain.ordered([size for (size,) in trace(layers[1:], int(np.argmin(layers[-1].profiles[:, -1])))])
 
 
 def greedy_extensions(chain: Chain) -> int:
@@ -106,13 +103,13 @@ def greedy_extensions(chain: Chain) -> int:
     return sum(before * now for before, now in pairwise(counts))
 
 
-def trace(layers: Sequence[tuple[Integers, Integers]], last: int) -> list[int]:
-    """Sizes in chain order of the profile `last` of the last layer; a layer holds sizes and parents of its profiles."""
-    sizes: list[int] = []
+def trace(layers: Sequence[Front], last: int) -> list[list[int]]:
+    """Sizes, of each pass, in chain order of the profile `last` of the last layer."""
+    sizes: list[list[int]] = []
     index = last
-    for blocks, parents in reversed(layers):
-        sizes.append(int(blocks[index]))
-        index = int(parents[index])
+    for front in reversed(layers):
+        sizes.append(front.sizes[index].tolist())
+        index = int(front.parents[index])
     return sizes[::-1]
 
 

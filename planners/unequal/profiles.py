@@ -14,19 +14,27 @@ from planners.unequal.chain import Chain, Floats, Integers, Step
 from planners.unequal.problem import UnequalProblem
 from simulator import kernel
 
-BEAM = 24
-"""Profiles that the first, narrow sweep of an exact search keeps after each stage."""
-
-ROWS = 1 << 14
-"""Room for profiles before dominated ones are dropped."""
-
 
 class Front(NamedTuple):
-    """Profiles after a step, (count, B + 1), the size of the step that each ends with, and the profile before it."""
+    """Profiles after a step, (count, width), the sizes of the step in each pass, (count, passes), and the profile before each."""
 
     profiles: Floats
     sizes: Integers
     parents: Integers
+
+    def room(self, rows: int) -> Front:
+        """Room for so many like these."""
+        shapes = ((rows, *column.shape[1:]) for column in self)
+        return Front._make(np.empty(shape, column.dtype) for shape, column in zip(shapes, self, strict=True))
+
+    def chosen(self, rows: Integers | slice) -> Front:
+        """Some of them."""
+        return Front._make(column[rows] for column in self)
+
+
+def origin(width: int, passes: int) -> Front:
+    """The one profile before the first step."""
+    return Front(np.zeros((1, width)), np.zeros((1, passes), np.int64), np.zeros(1, np.int64))
 
 
 def tails(chain: Chain) -> Floats:
@@ -117,7 +125,7 @@ def best_of_each_size(profiles: Floats, step: Step, tail: Floats, best: Front) -
     for a in range(step.allowed.shape[0]):
         block = step.allowed[a]
         least = np.inf
-        best.sizes[a] = block
+        best.sizes[a, 0] = block
         for i in range(profiles.shape[0]):
             end = extend(profiles[i], step, block, tail, least, ends)
             if end < least:
@@ -163,12 +171,9 @@ def non_dominated(profiles: Floats) -> Integers:
 
 @kernel()
 def extend_all(
-    profiles: Floats, start: int, step: Step, tail: Floats, upper: float, found: Front, filled: int
+    step: Step, tail: Floats, upper: float, profiles: Floats, start: int, found: Front, filled: int
 ) -> tuple[int, int]:
-    """Append every extension that may beat `upper`, from profile `start` on, while a whole profile's worth has room.
-
-    Returns (next profile to extend, rows filled).
-    """
+    """Append every extension by a step that may beat `upper`: `sweep.Decision.extend`."""
     ends = np.zeros(profiles.shape[1] - 1)
     for i in range(start, profiles.shape[0]):
         if filled + step.allowed.shape[0] > found.sizes.shape[0]:
@@ -177,14 +182,14 @@ def extend_all(
             block = step.allowed[a]
             if extend(profiles[i], step, block, tail, upper, ends) < upper:
                 spread(ends, block, found.profiles[filled])
-                found.sizes[filled] = block
+                found.sizes[filled, 0] = block
                 found.parents[filled] = i
                 filled += 1
     return profiles.shape[0], filled
 
 
 @kernel()
-def least_ends(profiles: Floats, tail: Floats) -> Floats:
+def least_ends(tail: Floats, profiles: Floats) -> Floats:
     """For every profile, the bound max_s R[s] + V[s] on the end of the chain."""
     count, width = profiles.shape
     bounds = np.zeros(count)

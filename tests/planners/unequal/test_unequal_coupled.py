@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from experiments.unequal_sizes.plain_recurrence import makespan
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.search.evaluator import BudgetSpent
-from planners.unequal import Compiled, FoundSizes, UnequalProblem, coupled, exact_sizes, lower_bound
+from planners.unequal import Compiled, FoundSizes, UnequalProblem, exact, exact_sizes, lower_bound, sweep
 from planners.unequal.chain import Integers
-from planners.unequal.coupled import exact_coupled
+from planners.unequal.found_sizes import Report
+from planners.unequal.sweep import Known
 from tests.unequal import problem_from_callables
 
 
@@ -51,13 +52,20 @@ def test_recomputation_is_avoided_where_it_does_not_pay() -> None:
     assert exact_sizes(problem).makespan_seconds == 16.0
 
 
-def worst(problem: UnequalProblem) -> FoundSizes:
-    """The slowest pair of vectors, as a plan of which nothing is known."""
+def worst(problem: UnequalProblem) -> Known:
+    """The slowest pair of vectors, with the bound that needs no search."""
     f, g = pairs_of_vectors(problem)
     values = Compiled(problem)(f, g)
     at = int(values.argmax())
     forward, backward = (tuple(one[at].tolist()) for one in (f, g))
-    return FoundSizes(forward, backward, float(values[at]), 0.0, 1, 0.0)
+    return Known((forward, backward), float(values[at]), lower_bound(problem), 1)
+
+
+def swept(
+    problem: UnequalProblem, start: Known, max_profiles: int = 10**6, progress: Report | None = None
+) -> FoundSizes:
+    """What the sweeps make of it, with nothing from a genetic search."""
+    return exact.best_sizes(problem, [start], max_profiles, progress, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -68,8 +76,8 @@ def test_the_optimum_is_found_from_the_worst_start(seed: int) -> None:
     problem = random_problem(rng, "log-uniform", 2 + seed % 2, samples, (1, 2, 3, samples), "where-differs")
     best = Compiled(problem)(*pairs_of_vectors(problem)).min()
     start = worst(problem)
-    plan = exact_coupled(problem, start=start)
-    assert plan.makespan_seconds == plan.lower_bound_seconds == best < start.makespan_seconds
+    plan = swept(problem, start)
+    assert plan.makespan_seconds == plan.lower_bound_seconds == best < start.seconds
     assert plan.proven_optimal
     assert makespan(problem, plan.forward_sizes, plan.backward_sizes) == best
     assert plan.evaluations > 1
@@ -81,9 +89,9 @@ def test_room_for_few_pairs_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
         np.random.default_rng(0), "log-uniform", 6, 12, (1, 2, 3, 12), recomputation="where-differs"
     )
     start = worst(replace(problem, candidates=(12,)))
-    roomy = exact_coupled(problem, start=start)
-    monkeypatch.setattr(coupled, "ROWS", 1)
-    tight = exact_coupled(problem, start=start)
+    roomy = swept(problem, start)
+    monkeypatch.setattr(sweep, "ROWS", 1)
+    tight = swept(problem, start)
     assert replace(tight, seconds=0.0) == replace(roomy, seconds=0.0)
     assert tight.proven_optimal
 
@@ -96,7 +104,7 @@ def test_too_few_pairs_kept_leave_a_bound_that_holds() -> None:
             np.random.default_rng(seed), "log-uniform", 3, 8, (1, 2, 4, 8), recomputation="where-differs"
         )
         best = exact_sizes(problem).makespan_seconds
-        plan = exact_coupled(problem, max_profiles=1, start=worst(problem))
+        plan = swept(problem, worst(problem), max_profiles=1)
         assert plan.lower_bound_seconds <= best <= plan.makespan_seconds
         assert plan.proven_optimal == (plan.lower_bound_seconds == plan.makespan_seconds)
         unproven += not plan.proven_optimal
@@ -114,8 +122,8 @@ def test_a_stop_between_stages_keeps_the_start() -> None:
         if len(made) == 2:
             raise BudgetSpent
 
-    plan = exact_coupled(problem, progress=stop, start=start)
-    assert (plan.forward_sizes, plan.backward_sizes) == (start.forward_sizes, start.backward_sizes)
+    plan = swept(problem, start, progress=stop)
+    assert (plan.forward_sizes, plan.backward_sizes) == start.sizes
     assert plan.interrupted
     assert not plan.proven_optimal
     assert made == [1 + 16, made[1]]  # one pair of profiles, 4 sizes each way
@@ -128,5 +136,5 @@ def test_a_narrow_search_extends_no_more_than_it_keeps() -> None:
         np.random.default_rng(5), "log-uniform", 3, 12, (1, 2, 4, 12), recomputation="where-differs"
     )
     announced: list[int] = []
-    plan = exact_coupled(problem, max_profiles=1, start=worst(problem), progress=lambda made, _: announced.append(made))
-    assert plan.evaluations == announced[-1] <= worst(problem).evaluations + 2 * 3 * 4 * 4
+    plan = swept(problem, worst(problem), 1, lambda made, _: announced.append(made))
+    assert plan.evaluations == announced[-1] <= worst(problem).tried + 2 * 3 * 4 * 4
