@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from experiments.studies.study_harness import Findings, run_study
+from experiments.studies.timing import least_seconds
 from experiments.terminal.output import print_table, tracked
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
@@ -140,14 +140,10 @@ def unequal(seconds: float) -> float:
 
 
 def rate(some: Callable[[], int], seconds: float) -> float:
-    """Evaluations per CPU second of the best call; other work on the machine only ever slows one down."""
+    """Evaluations per CPU second of the best of as many calls as fit in so many seconds; each makes as many evaluations."""
     some()  # compiles, fills tables
-    best, began = 0.0, time.process_time()
-    while time.process_time() - began < seconds:
-        begun = time.process_time()
-        count = some()
-        best = max(best, count / max(time.process_time() - begun, 1e-9))
-    return best
+    count, spent = least_seconds(some, seconds=seconds)
+    return count / spent
 
 
 def problem_of(stages: int, microbatches: int, *, contention: bool = False) -> Problem:

@@ -16,14 +16,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.studies.study_harness import Findings, run_study
+from experiments.studies.timing import TICK, least_seconds
 from experiments.terminal.output import UsageError, tracked
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import random_problem
@@ -88,8 +89,7 @@ def measure(shape: PipelineSize, family: str, seed: int, seconds: float, core: d
         for name in ("compiled", "compiled-parallel")
     )
     exact_sizes(problem)
-    started = time.process_time()
-    plan = exact_sizes(problem)
+    plan, exact_seconds = least_seconds(lambda: exact_sizes(problem))
     return {
         "shape": shape.name,
         "evaluators": rates,
@@ -105,7 +105,7 @@ def measure(shape: PipelineSize, family: str, seed: int, seconds: float, core: d
         "stream_limit_evaluations_per_second": core["stream_max_plus_per_second"] / operations,
         "compiled_over_chain_limit": single * operations / core["chain_max_plus_per_second"],
         "compiled_over_stream_limit": single * operations / core["stream_max_plus_per_second"],
-        "exact_cpu_seconds": time.process_time() - started,
+        "exact_cpu_seconds": exact_seconds,
         "exact_proven": plan.proven_optimal,
     }
 
@@ -119,17 +119,21 @@ def rate(evaluate: Evaluate, forward: Integers, backward: Integers, seconds: flo
     """
     evaluate(forward[:1], backward[:1])  # compiles, fills caches
     count = 1
-    while count < len(forward) and _quickest(evaluate, forward[:count], backward[:count]) < seconds / 8:
+
+    def evaluated() -> None:
+        evaluate(forward[:count], backward[:count])
+
+    # The best of three: threads that have to wait for other processes make one of them slow.
+    while count < len(forward) and least_seconds(evaluated, calls=3, wall=True)[1] < seconds / 8:
         count = min(2 * count, len(forward))
-    forward, backward = forward[:count], backward[:count]
     calls: list[float] = []
     groups: list[float] = []
     started = time.perf_counter()
     while len(groups) < 3 or time.perf_counter() - started < seconds:
         begun, cpu, first = time.perf_counter(), time.process_time(), len(calls)
         while len(calls) == first or time.perf_counter() - begun < seconds / 8:
-            calls.append(_timed(evaluate, forward, backward)[1])
-        groups.append(max(time.process_time() - cpu, 1e-7) / (len(calls) - first))
+            calls.append(least_seconds(evaluated, wall=True)[1])
+        groups.append(max(time.process_time() - cpu, TICK) / (len(calls) - first))
     return {
         "evaluations_per_cpu_second": count / min(groups),
         "evaluations_per_second": count / min(calls),
@@ -154,11 +158,10 @@ def core_rates(seconds: float) -> dict[str, float]:
     values, result = np.linspace(0.0, 1.0, 512), np.zeros(512)
     rates = {}
     for name, sweep in (("chain", _chain), ("stream", _stream)):
-        sweep(values, result, 1)
-        started = time.process_time()
-        sweep(values, result, 1000)
-        repeats = max(1000, int(1000 * seconds / max(time.process_time() - started, 1e-9)))
-        best = min(_cpu_seconds(sweep, values, result, repeats) for _ in range(3))
+        run = partial(sweep, values, result)
+        run(1)  # compiles
+        repeats = max(1000, int(1000 * seconds / least_seconds(lambda run=run: run(1000))[1]))  # type: ignore[misc]
+        best = least_seconds(partial(run, repeats), calls=3)[1]
         rates[f"{name}_max_plus_per_second"] = repeats * len(values) / best
     return rates
 
@@ -202,24 +205,6 @@ def _stream(values: Floats, result: Floats, repeats: int) -> None:
         for i in range(values.shape[0]):
             value = result[i]
             result[i] = (values[i] if values[i] > value else value) + 0.5
-
-
-def _cpu_seconds(kernel: Callable[..., None], values: Floats, result: Floats, repeats: int) -> float:
-    started = time.process_time()
-    kernel(values, result, repeats)
-    return time.process_time() - started
-
-
-def _quickest(evaluate: Evaluate, forward: Integers, backward: Integers) -> float:
-    """Wall seconds of the best of three calls: threads that have to wait for other processes make one of them slow."""
-    return min(_timed(evaluate, forward, backward)[1] for _ in range(3))
-
-
-def _timed(evaluate: Evaluate, forward: Integers, backward: Integers) -> tuple[float, float]:
-    """CPU and wall seconds of one call, neither less than the clocks can tell."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    evaluate(forward, backward)
-    return max(time.process_time() - cpu, 1e-7), max(time.perf_counter() - wall, 1e-7)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import resource
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from experiments.studies.timing import least_seconds
 from experiments.terminal.output import tracked
-from planners import HierarchicalPartition, StateTable, network_levels, notation, partition, state_table
+from planners import StateTable, network_levels, notation, partition, state_table
 from simulator import Layer, Workload
 
 BANDWIDTHS = (30e9, 12e9, 1.25e9, 1.25e9, 1.25e9, 1.25e9)  # of a cluster's levels, lowest first
@@ -78,25 +78,11 @@ def _table(workload: Workload) -> StateTable:
     return state_table(workload, seconds)
 
 
-def _timed(search: Callable[[], HierarchicalPartition]) -> tuple[HierarchicalPartition, float]:
-    seconds = []
-    for _ in range(REPEATS):
-        began = time.process_time()
-        found = search()
-        seconds.append(time.process_time() - began)
-        if seconds[-1] > 1:
-            break
-    return found, min(seconds)
-
-
-def _row(
-    study: str, workload: Workload, workers: Sequence[int], variant: str, table: StateTable | None = None
-) -> dict[str, Any]:
-    began = time.process_time()
-    table = table or _table(workload)
-    table_seconds = time.process_time() - began
+def _row(study: str, workload: Workload, workers: Sequence[int], variant: str) -> dict[str, Any]:
+    table, table_seconds = least_seconds(lambda: _table(workload))
     bandwidths = BANDWIDTHS[-len(workers) - 3 :][: len(workers)] if len(workers) <= 3 else BANDWIDTHS[: len(workers)]
-    found, seconds = _timed(lambda: partition(table, network_levels(workers, bandwidths), variant=variant))
+    levels = network_levels(workers, bandwidths)
+    found, seconds = least_seconds(lambda: partition(table, levels, variant=variant), calls=REPEATS)
     return {
         "study": study,
         "network": workload.name,

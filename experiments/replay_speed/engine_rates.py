@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from experiments.studies.timing import least_seconds
 from experiments.terminal.output import UsageError, tracked
 
 if TYPE_CHECKING:
@@ -122,16 +122,9 @@ def build(devices: int, microbatches: int, transfer: float) -> Program:
     )
 
 
-def cpu_seconds(body: Callable[[], object], least: float = 0.3, most: int = 7) -> float:
-    """Least CPU seconds of a few calls (at least 3, and for about `least` seconds)."""
-    best, total, calls = float("inf"), 0.0, 0
-    while calls < 3 or (total < least and calls < most):
-        gc.collect()
-        begin = time.process_time()
-        body()
-        spent = time.process_time() - begin
-        best, total, calls = min(best, spent), total + spent, calls + 1
-    return best
+def cpu_seconds(body: Callable[[], object]) -> float:
+    """Least CPU seconds of three calls, or of as many as fit in 0.3 s."""
+    return least_seconds(body, calls=3, seconds=0.3)[1]
 
 
 def plain_lists(program: Program) -> tuple[list[list[tuple[int, float, int, float]]], int]:

@@ -7,18 +7,9 @@ import json
 import pytest
 
 from experiments import evaluator_speed
-from experiments.evaluator_speed import QUESTIONS, SMALL, comparisons, measurements, plans_of, problem_of, rate
+from experiments.evaluator_speed import QUESTIONS, SMALL, comparisons, measurements, plans_of, problem_of
 from experiments.studies.study_harness import run_study
 from simulator import Evaluations, simulate
-
-
-def test_a_rate_is_that_of_the_best_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten evaluations in 2, 1 and 4 seconds of CPU: ten a second; the first call only compiles."""
-    clock = iter([0.0, *(reading for span in (2.0, 1.0, 4.0) for reading in (10.0, 10.0, 10.0 + span)), 100.0])
-    monkeypatch.setattr("experiments.evaluator_speed.time.process_time", lambda: next(clock))
-    calls: list[int] = []
-    assert rate(lambda: calls.append(0) or 10, 50.0) == 10.0  # type: ignore[func-returns-value]
-    assert len(calls) == 4
 
 
 def test_the_plans_differ_and_are_evaluated_as_simulated() -> None:

@@ -12,6 +12,7 @@ from experiments import pipedream_optimizer
 from experiments.pipedream_growth import partitioner_growth as pipedream_growth
 from experiments.pipedream_growth.partitioner_growth import growth_exponent, inception_like, measure, random_chain
 from experiments.pipedream_optimizer import RecordedLevel, RecordedRun, RecordedStage, read_runs
+from experiments.studies import timing
 from experiments.studies.study_harness import run_study
 from planners import HierarchicalPartition, LevelStage, measured_table, network_levels, plan_seconds
 from simulator import Layer, Workload, antichain_states
@@ -258,7 +259,7 @@ def test_growth_is_measured_and_drawn(
     """
     memory = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=2048))
     monkeypatch.setattr(pipedream_growth, "resource", memory)
-    monkeypatch.setattr(pipedream_growth, "time", SimpleNamespace(process_time=ticking(1e-3)))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=ticking(1e-3)))
     rows = measure(quick=True)
     studies = {"states, flat", "states, two levels", "workers, flat", "levels", "graph"}
     assert {(row["study"], row["variant"]) for row in rows} == {(s, v) for s in studies for v in ("paper", "script")}
@@ -276,22 +277,6 @@ def test_growth_is_measured_and_drawn(
     recorded(document=document, asked=asked, printed=printed)
     assert (tmp_path / "pipedream_growth.png").stat().st_size > 10_000
     assert (tmp_path / "pipedream_growth.svg").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(("seconds", "calls"), [((0.5, 0.25, 0.375), 3), ((1.0, 0.5, 0.75), 3), ((1.5, 0.5), 1)])
-def test_slow_searches_are_not_repeated(
-    seconds: tuple[float, ...], calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The least of three; one that takes more than a second runs once."""
-    now, spent = [0.0], iter(seconds)
-
-    def search() -> HierarchicalPartition:
-        now[0] += next(spent)
-        return HierarchicalPartition.__new__(HierarchicalPartition)
-
-    monkeypatch.setattr(pipedream_growth, "time", SimpleNamespace(process_time=lambda: now[0]))
-    assert pipedream_growth._timed(search)[1] == min(seconds[:calls])
-    assert len(seconds) - len(list(spent)) == calls
 
 
 def test_growth_exponent_is_the_slope() -> None:

@@ -16,6 +16,7 @@ import pytest
 import simulator
 from experiments.replay_speed import engine_rates as replay_speed
 from experiments.replay_speed.engine_rates import build, on_channels, plain_lists, plain_replay
+from experiments.studies import timing
 from experiments.studies.study_harness import run_study
 from simulator.engines import reference as engine
 from tests.records import Recorded, lines, ticking
@@ -28,26 +29,6 @@ def test_the_plain_replay_agrees(devices: int, microbatches: int, makespan: floa
     """The plain-Python replay is the same replay: (m+p-1)(F+B) + 2c[(p-1)m/p + (p-2)], c = 0.1."""
     program = build(devices, microbatches, 0.1)
     assert plain_replay(*plain_lists(program)) == engine.replay(program).makespan_seconds == pytest.approx(makespan)
-
-
-@pytest.mark.parametrize(
-    ("spent", "calls", "least"),
-    [([4.0, 2.0, 3.0], 3, 2.0), ([0.125] * 9, 3, 0.125), ([0.0625] * 9, 5, 0.0625), ([0.001] * 9, 7, 0.001)],
-)
-def test_the_best_of_several_calls_counts(
-    spent: list[float], calls: int, least: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At least three calls, more up to 0.3 s in all, seven at most; the least seconds of one."""
-    now = [0.0]
-    done = iter(spent)
-
-    def body() -> None:
-        now[0] += next(done)
-
-    monkeypatch.setattr(replay_speed, "time", SimpleNamespace(process_time=lambda: now[0]))
-    monkeypatch.setattr(replay_speed, "gc", SimpleNamespace(collect=lambda: None))
-    assert replay_speed.cpu_seconds(body) == pytest.approx(least)
-    assert len(spent) - len(list(done)) == calls
 
 
 def test_document_and_tables(
@@ -118,8 +99,9 @@ def test_one_size_is_measured_in_its_process(
         )
         monkeypatch.setitem(sys.modules, "resource", memory)
         monkeypatch.setattr(replay_speed, "SIMPY_OPS", limit)
-        monkeypatch.setattr(replay_speed, "gc", SimpleNamespace(collect=lambda: None))
-        monkeypatch.setattr(replay_speed, "time", SimpleNamespace(process_time=ticking()))
+        clock = SimpleNamespace(process_time=ticking())
+        monkeypatch.setattr(replay_speed, "time", clock)
+        monkeypatch.setattr(timing, "time", clock)
         monkeypatch.setattr(sys, "argv", ["x", "--one", "2", "3"])
         assert run_study("replay-speed") == 0
         assert json.loads(capsys.readouterr().out) == {
