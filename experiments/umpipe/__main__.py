@@ -14,16 +14,42 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
-from experiments.studies.study_harness import Findings, run_study
+from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.umpipe.gain_tables import print_document
-from experiments.umpipe.gains import document, drawings, measure, tables
+from experiments.umpipe.gains import Report, document, mean_gains, measure
 
 
 def run(options: argparse.Namespace) -> Findings:
     """Measure all of it."""
     report = measure(options.quick)
     return Findings(document(report), print_document, lambda found: (*tables(found), *drawings(report)))
+
+
+def tables(found: dict[str, Any]) -> Made:
+    """Name and content of the document's tables as CSV; rows of what was interrupted say so."""
+    import pandas as pd
+
+    rows = [{"network": one["network"], "setting": one["setting"], **one["gains"]} for one in found["gains"]]
+    searches = [{"instance": one["instance"], **row} for one in found["searches"] for row in one["searches"]]
+    mark = {"interrupted": True} if found["interrupted"] else {}
+    for name, table in (("gains", rows), ("searches", searches), ("pareto", found["pareto"])):
+        yield f"umpipe_{name}.csv", pd.DataFrame([{**row, **mark} for row in table]).to_csv(index=False)
+
+
+def drawings(report: Report) -> Made:
+    """The figures of what was measured."""
+    from experiments.umpipe import gain_plots as plots
+
+    if report.cases:
+        yield "umpipe_gains", plots.gains_figure(mean_gains(report.cases))
+    if report.instances:
+        yield "umpipe_convergence", plots.convergence_figure(report.instances)
+    if report.fronts:
+        yield "umpipe_pareto", plots.pareto_figure(report.fronts)
+    if report.shown is not None:
+        yield "umpipe_gantt", plots.gantt_figure(report.shown)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.studies.study_harness import Made
 from experiments.terminal.output import progress
-from experiments.umpipe.memory_fronts import MemoryPoint, memory_fronts
-from experiments.umpipe.search_comparison import Instance, exact, search_all
-from experiments.umpipe.system_baselines import Partitions, Reading, readings
+from experiments.umpipe.memory_fronts import memory_fronts
+from experiments.umpipe.search_comparison import COMPILED_FORM, MATRIX_FORM, Instance, exact, search_all
+from experiments.umpipe.system_baselines import Partitions, gains_over
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
@@ -27,6 +28,8 @@ from planners.unequal import (
     tables_of,
 )
 from simulator import Problem, load_workload
+
+Row = dict[str, Any]
 
 PUBLISHED = {
     ("gpt-14", "gpipe"): 0.1389,
@@ -65,7 +68,7 @@ RANDOM_TARGETS = np.arange(0.0, 0.3, 1e-4)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GainCase:
-    """One setting: its problem, UMPIPE's optimum, the tuned GPipe's problem and plan, and every baseline's reading."""
+    """One setting: its problem, UMPIPE's optimum, the tuned GPipe's problem and plan, and gains by reading of the baselines."""
 
     network: str
     setting: str
@@ -73,30 +76,17 @@ class GainCase:
     plan: FoundSizes
     gpipe_problem: UnequalProblem
     gpipe: FoundSizes
-    readings: tuple[Reading, ...]
-
-    def gain(self, name: str) -> float:
-        """Gain over one reading."""
-        return next(one.gain for one in self.readings if one.name == name)
+    gains: Mapping[str, float]
 
 
 def network_cases(networks: Sequence[str], clusters: Sequence[str], batches: Sequence[int]) -> list[GainCase]:
     """The cases of networks whose layers are modelled; settings that do not fit into memory are left out."""
     cases = []
-    for name in networks:
-        workload = load_workload(name)
-        for cluster_name in clusters:
-            cluster = load_cluster(cluster_name)
-            for stages in STAGES:
-                for batch in batches:
-                    for recompute in (True, False):
-                        problem = Problem(workload, cluster, batch, recompute=recompute)
-                        kept = "recomputed" if recompute else "stored"
-                        setting = f"{cluster_name}, K={stages}, B={batch}, {kept}"
-                        try:
-                            cases.append(network_case(name, setting, problem, stages))
-                        except InfeasibleSizes:
-                            continue
+    for name, cluster, stages, batch, recompute in product(networks, clusters, STAGES, batches, (True, False)):
+        problem = Problem(load_workload(name), load_cluster(cluster), batch, recompute=recompute)
+        setting = f"{cluster}, K={stages}, B={batch}, {'recomputed' if recompute else 'stored'}"
+        with suppress(InfeasibleSizes):
+            cases.append(network_case(name, setting, problem, stages))
     return cases
 
 
@@ -110,33 +100,41 @@ def case(network: str, setting: str, partitions: Partitions) -> GainCase:
     """One case; KeyboardInterrupt where its search was interrupted: half a search is no figure."""
     problem = partitions.problem
     plan = exact(problem)
-    found = readings(partitions, COUNTS, plan.makespan_seconds + problem.fixed_seconds)
+    gains = gains_over(partitions, COUNTS, plan.makespan_seconds + problem.fixed_seconds)
     gpipe, size = partitions.gpipe(problem.candidates)
-    return GainCase(network, setting, problem, plan, gpipe, one_size(gpipe, size), found)
+    return GainCase(network, setting, problem, plan, gpipe, one_size(gpipe, size), gains)
 
 
 def simulation_cases(instances: int) -> list[GainCase]:
     """Random tables of every family, 8 stages and 64 samples, candidates powers of two and all sizes."""
     cases = []
-    for family in FAMILIES:
-        for words, candidates in (("powers of two", powers_of_two(64)), ("all sizes", tuple(range(1, 65)))):
-            for seed in range(instances):
-                problem = random_problem(np.random.default_rng(seed), family, 8, 64, candidates)
-                cases.append(case("simulation", f"{family}, K=8, B=64, {words}", Partitions(problem)))
+    candidates = {"powers of two": powers_of_two(64), "all sizes": tuple(range(1, 65))}
+    for family, (words, sizes), seed in product(FAMILIES, candidates.items(), range(instances)):
+        problem = random_problem(np.random.default_rng(seed), family, 8, 64, sizes)
+        cases.append(case("simulation", f"{family}, K=8, B=64, {words}", Partitions(problem)))
     return cases
 
 
-def mean_gains(cases: Sequence[GainCase]) -> dict[tuple[str, str], dict[str, float]]:
-    """(network, setting) -> reading -> gain; of several instances of one setting, the gain over the mean of ratios."""
-    grouped: dict[tuple[str, str], list[GainCase]] = {}
+def mean_gains(cases: Sequence[GainCase]) -> list[Row]:
+    """A row a setting: gains by reading; of several instances of one setting, the gain over the mean of ratios."""
+    grouped: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for one in cases:
-        grouped.setdefault((one.network, one.setting), []).append(one)
-    return {
-        key: {
-            reading.name: float(np.mean([case.gain(reading.name) for case in group])) for reading in group[0].readings
-        }
-        for key, group in grouped.items()
-    }
+        grouped.setdefault((one.network, one.setting), []).append(one.gains)
+    return [
+        {"network": network, "setting": setting}
+        | {"gains": {name: float(np.mean([gains[name] for gains in group])) for name in group[0]}}
+        for (network, setting), group in grouped.items()
+    ]
+
+
+def gains_by_reading(rows: Sequence[Mapping[str, Any]], network: str) -> dict[str, list[float]]:
+    """Reading -> gains over all settings of a network, of rows of `mean_gains`."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["network"] == network:
+            for name, gain in row["gains"].items():
+                found.setdefault(name, []).append(gain)
+    return found
 
 
 def tolerance(published: float | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -144,18 +142,16 @@ def tolerance(published: float | NDArray[np.float64]) -> NDArray[np.float64]:
     return NEAR * np.maximum(1.0, 10.0 * np.asarray(published))
 
 
-def reproductions(gains: dict[tuple[str, str], dict[str, float]]) -> list[dict[str, Any]]:
+def reproductions(gains: Sequence[Row]) -> list[Row]:
     """For each published figure: the one reading that is compared with it, over all settings; the others apart.
 
+    gains: rows of `mean_gains`
     The others are many: of targets drawn at random they match the share `others_match_random_targets` within the same tolerance.
     """
     rows = []
     for (network, system), published in PUBLISHED.items():
-        every: dict[str, list[float]] = {}
-        for (one, _), found in gains.items():
-            for name, gain in found.items():
-                if one == network and name.split(" ")[0] == system:
-                    every.setdefault(name, []).append(gain)
+        found = gains_by_reading(gains, network)
+        every = {name: values for name, values in found.items() if name.split(" ")[0] == system}
         if PRIMARY[system] not in every:
             continue
         primary = np.array(every.pop(PRIMARY[system]))
@@ -191,7 +187,7 @@ class Report:
 
     cases: list[GainCase] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
-    fronts: dict[str, tuple[list[MemoryPoint], list[MemoryPoint]]] = field(default_factory=dict)
+    fronts: list[Row] = field(default_factory=list)
     nested: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
 
@@ -199,7 +195,7 @@ class Report:
     def shown(self) -> GainCase | None:
         """The case whose plans are drawn: of VGG-16 with recomputation the one with the largest gain over a tuned GPipe."""
         chosen = [one for one in self.cases if one.network == "vgg16" and "K=8, B=64, recomp" in one.setting]
-        return max(chosen, key=lambda one: one.gain(PRIMARY["gpipe"]), default=None)
+        return max(chosen, key=lambda one: one.gains[PRIMARY["gpipe"]], default=None)
 
 
 def measure(quick: bool) -> Report:
@@ -229,7 +225,7 @@ def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
         whole = Problem(load_workload(name), load_cluster("pipedream-b"), 64, recompute=True)
         tables = tables_of(whole, range(4))
         setting = f"{name} (pipedream-b, K=4, B=64, recomputed)"
-        found.fronts[setting] = memory_fronts(tables, balanced_problem(tables)[0])
+        found.fronts += [{"setting": setting, **row} for row in memory_fronts(tables, balanced_problem(tables)[0])]
     say("partition and sizes together")
     for stages in (8,) if quick else (4, 8):
         found.nested.append(nested_search(stages))
@@ -274,37 +270,30 @@ def document(report: Report) -> dict[str, Any]:
     gains, shown = mean_gains(report.cases), report.shown
     return {
         "interrupted": report.interrupted,
-        "gains": [
-            {"network": network, "setting": setting, "gains": found} for (network, setting), found in gains.items()
-        ],
+        "gains": gains,
         "published": reproductions(gains),
         "proven_optimal": all(one.plan.proven_optimal for one in report.cases),
         "searches": [
             {
                 "instance": one.name,
                 "optimum_seconds": one.optimum,
-                "tidgap_acceleration_over_dgap": one.acceleration,
-                "compiled_acceleration_over_dgap": one.compiled_acceleration,
+                "tidgap_acceleration_over_dgap": one.acceleration(MATRIX_FORM),
+                "compiled_acceleration_over_dgap": one.acceleration(COMPILED_FORM),
                 "searches": [
                     {
-                        "search": found.search,
-                        "makespan_seconds": found.plan.makespan_seconds,
-                        "above_exact": found.above_exact,
-                        "evaluations": found.plan.evaluations,
-                        "seconds": found.plan.seconds,
-                        "cpu_seconds": found.cpu_seconds,
+                        "search": search,
+                        "makespan_seconds": plan.makespan_seconds,
+                        "above_exact": one.above(search),
+                        "evaluations": plan.evaluations,
+                        "seconds": plan.seconds,
+                        "cpu_seconds": one.cpu_seconds[search],
                     }
-                    for found in one.found
+                    for search, plan in one.plans.items()
                 ],
             }
             for one in report.instances
         ],
-        "pareto": [
-            {"setting": setting, "sizes": sizes, **asdict(point)}
-            for setting, fronts in report.fronts.items()
-            for sizes, points in zip(("unequal", "equal"), fronts, strict=True)
-            for point in points
-        ],
+        "pareto": report.fronts,
         "nested": report.nested,
         "gantt": None
         if shown is None
@@ -316,28 +305,3 @@ def document(report: Report) -> dict[str, Any]:
             "gpipe_seconds": shown.gpipe.makespan_seconds + shown.gpipe_problem.fixed_seconds,
         },
     }
-
-
-def tables(found: dict[str, Any]) -> Made:
-    """Name and content of the document's tables as CSV; rows of what was interrupted say so."""
-    import pandas as pd
-
-    rows = [{"network": one["network"], "setting": one["setting"], **one["gains"]} for one in found["gains"]]
-    searches = [{"instance": one["instance"], **row} for one in found["searches"] for row in one["searches"]]
-    mark = {"interrupted": True} if found["interrupted"] else {}
-    for name, table in (("gains", rows), ("searches", searches), ("pareto", found["pareto"])):
-        yield f"umpipe_{name}.csv", pd.DataFrame([{**row, **mark} for row in table]).to_csv(index=False)
-
-
-def drawings(report: Report) -> Made:
-    """The figures of what was measured."""
-    from experiments.umpipe import gain_plots as plots
-
-    if report.cases:
-        yield "umpipe_gains", plots.gains_figure(mean_gains(report.cases), PUBLISHED)
-    if report.instances:
-        yield "umpipe_convergence", plots.convergence_figure(report.instances)
-    if report.fronts:
-        yield "umpipe_pareto", plots.pareto_figure(report.fronts)
-    if report.shown is not None:
-        yield "umpipe_gantt", plots.gantt_figure(report.shown)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from experiments.studies.timing import least_seconds
 from experiments.umpipe.pymoo_search import available, pymoo_search
 from experiments.unequal_sizes.matrix_form import matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence
@@ -16,55 +16,30 @@ from planners.unequal import FoundSizes, Genetic, UnequalProblem, best_equal, ex
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found on an instance; `above_exact` 0.1 is 10 % more seconds than the optimum.
-
-    `cpu_seconds` of the search, apart from compilation.
-    """
-
-    search: str
-    plan: FoundSizes
-    above_exact: float
-    cpu_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance by name, with what every search found, the exact method first."""
+    """An instance by name, with the plan of every search, the exact method first, and its CPU seconds, apart from compilation."""
 
     name: str
-    found: tuple[Found, ...]
-
-    def plan(self, search: str) -> FoundSizes:
-        """The plan of one search."""
-        return self._found(search).plan
-
-    def _found(self, search: str) -> Found:
-        return next(one for one in self.found if one.search == search)
+    plans: Mapping[str, FoundSizes]
+    cpu_seconds: Mapping[str, float]
 
     @property
     def optimum(self) -> float:
         """Seconds of the exact plan."""
-        return self.found[0].plan.makespan_seconds
+        return self.plans["exact"].makespan_seconds
 
-    @property
-    def acceleration(self) -> float:
-        """CPU seconds of DGAP over those of the same search on the matrix form (TiDGAP), from the same first population."""
-        return self._found("DGAP").cpu_seconds / self._found("TiDGAP, unseeded").cpu_seconds
+    def above(self, search: str) -> float:
+        """How far a search's plan is above the optimum: 0.1 is 10 % more seconds."""
+        return self.plans[search].makespan_seconds / self.optimum - 1.0
 
-    @property
-    def compiled_acceleration(self) -> float:
-        """The same over the same search on the compiled recurrence."""
-        return self._found("DGAP").cpu_seconds / self._found("TiDGAP, compiled").cpu_seconds
+    def acceleration(self, search: str) -> float:
+        """CPU seconds of DGAP over those of another search."""
+        return self.cpu_seconds["DGAP"] / self.cpu_seconds[search]
 
 
 def exact(problem: UnequalProblem) -> FoundSizes:
-    """The proven optimum; KeyboardInterrupt where the search was interrupted."""
-    return _whole(exact_sizes(problem))
-
-
-def _whole(plan: FoundSizes) -> FoundSizes:
-    """A plan whose search came to its end; an interrupted one is no measurement."""
+    """The proven optimum; KeyboardInterrupt where the search was interrupted: half a search is no measurement."""
+    plan = exact_sizes(problem)
     if plan.interrupted:
         raise KeyboardInterrupt
     return plan
@@ -83,35 +58,32 @@ GENETIC: dict[str, Genetic] = {
 The last one is no variant of the paper: see `Genetic.survival`.
 """
 
+MATRIX_FORM, COMPILED_FORM = "TiDGAP, unseeded", "TiDGAP, compiled"
+"""DGAP's search from the same first population, on the other evaluators."""
+
 
 def search_all(name: str, problem: UnequalProblem, *, seed: int = 0, generations: int = 100) -> Instance:
     """Run every search on an instance, all genetic ones (pymoo's too, where it is installed) with equally many evaluations."""
-    quick: dict[str, Callable[[UnequalProblem], FoundSizes]] = {
+
+    def genetic(search: Genetic, generations: int) -> FoundSizes:
+        return replace(search, generations=generations)(problem, np.random.default_rng(seed))
+
+    direct = {
         "exact": exact,
         "greedy DP": greedy_dp,
         "local greedy": local_greedy,
         "best equal size": best_equal,
     }
-    found: dict[str, tuple[FoundSizes, float]] = {}
-    for title, method in quick.items():
-        method(problem)  # compiles what it needs, so that the seconds are those of the search
-        found[title] = _timed(lambda method=method: method(problem))  # type: ignore[misc]
-    for title, search in GENETIC.items():
-        dataclasses.replace(search, generations=1)(problem, np.random.default_rng(seed))
-        settings = dataclasses.replace(search, generations=generations)
-        found[title] = _timed(lambda settings=settings: settings(problem, np.random.default_rng(seed)))  # type: ignore[misc]
+    searches: dict[str, Callable[[int], FoundSizes]] = {
+        **{title: lambda _, method=method: method(problem) for title, method in direct.items()},  # type: ignore[misc]
+        **{title: partial(genetic, search) for title, search in GENETIC.items()},
+    }
     if available():
-        pymoo_search(problem, seed, generations=1)
-        found["pymoo GA"] = _timed(lambda: pymoo_search(problem, seed, generations=generations))
-    best = found["exact"][0].makespan_seconds
-    return Instance(
-        name,
-        tuple(Found(title, plan, plan.makespan_seconds / best - 1.0, cpu) for title, (plan, cpu) in found.items()),
-    )
-
-
-def _timed(search: Callable[[], FoundSizes]) -> tuple[FoundSizes, float]:
-    """A plan, and the CPU seconds that it took, not less than the clock can tell."""
-    started = time.process_time()
-    plan = _whole(search())
-    return plan, max(time.process_time() - started, 1e-6)
+        searches["pymoo GA"] = lambda generations: pymoo_search(problem, seed, generations=generations)
+    plans, cpu_seconds = {}, {}
+    for title, search in searches.items():
+        search(1)  # compiles what it needs, so that the seconds are those of the search
+        plans[title], cpu_seconds[title] = least_seconds(partial(search, generations))
+        if plans[title].interrupted:
+            raise KeyboardInterrupt
+    return Instance(name, plans, cpu_seconds)

@@ -37,21 +37,6 @@ ENDLESS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One baseline: seconds of a mini-batch, its micro-batch size, and what UMPIPE gains over it (0.1 is 10 % more speed)."""
-
-    name: str
-    seconds: float
-    size: int
-    gain: float
-
-    @property
-    def system(self) -> str:
-        """`gpipe` or `pipedream`."""
-        return self.name.split(" ")[0]
-
-
-@dataclass(frozen=True, slots=True)
 class Partitions:
     """Where a baseline may cut: anywhere in the layers of `tables`, or, without them, nowhere but as in `problem`."""
 
@@ -79,28 +64,26 @@ class Partitions:
         return [unequal_problem(self.tables, one, self.problem.candidates) for one in cuts]
 
 
-def readings(partitions: Partitions, counts: Sequence[int], umpipe_seconds: float) -> tuple[Reading, ...]:
-    """Every reading of one problem.
+def gains_over(partitions: Partitions, counts: Sequence[int], umpipe_seconds: float) -> dict[str, float]:
+    """Reading -> what UMPIPE gains over it on one problem: 0.1 is 10 % more speed.
 
     counts: fixed numbers of micro-batches; umpipe_seconds: UMPIPE's, fixed seconds included
     """
     samples = partitions.problem.samples
     sizes = sorted({-(-samples // count) for count in range(1, samples + 1)})
     fixed = {count: -(-samples // count) for count in counts if count <= samples}
-    found = [("gpipe tuned", *_gpipe(partitions, partitions.problem.candidates))]
-    found += [(f"gpipe M={count}", *_gpipe(partitions, [size])) for count, size in fixed.items()]
+
+    def gpipe(sizes: Sequence[int]) -> float:
+        return gpipe_seconds(*partitions.gpipe(sizes))
+
+    seconds = {"gpipe tuned": gpipe(partitions.problem.candidates)}
+    seconds |= {f"gpipe M={count}": gpipe([size]) for count, size in fixed.items()}
     cut = {size: partitions.alternating(size) for size in sizes}
     for name, seconds_of in (("pipedream flush", flush_seconds), ("pipedream", steady_seconds)):
         least = {size: min(seconds_of(one, size) for one in problems) for size, problems in cut.items()}
-        best = min(sizes, key=lambda size: least[size])
-        found.append((f"{name} tuned", least[best], best))
-        found += [(f"{name} M={count}", least[size], size) for count, size in fixed.items()]
-    return tuple(Reading(name, seconds, size, seconds / umpipe_seconds - 1.0) for name, seconds, size in found)
-
-
-def _gpipe(partitions: Partitions, sizes: Sequence[int]) -> tuple[float, int]:
-    problem, size = partitions.gpipe(sizes)
-    return gpipe_seconds(problem, size), size
+        seconds[f"{name} tuned"] = min(least.values())
+        seconds |= {f"{name} M={count}": least[size] for count, size in fixed.items()}
+    return {name: found / umpipe_seconds - 1.0 for name, found in seconds.items()}
 
 
 def gpipe_seconds(problem: UnequalProblem, size: int) -> float:

@@ -20,8 +20,7 @@ from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.replay_speed.engine_growth_plots import growth_figure
 from experiments.studies.study_harness import mark_interrupted
 from experiments.umpipe import gain_plots as umpipe_plots
-from experiments.umpipe.memory_fronts import MemoryPoint
-from experiments.umpipe.search_comparison import Found, Instance
+from experiments.umpipe.search_comparison import Instance
 from experiments.unequal_sizes.random_tables import random_problem
 from planners.unequal import FoundSizes, best_equal
 from tests.drawings import drawing
@@ -143,20 +142,22 @@ def test_pipedream_tables_can_be_read(recorded: Recorded) -> None:
     recorded(figure=drawing(figure))
 
 
-def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None:
+def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifteen readings of three networks; a gain beyond the axis is a triangle at its end."""
     kinds = [
         f"{system} {count}" for system in ("gpipe", "pipedream flush", "pipedream") for count in ("tuned", "M=4", "M=8")
     ]
     networks = ("gpt-14", "vgg16", "simulation")
-    gains = {
-        (network, f"setting {n}"): {kind: 0.1 * n - 0.2 + 0.05 * place for place, kind in enumerate(kinds)}
+    rows: list[dict[str, Any]] = [
+        {"network": network, "setting": f"setting {n}"}
+        | {"gains": {kind: 0.1 * n - 0.2 + 0.05 * place for place, kind in enumerate(kinds)}}
         for network in networks
         for n in range(4)
-    }
-    gains["gpt-14", "setting 0"]["gpipe M=4"] = 1.7
+    ]
+    rows[0]["gains"]["gpipe M=4"] = 1.7
     published = {(network, system): 0.17 for network in networks for system in ("gpipe", "pipedream")}
-    figure = umpipe_plots.gains_figure(gains, published)
+    monkeypatch.setattr(umpipe_plots, "PUBLISHED", published)
+    figure = umpipe_plots.gains_figure(rows)
     assert_readable(figure)
     triangles = [[line for line in axes.lines if line.get_marker() == ">"] for axes in figure.axes]
     assert [len(found) for found in triangles] == [1, 0, 0]
@@ -176,12 +177,13 @@ def searched(makespan: float, seconds: float) -> FoundSizes:
 def test_convergence_can_be_read(recorded: Recorded) -> None:
     """Two instances, every search; no panel has more than eight lines, and the same search is drawn once a panel."""
     titles = {*umpipe_plots.SEARCHES, *umpipe_plots.EVALUATORS}
-    found = [Found("exact", FoundSizes((1,), (1,), 1.0, 1.0, 9, 0.01), 0.0, 0.01)]
+    plans = {"exact": FoundSizes((1,), (1,), 1.0, 1.0, 9, 0.01)}
+    cpu_seconds = dict.fromkeys(titles, 1e-4)
     for title, above in (("greedy DP", 0.01), ("best equal size", 0.05), ("local greedy", 0.2)):
-        found.append(Found(title, FoundSizes((1,), (1,), 1.0 + above, 1.0, 1, 1e-4), above, 1e-4))
+        plans[title] = FoundSizes((1,), (1,), 1.0 + above, 1.0, 1, 1e-4)
     for n, title in enumerate(sorted(titles)):
-        found.append(Found(title, searched(1.01 + 0.01 * n, 0.05 * 4**n), 0.01 + 0.01 * n, 0.05 * 4**n))
-    instances = [Instance(name, tuple(found)) for name in ("VGG-16 (dgx-a100, K=8, B=64, recomputed)", HOSTILE)]
+        plans[title], cpu_seconds[title] = searched(1.01 + 0.01 * n, 0.05 * 4**n), 0.05 * 4**n
+    instances = [Instance(name, plans, cpu_seconds) for name in ("VGG-16 (dgx-a100, K=8, B=64, recomputed)", HOSTILE)]
     figure = umpipe_plots.convergence_figure(instances)
     assert_readable(figure)
     recorded(figure=drawing(figure))
@@ -190,11 +192,14 @@ def test_convergence_can_be_read(recorded: Recorded) -> None:
 
 def test_fronts_can_be_read(recorded: Recorded) -> None:
     """Points beyond the panel are left out, not cut."""
-    front = [MemoryPoint(0.25 + 0.02 * n**2, (1700 - 10 * n) * 2**20, 0.0, (n + 1,), (n + 1,)) for n in range(6)]
-    equal = [MemoryPoint(0.26 + 2.0 / n**2, (1640 + 9 * n) * 2**20, 0.0, (n,), (n,)) for n in range(1, 13)]
-    figure = umpipe_plots.pareto_figure(
-        {"vgg16 (pipedream-b, K=4, B=64, recomputed)": (front, equal), HOSTILE: (front, equal)}
-    )
+    points = [("unequal", 0.25 + 0.02 * n**2, (1700 - 10 * n) * 2**20, n + 1) for n in range(6)]
+    points += [("equal", 0.26 + 2.0 / n**2, (1640 + 9 * n) * 2**20, n) for n in range(1, 13)]
+    rows = [
+        {"setting": setting, "sizes": sizes, "seconds": seconds, "static_bytes": held, "forward_sizes": (size,)}
+        for setting in ("vgg16 (pipedream-b, K=4, B=64, recomputed)", HOSTILE)
+        for sizes, seconds, held, size in points
+    ]
+    figure = umpipe_plots.pareto_figure(rows)
     assert_readable(figure)
     recorded(figure=drawing(figure))
     for axes in figure.axes:

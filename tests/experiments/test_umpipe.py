@@ -32,7 +32,7 @@ from planners.unequal import (
     unequal_problem,
 )
 from simulator import Problem, load_workload
-from tests.records import Recorded, lines, ticking
+from tests.records import Recorded, lines
 from tests.unequal import problem_from_callables
 
 
@@ -67,7 +67,7 @@ def test_one_stage_has_a_size_too() -> None:
 def test_readings_are_gains_over_the_given_seconds() -> None:
     """Single samples are best: 5 x 3 = 15 s. Over 12 s that is 25 % more; at M = 2, 18 s is 50 % more."""
     problem = plain()
-    found = {one.name: one for one in umpipe_baselines.readings(umpipe_baselines.Partitions(problem), (2, 8), 12.0)}
+    found = umpipe_baselines.gains_over(umpipe_baselines.Partitions(problem), (2, 8), 12.0)
     assert set(found) == {
         "gpipe tuned",
         "gpipe M=2",
@@ -76,29 +76,17 @@ def test_readings_are_gains_over_the_given_seconds() -> None:
         "pipedream tuned",
         "pipedream M=2",
     }
-    assert (found["gpipe tuned"].gain, found["gpipe tuned"].size) == (0.25, 1)
-    assert found["gpipe M=2"].gain == 0.5
-    assert found["pipedream tuned"].gain == 0.0
-    assert found["pipedream flush M=2"].system == "pipedream"
+    assert (found["gpipe tuned"], found["gpipe M=2"], found["pipedream tuned"]) == (0.25, 0.5, 0.0)
 
 
 def test_one_reading_is_compared_and_the_others_are_listed_apart() -> None:
     """The tuned GPipe's gains of 16 and 18 % agree with 17.11 %, whatever the others give; PipeDream without flush does not."""
-    gains = {
-        ("vgg16", "a"): {
-            "gpipe tuned": 0.16,
-            "gpipe M=8": 0.25,
-            "pipedream tuned": -0.3,
-            "pipedream flush tuned": 0.08,
-        },
-        ("vgg16", "b"): {
-            "gpipe tuned": 0.18,
-            "gpipe M=8": 0.05,
-            "pipedream tuned": -0.2,
-            "pipedream flush tuned": 0.40,
-        },
-    }
-    gpipe, pipedream = umpipe.reproductions(gains)
+    readings = ("gpipe tuned", "gpipe M=8", "pipedream tuned", "pipedream flush tuned")
+    rows = [
+        {"network": "vgg16", "setting": setting, "gains": dict(zip(readings, gains, strict=True))}
+        for setting, gains in (("a", (0.16, 0.25, -0.3, 0.08)), ("b", (0.18, 0.05, -0.2, 0.40)))
+    ]
+    gpipe, pipedream = umpipe.reproductions(rows)
     assert (gpipe["reading"], gpipe["settings"], gpipe["settings_that_agree"]) == ("gpipe tuned", 2, 2)
     assert (gpipe["mean"], gpipe["least"], gpipe["most"]) == (pytest.approx(0.17), 0.16, 0.18)
     assert gpipe["standard_deviation"] == pytest.approx(0.01 * 2**0.5)
@@ -113,7 +101,7 @@ def test_one_reading_is_compared_and_the_others_are_listed_apart() -> None:
 
 def test_a_target_at_the_end_of_the_tolerance_matches() -> None:
     """A gain of 1.5 % is within 1.5 points of the targets 0, 0.01, … 2.99 %, the first exactly: 300 of 3,000."""
-    (row,) = umpipe.reproductions({("vgg16", "a"): {"gpipe tuned": 0.17, "gpipe M=8": 0.015}})
+    (row,) = umpipe.reproductions([{"network": "vgg16", "gains": {"gpipe tuned": 0.17, "gpipe M=8": 0.015}}])
     assert row["others_match_random_targets"] == pytest.approx(300 / 3000)
 
 
@@ -146,7 +134,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
     def stand_in(network: str, setting: str) -> umpipe.GainCase:
         plan = FoundSizes((1,), (1,), 1.0, 1.0, 1, 0.0)
-        return umpipe.GainCase(network, setting, plain(), plan, plain(), plan, umpipe_baselines.readings(
+        return umpipe.GainCase(network, setting, plain(), plan, plain(), plan, umpipe_baselines.gains_over(
             umpipe_baselines.Partitions(plain()), (), 1.0))  # fmt: skip
 
     def network_case(network: str, setting: str, problem: Problem, stages: int) -> umpipe.GainCase:
@@ -161,12 +149,12 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
     def search_all(name: str, problem: UnequalProblem, *, generations: int) -> umpipe_searches.Instance:
         asked.append(["searches", name, generations, problem.samples, problem.candidates, float(problem.forward.sum())])
-        return umpipe_searches.Instance(name, ())
+        return umpipe_searches.Instance(name, {}, {})
 
-    def fronts(tables: UnequalTables, cuts: tuple[int, ...]) -> tuple[list[object], list[object]]:
+    def fronts(tables: UnequalTables, cuts: tuple[int, ...]) -> list[object]:
         problem = tables.problem
         asked.append(["front", problem.workload.name, problem.cluster.name, problem.batch, problem.recompute, cuts])
-        return [], []
+        return []
 
     monkeypatch.setattr(umpipe, "network_case", network_case)
     monkeypatch.setattr(umpipe, "case", case)
@@ -189,43 +177,39 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 def test_a_tuned_baseline_is_never_slower_than_one_with_a_fixed_number() -> None:
     """On one network, each reading has the partition that is fastest for it."""
     problem = Problem(load_workload("vgg16"), load_cluster("dapple-c"), 32, recompute=True)
-    found = {one.name: one.seconds for one in umpipe.network_case("vgg16", "one", problem, 4).readings}
+    case = umpipe.network_case("vgg16", "one", problem, 4)
+    found = {name: 1.0 + gain for name, gain in case.gains.items()}
     for system in ("gpipe", "pipedream flush", "pipedream"):
         assert found[f"{system} tuned"] <= min(found[f"{system} M={count}"] for count in umpipe.COUNTS)
-    assert found["gpipe tuned"] <= 0.2032
+    assert found["gpipe tuned"] * (case.plan.makespan_seconds + case.problem.fixed_seconds) <= 0.2032
 
 
 def test_every_search_on_one_instance() -> None:
     """exact <= TiDGAP <= greedy DP; DGAP and its matrix and compiled forms find the same, no worse than equal sizes."""
     problem = random_problem(np.random.default_rng(1), "roofline", 4, 16, tuple(range(1, 17)))
     instance = umpipe_searches.search_all("small", problem, generations=5)
-    seconds = {one.search: one.plan.makespan_seconds for one in instance.found}
-    assert min(one.above_exact for one in instance.found) == instance.found[0].above_exact == 0.0
+    seconds = {search: plan.makespan_seconds for search, plan in instance.plans.items()}
+    assert min(map(instance.above, seconds)) == instance.above("exact") == 0.0
     assert seconds["TiDGAP"] <= seconds["greedy DP"]
     assert seconds["DGAP"] == seconds["TiDGAP, unseeded"] == seconds["TiDGAP, compiled"] <= seconds["best equal size"]
     assert seconds["TiDGAP, distinct survivors"] <= seconds["best equal size"]
-    assert {one.plan.evaluations for one in instance.found if one.search in umpipe_searches.GENETIC} == {1200}
-    assert instance.acceleration > 0
-    evaluations, clock, above = umpipe_plots.convergence(instance.plan("DGAP"), instance.optimum)
+    assert {instance.plans[search].evaluations for search in umpipe_searches.GENETIC} == {1200}
+    assert instance.acceleration("TiDGAP, unseeded") > 0
+    evaluations, clock, above = umpipe_plots.convergence(instance.plans["DGAP"], instance.optimum)
     assert len(evaluations) == len(clock) == len(above) == 6
     assert sorted(above, reverse=True) == above
 
 
-def test_searches_are_timed_by_the_processors_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From before a search to behind it, at least a microsecond; an interrupted plan has none; accelerations are ratios."""
+def test_an_interrupted_search_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of half a search ends all of them; accelerations are ratios of CPU seconds."""
     plan = FoundSizes((1,), (1,), 2.0, 1.0, 1, 0.0)
-    clock = ticking(0.5)
-    monkeypatch.setattr(umpipe_searches, "time", SimpleNamespace(process_time=clock))
-    assert [umpipe_searches._timed(lambda: plan)[1] for _ in range(2)] == [0.5, 1.5]
-    monkeypatch.setattr(umpipe_searches, "time", SimpleNamespace(process_time=lambda: 7.0))
-    assert umpipe_searches._timed(lambda: plan) == (plan, 1e-6)
+    monkeypatch.setattr(umpipe_searches, "local_greedy", lambda problem: replace(plan, interrupted=True))
     with pytest.raises(KeyboardInterrupt):
-        umpipe_searches._timed(lambda: replace(plan, interrupted=True))
+        umpipe_searches.search_all("one", plain(), generations=1)
     seconds = {"DGAP": 6.0, "TiDGAP, unseeded": 1.5, "TiDGAP, compiled": 0.25}
-    instance = umpipe_searches.Instance(
-        "three", tuple(umpipe_searches.Found(name, plan, 0.0, cpu) for name, cpu in seconds.items())
-    )
-    assert (instance.acceleration, instance.compiled_acceleration, instance.optimum) == (4.0, 24.0, 2.0)
+    instance = umpipe_searches.Instance("three", {"exact": plan, "DGAP": replace(plan, makespan_seconds=3.0)}, seconds)
+    assert [instance.acceleration(search) for search in seconds] == [1.0, 4.0, 24.0]
+    assert (instance.optimum, instance.above("DGAP")) == (2.0, 0.5)
 
 
 def test_pymoo_makes_as_many_evaluations() -> None:
@@ -260,13 +244,14 @@ def test_fronts_are_those_of_exhaustive_search() -> None:
         if bytes_ < least:
             expected.append((one, bytes_))
             least = bytes_
-    front, equal = umpipe_fronts.memory_fronts(tables, cuts)
-    assert [(one.seconds, one.static_bytes) for one in front] == expected
+    points = umpipe_fronts.memory_fronts(tables, cuts)
+    front, equal = ([one for one in points if one["sizes"] == sizes] for sizes in ("unequal", "equal"))
+    assert [(one["seconds"], one["static_bytes"]) for one in front] == expected
     assert len(front) > 1
     assert len(equal) == 4
-    for point in (*front, *equal):
-        assert point.peak_bytes >= point.static_bytes
-        assert any(one.seconds <= point.seconds and one.static_bytes <= point.static_bytes for one in front)
+    for point in points:
+        assert point["peak_bytes"] >= point["static_bytes"]
+        assert any(all(one[key] <= point[key] for key in ("seconds", "static_bytes")) for one in front)
 
 
 def test_the_command_writes_tables_and_figures(
