@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Callable
@@ -22,7 +21,6 @@ def least_seconds(
     calls: made at least, and more until all have taken `seconds`; wall: by the wall clock, which all threads share
     """
     clock = time.perf_counter if wall else time.process_time
-    gc.collect()
     made, least, total = 0, math.inf, 0.0
     while made < calls or total < seconds:
         began = clock()
