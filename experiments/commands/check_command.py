@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from experiments.compare.problem_options import add_profiled_minibatch
-from experiments.terminal.argument_types import check_choice
+from experiments.compare.problem_options import PROFILED_MINIBATCH
+from experiments.terminal.argument_types import add_options, check_choice
 from experiments.terminal.output import UsageError, blamed_on, print_json, say
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SCHEMAS = ("accelerator", "cluster", "plan")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
-    add_profiled_minibatch(parser)
+    add_options(parser, PROFILED_MINIBATCH)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
         "file",
@@ -25,11 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV, or JSON of a plan or a problem",
     )
-    group.add_argument(
-        "--plan", metavar="FILE", help="plan JSON, and nothing else: the rules of the file and of its plan"
-    )
-    group.add_argument(
-        "--schema", metavar="KIND", help=f"print the JSON Schema of a kind of file: {', '.join(SCHEMAS)}"
+    add_options(
+        group,
+        {
+            "--plan FILE": "plan JSON, and nothing else: the rules of the file and of its plan",
+            "--schema KIND": f"print the JSON Schema of a kind of file: {', '.join(SCHEMAS)}",
+        },
     )
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.compare.problem_options import (
-    add_problem_arguments,
-    add_search_arguments,
+    add_question,
     read_problem,
     read_request,
 )
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan compare`."""
-    add_problem_arguments(parser)
-    add_search_arguments(parser)
+    add_question(parser)
     add_options(
         parser,
         {

@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from experiments.compare.problem_options import (
-    add_problem_arguments,
-    add_search_arguments,
+    add_question,
     read_problem,
     read_request,
     refuse_contradictions,
@@ -31,8 +30,7 @@ FORMATS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan export`."""
-    add_problem_arguments(parser)
-    add_search_arguments(parser)
+    add_question(parser)
     add_options(
         parser,
         {
@@ -63,8 +61,11 @@ def _problem(arguments: argparse.Namespace) -> Problem:
     """The problem of the options or the files; UsageError for options of a search."""
     from simulator import PlanFile
 
-    searched = ("planner", "schedule", "microbatches", "stages", "chunks", "candidates", "seed")
-    refuse(arguments, searched, "is for a search; --format problem makes none")
+    refuse(
+        arguments,
+        ("planner", "schedule", "microbatches", "stages", "chunks", "candidates", "seed"),
+        "is for a search; --format problem makes none",
+    )
     given = {} if arguments.plan is None else {arguments.plan: PlanFile.read(arguments.plan).problem}
     return read_problem(arguments, given)
 

@@ -8,8 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from experiments.compare.problem_options import (
-    add_problem_arguments,
-    add_search_arguments,
+    add_question,
     read_problem,
     read_request,
 )
@@ -27,8 +26,7 @@ VARIANTS = ("paper", "script")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan plan`."""
-    add_problem_arguments(parser)
-    add_search_arguments(parser)
+    add_question(parser)
     add_options(
         parser,
         {

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import add_options, check_choice, count
+from experiments.terminal.argument_types import add_options, check_choice, count, counts, natural
 from experiments.terminal.output import UsageError, output_file, print_table, progress, say
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--input N,N,...": "shape of one sample, as 3,224,224 (default: the model's own)",
+            "--input N,N,...": ("shape of one sample, as 3,224,224 (default: the model's own)", counts),
             "--vocabulary N": ("inputs are whole numbers below N (token ids) instead of reals", count),
-            "--sizes N,N,...": ("micro-batch sizes in samples (default %(default)s)", str, "1,2,4,8"),
+            "--sizes N,N,...": ("micro-batch sizes in samples (default 1,2,4,8)", counts, [1, 2, 4, 8]),
             "--device DEVICE": ("cpu (default) or cuda", str, "cpu"),
-            "--warm-up N": ("passes before measuring (default 3)", int, 3),
+            "--warm-up N": ("passes before measuring (default 3)", natural, 3),
             "--repeats N": ("measured passes (default 11)", count, 11),
-            "--seed SEED": ("seed of inputs and weights (default 0)", int, 0),
+            "--seed SEED": ("seed of inputs and weights (default 0)", natural, 0),
             "--out FILE": "profile to write (default out/profiles/MODEL.json)",
             "--json": "print the profile",
         },
@@ -39,11 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print; a spread that is too large is said on stderr."""
     import sys
 
-    sizes = tuple(sorted(set(_whole_numbers("--sizes", arguments.sizes))))
-    shape = None if arguments.input is None else _whole_numbers("--input", arguments.input)
-    for option, value in (("--warm-up", arguments.warm_up), ("--seed", arguments.seed)):
-        if value < 0:
-            raise UsageError(f"{option} must be at least 0, got {value}")
     check_choice("--device", arguments.device, DEVICES)
     if find_spec("torch") is None:
         raise UsageError("measuring a model needs PyTorch, which is not installed; install pipeplan[torch]")
@@ -53,12 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_device(arguments.device)
     found = find_model(arguments.model, arguments.seed)
-    input_shape = shape or found.input_shape
+    input_shape = tuple(arguments.input) if arguments.input else found.input_shape
     if input_shape is None:
         raise UsageError(f"--input: the shape of one sample of {arguments.model!r} is needed, as 3,224,224")
     settings = ProfileSettings(
         input_shape=input_shape,
-        sizes=sizes,
+        sizes=tuple(sorted(set(arguments.sizes))),
         device=arguments.device,
         vocabulary=arguments.vocabulary or 0,
         warm_up=arguments.warm_up,
@@ -76,16 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(profile, path)
     return 0
-
-
-def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise UsageError(f"{option} must be whole numbers of at least 1 with commas between, got {text!r}")
-    return numbers
 
 
 def _unsteady(profile: MeasuredProfile) -> str:

@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import Option, add_options, check_choice, count, counts, numbers, refuse
+from experiments.terminal.argument_types import (
+    Option,
+    add_options,
+    check_choice,
+    count,
+    counts,
+    natural,
+    numbers,
+    refuse,
+)
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
@@ -49,7 +58,7 @@ REPLAY: dict[str, Option] = {
     "schedule's own, else overlapped)",
     "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
     "--noise NOISE": ("spread of log-normal noise on durations (default 0)", float, 0.0),
-    "--seed SEED": ("seed of the noise (default 0)", int, 0),
+    "--seed SEED": ("seed of the noise (default 0)", natural, 0),
     "--out FILE": (
         "write FILE.csv: the schedule for torch, FILE.txt: one line of ops a device, or FILE.json: the trace for Perfetto "
         "(ui.perfetto.dev) and chrome://tracing; may be repeated",

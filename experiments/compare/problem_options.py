@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import add_options, count
+from experiments.terminal.argument_types import Option, add_options, count, natural
 from experiments.terminal.output import UsageError
 from hardware_profiles import shown
 
@@ -26,64 +26,56 @@ CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replic
 """Options that are fields of a problem by the same name, with the problem's own defaults."""
 
 
-def add_problem_arguments(parser: argparse.ArgumentParser) -> None:
-    """A problem's file, or workload, cluster, mini-batch and training options; None (or False) is what was not given."""
+PROFILED_MINIBATCH: dict[str, Option] = {
+    "--profiled-minibatch N": (
+        "samples of the mini-batch that a graph.txt was profiled with (default: worked out from its tensors)",
+        count,
+    )
+}
+"""What a PipeDream profile does not always tell."""
+
+SOURCE: dict[str, Option] = {
+    "--workload NAME": f"workload name, config.json, or chain:N (default {DEFAULT_WORKLOAD}; see pipeplan list workloads)",
+    "--profile FILE": "measured profile: PipeDream graph.txt, or JSON of pipeplan profile",
+}
+"""Where the workload comes from: one of them."""
+
+PROBLEM: dict[str, Option] = {
+    "--problem FILE": "problem, or plan with its problem, from a file (pipeplan export --format problem)",
+    "--cluster NAME": f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
+    "--devices N": ("use the first N devices of the cluster only", count),
+    "--batch N": ("samples of an iteration (default: the workload's mini-batch × devices)", count),
+    "--sequence N": ("tokens of a sample, for workloads that have them", count),
+    **PROFILED_MINIBATCH,
+    "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
+    "--optimizer NAME": "sgd, momentum (default) or adam",
+    "--recompute": "keep stage inputs only, run forward again before backward",
+    "--communication MODE": "overlapped (default), send-blocking or both-blocking",
+    "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
+    "--replica-updates RULE": (
+        "when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the gradients "
+        "of the round are all-reduced) or barrier (at once, all of a round together)"
+    ),
+    "--no-contention": "transfers do not queue on shared links",
+}
+
+SEARCH: dict[str, Option] = {
+    "--schedule NAME": "schedule of every plan (default: each planner's own)",
+    "--microbatches M": ("micro-batches of an iteration (default: searched)", count),
+    "--stages K": ("stages of the pipeline (default: searched)", count),
+    "--chunks V": ("stages a device (default: the schedule's, or searched)", count),
+    "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
+    "--seed SEED": ("seed of random searches (default 0)", natural, 0),
+}
+"""What the planners may choose, and the seed."""
+
+
+def add_question(parser: argparse.ArgumentParser) -> None:
+    """The options of a problem and of a search for plans of it; None (or False) is what was not given."""
     group = parser.add_argument_group("problem")
-    group.add_argument(
-        "--problem",
-        metavar="FILE",
-        help="problem, or plan with its problem, from a file (pipeplan export --format problem)",
-    )
-    source = group.add_mutually_exclusive_group()
-    source.add_argument(
-        "--workload",
-        metavar="NAME",
-        help=f"workload name, config.json, or chain:N (default {DEFAULT_WORKLOAD}; see pipeplan list workloads)",
-    )
-    source.add_argument(
-        "--profile", metavar="FILE", help="measured profile: PipeDream graph.txt, or JSON of pipeplan profile"
-    )
-    add_options(
-        group,
-        {
-            "--cluster NAME": f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
-            "--devices N": ("use the first N devices of the cluster only", count),
-            "--batch N": ("samples of an iteration (default: the workload's mini-batch × devices)", count),
-            "--sequence N": ("tokens of a sample, for workloads that have them", count),
-        },
-    )
-    add_profiled_minibatch(group)
-    add_options(
-        group,
-        {
-            "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
-            "--optimizer NAME": "sgd, momentum (default) or adam",
-            "--recompute": "keep stage inputs only, run forward again before backward",
-            "--communication MODE": "overlapped (default), send-blocking or both-blocking",
-            "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
-            "--replica-updates RULE": (
-                "when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the "
-                "gradients of the round are all-reduced) or barrier (at once, all of a round together)"
-            ),
-            "--no-contention": "transfers do not queue on shared links",
-        },
-    )
-
-
-def add_search_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the planners may choose, and the seed."""
-    group = parser.add_argument_group("search")
-    add_options(
-        group,
-        {
-            "--schedule NAME": "schedule of every plan (default: each planner's own)",
-            "--microbatches M": ("micro-batches of an iteration (default: searched)", count),
-            "--stages K": ("stages of the pipeline (default: searched)", count),
-            "--chunks V": ("stages a device (default: the schedule's, or searched)", count),
-            "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
-        },
-    )
-    group.add_argument("--seed", type=int, default=0, help="seed of random searches (default 0)")
+    add_options(group.add_mutually_exclusive_group(), SOURCE)
+    add_options(group, PROBLEM)
+    add_options(parser.add_argument_group("search"), SEARCH)
 
 
 def read_problem(arguments: argparse.Namespace, plans: Mapping[str, Problem] = NO_PLANS) -> Problem:
@@ -141,22 +133,10 @@ def _given(text: str | None, default: str) -> str:
     return default if text is None else text
 
 
-def add_profiled_minibatch(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """What a PipeDream profile does not always tell."""
-    parser.add_argument(
-        "--profiled-minibatch",
-        type=count,
-        metavar="N",
-        help="samples of the mini-batch that a graph.txt was profiled with (default: worked out from its tensors)",
-    )
-
-
 def read_request(arguments: argparse.Namespace) -> Request:
     """What the user fixes of every plan."""
     from planners import Request
 
-    if arguments.seed < 0:
-        raise UsageError(f"--seed must be at least 0, got {arguments.seed}")
     return Request(
         schedule=arguments.schedule,
         microbatches=arguments.microbatches,

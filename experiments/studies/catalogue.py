@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.terminal.argument_types import Option, count, named_count
+from experiments.terminal.argument_types import Option, count, named_count, natural
 from hardware_profiles import plugged_in
 
 ENTRY_POINT_GROUP = "pipeplan.studies"
@@ -125,9 +125,9 @@ STUDIES: dict[str, Study] = {
         "Do all forms of the UMPIPE model agree, and is the exact method exact?",
         0.9,
         options={
-            "--count COUNT": ("instances on which the evaluators are compared", int, 2000),
-            "--small SMALL": ("small instances on which exact meets exhaustive search", int, 100),
-            "--seed SEED": ("seed of the instances (default 0)", int, 0),
+            "--count COUNT": ("instances on which the evaluators are compared", natural, 2000),
+            "--small SMALL": ("small instances on which exact meets exhaustive search", natural, 100),
+            "--seed SEED": ("seed of the instances (default 0)", natural, 0),
         },
     ),
     "unequal-speed": Study(
@@ -136,7 +136,7 @@ STUDIES: dict[str, Study] = {
         0.4,
         options={
             "--seconds SECONDS": ("seconds for each evaluator and shape", float, 0.5),
-            "--seed SEED": ("seed of the instances (default 0)", int, 0),
+            "--seed SEED": ("seed of the instances (default 0)", natural, 0),
             "--family FAMILY": ("family of duration tables", str, "roofline"),
         },
     ),

@@ -32,11 +32,16 @@ def counts(text: str) -> list[int]:
     return values
 
 
-def count(text: str) -> int:
+def count(text: str, least: int = 1) -> int:
     """A whole number of at least 1."""
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {least}")
     return int(text)
+
+
+def natural(text: str) -> int:
+    """A whole number of at least 0, such as a seed."""
+    return count(text, 0)
 
 
 def named_count(text: str) -> tuple[str, int]:

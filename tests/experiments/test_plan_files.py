@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import dataclasses
 import json
@@ -14,7 +13,7 @@ import msgspec
 import pytest
 
 from experiments.cli import main
-from experiments.compare.problem_options import add_problem_arguments, options_of
+from experiments.compare.problem_options import PROBLEM, SOURCE, options_of
 from experiments.compare.questions import make_problem
 from simulator import Evaluations, Plan, PlanFile, PlanFileError, Problem, Stage, read_any_profile, simulate
 from simulator.plan_files import PlanTable, ProblemTable, StageTable
@@ -361,9 +360,7 @@ def test_what_was_made_in_python_has_no_document() -> None:
 
 def test_a_plan_file_says_every_option_of_a_problem() -> None:
     """Every option that describes a problem is compared with the file."""
-    parser = argparse.ArgumentParser()
-    add_problem_arguments(parser)
-    described = set(vars(parser.parse_args([]))) - {"problem"}
+    described = {words.split(" ")[0].removeprefix("--").replace("-", "_") for words in (SOURCE | PROBLEM)} - {"problem"}
     assert set(options_of(make_problem("chain:4", "pipedream-a"))) == described
 
 
