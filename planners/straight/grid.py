@@ -176,6 +176,7 @@ class _Grid:
         self._schedules: dict[tuple[str, int, int, int], Schedule] = {}
         self._held: dict[Schedule, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
+        self._rates: dict[tuple[tuple[int, ...], int], float] = {}
         self._ranks_of: dict[Groups, _Ranks] = {}
         self._transfers_of: dict[Groups, _Transfers] = {}
 
@@ -271,10 +272,12 @@ class _Grid:
 
     def _at_best(self, point: Point) -> float:
         """Seconds if the network could be divided among the ranks at will and nothing were to be sent."""
-        samples, slowest = self._samples(point), self._ranks(point.groups).slowest
-        rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
-        rates = sum(rate[device] for device in slowest)  # one by one, so that equal points stay equal to the bit
-        return (point.microbatches + (len(point.groups) - 1) / point.chunks) / rates
+        key = slowest, samples = self._ranks(point.groups).slowest, self._samples(point)
+        if key not in self._rates:
+            rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
+            # One by one, so that points that take equally long stay equal to the bit.
+            self._rates[key] = sum(rate[device] for device in slowest)
+        return (point.microbatches + (len(point.groups) - 1) / point.chunks) / self._rates[key]
 
     def _samples(self, point: Point) -> int:
         """Samples of the largest part of a micro-batch that a replica gets."""
