@@ -30,6 +30,7 @@ TORCH_CLASSES = {
     "GPipe": "gpipe",
     "1F1B": "1f1b",
     "Interleaved1F1B": "interleaved-1f1b",
+    "InterleavedZeroBubble": "interleaved-zb",
     "ZBVZeroBubble": "zb-v",
 }
 

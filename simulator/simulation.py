@@ -291,6 +291,10 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
         schedule = unequal_schedule(plan.schedule, plan.forward_sizes, plan.backward_sizes or plan.forward_sizes)
     else:
         schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
+        if schedule.microbatches != count:
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} cannot slice sequences: what a slice takes is known of numbers alone, not of layers"
+            )
     _check_placement(plan, schedule)
     return schedule, structure_of(
         schedule,

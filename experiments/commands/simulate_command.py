@@ -22,7 +22,15 @@ from experiments.terminal.output import UsageError, blamed_on, output_file, prin
 if TYPE_CHECKING:
     from simulator import Outcome, Schedule, ScheduleReplay
 
-_OPTIONS = ("microbatches_per_minibatch", "chunks", "replicas", "replica_updates", "lanes")
+_OPTIONS = (
+    "microbatches_per_minibatch",
+    "chunks",
+    "microbatch_group_size",
+    "slices",
+    "replicas",
+    "replica_updates",
+    "lanes",
+)
 """Arguments that are options of a schedule family."""
 
 SOURCES: dict[str, Option] = {
@@ -40,7 +48,16 @@ REPLAY: dict[str, Option] = {
         count,
     ),
     "--minibatches M": ("mini-batches, in place of --microbatches", count),
-    "--chunks V": ("stages a device (interleaved-1f1b, looped-bfs; default 2)", count),
+    "--chunks V": ("stages a device (interleaved-1f1b, interleaved-zb, looped-bfs, hanayo; default 2)", count),
+    "--microbatch-group-size G": (
+        "micro-batches that pass a chunk before the next has its turn (interleaved-1f1b, interleaved-zb; default: devices)",
+        count,
+    ),
+    "--slices K": ("slices of the sequences of a micro-batch (seq1f1b); numbers are then a slice's", count),
+    "--slice-seconds R,…": (
+        "seconds of each slice of a sequence, times those of its ops (default: slices alike)",
+        numbers,
+    ),
     "--replicas R,…": ("replicas of each stage (1f1b-rr)", counts),
     "--replica-updates RULE": "when replicas update: overlapped (default) or barrier (1f1b-rr)",
     "--lanes HOW": "how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
@@ -138,10 +155,10 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 
     if arguments.schedule_csv:
         if any(getattr(arguments, name) for name in ("stages", "microbatches", "minibatches", *_OPTIONS)):
-            raise UsageError(
-                "--stages, --microbatches, --minibatches, --microbatches-per-minibatch, --chunks, --replicas, --replica-updates "
-                "and --lanes come from the file with --schedule-csv"
+            *names, last = (
+                f"--{name.replace('_', '-')}" for name in ("stages", "microbatches", "minibatches", *_OPTIONS)
             )
+            raise UsageError(f"{', '.join(names)} and {last} come from the file with --schedule-csv")
         with blamed_on(arguments.schedule_csv):
             schedule = read_schedule(arguments.schedule_csv)
             check_schedule(schedule)

@@ -152,6 +152,8 @@ class OpSeconds:
     backward: of the full backward; of the input gradient where `weight`, the weight gradient's, is not 0: the full backward then
         takes `backward + weight`
     transfer: one way between neighbouring stages
+    slice_seconds: of each of the k slices of a sequence, times these: the ops of micro-batch j take slice_seconds[j mod k] times
+        as long; () for slices alike
     """
 
     forward: Numbers
@@ -161,6 +163,7 @@ class OpSeconds:
     update: Numbers = 0.0
     predict: Numbers = 0.0
     transfer: float = 0.0
+    slice_seconds: Sequence[float] = ()
 
     @property
     def updates(self) -> bool:

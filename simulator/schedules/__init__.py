@@ -18,9 +18,15 @@ from simulator.schedules.bapipe import (
 from simulator.schedules.bidirectional import chimera
 from simulator.schedules.building_blocks import v_half, v_min
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
-from simulator.schedules.looped import interleaved_one_forward_one_backward, looped_breadth_first
+from simulator.schedules.looped import (
+    interleaved_one_forward_one_backward,
+    interleaved_zero_bubble,
+    looped_breadth_first,
+)
 from simulator.schedules.schedule import Schedule, check_size
+from simulator.schedules.slices import seq1f1b
 from simulator.schedules.v_shaped import zb_v
+from simulator.schedules.waves import hanayo
 from simulator.schedules.weight_versions import BUILDERS, VERSION_METHODS
 from simulator.schedules.zero_bubble import zb_h1, zb_h2
 
@@ -42,7 +48,8 @@ class ScheduleFamily:
 
     build: (stages, microbatches, **options) -> Schedule
     summary: one line for `pipeplan list`
-    options: names of the keyword options that `build` takes: `chunks` (stages a device), `replicas` (devices of each
+    options: names of the keyword options that `build` takes: `chunks` (stages a device), `microbatch_group_size` (micro-batches
+        that pass a chunk before the next has its turn), `slices` (of the sequences of a micro-batch), `replicas` (devices of each
         stage), `replica_updates` (one of REPLICA_UPDATES), `lanes` (how the lanes of a device divide it),
         `microbatches_per_minibatch` (micro-batches an update)
     flush: every mini-batch ends with a flush and one update
@@ -86,11 +93,25 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "interleaved-1f1b": ScheduleFamily(
         interleaved_one_forward_one_backward,
         "1F1B with several stages a device (Megatron-LM)",
-        ("chunks",),
+        ("chunks", "microbatch_group_size"),
+        placement="looped",
+    ),
+    "interleaved-zb": ScheduleFamily(
+        interleaved_zero_bubble,
+        "several stages a device, weight gradients put off into the bubbles (torch)",
+        ("chunks", "microbatch_group_size"),
         placement="looped",
     ),
     "looped-bfs": ScheduleFamily(
         looped_breadth_first, "several stages a device, breadth first (looped BFS)", ("chunks",), placement="looped"
+    ),
+    "seq1f1b": ScheduleFamily(seq1f1b, "1F1B of slices of the sequences of a micro-batch (Seq1F1B)", ("slices",)),
+    "hanayo": ScheduleFamily(
+        hanayo,
+        "stages back and forth over the devices, two a device in each wave (Hanayo)",
+        ("chunks",),
+        placement="wave",
+        chunks=2,
     ),
     "chimera": ScheduleFamily(
         chimera,

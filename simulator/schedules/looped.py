@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedules.flushed import alternated
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
+from simulator.schedules.zero_bubble import with_weight_gradients
 
 
 def _devices(name: str, stages: int, chunks: int) -> int:
@@ -20,38 +23,70 @@ def _devices(name: str, stages: int, chunks: int) -> int:
     return stages // chunks
 
 
-def _virtual_order(devices: int, microbatches: int, chunks: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Chunk and micro-batch of each forward of a device: groups of `devices` micro-batches pass chunk after chunk."""
-    groups = microbatches // devices
-    chunk = np.tile(np.repeat(np.arange(chunks, dtype=np.int32), devices), groups)
-    within = np.tile(np.arange(devices, dtype=np.int32), groups * chunks)
-    return chunk, within + np.repeat(np.arange(groups, dtype=np.int32) * devices, devices * chunks)
+def _virtual_order(groups: list[int], chunks: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Chunk and micro-batch of each forward of a device: each group of micro-batches passes chunk after chunk."""
+    chunk = np.concatenate([np.repeat(np.arange(chunks, dtype=np.int32), group) for group in groups])
+    begins = np.concatenate([[0], np.cumsum(groups)])
+    within = [np.tile(np.arange(*ends, dtype=np.int32), chunks) for ends in pairwise(begins.tolist())]
+    return chunk, np.concatenate(within)
 
 
-def interleaved_one_forward_one_backward(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
+def _groups(microbatches: int, devices: int, group: int | None) -> list[int]:
+    """Sizes of the groups: `group` micro-batches each, the last the rest, but none less than a micro-batch a device."""
+    if group is not None and group < devices:
+        raise ValueError(f"a group of micro-batches is at least one a device, {devices} here, got {group}")
+    most = max(devices, min(group or devices, microbatches))
+    whole, rest = divmod(microbatches, most)
+    return [most] * whole + [max(rest, devices)] * (rest > 0)
+
+
+def interleaved_one_forward_one_backward(
+    stages: int, microbatches: int, chunks: int = 2, microbatch_group_size: int | None = None
+) -> Schedule:
     """Megatron-LM's interleaved 1F1B (Narayanan et al. 2021, section 2.2).
 
-    Device d of p warms up with 2(p-1-d) + (chunks-1)·p forwards and then alternates. Where p does not divide the micro-batches,
-    the order is the one for the next multiple of p without the ops of the micro-batches that are not there: leaving ops out of
-    an order that runs cannot make it deadlock.
+    microbatch_group_size: micro-batches g that pass a chunk before the next chunk has its turn, at least and by default p, the
+        number of devices: more of them hide transfers, and cost memory
+    Device d of p warms up with 2(p-1-d) + (chunks-1)·g forwards and then alternates. Where less than p micro-batches are left for
+    the last group, the order is the one for p of them without the ops of those that are not there: leaving ops out of an order
+    that runs cannot make it deadlock.
     """
-    devices = _devices("interleaved-1f1b", stages, chunks)
-    padded = -(-microbatches // devices) * devices
-    chunk, microbatch = _virtual_order(devices, padded, chunks)
+    ranks = _interleaved("interleaved-1f1b", stages, microbatches, chunks, microbatch_group_size, hop=2)
+    return from_columns("interleaved-1f1b", stages, microbatches, ranks)
 
-    forward, backward = np.full((2, padded * chunks), [[OpKind.FORWARD], [OpKind.BACKWARD]], dtype=np.int8)
+
+def interleaved_zero_bubble(
+    stages: int, microbatches: int, chunks: int = 2, microbatch_group_size: int | None = None
+) -> Schedule:
+    """Interleaved 1F1B whose device d runs a weight gradient d input gradients later (torch's ScheduleInterleavedZeroBubble).
+
+    Device d of p warms up with p-1-d + (chunks-1)·g forwards; g as of interleaved 1F1B. One chunk is ZB-H1.
+    """
+    ranks = _interleaved("interleaved-zb", stages, microbatches, chunks, microbatch_group_size, hop=1)
+    split = [with_weight_gradients(columns, device) for device, columns in enumerate(ranks)]
+    return from_columns("interleaved-zb", stages, microbatches, split)
+
+
+def _interleaved(
+    name: str, stages: int, microbatches: int, chunks: int, group: int | None, *, hop: int
+) -> list[Columns]:
+    """Forwards and backwards of each device; `hop`: forwards of a warm-up more than that of the next device."""
+    devices = _devices(name, stages, chunks)
+    groups = _groups(microbatches, devices, group)
+    chunk, microbatch = _virtual_order(groups, chunks)
+    forward, backward = np.full((2, len(chunk)), [[OpKind.FORWARD], [OpKind.BACKWARD]], dtype=np.int8)
     first, last = chunk * devices, (chunks - 1 - chunk) * devices  # stages of device 0
 
     def columns(device: int) -> Columns:
-        warm_up = 2 * (devices - 1 - device) + (chunks - 1) * devices
+        warm_up = hop * (devices - 1 - device) + (chunks - 1) * groups[0]
         held, kind = alternated(first, last, warm_up) + device, alternated(forward, backward, warm_up)
         number = alternated(microbatch, microbatch, warm_up)
-        if padded == microbatches:
+        if sum(groups) == microbatches:
             return held, kind, number
         real = number < microbatches
         return held[real], kind[real], number[real]
 
-    return from_columns("interleaved-1f1b", stages, microbatches, [columns(device) for device in range(devices)])
+    return [columns(device) for device in range(devices)]
 
 
 def looped_breadth_first(stages: int, microbatches: int, chunks: int = 2) -> Schedule:

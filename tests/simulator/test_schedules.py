@@ -68,11 +68,16 @@ def staircase(schedule: Schedule) -> str:
 
 
 def golden_name(name: str, stages: int, microbatches: int, options: dict[str, Any]) -> str:
-    """As in `1f1b-p4-m8.txt`: p devices, m micro-batches; c chunks, r replicas of each stage, t micro-batches an update."""
+    """As in `1f1b-p4-m8.txt`: p devices, m micro-batches, c chunks, g micro-batches a group, k slices, r replicas of each stage,
+    t micro-batches an update."""
     devices = stages // options.get("chunks", SCHEDULES[name].chunks)
     text = f"{name}-p{devices}-m{microbatches}"
     if "chunks" in options:
         text += f"-c{options['chunks']}"
+    if "microbatch_group_size" in options:
+        text += f"-g{options['microbatch_group_size']}"
+    if "slices" in options:
+        text += f"-k{options['slices']}"
     if "replicas" in options:
         text += "-r" + "".join(map(str, options["replicas"]))
     if "microbatches_per_minibatch" in options:
@@ -97,7 +102,16 @@ STAIRCASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("interleaved-1f1b", 8, 6, {"chunks": 2}),
     ("interleaved-1f1b", 8, 2, {"chunks": 2}),
     ("interleaved-1f1b", 6, 4, {"chunks": 3}),
+    ("interleaved-1f1b", 4, 5, {"chunks": 2, "microbatch_group_size": 3}),
+    ("interleaved-zb", 8, 8, {"chunks": 2}),
+    ("interleaved-zb", 4, 3, {"chunks": 2}),
     ("looped-bfs", 4, 4, {"chunks": 2}),
+    ("hanayo", 4, 2, {"chunks": 2}),
+    ("hanayo", 8, 3, {"chunks": 4}),
+    ("hanayo", 2, 2, {"chunks": 2}),
+    ("seq1f1b", 2, 2, {"slices": 2}),
+    ("seq1f1b", 4, 2, {"slices": 3}),
+    ("seq1f1b", 3, 1, {"slices": 2}),
     ("looped-bfs", 6, 2, {"chunks": 2}),
     ("chimera", 4, 4, {}),
     ("chimera", 6, 8, {}),
@@ -316,14 +330,20 @@ def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) ->
     options: dict[str, Any] = {}
     stages = p * SCHEDULES[name].chunks
     if "chunks" in SCHEDULES[name].options:
-        options, stages = {"chunks": v}, p * v
+        options, stages = {"chunks": v * SCHEDULES[name].chunks}, stages * v
+    if "microbatch_group_size" in SCHEDULES[name].options:
+        options["microbatch_group_size"] = p + m % 4
+    if "slices" in SCHEDULES[name].options:
+        options["slices"] = v
     if "replicas" in SCHEDULES[name].options:
         options = {"replicas": tuple(1 + (s + v) % 3 for s in range(p))}
     schedule = build_schedule(name, stages, m, **options)
     check_schedule(schedule)
     replay = simpy_engine.replay if "lanes" in SCHEDULES[name].options else recurrence.replay
     timeline = replay(lower(schedule, given_costs(stages, OpSeconds(1.0, 2.0), devices=schedule)))
-    assert timeline.ops == (3 if (schedule.kind == OpKind.WEIGHT_GRADIENT).any() else 2) * stages * m
+    assert timeline.ops == (3 if (schedule.kind == OpKind.WEIGHT_GRADIENT).any() else 2) * stages * m * options.get(
+        "slices", 1
+    )
     assert schedule.flush is SCHEDULES[name].flush
 
 

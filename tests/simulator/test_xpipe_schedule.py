@@ -205,7 +205,7 @@ def test_micro_batches_an_update_are_read_off_the_lists(name: str) -> None:
     if name in VERSION_METHODS:
         options, expected = {"microbatches_per_minibatch": 3}, 3
     if "chunks" in SCHEDULES[name].options:
-        options = {"chunks": 1}
+        options = {"chunks": SCHEDULES[name].chunks}
     assert microbatches_per_minibatch(build_schedule(name, 2, 6, **options)) == expected
     assert microbatches_per_minibatch(build_schedule("xpipe", 2, 3, microbatches_per_minibatch=4)) == 3
 

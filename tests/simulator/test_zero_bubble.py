@@ -16,8 +16,8 @@ from simulator.schedules import building_blocks
 
 Numbers = float | Sequence[float]
 
-SPLIT = ("zb-h1", "zb-h2", "zb-v", "v-half", "v-min")
-V_SHAPED = SPLIT[2:]
+SPLIT = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "v-half", "v-min")
+V_SHAPED = SPLIT[3:]
 
 
 def replayed(
@@ -76,6 +76,25 @@ def test_published_rows_of_handcrafted_zero_bubble(shared_data: Path) -> None:
             timeline = replayed(build_schedule(name, row["p"], row["m"]), row["F"], row["B"], row["W"], row["p2p"])
             assert round(timeline.bubble().longest_stage, 4) == row["bubble_" + name.replace("-", "_")]
     assert len(rows) >= 6
+
+
+# ---- several stages a device ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (3, 2, 9)])
+def test_interleaved_zero_bubble_takes_its_closed_form(p: int, v: int, m: int) -> None:
+    """m·v(F+I+W) + (p-1)(F+I-W) for F, I and W of a chunk, p a divisor of m; the peak is p micro-batches of all chunks."""
+    schedule = build_schedule("interleaved-zb", p * v, m, chunks=v)
+    for forward, gradient, weight in SECONDS:
+        timeline = replayed(schedule, forward, gradient, weight)
+        fill = (p - 1) * (forward + gradient - weight)
+        assert timeline.makespan_seconds == pytest.approx(m * v * (forward + gradient + weight) + fill, rel=1e-12)
+        assert timeline.peak_in_flight().tolist() == [p * v] * p
+
+
+def test_interleaved_zero_bubble_of_one_chunk_is_zb_h1() -> None:
+    """Op for op."""
+    assert to_text(build_schedule("interleaved-zb", 4, 8, chunks=1)) == to_text(build_schedule("zb-h1", 4, 8))
 
 
 # ---- a V -------------------------------------------------------------------------------------------------------------
@@ -137,7 +156,7 @@ def test_an_odd_number_of_stages_makes_no_v(name: str) -> None:
 @pytest.mark.parametrize("m", [1, 2, 3, 5])
 def test_fewer_micro_batches_than_devices(name: str, m: int) -> None:
     """Every op once, in an order that runs, of the micro-batches there are; peaks no higher than these."""
-    stages = 8 if name in V_SHAPED else 4
+    stages = 4 if name in ("zb-h1", "zb-h2") else 8
     schedule = build_schedule(name, stages, m)
     check_schedule(schedule)
     assert (schedule.microbatches, len(schedule)) == (m, 3 * stages * m)

@@ -1,0 +1,169 @@
+"""Rules of groups of micro-batches, waves over the devices and slices of sequences: closed forms, peaks, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import (
+    OpKind,
+    OpSeconds,
+    Schedule,
+    Timeline,
+    build_schedule,
+    check_schedule,
+    given_costs,
+    lower,
+    replay_schedule,
+    to_text,
+)
+from simulator.engines import recurrence
+
+
+def replayed(schedule: Schedule, forward: float, backward: float, transfer: float = 0.0) -> Timeline:
+    """The timeline of F, B and c seconds."""
+    costs = given_costs(schedule.stages, OpSeconds(forward, backward, transfer=transfer), devices=schedule)
+    return recurrence.replay(lower(schedule, costs))
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "v", "m", "group"), [(2, 2, 8, 4), (4, 2, 16, 8), (4, 3, 12, 6), (2, 2, 6, 3)])
+def test_groups_of_more_micro_batches_take_as_long_where_transfers_are_free(p: int, v: int, m: int, group: int) -> None:
+    """mv(F+B) + (p-1)(F+B); device d holds 2(p-1-d) + (v-1)g + 1 micro-batches of single chunks."""
+    timeline = replayed(build_schedule("interleaved-1f1b", p * v, m, chunks=v, microbatch_group_size=group), 1.0, 2.0)
+    assert timeline.makespan_seconds == 3 * (m * v + p - 1)
+    assert timeline.peak_in_flight().tolist() == [2 * (p - 1 - d) + (v - 1) * group + 1 for d in range(p)]
+
+
+def test_groups_of_more_micro_batches_hide_transfers() -> None:
+    """4 devices, 2 chunks, 16 micro-batches, a quarter of a forward a transfer: sooner in groups of 8 than in groups of 4."""
+    seconds = {
+        group: replayed(
+            build_schedule("interleaved-1f1b", 8, 16, chunks=2, microbatch_group_size=group), 1.0, 2.0, 0.25
+        ).makespan_seconds
+        for group in (4, 8)
+    }
+    assert seconds[8] < seconds[4]
+
+
+def test_a_group_is_no_smaller_than_the_devices_nor_larger_than_the_stream() -> None:
+    """Fewer than one a device is refused; more than there are is all of them; by default one a device."""
+    for name in ("interleaved-1f1b", "interleaved-zb"):
+        with pytest.raises(ValueError, match="a group of micro-batches is at least one a device, 4 here, got 3"):
+            build_schedule(name, 8, 8, chunks=2, microbatch_group_size=3)
+        whole, most = (build_schedule(name, 4, 6, chunks=2, microbatch_group_size=size) for size in (6, 100))
+        assert to_text(whole) == to_text(most)
+        plain, default = build_schedule(name, 4, 6, chunks=2, microbatch_group_size=2), build_schedule(name, 4, 6)
+        assert to_text(plain) == to_text(default)
+
+
+# ---- waves -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3])
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 7])
+def test_hanayo_takes_its_closed_forms(p: int, waves: int) -> None:
+    """2(2wm + P-1)F for B = F and any multiple of P; 2wP(F+B) + 2(P-1)B for P micro-batches; P of all stages held at most."""
+    for units in (1, 2, 5):
+        schedule = build_schedule("hanayo", 2 * waves * p, units * p, chunks=2 * waves)
+        timeline = replayed(schedule, 1.0, 1.0)
+        assert timeline.makespan_seconds == 2 * (2 * waves * units * p + p - 1)
+        assert timeline.peak_in_flight().max() == 2 * waves * p
+        if units == 1:
+            assert replayed(schedule, 1.0, 2.0).makespan_seconds == 6 * waves * p + 4 * (p - 1)
+
+
+def test_stages_of_waves_go_back_and_forth() -> None:
+    """Two waves over three devices: the last stage is on device 0 again, as the first."""
+    schedule = build_schedule("hanayo", 12, 4, chunks=4)
+    assert [holders for (holders,) in schedule.holders()] == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "message"), [(8, 3, "even number of chunks, got 3"), (6, 4, "got 6 stages and 4 chunks")]
+)
+def test_impossible_waves_are_refused(stages: int, chunks: int, message: str) -> None:
+    """Two chunks a wave, and as many on every device."""
+    with pytest.raises(ValueError, match=message):
+        build_schedule("hanayo", stages, 4, chunks=chunks)
+
+
+# ---- slices ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("p", "k", "m"), [(1, 3, 2), (2, 2, 4), (4, 4, 2), (4, 1, 8), (6, 4, 1), (3, 2, 9)])
+def test_equal_slices_take_their_closed_form(p: int, k: int, m: int) -> None:
+    """(mk + p-1)(F+B), as 1F1B of the slices; stage s holds p-s + k-1 of them, of the mk there are."""
+    schedule = build_schedule("seq1f1b", p, m, slices=k)
+    check_schedule(schedule)
+    for forward, backward in ((1.0, 2.0), (2.0, 1.0)):
+        timeline = replayed(schedule, forward, backward)
+        assert timeline.makespan_seconds == (m * k + p - 1) * (forward + backward)
+        assert timeline.peak_in_flight().tolist() == [min(p - s + k - 1, m * k) for s in range(p)]
+
+
+def test_a_slice_needs_the_slices_before_it_and_its_gradient_those_behind_it() -> None:
+    """On every stage forwards of a micro-batch are in the order of its slices, backwards in the reverse order."""
+    for ops in build_schedule("seq1f1b", 3, 5, slices=4).lists():
+        for number in range(5):
+            own = [(op.kind, op.microbatch % 4) for op in ops if op.microbatch // 4 == number]
+            assert [one for kind, one in own if kind is OpKind.FORWARD] == [0, 1, 2, 3]
+            assert [one for kind, one in own if kind is OpKind.BACKWARD] == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+def test_later_slices_take_longer_under_causal_attention(engine: Any) -> None:
+    """One stage: the sum of all slices. Two: each op as long as its slice, on both engines."""
+    shares = (0.5, 1.0, 1.5)
+    seconds = OpSeconds(2.0, 4.0, slice_seconds=shares)
+    one = replay_schedule(build_schedule("seq1f1b", 1, 2, slices=3), seconds, engine=engine).timeline
+    assert one.makespan_seconds == 2 * 3 * (2.0 + 4.0)
+    two = replay_schedule(build_schedule("seq1f1b", 2, 2, slices=3), seconds, engine=engine).timeline
+    own = np.where(two.kind == OpKind.FORWARD, 2.0, 4.0) * np.array(shares)[two.microbatch % 3]
+    assert np.allclose(two.end - two.start, own, rtol=1e-12)
+    # device 1: F0 (1 s) begins at 1 s; the slices of the first micro-batch are back at 1 + 1+2+3, and so on
+    assert two.makespan_seconds == pytest.approx(_by_hand(shares), rel=1e-12)
+
+
+def _by_hand(shares: tuple[float, ...]) -> float:
+    """The order of two stages and two micro-batches of three slices, op by op."""
+    orders = ["F0 F1 F2 F3 B2 F4 B1 F5 B0 B5 B4 B3", "F0 F1 F2 B2 F3 B1 F4 B0 F5 B5 B4 B3"]
+    ends: dict[tuple[int, str], float] = {}
+    free, left = [0.0, 0.0], [order.split() for order in orders]
+    while any(left):
+        for stage in (0, 1):
+            if not left[stage]:
+                continue
+            op = left[stage][0]
+            need = (0, op) if stage and op[0] == "F" else (1, op) if not stage and op[0] == "B" else None
+            if need is not None and need not in ends:
+                continue
+            begin = max(free[stage], ends[need] if need else 0.0)
+            free[stage] = ends[stage, op] = begin + {"F": 2.0, "B": 4.0}[op[0]] * shares[int(op[1:]) % 3]
+            left[stage].pop(0)
+    return max(free)
+
+
+@pytest.mark.parametrize(
+    ("slices", "shares", "message"),
+    [
+        (0, (), "slices of a sequence must be at least 1, got 0"),
+        (4, (1.0, 2.0, 3.0), "seconds of 3 slices need whole sequences, schedule 'seq1f1b' has 8 slices"),
+        (2, (1.0, -1.0), r"slice seconds must be finite numbers of at least 0, got \[1.0, -1.0\]"),
+    ],
+)
+def test_impossible_slices_are_refused(slices: int, shares: tuple[float, ...], message: str) -> None:
+    """At least one, whole sequences, no negative seconds."""
+    with pytest.raises(ValueError, match=message):
+        replay_schedule(build_schedule("seq1f1b", 2, 2, slices=slices), OpSeconds(1.0, 2.0, slice_seconds=shares))
+
+
+def test_slices_of_unlike_seconds_do_not_stream() -> None:
+    """A device that sends while it computes is refused."""
+    schedule = build_schedule("seq1f1b", 2, 2, slices=2)
+    with pytest.raises(ValueError, match="neither stream nor share a device"):
+        replay_schedule(schedule, OpSeconds(1.0, 2.0, slice_seconds=(1.0, 2.0)), communication="streaming")
