@@ -64,8 +64,7 @@ class Link:
 class Channel:
     """One direction of a link (both of a half-duplex one): what a transfer occupies.
 
-    bandwidth: bytes/s that a lone transfer reaches; collective_bandwidth: bytes/s of an all-reduce;
-        latency: seconds
+    bandwidth: bytes/s that a lone transfer reaches; collective_bandwidth: bytes/s of an all-reduce; latency: seconds
     """
 
     name: str

@@ -81,9 +81,7 @@ class OverheadTable(FileTable, frozen=True, kw_only=True):
 
 
 class EfficiencyTable(FileTable, frozen=True, kw_only=True):
-    """`[efficiency.KIND]` of a GPU: shares of the peaks that a kind of layer reaches; a key left out keeps
-    its default.
-    """
+    """`[efficiency.KIND]` of a GPU: shares of the peaks that a kind of layer reaches; a key left out keeps its default."""
 
     forward: Share | None = None
     backward: Share | None = None
@@ -169,9 +167,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
 
 
 class DspTable(FileTable, frozen=True, kw_only=True):
-    """`[dsp]` of an FPGA: multiply-adds a DSP block and cycle by precision (at least one), and how many
-    cycles do work.
-    """
+    """`[dsp]` of an FPGA: multiply-adds a DSP block and cycle by precision (at least one), and how many cycles do work."""
 
     count: Annotated[int, within((50, 30_000), (1, 10**7), "DSP blocks")]
     clock_mhz: Annotated[float, within((25, 1500), (1e-3, 1e5), "10^6 cycles/s")]
@@ -269,8 +265,7 @@ class Medium(FileTable, frozen=True, kw_only=True):
 class InsideTable(Medium, frozen=True, kw_only=True):
     """`[servers.inside]`: how the devices of one server are joined.
 
-    switch: each by its own link to a switch; shared-bus: all on one medium; full: a link a pair; ring;
-        chain: a line
+    switch: each by its own link to a switch; shared-bus: all on one medium; full: a link a pair; ring; chain: a line
     carries_network: traffic of the network crosses the switch or the bus as well
     """
 

@@ -39,9 +39,8 @@ class FieldProgrammableGateArray:
         for a whole board
     streams, sublinear: every layer of a stage has DSPs of its own; weights move once a call, the rest once a sample
 
-    A layer's weights stay on the chip if they fit there; if they do not, they stream from DDR each call.
-    Its features stay if they fit in what the weights leave. Raises ValueError for figures that are not
-    positive.
+    A layer's weights stay on the chip if they fit there; if they do not, they stream from DDR each call. Its features
+    stay if they fit in what the weights leave. Raises ValueError for figures that are not positive.
     """
 
     name: str
@@ -81,9 +80,8 @@ class FieldProgrammableGateArray:
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples; a backward is the sum of its two gradients.
 
-        Never falls as samples rise. Zero where nothing is computed or moved (views, a layer that stays on
-        the chip and has no FLOP). Raises ValueError for samples not above 0, and kinds, phases and
-        precisions that are not known.
+        Never falls as samples rise. Zero where nothing is computed or moved (views, a layer that stays on the chip and
+        has no FLOP). Raises ValueError for samples not above 0, and kinds, phases and precisions that are not known.
         """
         check_request(self.name, work, samples, phase, precision, self.macs_per_cycle)
         return sum(self._pass_seconds(work, samples, part, precision) for part in passes(phase))

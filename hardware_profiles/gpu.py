@@ -9,10 +9,9 @@ Fp32 convolutions whose windows overlap take the quicker of this and a fast algo
 Gray, CVPR 2016): a ceiling times (overlap ** window_exponent), for transform_traffic times the bytes. It is
 what tells 3x3 from 1x1 convolutions, and few channels from many.
 
-`flop` is that of one sequential step (one kernel call), `bytes` those of the whole pass. `half_work`, the
-FLOP at which a call reaches half of its ceiling, is written as seconds at the peak rate, so that a faster
-device needs more work to fill. A roofline (Williams, Waterman, Patterson, CACM 2009) whose compute roof
-saturates.
+`flop` is that of one sequential step (one kernel call), `bytes` those of the whole pass. `half_work`, the FLOP at which
+a call reaches half of its ceiling, is written as seconds at the peak rate, so that a faster device needs more work to
+fill. A roofline (Williams, Waterman, Patterson, CACM 2009) whose compute roof saturates.
 """
 
 from __future__ import annotations
@@ -120,9 +119,8 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
     """FLOP and memory traffic of one pass, not `backward`: the one place that says what a gradient costs.
 
     - forward: the layer's FLOP; reads its input and its parameters, writes its output
-    - input gradient: the same FLOP (twice for a product of activations, which has two operands); reads the
-      output's gradient and the parameters, writes the input's gradient, and reads the stashed input if there
-      are no parameters
+    - input gradient: the same FLOP (twice for a product of activations, which has two operands); reads the output's
+      gradient and the parameters, writes the input's gradient, and reads the stashed input if there are no parameters
     - weight gradient: the same FLOP where there are parameters, else nothing; reads the input and the
       output's gradient, writes the parameters' gradient
     - embeddings: a gather of the rows used; no input gradient; a weight gradient as wide as the table
@@ -160,9 +158,8 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
 def window_overlap(work: Work) -> float:
     """Windows that cover one input element of a convolution: (kernel / stride) squared; 1 for any other kind.
 
-    With h output positions, parameters = k*k*c*d and FLOP = 2*h*k*k*c*d, so that h = FLOP / (2*parameters);
-    inputs = s*s*h*c and outputs = h*d, so that parameters * h*h / (inputs * outputs) = k*k / (s*s). Never
-    below 1.
+    With h output positions, parameters = k*k*c*d and FLOP = 2*h*k*k*c*d, so that h = FLOP / (2*parameters); inputs =
+    s*s*h*c and outputs = h*d, so that parameters * h*h / (inputs * outputs) = k*k / (s*s). Never below 1.
     """
     if work.kind != "convolution" or not (work.parameters > 0 and work.input_elements > 0 and work.output_elements > 0):
         return 1.0
@@ -217,9 +214,8 @@ class GraphicsProcessor:
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples; a backward is the sum of its two gradients.
 
-        Never falls as samples rise. Zero where nothing is launched (inputs, views, a gradient that does not
-        exist). Raises ValueError for samples that are not above 0, and kinds, phases and precisions that
-        are not known.
+        Never falls as samples rise. Zero where nothing is launched (inputs, views, a gradient that does not exist).
+        Raises ValueError for samples that are not above 0, and kinds, phases and precisions that are not known.
         """
         check_request(self.name, work, samples, phase, precision, self.peak_flops)
         return sum(self._pass_seconds(work, samples, part, precision) for part in passes(phase))

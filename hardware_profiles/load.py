@@ -68,8 +68,7 @@ def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     """The cluster of that name, or in that TOML file. Raises ProfileError.
 
-    `name:count` (or `file.toml:count`) takes `count` servers in place of the number in the file, as
-    `dgx-a100:4`.
+    `name:count` (or `file.toml:count`) takes `count` servers in place of the number in the file, as `dgx-a100:4`.
     """
     text, count = _split_count(os.fspath(name_or_path))
     found = _find("cluster", text)

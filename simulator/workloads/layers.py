@@ -37,8 +37,7 @@ class Layer:
     output_elements: elements of the output tensor a sample
     stashed_elements: elements a sample that stay in memory from forward to backward
     sequential_steps: dependent kernel calls a pass (time steps), 1 otherwise
-    measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if
-        analytic
+    measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if analytic
     tied_to: name of an earlier layer whose weight this one uses too (an output head that multiplies with the
         embedding's matrix), "" for none; tied_parameters: elements of that weight
     """
