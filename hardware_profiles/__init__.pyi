@@ -40,4 +40,5 @@ from .reading import (
     read_bytes as read_bytes,
     remembering as remembering,
     shown as shown,
+    unknown as unknown,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations, pairwise
 from typing import Annotated, Literal
 
 import msgspec
@@ -93,13 +94,9 @@ class EfficiencyTable(FileTable, frozen=True, kw_only=True):
 
     def over(self, default: KindEfficiency) -> KindEfficiency:
         """The default with what this table says instead."""
-        given = {
-            name: value
-            for name in ("forward", "backward", "matrix", "memory", "window_exponent", "transform_traffic")
-            if (value := getattr(self, name)) is not None
-        }
-        if self.saturation_us is not None:
-            given["saturation_seconds"] = self.saturation_us * MICRO
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if "saturation_us" in given:
+            given["saturation_seconds"] = given.pop("saturation_us") * MICRO
         return replace(default, **given)
 
 
@@ -241,25 +238,14 @@ class Medium(FileTable, frozen=True, kw_only=True):
 
     def link(self, where: str, first: str, second: str, shared: str | None = None) -> Link:
         """A link of this medium; `where` is the table's path, for the error."""
-        given = [
-            rate * unit
-            for rate, unit in ((self.bandwidth_gbps, GIGA / 8.0), (self.bandwidth_gb_per_s, GIGA))
-            if rate is not None
-        ]
+        rates = (self.bandwidth_gbps, GIGA / 8.0), (self.bandwidth_gb_per_s, GIGA)
+        given = [rate * unit for rate, unit in rates if rate is not None]
         if len(given) != 1:
             raise ValueError(
                 f"{where}: give exactly one of bandwidth_gbps (10^9 bits/s) and bandwidth_gb_per_s (bytes)"
             )
-        return Link(
-            first,
-            second,
-            given[0],
-            self.latency_us * MICRO,
-            self.duplex,
-            self.point_to_point_efficiency,
-            self.collective_efficiency,
-            shared,
-        )
+        reached = self.point_to_point_efficiency, self.collective_efficiency
+        return Link(first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared)
 
 
 class InsideTable(Medium, frozen=True, kw_only=True):
@@ -433,19 +419,14 @@ def _join_inside(
         shared = hub if inside.topology == "shared-bus" else None
         links.extend(inside.link(where, member, hub, shared) for member in members)
         return hub if inside.carries_network else None
-    size = len(members)
-    if inside.topology == "full":
-        pairs = [(first, second) for first in range(size) for second in range(first + 1, size)]
-    else:
-        pairs = [(first, first + 1) for first in range(size - 1)]
-        if inside.topology == "ring" and size > 2:
-            pairs.append((size - 1, 0))
-    links.extend(inside.link(where, members[first], members[second]) for first, second in pairs)
+    pairs = list(combinations(members, 2) if inside.topology == "full" else pairwise(members))
+    if inside.topology == "ring" and len(members) > 2:
+        pairs.append((members[-1], members[0]))
+    links.extend(inside.link(where, *pair) for pair in pairs)
     return None
 
 
 def _join_network(network: NetworkTable, server: str, ends: list[str], links: list[Link]) -> None:
-    # Every device of a server reaches the network by the server's one card: one medium, as many links as
-    # ends.
+    # Every device of a server reaches the network by the server's one card: one medium, as many links as ends.
     shared = f"{server}.network" if network.attach == "server" else None
     links.extend(network.link("$.network", end, "network", shared) for end in ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -85,4 +85,4 @@ def _split(name: str, x: Array, labels: NDArray[Any]) -> DataSet:
 def _standardised(data: DataSet) -> DataSet:
     mean, deviation = data.train_x.mean(axis=0), data.train_x.std(axis=0)
     train, test = ((x - mean) / deviation for x in (data.train_x, data.test_x))
-    return DataSet(data.name, data.classes, train, data.train_labels, test, data.test_labels)
+    return replace(data, train_x=train, test_x=test)

@@ -230,19 +230,16 @@ class PipeMare(PredictionRule):
     With tau = tau_f - tau_b the stage's mean delay in updates, (N-1-k)/T:
     T1: lr / max(1, tau)^p with p = 1 - min(u / anneal_updates, 1) at update u after the warm-up
     T2: backward weights W - tau * delta, delta an exponential moving average of the weights' change with decay
-        D^(1/tau): an estimate of what the forward used
+        D^(1/tau), D = exp(-2): an estimate of what the forward used
     T3: `warmup_updates` first updates without T1 and T2, for an order that starts with synchronous mini-batches
         (`simulator.training.joined`)
-    ValueError: decay outside (0, 1), anneal_updates < 1, or a negative warm-up.
+    ValueError: anneal_updates < 1, or a negative warm-up.
     """
 
-    decay: float = math.exp(-2.0)
     anneal_updates: int = 110
     warmup_updates: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.decay < 1.0:
-            raise ValueError(f"PipeMare's decay must lie between 0 and 1, got {self.decay}")
         if self.anneal_updates < 1 or self.warmup_updates < 0:
             raise ValueError(
                 f"PipeMare needs anneal_updates >= 1 and warmup_updates >= 0, got {self.anneal_updates} and "
@@ -262,7 +259,7 @@ class PipeMare(PredictionRule):
         delay = stage.position.mean_delay()
         if delay == 0.0:
             return
-        keep = self.decay ** (1.0 / delay)
+        keep = math.exp(-2.0) ** (1.0 / delay)
         change = stage.weights - previous
         change *= 1.0 - keep
         if "delta" in stage.buffers:

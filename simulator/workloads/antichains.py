@@ -30,9 +30,6 @@ STATE_LIMIT = 2_000
 COARSER = 4
 """How many times fewer a coarsened graph then has, where it can: a search over two levels takes time by their cube."""
 
-# Kinds that add no state when they do no work and nothing reads them, but another part of their producer's result is read.
-_IDLE_SINK_KINDS = ("reshape",)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AntichainStates:
@@ -133,10 +130,11 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
 
 
 def _is_idle_sink(workload: Workload, index: int, producers: list[int], consumers: list[list[int]]) -> bool:
+    """Whether a layer does no work and nothing reads it, but another part of its producer's result is read."""
     layer = workload.layers[index]
     works = layer.has_weight_gradient or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
     unused = not consumers[index] and bool(producers) and all(len(consumers[one]) > 1 for one in producers)
-    return unused and layer.kind in _IDLE_SINK_KINDS and not works
+    return unused and layer.kind == "reshape" and not works
 
 
 def _closure(order: Sequence[int] | range, neighbours: list[list[int]], left_out: set[int]) -> list[int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from hardware_profiles import plugged_in, remembering, shown
+from hardware_profiles import plugged_in, remembering, shown, unknown
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.huggingface import read_config
 from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
@@ -55,10 +54,7 @@ def load_workload(name: str, sequence: int | None = None) -> Workload:
     """
     make = WORKLOADS.get(name) or _plugins().get(name)
     if make is None:
-        names = workload_names()
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"unknown workload {name!r}: choose one of {', '.join(names)}{hint}")
+        raise ValueError(unknown(f"workload {name!r} is not known", name, workload_names()))
     return remembering(_called(name, make, sequence), WorkloadSource(name, sequence=sequence))
 
 

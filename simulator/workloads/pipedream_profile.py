@@ -29,30 +29,21 @@ BYTES_PER_ELEMENT = 4
 FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 
 KINDS = {
-    "Input": "input",
-    "hidden": "input",
-    "Conv2d": "convolution",
-    "Linear": "linear",
-    "Classifier": "linear",
-    "LSTM": "recurrent",
-    "EmuBidirLSTM": "recurrent",
-    "RecurrentAttention": "recurrent",
-    "Embedding": "embedding",
-    "BatchNorm2d": "normalization",
-    "LayerNorm": "normalization",
-    "ReLU": "activation",
-    "Sigmoid": "activation",
-    "Tanh": "activation",
-    "GELU": "activation",
-    "MaxPool2d": "pooling",
-    "AvgPool2d": "pooling",
-    "AdaptiveAvgPool2d": "pooling",
-    "Dropout": "dropout",
-    "Add": "elementwise",
-    "Concat": "reshape",
-    "View": "reshape",
-    "Size": "reshape",
-    "__getitem__": "reshape",
+    operator: kind
+    for kind, operators in {
+        "input": ("Input", "hidden"),
+        "convolution": ("Conv2d",),
+        "linear": ("Linear", "Classifier"),
+        "recurrent": ("LSTM", "EmuBidirLSTM", "RecurrentAttention"),
+        "embedding": ("Embedding",),
+        "normalization": ("BatchNorm2d", "LayerNorm"),
+        "activation": ("ReLU", "Sigmoid", "Tanh", "GELU"),
+        "pooling": ("MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"),
+        "dropout": ("Dropout",),
+        "elementwise": ("Add",),
+        "reshape": ("Concat", "View", "Size", "__getitem__"),
+    }.items()
+    for operator in operators
 }
 """Kind of layer by operator; one that is not here is `linear` if it has parameters, else `elementwise`."""
 

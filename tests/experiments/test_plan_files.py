@@ -435,7 +435,7 @@ def test_a_file_that_an_option_names_from_here_is_the_one_that_the_plan_names(
         ),
         ("problem.replica_updates", "late", "$.problem.replica_updates = 'late': must be one of barrier, overlapped"),
         ("problem.batch", 2**30, "$.problem.batch = 1073741824: expected `int` <= 16777216"),
-        ("problem.workload", "no-such", "$.problem.workload: unknown workload 'no-such': choose one of "),
+        ("problem.workload", "no-such", "$.problem.workload: workload 'no-such' is not known; choose from "),
         ("problem.workload", 5, "$.problem.workload = 5: expected a text or a table, got `int`"),
         ("problem.cluster", "no-such", "$.problem.cluster: cluster 'no-such' is not known; choose from "),
         ("plan.microbatches", [4, 5], "$.plan: micro-batches of plan 'hand' must be at least 1 sample and sum to 8"),

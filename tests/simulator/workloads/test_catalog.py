@@ -35,10 +35,10 @@ def test_every_entry_is_a_sound_network(name: str) -> None:
 def test_an_unknown_name_lists_the_choices_and_the_closest() -> None:
     """One line."""
     with pytest.raises(
-        ValueError, match=r"^unknown workload 'resnet5': choose one of alexnet, .*did you mean resnet50"
+        ValueError, match=r"^workload 'resnet5' is not known \(did you mean resnet50\?\); choose from alexnet, "
     ):
         load_workload("resnet5")
-    with pytest.raises(ValueError, match=r"unknown workload 'zzz'.*vgg19$"):
+    with pytest.raises(ValueError, match=r"workload 'zzz' is not known; choose from .*vgg19$"):
         load_workload("zzz")
 
 
@@ -54,7 +54,7 @@ def test_an_installed_package_adds_a_workload(
     assert load_workload("mine").parameters() == 143_667_240
     with pytest.raises(ValueError, match=r"workload .wrong. must be a function that returns a Workload, got \{\}"):
         load_workload("wrong")
-    with pytest.raises(ValueError, match="unknown workload 'absent'"):
+    with pytest.raises(ValueError, match="workload 'absent' is not known"):
         load_workload("absent")
     said = "passing over plug-in absent = no_such_package:f of pipeplan.workloads: ModuleNotFoundError: No module named"
     assert capsys.readouterr().err.count(said) == 1
@@ -87,7 +87,7 @@ def test_a_spec_is_a_name_a_chain_or_a_configuration(tmp_path: Path) -> None:
         ("./none", None, "none: cannot be read: No such file"),
         ("none.txt", None, r"none\.txt: cannot be read: No such file"),
         ("none.txt", 8, "has no sequence length to set"),
-        ("", None, "unknown workload ''"),
+        ("", None, "workload '' is not known"),
     ],
 )
 def test_a_bad_spec_is_one_line(spec: str, sequence: int | None, rule: str) -> None:
