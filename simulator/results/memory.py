@@ -129,9 +129,9 @@ def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tu
     """
     slots = [(number, replica) for number, stage in enumerate(plan.stages) for replica in range(len(stage.devices))]
     family = family_of(plan)
-    if family is None or family.copies is None:
+    if family is None or family.flush:
         return dict.fromkeys(slots, (1, 1))
-    name = family.copies if family.copies != "problem" else weight_versions
+    name = weight_versions if family.copies == "problem" else family.copies or "stashing"
     rule = COPY_RULES["pipedream" if name == "stashing" else name]
     table = version_table(timeline, 1 if name == "vertical-sync" else len(plan.microbatches))
     if name == "stashing":

@@ -11,12 +11,14 @@ import pytest
 from hardware_profiles import Cluster, Phase, Precision, Work, load_cluster
 from hardware_profiles.cluster import Link
 from simulator import (
+    SCHEDULES,
     Layer,
     OpKind,
     OpSeconds,
     Plan,
     PlanCosts,
     Problem,
+    ScheduleFamily,
     Stage,
     Workload,
     build_program,
@@ -92,6 +94,15 @@ def test_weight_copies_of_a_straight_pipeline(rule: str, copies: list[int]) -> N
     outcome = simulate(problem_of(plan, 1.0, 1.0, 1.0, 1.0, weight_versions=rule), plan)
     held = [1 + memory.peak_parts["weight versions"] / (4 * WEIGHTS) for memory in outcome.memory]
     assert held == copies
+
+
+def test_a_family_without_a_flush_and_without_a_rule_stashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a package may add: n - s versions at stage s, whatever PipeDream's rule is."""
+    family = ScheduleFamily(lambda stages, count: build_schedule("pipedream", stages, count), "mine", flush=False)
+    monkeypatch.setitem(SCHEDULES, "mine", family)
+    plan = dataclasses.replace(plan_of(1, 1, 1, 1), schedule="mine", replication="split")
+    outcome = simulate(problem_of(plan, 1.0, 1.0, 1.0, 1.0, weight_versions="vertical-sync"), plan)
+    assert [memory.peak_parts["weight versions"] / (4 * WEIGHTS) for memory in outcome.memory] == [3, 2, 1, 0]
 
 
 def test_rules_are_checked_at_the_door() -> None:
