@@ -115,8 +115,5 @@ def _exit_code(error: ValueError) -> int:
         return INFEASIBLE
     if isinstance(error, PlannerFailedError):
         return FAILURE
-    if isinstance(error, UnknownProfileError):
-        return USAGE
-    if isinstance(error, (InputError, PlanFileError, ProfileError, WorkloadFileError)):
-        return BAD_FILE
-    return USAGE
+    of_a_file = isinstance(error, (InputError, PlanFileError, ProfileError, WorkloadFileError))
+    return BAD_FILE if of_a_file and not isinstance(error, UnknownProfileError) else USAGE
