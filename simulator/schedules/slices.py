@@ -4,8 +4,8 @@ Under causal attention the forward of a slice needs the slices before it on its 
 slices that keeps to that needs no rule beside those of micro-batches: slice i of micro-batch j of k slices is number j·k + i. 2
 stages, 2 micro-batches of 2 slices, B = F; digits are forwards, letters the backwards of the same slices:
 
-    stage 0: 012..b3a.d.c
-    stage 1:  01b2a3d.c
+    stage 0: 012.b3a.dc
+    stage 1:  01b2a3dc
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 2 devices, one wave (stages 0 to 3 on devices 0 1 1 0), 2 micro-batches, B = F:
 
-    device 0: 0F0  .    0F1  3F0  3B0  3F1  3B1  0B0  .    0B1
+    device 0: 0F0  0F1  .    3F0  3B0  3F1  3B1  0B0  .    0B1
     device 1: .    1F0  2F0  1F1  2F1  2B0  1B0  2B1  1B1  .
 """
 

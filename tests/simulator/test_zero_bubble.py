@@ -10,9 +10,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator import OpKind, OpSeconds, Schedule, Timeline, build_schedule, check_schedule, given_costs, lower, to_text
+from hardware_profiles import load_cluster
+from simulator import (
+    SCHEDULES,
+    Evaluations,
+    OpKind,
+    OpSeconds,
+    Plan,
+    PlanFile,
+    Problem,
+    Schedule,
+    Timeline,
+    build_schedule,
+    check_schedule,
+    given_costs,
+    load_workload,
+    lower,
+    simulate,
+    stages_from_cuts,
+    to_text,
+)
 from simulator.engines import recurrence
 from simulator.schedules import building_blocks
+from tests.simulator.strategies import bits
 
 Numbers = float | Sequence[float]
 
@@ -188,3 +208,31 @@ def test_uneven_stages_wait_for_each_other_alone(name: str) -> None:
             assert starts[op.stage, op.kind, op.microbatch] == max(free, arrival)
             free = ends[op.stage, op.kind, op.microbatch]
     assert all(one != other for ops in schedule.lists() for one, other in pairwise(ops))
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"), [("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2), ("v-half", 2), ("v-min", 2), ("hanayo", 4)]
+)
+def test_plans_of_a_family_replay_alike_and_hold_what_they_say(name: str, chunks: int, tmp_path: Path) -> None:
+    """Both engines and the evaluator to the bit, read back from a plan file; peaks of ours are those of the order alone."""
+    stages, count = 3 * chunks, 5
+    family = SCHEDULES[name]
+    held = family.device_of_stage([(device,) for device in (2, 0, 1)], chunks)
+    problem = Problem(load_workload("gpt2"), load_cluster("dgx-a100"), 2 * count)
+    plan = Plan("hand", name, stages_from_cuts(range(1, stages), len(problem.workload), held), (2,) * count)
+    PlanFile(problem, plan).write(tmp_path / "plan.json")
+    problem, plan = PlanFile.read_plan(tmp_path / "plan.json")
+    reference, compiled = (simulate(problem, plan, engine=engine) for engine in ("simpy", "compiled"))
+    assert bits(reference.timeline.start, compiled.timeline.start)
+    evaluate = Evaluations(problem)
+    found = evaluate(plan)
+    assert found is not None
+    assert found.seconds == reference.iteration_seconds
+    assert evaluate.peak_bytes(plan) == {memory.device: memory.peak_bytes for memory in reference.memory}
+    order = build_schedule(name, stages, count, **({"chunks": chunks} if "chunks" in family.options else {}))
+    peaks = replayed(order).peak_in_flight()
+    by_device = dict(zip(reference.timeline.devices(), reference.timeline.peak_in_flight(), strict=True))
+    assert [by_device[device] for device in (2, 0, 1)] == peaks.tolist()
