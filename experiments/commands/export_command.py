@@ -6,12 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from experiments.compare.problem_options import (
+    SEARCH,
     add_question,
     read_problem,
     read_request,
     refuse_contradictions,
 )
-from experiments.terminal.argument_types import add_options, check_choice, refuse
+from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse
 from experiments.terminal.output import UsageError, output_file, say
 
 if TYPE_CHECKING:
@@ -61,11 +62,7 @@ def _problem(arguments: argparse.Namespace) -> Problem:
     """The problem of the options or the files; UsageError for options of a search."""
     from simulator import PlanFile
 
-    refuse(
-        arguments,
-        ("planner", "schedule", "microbatches", "stages", "chunks", "candidates", "seed"),
-        "is for a search; --format problem makes none",
-    )
+    refuse(arguments, ["planner", *names_of(SEARCH)], "is for a search; --format problem makes none")
     given = {} if arguments.plan is None else {arguments.plan: PlanFile.read(arguments.plan).problem}
     return read_problem(arguments, given)
 
@@ -142,5 +139,6 @@ def _plan(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
     }
     file = f"--plan {arguments.plan}"
     refuse_contradictions(arguments, file, own)
-    refuse(arguments, ("chunks", "candidates", "seed"), f"is for a search; {file} has made its plan already")
+    others = [name for name in names_of(SEARCH) if name not in own]
+    refuse(arguments, others, f"is for a search; {file} has made its plan already")
     return problem, plan

@@ -59,6 +59,11 @@ def check_choice(option: str, value: object, known: Collection[str]) -> None:
         raise UsageError(f"{option} {value!r} is unknown; choices: {', '.join(known)}")
 
 
+def names_of(options: Iterable[str]) -> list[str]:
+    """The names that options have once they are read: `seed` of `--seed SEED`."""
+    return [words.split(" ")[0].removeprefix("--").replace("-", "_") for words in options]
+
+
 def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> None:
     """UsageError, `--option rule`, for the first of these options that was given; seed 0 is what is not given."""
     for name in names:

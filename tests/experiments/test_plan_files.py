@@ -15,6 +15,7 @@ import pytest
 from experiments.cli import main
 from experiments.compare.problem_options import PROBLEM, SOURCE, options_of
 from experiments.compare.questions import make_problem
+from experiments.terminal.argument_types import names_of
 from simulator import Evaluations, Plan, PlanFile, PlanFileError, Problem, Stage, read_any_profile, simulate
 from simulator.plan_files import PlanTable, ProblemTable, StageTable
 from tests.fuzzing import GRAPH, PROFILED
@@ -360,7 +361,7 @@ def test_what_was_made_in_python_has_no_document() -> None:
 
 def test_a_plan_file_says_every_option_of_a_problem() -> None:
     """Every option that describes a problem is compared with the file."""
-    described = {words.split(" ")[0].removeprefix("--").replace("-", "_") for words in (SOURCE | PROBLEM)} - {"problem"}
+    described = {*names_of(SOURCE), *names_of(PROBLEM)} - {"problem"}
     assert set(options_of(make_problem("chain:4", "pipedream-a"))) == described
 
 
