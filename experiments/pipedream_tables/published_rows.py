@@ -265,7 +265,6 @@ def reproduce(
     rows: Sequence[PublishedRow] = ROWS,
     *,
     profiled_minibatches: Mapping[str, int] | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Both tables and the comparison with GPipe; rows that cannot be run are listed with what they lack.
 
@@ -274,7 +273,7 @@ def reproduce(
     records, missing = [], []
     given = profiled_minibatches or {}
     workloads: dict[str, Workload] = {}
-    for row in tracked("simulating", rows, lambda row: f"{row.model} on {row.cluster}", quiet=quiet):
+    for row in tracked("simulating", rows, lambda row: f"{row.model} on {row.cluster}"):
         if row.profile is None:
             missing.append({**_published(row), "lacking": row.lacking})
             continue

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def curve(
-    result: CaseResult, measure: str, updates: NDArray[np.float64] | None = None, window: int = 44
+    result: CaseResult, measure: str, updates: NDArray[np.float64], window: int = 44
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Simulated seconds and the mean over seeds of a measure: `loss`, the mini-batches' loss as a running mean over `window`
-    of them, or `accuracy`, of the test samples at each evaluation. updates: seconds of the updates, default the runs' own."""
+    of them, or `accuracy`, of the test samples at each evaluation. updates: seconds of the updates."""
     runs = result.runs
-    seconds = np.maximum.accumulate(runs[0].update_seconds if updates is None else updates)
+    seconds = np.maximum.accumulate(updates)
     if measure == "accuracy":
         at = runs[0].evaluated_updates
         return seconds[at - 1], np.mean([run.evaluated_accuracy for run in runs], axis=0)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-import numpy as np
-
 from hardware_profiles import Cluster
 from simulator import (
     COPY_RULES,
@@ -182,12 +180,6 @@ class TrainedMethod:
         table = version_table(timeline, self.per_minibatch)
         counts = (COPY_RULES[self.method](table), table.forward_difference(), table.backward_difference())
         return MethodOrder(training_order(timeline, self.per_minibatch), *(tuple(count.tolist()) for count in counts))
-
-
-def with_seconds(order: TrainingOrder, minibatch_seconds: float) -> TrainingOrder:
-    """A synchronous order dated anew: a mini-batch every `minibatch_seconds` (data parallelism trains the same numbers)."""
-    updates = np.arange(1, order.minibatches + 1, dtype=np.float64) * minibatch_seconds
-    return replace(order, update_seconds=updates, makespan=float(updates[-1]))
 
 
 def network_workload(network: Network, data: DataSet) -> Workload:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
-from experiments.training.clocks import FLUSHED, Clock, GivenClock, TrainedMethod
+from experiments.training.clocks import FLUSHED, GivenClock, TrainedMethod
 from simulator import PREDICTION_RULES, PredictionRule
 from simulator.training import (
     NETWORKS,
@@ -153,7 +153,6 @@ def train_grid(
     data: DataSet,
     seeds: Sequence[int],
     *,
-    clock: Clock | None = None,
     evaluate_every: int | None = None,
     jobs: int | None = None,
     report: Callable[[int, str], None] = lambda done, text: None,
@@ -162,7 +161,7 @@ def train_grid(
 
     An interrupt (KeyboardInterrupt) ends the training: the results then have the first seeds, as many as every case has
     finished; where that is none, it is raised.
-    clock: of every case; default `unit_clock`. jobs: processes, default as many as this process may use cores
+    jobs: processes, default as many as this process may use cores
     report: called with the parts done and the label of the last one
     """
     groups = [seeds[first : first + GROUP] for first in range(0, len(seeds), GROUP)]
@@ -170,7 +169,7 @@ def train_grid(
     tasks = [(case, setting, group) for group in groups for case, setting in grid]
     workers = min(cpu_count() if jobs is None else jobs, len(tasks))
     parts = Parallel(n_jobs=workers, return_as="generator")(
-        delayed(_train)(case, setting, data, group, clock, evaluate_every) for case, setting, group in tasks
+        delayed(_train)(case, setting, data, group, evaluate_every) for case, setting, group in tasks
     )
     done: list[tuple[tuple[int, ...], list[TrainingRun]]] = []
     try:
@@ -196,13 +195,12 @@ def _train(
     setting: Setting,
     data: DataSet,
     seeds: Sequence[int],
-    clock: Clock | None,
     evaluate_every: int | None,
 ) -> tuple[tuple[int, ...], list[TrainingRun]]:
     minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
     if setting.unit_inputs:
         data = replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0)
-    found = case.trained(setting, minibatches).order(clock or unit_clock(setting.stages))
+    found = case.trained(setting, minibatches).order(unit_clock(setting.stages))
     network = NETWORKS[setting.network](setting.stages, data.features, data.classes)
     settings = TrainingSettings(batch=setting.batch, learning_rate=setting.learning_rate, evaluate_every=evaluate_every)
     optimizer = OPTIMIZERS[setting.optimizer]()

@@ -9,8 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.training.method_comparison import compared, directions, order_of, replicated, seed_blocks
-from experiments.training.paired_tests import paired_difference
+from experiments.training.method_comparison import (
+    compared,
+    directions,
+    order_of,
+    paired_difference,
+    replicated,
+    seed_blocks,
+)
 from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with, train_grid
 from simulator.training import DATA_SETS
 

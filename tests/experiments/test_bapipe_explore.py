@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 import simulator
 from experiments.bapipe_explore import exploration as bapipe_explore
+from experiments.bapipe_explore.__main__ import print_document
 from experiments.bapipe_explore.exploration_plots import DEPTH_METHODS, figures
-from experiments.bapipe_explore.exploration_tables import print_document
 from experiments.studies.study_harness import Findings, run_study
 from hardware_profiles import load_cluster
 from planners import make_plan

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.pipedream_tables.__main__ import print_document
 from experiments.pipedream_tables.published_rows import (
     EFFICIENCY_BAND,
     GPIPE_PUBLISHED,
@@ -21,7 +22,6 @@ from experiments.pipedream_tables.published_rows import (
     run_row,
     with_collective_efficiency,
 )
-from experiments.pipedream_tables.speedup_tables import print_document
 from experiments.studies.study_harness import run_study
 from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import load_cluster
@@ -108,7 +108,7 @@ def test_one_efficiency_a_cluster_within_its_band() -> None:
 
 def test_missing_rows_are_listed_not_guessed(tmp_path: Path) -> None:
     """A row without a profile carries no figure of ours, only what it lacks."""
-    document = reproduce(tmp_path, [row for row in ROWS if row.profile is None], quiet=True)
+    document = reproduce(tmp_path, [row for row in ROWS if row.profile is None])
     assert document["rows"] == []
     assert {one["model"] for one in document["missing"]} == {"AWD LM", "S2VT", "VGG-16", "Inception-v3"}
     assert all(one["lacking"] for one in document["missing"])

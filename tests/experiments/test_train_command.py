@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.training.clocks import GivenClock, TrainedMethod, network_clock, network_workload, with_seconds
+from experiments.training.clocks import GivenClock, TrainedMethod, network_clock, network_workload
 from hardware_profiles import load_cluster
 from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, build_schedule
 from simulator.training import (
@@ -205,15 +205,6 @@ def test_orders_of_replicas_are_checked() -> None:
         TrainedMethod("xpipe", 3, 1, 6, replicas=(2, 1, 1)).order(UNIT)
     with pytest.raises(ValueError, match=r"T = 1, got T = 2"):
         TrainedMethod("naive", 3, 2, 6, replicas=(2, 1, 1)).order(UNIT)
-
-
-def test_data_parallel_seconds_replace_those_of_the_order() -> None:
-    """A mini-batch every 5 s, the order of the numbers unchanged."""
-    order = TrainedMethod("synchronous", 3, 2, 4).order(UNIT).order
-    dated = with_seconds(order, 5.0)
-    assert dated.update_seconds.tolist() == [5.0, 10.0, 15.0, 20.0]
-    assert dated.makespan == 20.0
-    assert dated.kind is order.kind
 
 
 @needs_sklearn
