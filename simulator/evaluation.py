@@ -152,13 +152,17 @@ class Evaluations:
         if not (np.isfinite(seconds).all() and (seconds >= 0.0).all()):
             raise ValueError("seconds must be finite and at least 0")
         prepared, structure = found.prepared, found.prepared.structure
-        plain = not len(structure.sends_offsets) and not len(structure.part_duration)
+        plain = not len(structure.sends_offsets) and not len(structure.part_duration) and not len(structure.pairs)
         if prepared.order is not None and plain:
             values = np.empty((len(seconds), len(found.values)))
             own = len(structure.duration_of)
             values[:, :own], values[:, own:] = seconds[:, structure.duration_of], found.values[own:]
             return np.asarray(makespans_of_values(*prepared.order, values, found.lags))
-        rows = [values_of(structure, row, found.transfer_seconds, found.buckets, found.ties) for row in seconds]
+        overlapped = PlanCosts(self.problem, plan, self.layers).overlapped_seconds
+        rows = [
+            values_of(structure, row, found.transfer_seconds, found.buckets, found.ties, overlapped=overlapped)
+            for row in seconds
+        ]
         return np.array([prepared.replay(*row, found.lags, found.moved) for row in rows])
 
     # ---- one plan ----
@@ -190,7 +194,7 @@ class Evaluations:
         structure = prepared.structure
         joined = [one for several in buckets for one in several]
         transfer_seconds = lags
-        values, least = values_of(structure, asked, transfer_seconds, joined, ties)
+        values, least = values_of(structure, asked, transfer_seconds, joined, ties, overlapped=costs.overlapped_seconds)
         if structure.free:
             lags = np.zeros_like(lags)
         if not np.maximum.reduce(values) * len(structure) <= MOST_SECONDS:
@@ -454,8 +458,9 @@ class _Prepared:
         """The last replay of a stream, without its transfers; None of a flushed mini-batch."""
         if self.rows is None:
             return None
-        begins = self.events.position
-        return replace(self.rows, start=self.times[begins], end=self.times[len(begins) + begins])
+        place = self.events.position
+        begins = place if self.rows.together is None else place[self.rows.together]
+        return replace(self.rows, start=self.times[begins], end=self.times[len(place) + place])
 
     def replay(self, values: Floats, least: Floats | None, lags: Floats, moved: Floats) -> float:
         """Write starts, ends and arrivals into `times`; the makespan in seconds.

@@ -76,6 +76,7 @@ class ProblemTable(Table, frozen=True, kw_only=True):
     contention: bool = True
     weight_versions: WeightVersions = "stashing"
     replica_updates: ReplicaUpdates = "overlapped"
+    overlap: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
 
 
 class StageTable(Table, frozen=True, kw_only=True):

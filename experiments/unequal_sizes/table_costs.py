@@ -46,6 +46,10 @@ class TableCosts:
         seconds = float(table[link, samples])
         return Transfer(seconds, seconds, (2 * link + up,))
 
+    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
+        """As one after the other."""
+        return apart
+
     def buckets(self, stage: int) -> tuple[()]:
         """None: a stage has one replica."""
         return ()

@@ -69,6 +69,9 @@ class Costs(Protocol):
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Duration of ops of `kind` over each number of samples, float64 [len(samples)]."""
 
+    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
+        """Seconds of a forward of a stage over some samples and a backward that overlap, and take `apart` one after the other."""
+
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Transfer of `samples` samples between two (stage, replica): activations downwards, gradients upwards."""
 
@@ -89,6 +92,7 @@ class GivenCosts:
 
     forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
     predict: seconds of a weight prediction per stage, or () for none
+    overlapped: seconds of an overlapped pair by the stage of its forward, or () for its ops one after the other
     transfer_seconds: one way between neighbouring stages on different devices
     devices: device of each replica of each stage
     in_turn: the replicas of a stage take mini-batches in turn and update together
@@ -105,6 +109,7 @@ class GivenCosts:
     devices: tuple[tuple[int, ...], ...] = ()
     predict: tuple[float, ...] = ()
     in_turn: bool = False
+    overlapped: tuple[float, ...] = ()
 
     channels: tuple[Channel, ...] = ()
 
@@ -130,6 +135,12 @@ class GivenCosts:
             return value * samples.astype(np.float64)
         return np.full(len(samples), value, dtype=np.float64)
 
+    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
+        """The given number of the forward's stage, or as one after the other."""
+        if not self.overlapped:
+            return apart
+        return self.overlapped[stage] * samples if self.per_sample else self.overlapped[stage]
+
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """The given transfer seconds, on a link of its own."""
         seconds = self.transfer_seconds * samples if self.per_sample else self.transfer_seconds
@@ -154,6 +165,7 @@ class OpSeconds:
     transfer: one way between neighbouring stages
     slice_seconds: of each of the k slices of a sequence, times these: the ops of micro-batch j take slice_seconds[j mod k] times
         as long; () for slices alike
+    overlapped: of a forward and a backward that overlap, by the forward's stage; None: as one after the other
     """
 
     forward: Numbers
@@ -164,6 +176,7 @@ class OpSeconds:
     predict: Numbers = 0.0
     transfer: float = 0.0
     slice_seconds: Sequence[float] = ()
+    overlapped: Numbers | None = None
 
     @property
     def updates(self) -> bool:
@@ -239,4 +252,5 @@ def given_costs(
         devices=devices.holders() if devices is not None else tuple((stage,) for stage in range(stages)),
         predict=seconds.of_stages("predict", stages),
         in_turn=devices is not None and not devices.flush,
+        overlapped=() if seconds.overlapped is None else seconds.of_stages("overlapped", stages),
     )

@@ -142,6 +142,10 @@ class PlanCosts:
             self._stage_seconds[key] = value
         return self._stage_seconds[key]
 
+    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
+        """The problem's share of the seconds that they take one after the other."""
+        return self.problem.overlap * apart
+
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Activations of the boundary downwards, as many bytes of gradients upwards."""
         devices = self.device(*source), self.device(*target)

@@ -40,6 +40,7 @@ class Timeline:
     lane_kind: int8 [lanes] (LaneKind)
     transfers: what moved between devices, where the engine recorded it
     lane_sharing: int32 [lanes], as in `Program`; None where no lanes share a device
+    together: int32 [tasks], as in `Program`; None where no ops overlap
     """
 
     lane: NDArray[np.int32]
@@ -55,6 +56,7 @@ class Timeline:
     lane_kind: NDArray[np.int8]
     transfers: Transfers
     lane_sharing: NDArray[np.int32] | None = None
+    together: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -71,6 +73,10 @@ class Timeline:
         """bool [tasks]: rows that are F, B, I or W."""
         return self.kind <= OpKind.WEIGHT_GRADIENT
 
+    def second_of_pair(self) -> NDArray[np.bool_]:
+        """bool [tasks]: rows that are the second op of an overlapped pair; their start and end are the first one's."""
+        return np.zeros(len(self), dtype=np.bool_) if self.together is None else self.together != np.arange(len(self))
+
     @property
     def ops(self) -> int:
         """Number of compute ops."""
@@ -84,9 +90,9 @@ class Timeline:
         """Compute seconds of each device of `devices()`.
 
         Where lanes share a device, the seconds in which any of them computes; where they divide it in fixed shares, the mean of
-        its lanes (forward and backward take equally long on their shares, which sum to the device).
+        its lanes (forward and backward take equally long on their shares, which sum to the device). A pair counts once.
         """
-        rows = self.compute()
+        rows = self.compute() & ~self.second_of_pair()
         devices, index = np.unique(self.device[rows], return_inverse=True)
         busy = np.bincount(index, weights=(self.end - self.start)[rows], minlength=len(devices))
         if self.lane_sharing is not None:
@@ -204,6 +210,9 @@ def timeline_of(
     arrival: float64 [dependencies], when each dependency's data had arrived; default end of the producer plus the class's seconds
     """
     lane = program.lane_of_task()
+    transfers = _transfers(program, lane, start, end, arrival)
+    if program.together is not None:
+        start = start[program.together]
     return Timeline(
         lane=lane,
         device=program.lane_device[lane],
@@ -216,8 +225,9 @@ def timeline_of(
         start=start,
         end=end,
         lane_kind=program.lane_kind,
-        transfers=_transfers(program, lane, start, end, arrival),
+        transfers=transfers,
         lane_sharing=program.lane_sharing if _several_lanes(program) else None,
+        together=program.together,
     )
 
 
@@ -256,11 +266,20 @@ class Moves:
     row: NDArray[np.int64]
 
 
+def _borrowed(program: Program, consumers: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """bool [dependencies]: those that the first op of an overlapped pair has of the second."""
+    if program.together is None:
+        return np.zeros(len(consumers), dtype=np.bool_)
+    key = program.dependency.astype(np.int64) * len(program)
+    second = np.flatnonzero(program.together[consumers] != consumers)
+    return np.isin(key + consumers, key[second] + program.together[consumers[second]])
+
+
 def moves_of(program: Program) -> Moves:
     """One for each producer and receiving lane; or, where transfers are tasks, for the first op behind each send's receive."""
     consumers = program.consumers()
     if program.sends is None:
-        moving = np.flatnonzero(program.transfer)
+        moving = np.flatnonzero((program.transfer > 0) & ~_borrowed(program, consumers))
         key = program.dependency[moving].astype(np.int64) * program.lanes + program.lane_of_task()[consumers[moving]]
         _, first = np.unique(key, return_index=True)
         rows = moving[first]

@@ -77,6 +77,7 @@ class LaneOps:
     stage, kind, microbatch, replica, first (first sample), samples: columns [rows]; a lane is one replica of each of its stages
     rows_of_stage: per stage, (lane, rows of the stage on that lane, rising)
     in_turn: per stage, devices that take its micro-batches in turn; 1 where one has them all, or all share each of them
+    overlapped: rows that begin and end together with the row behind them
     """
 
     lane_offsets: NDArray[np.int64]
@@ -88,6 +89,7 @@ class LaneOps:
     samples: NDArray[np.int64]
     rows_of_stage: list[list[tuple[int, Rows]]]
     in_turn: list[int]
+    overlapped: Rows
 
     @property
     def lanes(self) -> int:
@@ -119,11 +121,11 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
         for replica in range(int(counts[0]) if len(counts) else 1):
             spans.append((*rows, device, replica))
     offsets = np.concatenate([[0], np.cumsum([end - first for first, end, _, _ in spans], dtype=np.int64)])
+    stage, kind, microbatch, overlapped = schedule.stage, schedule.kind, schedule.microbatch, schedule.overlapped
     if split:
         source = np.concatenate([np.arange(first, end) for first, end, _, _ in spans])
-        stage, kind, microbatch = schedule.stage[source], schedule.kind[source], schedule.microbatch[source]
-    else:
-        stage, kind, microbatch = schedule.stage, schedule.kind, schedule.microbatch
+        stage, kind, microbatch = stage[source], kind[source], microbatch[source]
+        overlapped = None if overlapped is None else overlapped[source]
     ops = LaneOps(
         lane_offsets=offsets,
         stage=stage,
@@ -134,6 +136,7 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
         samples=np.zeros(len(stage), dtype=np.int64),
         rows_of_stage=[[] for _ in range(schedule.stages)],
         in_turn=in_turn,
+        overlapped=np.zeros(0, dtype=np.int64) if overlapped is None else np.flatnonzero(overlapped),
     )
     for lane, (_, _, device, copy) in enumerate(spans):
         begin, end = int(offsets[lane]), int(offsets[lane + 1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,8 @@ def fill(structure: Structure, costs: Costs) -> Program:
     ties = costs.tied_reductions
     collectives: list[Bucket | TiedReduction] = [*(one[0] for one in buckets), *ties]
     asked = np.concatenate([durations(structure, costs, *one) for one in structure.asked])
-    values, least = values_of(structure, asked, seconds, [one for several in buckets for one in several], ties)
+    joined = [one for several in buckets for one in several]
+    values, least = values_of(structure, asked, seconds, joined, ties, overlapped=costs.overlapped_seconds)
     compute = len(structure.lane_first)
     device = [
         *(costs.device(*one) for one in structure.lane_first),
@@ -61,6 +62,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
         lane_occupancy=(*((),) * compute, *(one.occupancy for one in collectives)),
         least_seconds=None if least is None else least[structure.value],
         sends=structure.sends,
+        together=structure.together,
     )
 
 
@@ -70,13 +72,21 @@ def values_of(
     transfer_seconds: Values,
     buckets: Sequence[Bucket] = (),
     ties: Sequence[TiedReduction] = (),
+    *,
+    overlapped: Callable[[int, int, float], float],
 ) -> tuple[Values, Values | None]:
     """The values of a structure, and the least that tasks take on lanes that share a device (None: no more than that).
 
     asked: the durations that the structure asks for, float64; transfer_seconds: float64 [transfer classes]
-    buckets: of all reduced stages, one after the other; ties: as costs give them
+    buckets: of all reduced stages, one after the other; ties: as costs give them; overlapped: `Costs.overlapped_seconds`
     """
     own = asked[structure.duration_of]
+    if len(structure.pairs):
+        asked_of = [(stage, int(size)) for (_, stage, _), sizes in structure.asked for size in sizes]
+        forwards = [asked_of[one] for one in structure.pairs[:, 0].tolist()]
+        apart = own[structure.pairs].sum(axis=1).tolist()
+        pairs = [overlapped(stage, size, both) for (stage, size), both in zip(forwards, apart, strict=True)]
+        own = np.concatenate([own, pairs, [0.0]])
     least = None
     if len(structure.sends_offsets):
         sender = np.repeat(np.arange(len(own)), np.diff(structure.sends_offsets))

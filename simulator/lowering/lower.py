@@ -11,9 +11,9 @@ from simulator.lowering.coverage import check_covered, check_same_samples, copy_
 from simulator.lowering.fill import fill
 from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure, assemble
-from simulator.lowering.waits import add_credit, data_waits
+from simulator.lowering.waits import add_credit, begin_together, data_waits
 from simulator.schedules.communications import COMMUNICATIONS, Communication
-from simulator.schedules.schedule import Schedule
+from simulator.schedules.schedule import Schedule, ScheduleError
 
 
 def lower(
@@ -37,6 +37,7 @@ def lower(
         transfer at a time; on lanes that share a device the rest of the device is the other lane's), nothing is left to send
         after it; `free`: transfers take no time at all
     updates: a flushed schedule ends in an update op per stage (asynchronous schedules bring their own)
+    The first op of an overlapped pair has the waits and the seconds of both, the second stands behind it and takes none.
     Raises ValueError for sizes that do not fit the schedule, ScheduleError for an order that contradicts its data.
     """
     structure = structure_of(
@@ -70,6 +71,13 @@ def structure_of(
     ties = [one.stages for one in costs.tied_reductions]
     if communication not in COMMUNICATIONS:
         raise ValueError(f"communication {communication!r} is unknown; choices: {', '.join(COMMUNICATIONS)}")
+    if schedule.overlapped is not None:
+        schedule.check_pairs()
+        if communication not in ("overlapped", "free"):
+            raise ScheduleError(
+                f"schedule {schedule.name!r} overlaps forwards and backwards, which communication {communication!r} does not; "
+                "choices: overlapped, free"
+            )
     forward = sample_bounds("forward sizes", forward_sizes, schedule)
     backward = forward if backward_sizes is None else sample_bounds("backward sizes", backward_sizes, schedule)
     check_same_samples(forward, backward)
@@ -79,4 +87,6 @@ def structure_of(
     waits = data_waits(ops, schedule.stages)
     if schedule.credit is not None:
         waits = add_credit(waits, ops, schedule.credit)
+    if len(ops.overlapped):
+        waits = begin_together(waits, ops)
     return assemble(schedule, ops, waits, buckets=buckets, ties=ties, communication=communication, updates=updates)

@@ -65,6 +65,8 @@ class Program:
     least_seconds: float64 [tasks] or None; on lanes that share a device, what a task takes at least, because it sends while it
         computes; it then needs only the part seconds / least_seconds of the device
     sends: int32 [tasks] or None; transfer class that a send task carries over its route while the lane is busy, 0 for none
+    together: int32 [tasks] or None; the task that each begins and ends with: for the second op of an overlapped pair, which takes
+        no seconds of its own, the first; for every other the task itself
     transfer_slowdown: float64 [classes] or None; factor on the seconds of each channel of a route, contained in
         `transfer_seconds`; None is 1
     Raises ValueError where all seconds together are more than MOST_SECONDS, so that no sum of them can overflow.
@@ -93,6 +95,7 @@ class Program:
     least_seconds: NDArray[np.float64] | None = None
     sends: NDArray[np.int32] | None = None
     transfer_slowdown: NDArray[np.float64] | None = None
+    together: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):

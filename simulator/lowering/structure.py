@@ -31,11 +31,12 @@ class Structure:
 
     Columns as in `simulator.lowering.program.Program`, but for these:
 
-    value: int32 [tasks]; number of what the task takes. Values stand in this order: durations of ops, seconds of transfer
-        classes, buckets stage by stage, ties, parts of ops
+    value: int32 [tasks]; number of what the task takes. Values stand in this order: durations of ops, and of overlapped pairs
+        and the 0 of their second ops, seconds of transfer classes, buckets stage by stage, ties, parts of ops
     asked: what durations the costs are asked for: (kind, stage, replica), numbers of samples
     duration_of, sends_offsets, sends_class: of each duration of ops, the number of the asked one; and where an op takes at
         least as long as its sending, the transfer classes that it sends: rows sends_offsets[d]:sends_offsets[d+1]; else empty
+    pairs: int64 [pairs, 2]; durations of the forward and the backward of each duration of an overlapped pair
     moves: transfer classes from 1: from (stage, replica), to (stage, replica), samples
     free: transfers take no time and queue nowhere, though their bytes are counted
     buckets: of each stage, how many its gradients are reduced in (0: not at all); ties: stages of each tied reduction
@@ -56,10 +57,12 @@ class Structure:
     dependency: NDArray[np.int32]
     transfer: NDArray[np.int32]
     sends: NDArray[np.int32] | None
+    together: NDArray[np.int32] | None
     asked: tuple[tuple[Duration, NDArray[np.int64]], ...]
     duration_of: NDArray[np.int64]
     sends_offsets: NDArray[np.int64]
     sends_class: NDArray[np.int64]
+    pairs: NDArray[np.int64]
     moves: tuple[Move, ...]
     free: bool
     buckets: tuple[int, ...]
@@ -138,10 +141,12 @@ def assemble(
         dependency=dependency,
         transfer=transfer,
         sends=columns.get("sends"),
+        together=_together(ops, layout) if len(ops.overlapped) else None,
         asked=values.asked,
         duration_of=values.duration_of,
         sends_offsets=values.sends_offsets,
         sends_class=values.sends_class,
+        pairs=values.pairs,
         moves=waits.moves,
         free=communication in ("streaming", "free"),
         buckets=tuple(buckets),
@@ -190,11 +195,22 @@ class _Values:
             self.sends_offsets = np.concatenate([self.sends_offsets, last])
         self.asked = tuple(asked)
         self.first_transfer = len(self.duration_of)
+        self.pairs = np.zeros((0, 2), dtype=np.int64)
+        if len(ops.overlapped):
+            self._pair(ops.overlapped)
         self.first_bucket = self.first_transfer + waits.classes
         self.bucket_of_stage = np.concatenate([[0], np.cumsum(buckets, dtype=np.int64)])
         self.first_tie = self.first_bucket + int(self.bucket_of_stage[-1])
         self._first_part = self.first_tie + ties
         self.parts: dict[tuple[int, int], int] = {}
+
+    def _pair(self, first: Rows) -> None:
+        """Number what overlapped pairs take, by the durations of both, and behind these the 0 of their second ops."""
+        of_both = np.stack([self.of_row[first], self.of_row[first + 1]], axis=1).astype(np.int64)
+        self.pairs, number = np.unique(of_both, axis=0, return_inverse=True)
+        self.of_row[first] = self.first_transfer + number.reshape(-1)
+        self.of_row[first + 1] = self.first_transfer + len(self.pairs)
+        self.first_transfer += len(self.pairs) + 1
 
     def _tell_by_sending(self, rows: Rows, classes: Rows, count: int) -> None:
         """Tell durations apart by what their ops send, so that a duration and its sending are one value."""
@@ -540,6 +556,14 @@ def _columns(
                 for duration in values.of_row[rows].tolist()
             ]
     return columns
+
+
+def _together(ops: LaneOps, layout: _Layout) -> NDArray[np.int32]:
+    """As `Program.together`."""
+    result = np.arange(layout.tasks, dtype=np.int32)
+    for row in ops.overlapped.tolist():
+        result[layout.main[row + 1] : layout.last[row + 1] + 1] = layout.main[row]
+    return result
 
 
 def _rank_within(values: Rows) -> Rows:

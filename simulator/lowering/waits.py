@@ -133,6 +133,17 @@ def add_credit(waits: Waits, ops: LaneOps, credit: NDArray[np.int32]) -> Waits:
     return replace(waits, consumer=consumer, producer=producer, transfer=transfer)
 
 
+def begin_together(waits: Waits, ops: LaneOps) -> Waits:
+    """Let the first op of each overlapped pair wait for what the second needs, too."""
+    borrowed = np.flatnonzero(np.isin(waits.consumer, ops.overlapped + 1))
+    return replace(
+        waits,
+        consumer=np.concatenate([waits.consumer, waits.consumer[borrowed] - 1]),
+        producer=np.concatenate([waits.producer, waits.producer[borrowed]]),
+        transfer=np.concatenate([waits.transfer, waits.transfer[borrowed]]),
+    )
+
+
 def _match(
     ops: LaneOps, down: _Covering, up: _Covering, classes: _TransferClasses | None, what: str
 ) -> tuple[Rows, Rows, NDArray[np.int32]]:
@@ -157,6 +168,7 @@ def _match(
             f"device {lane}, position {row - ops.lane_offsets[lane]}: op {op_name(ops, row)} stands before "
             f"{op_name(ops, int(producer[np.argmax(late)]))}, whose output it needs"
         )
+    _check_apart(ops, consumer[same_lane], producer[same_lane])
     keep = ~same_lane
     index, source, consumer, producer = index[keep], source[keep], consumer[keep], producer[keep]
     if classes is None:
@@ -164,6 +176,16 @@ def _match(
     shared = np.minimum(down.end[index], up.end[source]) - np.maximum(down.first[index], up.first[source])
     lanes = down.lane[index], up.lane[source]
     return consumer, producer, _classify(ops, lanes, consumer, producer, shared, classes)
+
+
+def _check_apart(ops: LaneOps, consumer: Rows, producer: Rows) -> None:
+    """No op of an overlapped pair may need the other one's output."""
+    if not len(ops.overlapped):
+        return
+    bound = np.flatnonzero((producer == consumer - 1) & np.isin(producer, ops.overlapped))
+    if len(bound):
+        row = int(consumer[bound[0]])
+        raise ScheduleError(f"op {op_name(ops, row)} overlaps {op_name(ops, row - 1)}, whose output it needs")
 
 
 def _check_delivered(ops: LaneOps, down: _Covering, up: _Covering, begin: Rows, stop: Rows, what: str) -> None:

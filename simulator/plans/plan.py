@@ -41,6 +41,7 @@ class Problem:
     optimizer: one of OPTIMIZER_STATES; sets optimizer memory and the bytes an update moves
     recompute: stages keep their input only and run forward again before backward
     communication: see `simulator.lowering.lower`
+    overlap: seconds of a forward and a backward that overlap, as a share of those that they take one after the other
     contention: transfers queue on the links that they share (not on the engine `recurrence`)
     weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
     replica_updates: one of REPLICA_UPDATES; when replicas that take mini-batches in turn apply their common update
@@ -56,10 +57,13 @@ class Problem:
     contention: bool = True
     weight_versions: WeightVersions = "stashing"
     replica_updates: ReplicaUpdates = "overlapped"
+    overlap: float = 1.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_SAMPLES:
             raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
+        if not 0.0 < self.overlap <= 1.0:
+            raise ValueError(f"overlap must be a share above 0 and at most 1, got {self.overlap}")
         for name, value, choices in (
             ("precision", self.precision, tuple(PRECISION_BYTES)),
             ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),

@@ -165,14 +165,19 @@ _LAST = np.iinfo(np.int64).max
 
 def _at_starts(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Moments at which tasks begin, and their places: behind all others, or a task's own where the task takes no time."""
-    start, own = timeline.start[tasks], 1 + 3 * tasks.astype(np.int64)
+    start, own = timeline.start[tasks], 1 + 3 * _first_of_pair(timeline, tasks)
     return start, np.where(timeline.end[tasks] > start, _LAST, own)
 
 
 def _at_ends(timeline: Timeline, tasks: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Moments at which tasks end, and their places: before all others, or behind its start where a task takes no time."""
-    end, own = timeline.end[tasks], 2 + 3 * tasks.astype(np.int64)
+    end, own = timeline.end[tasks], 2 + 3 * _first_of_pair(timeline, tasks)
     return end, np.where(end > timeline.start[tasks], 0, own)
+
+
+def _first_of_pair(timeline: Timeline, tasks: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The task that each begins and ends with, which stands for it in the order of the tasks."""
+    return np.asarray(tasks if timeline.together is None else timeline.together[tasks], dtype=np.int64)
 
 
 def _activation_events(events: list[_Changes], stash: StageStash, timeline: Timeline, stage: int, replica: int) -> None:
@@ -311,7 +316,7 @@ def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> Non
     uses = uses_of(timeline, timeline.lane, transfers.producer, transfers.consumer)
     used, places_used = _at_starts(timeline, uses.task)
     freed = whole_part(size[uses.transfer], uses.begin, uses.end, uses.whole)
-    gone = np.where(transfers.end > made, 0, 3 + 3 * transfers.producer.astype(np.int64))
+    gone = np.where(transfers.end > made, 0, 3 + 3 * _first_of_pair(timeline, transfers.producer))
     for device, rows in events.items():
         sent, received = source == device, target == device
         rows.append((made[sent], places[sent], buffers, size[sent]))

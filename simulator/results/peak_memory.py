@@ -8,7 +8,7 @@ For synchronous plans: those keep one copy of their weights and gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,6 +103,7 @@ def memory_events(
     position: of each task in the order of the recurrence, which writes no arrivals; default: times stand as the tasks do
     """
     tasks, stages = len(program), len(recomputes)
+    first = np.arange(tasks) if program.together is None else program.together.astype(np.int64)
     lane = program.lane_of_task().astype(np.int64)
     rows = np.flatnonzero(program.kind <= OpKind.WEIGHT_GRADIENT)
     kind, stage = program.kind[rows], program.stage[rows].astype(np.int64)
@@ -115,7 +116,7 @@ def memory_events(
     part, parts = parts_of(group, done)
 
     def of_ops(chosen: Integers, sort: int, sign: float, first_size: int) -> _Changes:
-        task = rows[chosen]
+        task = first[rows[chosen]]
         cut = (part[chosen], part[chosen] + 1, parts[chosen]) if sort == _END else ()
         time = task + (tasks if sort == _END else 0)
         return _Changes(
@@ -137,6 +138,7 @@ def memory_events(
     uses = uses_of(program, lane, moves.producer, moves.consumer)
     limits = _limits(program, moves, uses, held, 3 * stages)
     place = np.arange(tasks) if position is None else position.astype(np.int64)
+    moves, uses = replace(moves, producer=first[moves.producer].astype(np.int32)), replace(uses, task=first[uses.task])
     found = _streams(program, place, [*held, *_buffers(program, moves, uses, lane, 3 * stages)], limits)
     if position is None or program.sends is not None:
         return found

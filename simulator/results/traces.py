@@ -20,8 +20,9 @@ from simulator.schedules.ops import LETTERS, OpKind
 
 Event = dict[str, Any]
 
-TRACKS = {"compute": 0, "send": 1000, "receive": 2000, "all-reduce": 3000}
-"""First thread id of each kind of track of a device; a second track of the kind has the next one."""
+TRACKS = {"compute": 0, "overlapped": 500, "send": 1000, "receive": 2000, "all-reduce": 3000}
+"""First thread id of each kind of track of a device; a second track of the kind has the next one. overlapped: the second ops of
+pairs of the compute track."""
 
 _GROUPS = {
     OpKind.UPDATE: "update",
@@ -42,7 +43,7 @@ def chrome_trace(
     memory, bytes by category and in total. A backward that all-reduce splits into parts has one event a part.
     """
     start, end = _nanoseconds(timeline.start), _nanoseconds(timeline.end)
-    tracks = _lane_tracks(timeline)
+    tracks = _task_tracks(timeline)
     slices = [*_op_events(timeline, start, end, tracks), *_transfer_events(timeline, device_word)]
     events = [*_metadata(timeline, memories, slices, device_word), *slices]
     events += _flow_events(timeline, start, end, tracks)
@@ -66,8 +67,8 @@ def _microseconds(nanoseconds: int) -> float:
 # ---- tracks ---------------------------------------------------------------------------------------------------------
 
 
-def _lane_tracks(timeline: Timeline) -> dict[int, tuple[int, int]]:
-    """(process, thread) of every lane: a device's compute lanes, and its collective lanes, in their order."""
+def _task_tracks(timeline: Timeline) -> list[tuple[int, int]]:
+    """(process, thread) of every task: a device's compute lanes, the second ops of their pairs, and its collective lanes."""
     tracks: dict[int, tuple[int, int]] = {}
     used: dict[tuple[int, str], int] = {}
     lanes, rows = np.unique(timeline.lane, return_index=True)
@@ -77,7 +78,10 @@ def _lane_tracks(timeline: Timeline) -> dict[int, tuple[int, int]]:
         number = used.get((device, what), 0)
         used[device, what] = number + 1
         tracks[lane] = (device, TRACKS[what] + number)
-    return tracks
+    return [
+        (tracks[lane][0], tracks[lane][1] + TRACKS["overlapped"] * second)
+        for lane, second in zip(timeline.lane.tolist(), timeline.second_of_pair().tolist(), strict=True)
+    ]
 
 
 def free_tracks(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -150,7 +154,7 @@ def _direction(timeline: Timeline, row: int) -> str:
 
 
 def _op_events(
-    timeline: Timeline, start: NDArray[np.int64], end: NDArray[np.int64], tracks: dict[int, tuple[int, int]]
+    timeline: Timeline, start: NDArray[np.int64], end: NDArray[np.int64], tracks: Sequence[tuple[int, int]]
 ) -> list[Event]:
     names = _op_names(timeline)
     events: list[Event] = []
@@ -166,7 +170,7 @@ def _op_events(
             "torch": f"PP:{name}",
         }
         group = _GROUPS.get(OpKind(int(timeline.kind[row])), "compute")
-        events.append(_slice(name, group, tracks[int(timeline.lane[row])], int(start[row]), int(end[row]), args))
+        events.append(_slice(name, group, tracks[row], int(start[row]), int(end[row]), args))
     return events
 
 
@@ -205,7 +209,7 @@ def _transfer_events(timeline: Timeline, device_word: str) -> list[Event]:
 
 
 def _flow_events(
-    timeline: Timeline, start: NDArray[np.int64], end: NDArray[np.int64], tracks: dict[int, tuple[int, int]]
+    timeline: Timeline, start: NDArray[np.int64], end: NDArray[np.int64], tracks: Sequence[tuple[int, int]]
 ) -> list[Event]:
     """Arrows from the middle of the producing op (a flow binds to the slice around it) to the start of the consuming one."""
     moved = timeline.transfers
@@ -215,7 +219,7 @@ def _flow_events(
         name = f"{_direction(timeline, producer)}{timeline.microbatch[producer]}"
         middle = int(start[producer] + end[producer]) // 2
         for phase, row, moment in (("s", producer, middle), ("f", consumer, int(start[consumer]))):
-            process, thread = tracks[int(timeline.lane[row])]
+            process, thread = tracks[row]
             event: Event = {"ph": phase, "name": name, "cat": "transfer", "id": number, "pid": process, "tid": thread}
             event |= {"ts": _microseconds(moment), **({"bp": "e"} if phase == "f" else {})}
             events.append(event)

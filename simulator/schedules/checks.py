@@ -14,13 +14,14 @@ def check_schedule(schedule: Schedule) -> None:
     """Raise ScheduleError naming the device, position and op of the first fault found.
 
     Rules: each stage runs the forward of every micro-batch once, and either its full backward or its input gradient and its
-    weight gradient once; all on one device; in an order in which every op's inputs come and no credit is overdrawn.
+    weight gradient once; all on one device; in an order in which every op's inputs come and no credit is overdrawn. Overlapped
+    pairs are a forward and a backward, and begin when both have their inputs.
     """
-    lists = [schedule.ops(rank) for rank in range(schedule.ranks)]
+    schedule.check_pairs()
     devices = schedule.device_of_rank().tolist()
-    where = _positions(lists, devices)
+    where = _positions([schedule.ops(rank) for rank in range(schedule.ranks)], devices)
     _check_complete(schedule, where)
-    _check_order(schedule, lists, devices, where)
+    _check_order(schedule, devices, where)
 
 
 Place = tuple[int, int]
@@ -116,9 +117,10 @@ class _Rules:
         return full if full in self.where else Op(stage, OpKind.WEIGHT_GRADIENT, microbatch)
 
 
-def _check_order(schedule: Schedule, lists: list[tuple[Op, ...]], devices: list[int], where: dict[Op, Place]) -> None:
+def _check_order(schedule: Schedule, devices: list[int], where: dict[Op, Place]) -> None:
     """Run the lists without time; what cannot run is a deadlock."""
     rules = _Rules(schedule, where)
+    lists = [schedule.words(rank) for rank in range(schedule.ranks)]
     position = [0] * len(lists)
     done: set[Op] = set()
     waiting: dict[Op, list[int]] = defaultdict(list)
@@ -126,25 +128,27 @@ def _check_order(schedule: Schedule, lists: list[tuple[Op, ...]], devices: list[
     while ready:
         rank = ready.popleft()
         while position[rank] < len(lists[rank]):
-            op = lists[rank][position[rank]]
-            missing = next((need for need in rules.needs(op) if need not in done), None)
+            ops = lists[rank][position[rank]]
+            missing = next((need for op in ops for need in rules.needs(op) if need not in done), None)
             if missing is not None:
                 waiting[missing].append(rank)
                 break
-            done.add(op)
+            done.update(ops)
             position[rank] += 1
-            ready.extend(waiting.pop(op, ()))
-    stuck = [rank for rank, ops in enumerate(lists) if position[rank] < len(ops)]
+            for op in ops:
+                ready.extend(waiting.pop(op, ()))
+    stuck = [rank for rank, words in enumerate(lists) if position[rank] < len(words)]
     if stuck:
-        heads = [(devices[rank], position[rank], lists[rank][position[rank]]) for rank in stuck]
+        heads = [lists[rank][position[rank]] for rank in stuck]
         raise ScheduleError(_deadlock(rules, heads, done))
 
 
-def _deadlock(rules: _Rules, heads: list[tuple[int, int, Op]], done: set[Op]) -> str:
+def _deadlock(rules: _Rules, heads: list[tuple[Op, ...]], done: set[Op]) -> str:
     """One line for the first lists that are stuck: device, position and op at the head of each."""
     parts = []
-    for device, position, op in heads[:3]:
-        need = next(need for need in rules.needs(op) if need not in done)
+    for ops in heads[:3]:
+        op, need = next((op, need) for op in ops for need in rules.needs(op) if need not in done)
+        device, position = rules.where[op]
         need_device, need_position = rules.where[need]
         parts.append(
             f"device {device}, position {position}: op {op} waits for {need} "

@@ -35,6 +35,9 @@ LETTERS = "FBIWUPRSV"
 COMPUTE_KINDS = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
 """The kinds that torch calls compute: F B I W."""
 
+BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
+"""The kinds that the stage before waits for, and that a forward may overlap."""
+
 _PATTERN = re.compile(r"([0-9]{1,9})([FBIWUP])([0-9]{1,9})")
 
 

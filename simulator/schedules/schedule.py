@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
-from simulator.schedules.ops import Op, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, Op, OpKind
 
 Lanes = Literal["shared", "split"]
 """How the ranks of one device divide it: by processor sharing, or in fixed shares (see `Schedule.lanes`)."""
@@ -68,6 +68,8 @@ class Schedule:
         speed. `split`: in fixed shares, the forward's and the backward's seconds over their sum, so that both take the sum
     credit: int32 [stages] or None; the forward of micro-batch j waits for the backward of micro-batch j - credit on its stage,
         which bounds the micro-batches in flight where forwards and backwards stand in different lists
+    overlapped: bool [rows] or None; a forward that begins and ends together with the row after it, a full backward or an input
+        gradient of the same list: an overlapped pair
     """
 
     name: str
@@ -81,6 +83,7 @@ class Schedule:
     device: NDArray[np.int32] | None = None
     lanes: Lanes | None = None
     credit: NDArray[np.int32] | None = None
+    overlapped: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {self.stages} stages, {self.microbatches} micro-batches, {len(self)} ops")
@@ -105,6 +108,28 @@ class Schedule:
     def lists(self) -> Iterator[tuple[Op, ...]]:
         """The ops of every rank in turn."""
         return (self.ops(rank) for rank in range(self.ranks))
+
+    def words(self, rank: int) -> list[tuple[Op, ...]]:
+        """The ops of one rank; the two of an overlapped pair together."""
+        ops, begin = self.ops(rank), int(self.offsets[rank])
+        if self.overlapped is None:
+            return [(op,) for op in ops]
+        paired = self.overlapped[begin : begin + len(ops)].tolist()
+        return [
+            ops[place : place + 1 + paired[place]] for place in range(len(ops)) if not (place and paired[place - 1])
+        ]
+
+    def check_pairs(self) -> None:
+        """Raise ScheduleError for an overlapped pair that is no forward and a backward of one list."""
+        for row in [] if self.overlapped is None else np.flatnonzero(self.overlapped).tolist():
+            rank = int(np.searchsorted(self.offsets, row, side="right")) - 1
+            place = row - int(self.offsets[rank])
+            pair = self.ops(rank)[place : place + 2]
+            if len(pair) < 2 or pair[0].kind is not OpKind.FORWARD or pair[1].kind not in BACKWARD_KINDS:
+                raise ScheduleError(
+                    f"device {int(self.device_of_rank()[rank])}, position {place}: an overlapped pair is a forward and a "
+                    f"backward (or an input gradient), got {' '.join(map(str, pair))}"
+                )
 
     def rank_of_row(self) -> NDArray[np.int32]:
         """int32 [rows]: the rank that each row belongs to."""

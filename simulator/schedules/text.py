@@ -1,7 +1,8 @@
 """Text forms of a schedule: one line a device, and the CSV of `torch.distributed.pipelining`.
 
 A line is its ops, apart by spaces. `(0F3 0B0)*5` is five times these ops, each time with micro-batches one higher: 0F3 0B0 0F4
-0B1 and so on; `(0F4 0F5 0B0 0B1)*3+2` with micro-batches two higher: warm-up, a pattern, drain.
+0B1 and so on; `(0F4 0F5 0B0 0B1)*3+2` with micro-batches two higher: warm-up, a pattern, drain. `(0F4;1B2)OVERLAP_F_B` is torch's
+pair of a forward and a backward that begin and end together.
 """
 
 from __future__ import annotations
@@ -9,25 +10,29 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from hardware_profiles import read_bytes, shown
-from simulator.schedules.ops import COMPUTE_KINDS, Op, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, COMPUTE_KINDS, Op, OpKind
 from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
 _COMMUNICATION = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
-_REPEATED = re.compile(r"\(([^()]*)\)\*([0-9]{1,9})(?:\+([0-9]{1,9}))?")
-_WORD = re.compile(r"\([^()]*\)\S*|\S+")
+_REPEATED = re.compile(r"\(((?:[^()]|\([^()]*\))*)\)\*([0-9]{1,9})(?:\+([0-9]{1,9}))?")
+_WORD = re.compile(r"\((?:[^()]|\([^()]*\))*\)\S*|\S+")
 _OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
-"""Torch's pair of a forward and a backward, which it performs one after the other: `(0F4;1B2)OVERLAP_F_B`."""
 
 
 def to_text(schedule: Schedule) -> str:
     """One line a device, ops apart by spaces, as in `0F0 0F1 0B0 0B1`."""
-    return "\n".join(" ".join(map(str, ops)) for ops in schedule.lists()) + "\n"
+    return "\n".join(" ".join(map(_word, schedule.words(rank))) for rank in range(schedule.ranks)) + "\n"
+
+
+def _word(ops: tuple[Op, ...]) -> str:
+    """An op, or an overlapped pair, as text."""
+    return str(ops[0]) if len(ops) == 1 else f"({';'.join(map(str, ops))})OVERLAP_F_B"
 
 
 def from_text(text: str, name: str = "text", most: int = MOST_OPS) -> Schedule:
@@ -56,13 +61,13 @@ def to_torch_csv(schedule: Schedule) -> str:
         )
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
-    for ops in schedule.lists():
-        writer.writerow([str(op) for op in ops if op.kind in COMPUTE_KINDS])
+    for rank in range(schedule.ranks):
+        writer.writerow([_word(ops) for ops in schedule.words(rank) if ops[0].kind in COMPUTE_KINDS])
     return target.getvalue()
 
 
 def from_torch_csv(text: str, name: str = "csv") -> Schedule:
-    """Read a compute-only or a full CSV of torch; blank cells are idle, an `OVERLAP_F_B` is its ops in their order.
+    """Read a compute-only or a full CSV of torch; blank cells are idle.
 
     Transfers and sharding actions are passed over: the simulator adds transfers itself, from the plan.
     """
@@ -90,35 +95,51 @@ def read_schedule(path: str | Path) -> Schedule:
         raise ScheduleError(f"{path}: {error}") from None
 
 
+Piece = tuple[Columns, list[bool]]
+"""Some ops of a rank, and which of them overlap the one behind."""
+
+
 def _parse(rows: list[list[str]], name: str, most: int = MOST_OPS) -> Schedule:
     ranks: list[Columns] = []
+    overlapped: list[bool] = []
     count = 0
     for row_number, row in enumerate(rows, 1):
-        pieces: list[Columns] = []
+        pieces: list[Piece] = []
         ops: list[Op] = []
+        paired: list[bool] = []
         for column, cell in enumerate(row, 1):
             try:
                 repeated = _REPEATED.fullmatch(cell)
-                pattern = [Op.parse(word) for word in repeated[1].split()] if repeated else list(_ops_of(cell))
+                pattern = [_ops_of(word) for word in _WORD.findall(repeated[1])] if repeated else [_ops_of(cell)]
                 times = int(repeated[2]) if repeated else 1
-                count += len(pattern) * times
+                count += sum(map(len, pattern)) * times
                 if count > most:
                     raise ValueError(f"a schedule has at most {most:,} ops, this one has more")
                 if repeated is None:
-                    ops.extend(pattern)
+                    ops += pattern[0]
+                    paired += _paired(pattern)
                     continue
                 if not pattern:
                     raise ValueError(f"a repeated pattern holds at least one op, got {shown(cell)}")
-                pieces += [columns_of(ops), _repeat(columns_of(pattern), times, int(repeated[3] or 1))]
-                ops = []
+                joined = columns_of([op for one in pattern for op in one])
+                pieces.append((columns_of(ops), paired))
+                pieces.append((_repeat(joined, times, int(repeated[3] or 1)), _paired(pattern) * times))
+                ops, paired = [], []
             except ValueError as error:
                 raise ScheduleError(f"row {row_number}, column {column}: {error}") from None
-        pieces.append(columns_of(ops))
-        stage, kind, microbatch = (np.concatenate([piece[number] for piece in pieces]) for number in range(3))
+        pieces.append((columns_of(ops), paired))
+        stage, kind, microbatch = (np.concatenate([piece[number] for piece, _ in pieces]) for number in range(3))
         if len(stage):
             ranks.append((stage, kind, microbatch))
+        overlapped += [one for _, several in pieces for one in several]
     flush = not any((kind == OpKind.UPDATE).any() for _, kind, _ in ranks)
-    return from_ranks(name, ranks, flush=flush)
+    schedule = from_ranks(name, ranks, flush=flush)
+    return replace(schedule, overlapped=np.array(overlapped)) if any(overlapped) else schedule
+
+
+def _paired(words: list[list[Op]]) -> list[bool]:
+    """Of each op of some words whether it is the first of a pair."""
+    return [len(ops) == 2 and place == 0 for ops in words for place in range(len(ops))]
 
 
 def _repeat(pattern: Columns, times: int, step: int) -> Columns:
@@ -132,9 +153,11 @@ def _repeat(pattern: Columns, times: int, step: int) -> Columns:
     return stage, kind, microbatch + later.astype(np.int32)
 
 
-def _ops_of(cell: str) -> Iterator[Op]:
-    """The ops of one cell: one, those of a pair, or none where it is blank or moves data only."""
+def _ops_of(cell: str) -> list[Op]:
+    """The ops of one cell: one, those of a pair, the forward first, or none where it is blank or moves data only."""
     pair = _OVERLAPPED.fullmatch(cell)
-    for part in pair[1].split(";") if pair else (cell,):
-        if part and not _COMMUNICATION.fullmatch(part):
-            yield Op.parse(part)
+    parts = [part for part in (pair[1].split(";") if pair else (cell,)) if part and not _COMMUNICATION.fullmatch(part)]
+    ops = sorted(map(Op.parse, parts), key=lambda op: op.kind)
+    if len(ops) > 1 and (len(ops) > 2 or ops[0].kind is not OpKind.FORWARD or ops[1].kind not in BACKWARD_KINDS):
+        raise ValueError(f"a pair is a forward and a backward, as in (0F4;1B2)OVERLAP_F_B, got {shown(cell)}")
+    return ops

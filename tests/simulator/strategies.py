@@ -29,6 +29,7 @@ from simulator import (
     equal_microbatches,
     lower,
     stages_from_cuts,
+    to_text,
 )
 from simulator.costs.given import TiedReduction
 from simulator.plans.plan import WEIGHT_VERSIONS
@@ -90,6 +91,9 @@ class HandCosts:
             seconds = sum(self.channels[c].latency for c in route)
             seconds += size / min(self.channels[c].bandwidth for c in route)
         return Transfer(seconds, size, route)
+
+    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
+        return 0.75 * apart
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         return self.stage_buckets.get(stage, ())
@@ -157,26 +161,41 @@ def bits(program_start: NDArray[np.float64], other: NDArray[np.float64]) -> bool
 # ---- generated schedules ---------------------------------------------------------------------------------------------
 
 
+Words = list[list[tuple[Op, ...]]]
+"""Lists of ops, the two of an overlapped pair together."""
+
+
 def from_lists(name: str, lists: Sequence[Sequence[Op]]) -> Schedule:
     """A schedule of one list of ops a rank."""
     return from_ranks(name, [columns_of(ops) for ops in lists])
 
 
+def from_words(name: str, lists: Words) -> Schedule:
+    """A schedule of one list of ops and pairs a rank."""
+    overlapped = [len(word) == 2 and op is word[0] for words in lists for word in words for op in word]
+    schedule = from_lists(name, [[op for word in words for op in word] for words in lists])
+    return replace(schedule, overlapped=np.array(overlapped)) if any(overlapped) else schedule
+
+
 @st.composite
-def op_lists(draw: st.DrawFn, *, most_stages: int = 4, most_microbatches: int = 5) -> list[list[Op]]:
-    """Lists in a random order that runs, of one stage or several a device."""
+def op_lists(draw: st.DrawFn, *, most_stages: int = 4, most_microbatches: int = 5) -> Words:
+    """Lists in a random order that runs, of one stage or several a device, with overlapped pairs or without."""
     stages = draw(st.integers(1, most_stages))
     microbatches = draw(st.integers(1, most_microbatches))
     devices = draw(st.integers(1, stages))
     device = [[draw(st.integers(0, devices - 1))] * microbatches for _ in range(stages)]
-    lists = running_order(device, [draw(st.booleans()) for _ in range(stages)], draw(st.randoms(use_true_random=False)))
-    return [ops for ops in lists if ops]
+    split = [draw(st.booleans()) for _ in range(stages)]
+    lists = running_order(device, split, draw(st.randoms(use_true_random=False)), overlaps=draw(st.booleans()))
+    return [words for words in lists if words]
 
 
-def running_order(device: Sequence[Sequence[int]], split: Sequence[bool], rng: Random) -> list[list[Op]]:
+def running_order(
+    device: Sequence[Sequence[int]], split: Sequence[bool], rng: Random, *, overlaps: bool = False
+) -> Words:
     """Lists of devices 0, 1, …: a random linear extension of the data dependencies.
 
-    device: of each stage and micro-batch; split: whether a stage's backward is two ops
+    device: of each stage and micro-batch; split: whether a stage's backward is two ops; overlaps: forwards overlap backwards of
+    their device that could begin at the same moment
     """
     stages, microbatches = len(device), len(device[0])
     done: set[Op] = set()
@@ -195,12 +214,16 @@ def running_order(device: Sequence[Sequence[int]], split: Sequence[bool], rng: R
         ahead = op.stage == stages - 1 or gradient(op.stage + 1, op.microbatch) in done
         return Op(op.stage, F, op.microbatch) in done and ahead
 
-    lists: list[list[Op]] = [[] for _ in range(1 + max(map(max, device)))]
+    lists: Words = [[] for _ in range(1 + max(map(max, device)))]
     while todo:
-        op = rng.choice(sorted(op for op in todo if ready(op)))
-        todo.remove(op)
-        done.add(op)
-        lists[device[op.stage][op.microbatch]].append(op)
+        able = sorted(op for op in todo if ready(op))
+        op = rng.choice(able)
+        here = device[op.stage][op.microbatch]
+        beside = [one for one in able if one.kind in (B, I) and device[one.stage][one.microbatch] == here]
+        word = (op, rng.choice(beside)) if overlaps and op.kind is F and beside else (op,)
+        todo.difference_update(word)
+        done.update(word)
+        lists[here].append(word)
     return lists
 
 
@@ -218,7 +241,7 @@ def schedules(
     devices = draw(st.integers(least, most_devices))
     microbatches = draw(st.integers(least, most_microbatches))
     if family == "random":
-        return from_lists("random", draw(op_lists()))
+        return from_words("random", draw(op_lists()))
     if family in LOOPED:
         chunks = draw(st.integers(1, 3))
         return build_schedule(family, devices * chunks, microbatches, chunks=chunks)
@@ -293,7 +316,11 @@ def programs(draw: st.DrawFn, *, contended: bool = False) -> Program:
         backward_sizes=backward_sizes,
         split_replicas=None if round_robin else replicas,
         communication=draw(
-            st.sampled_from(("overlapped", "send-blocking", "both-blocking", *(("streaming",) if contended else ())))
+            st.sampled_from(
+                ("overlapped", "free")
+                if schedule.overlapped is not None
+                else ("overlapped", "send-blocking", "both-blocking", *(("streaming",) if contended else ()))
+            )
         ),
         updates=draw(st.booleans()),
     )
@@ -342,6 +369,7 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
     held = list(family.device_of_stage(groups, chunks))
     many = draw(st.integers(1, 5))
     own: dict[str, Any] = {}
+    overlaps = False
     if name == "chimera":
         many, half, own["replication"] = max(many, 2), draw(st.integers(1, 2)), "round-robin"
         held = [(stage, 2 * half - 1 - stage) for stage in range(2 * half)]
@@ -352,8 +380,10 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         begins = [draw(st.integers(1, 4))]
         device = [[draw(st.integers(0, begins[0] - 1)) for _ in range(many)] for _ in range(draw(st.integers(1, 4)))]
         held = [tuple(dict.fromkeys(row)) for row in device]
-        lists = running_order(device, [draw(st.booleans()) for _ in held], draw(st.randoms(use_true_random=False)))
-        own.update(replication="round-robin", order=tuple(" ".join(map(str, ops)) for ops in lists if ops))
+        split, overlaps = [draw(st.booleans()) for _ in held], draw(st.booleans())
+        lists = running_order(device, split, draw(st.randoms(use_true_random=False)), overlaps=overlaps)
+        text = to_text(from_words("own", [words for words in lists if words]))
+        own.update(replication="round-robin", order=tuple(text.splitlines()))
     stages = len(held)
     layers = stages + draw(st.integers(0, 4))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
@@ -372,7 +402,10 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         draw(_plan_clusters(begins[-1])),
         batch,
         recompute=draw(st.booleans()),
-        communication=draw(st.sampled_from(family.communications or COMMUNICATIONS)),
+        communication=draw(
+            st.sampled_from(("overlapped", "free") if overlaps else family.communications or COMMUNICATIONS)
+        ),
+        overlap=draw(st.sampled_from((1.0, 0.6))),
         contention=draw(st.booleans()),
         weight_versions=draw(st.sampled_from(WEIGHT_VERSIONS)),
         replica_updates=draw(st.sampled_from(REPLICA_UPDATES)),

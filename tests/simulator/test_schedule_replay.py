@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import ENGINES, OpKind, OpMemory, OpSeconds, build_schedule, from_text, replay_schedule
-from simulator.schedules.ops import Op
-from tests.simulator.strategies import from_lists, op_lists
+from tests.simulator.strategies import Words, from_words, op_lists
 
 
 def test_memory_is_taken_at_a_start_and_freed_at_an_end() -> None:
@@ -26,9 +25,9 @@ def test_memory_is_taken_at_a_start_and_freed_at_an_end() -> None:
 
 @settings(max_examples=60, derandomize=True)
 @given(op_lists(), st.data())
-def test_the_order_of_a_device_alone_says_its_peak(lists: list[list[Op]], data: st.DataObject) -> None:
-    """Whatever the seconds, on every engine: the most that a count along the list of ops finds."""
-    stages = 1 + max(op.stage for ops in lists for op in ops)
+def test_the_order_of_a_device_alone_says_its_peak(lists: Words, data: st.DataObject) -> None:
+    """Whatever the seconds, on every engine: the most that a count along the list of ops finds, overlapped or not."""
+    stages = 1 + max(op.stage for words in lists for word in words for op in word)
 
     def draw(numbers: st.SearchStrategy[Any]) -> list[Any]:
         return [data.draw(numbers) for _ in range(stages)]
@@ -39,9 +38,9 @@ def test_the_order_of_a_device_alone_says_its_peak(lists: list[list[Op]], data: 
     costs = OpSeconds(draw(seconds), draw(seconds), weight=draw(seconds), transfer=data.draw(seconds))
     memory = OpMemory([one / 10 for one in stash], stash_weight=[one / 10 for one in weight])
     expected = []
-    for ops in lists:
+    for words in lists:
         held, most = Counter[OpKind](), 0
-        for op in ops:
+        for op in (op for word in words for op in word):
             kind, whole, part = op.kind, stash[op.stage], weight[op.stage]
             change = {OpKind.FORWARD: whole, OpKind.BACKWARD: -whole, OpKind.INPUT_GRADIENT: part - whole}.get(
                 kind, -part
@@ -49,7 +48,7 @@ def test_the_order_of_a_device_alone_says_its_peak(lists: list[list[Op]], data: 
             held[kind] += change
             most = max(most, held.total())
         expected.append(most / 10)
-    schedule = from_lists("any", lists)
+    schedule = from_words("any", lists)
     for engine in ENGINES:
         replayed = replay_schedule(schedule, costs, engine=engine)  # type: ignore[arg-type]
         assert replayed.holding(memory).peak_memory == expected

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
@@ -119,11 +120,31 @@ def test_faults_of_a_csv_are_placed(text: str, message: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_pairs_of_torch_are_their_ops_in_order() -> None:
-    """`OVERLAP_F_B` is performed part after part: its cells are read as if they stood apart, transfers in it passed over."""
-    assert to_text(from_torch_csv("0F0,0F1,(0B0;0F2)OVERLAP_F_B,\n(1F0;1RECV_F1)OVERLAP_F_B,()OVERLAP_F_B\n")) == (
-        "0F0 0F1 0B0 0F2\n1F0\n"
+PAIRS = "0F0 (0F1;0B0)OVERLAP_F_B 0F2 (0F3;0I1)OVERLAP_F_B 0B2 0W1 0B3\n"
+
+
+def test_overlapped_pairs_are_read_and_written() -> None:
+    """As torch writes them, the forward first; transfers in a pair are passed over, and what is left alone is no pair."""
+    schedule = from_text(PAIRS)
+    assert schedule.overlapped is not None
+    assert np.flatnonzero(schedule.overlapped).tolist() == [1, 4]
+    assert to_text(schedule) == to_text(from_torch_csv(to_torch_csv(schedule))) == PAIRS
+    turned = from_torch_csv("0F0,(0B0;0F1)OVERLAP_F_B\n(1F0;1RECV_F1)OVERLAP_F_B,()OVERLAP_F_B\n")
+    assert to_text(turned) == "0F0 (0F1;0B0)OVERLAP_F_B\n1F0\n"
+
+
+def test_patterns_hold_pairs() -> None:
+    """Micro-batches of both ops are one higher each time."""
+    assert to_text(from_text("0F0 ((0F1;0B0)OVERLAP_F_B)*2 0B2")) == (
+        "0F0 (0F1;0B0)OVERLAP_F_B (0F2;0B1)OVERLAP_F_B 0B2\n"
     )
+
+
+@pytest.mark.parametrize("cell", ["(0F0;1F0)OVERLAP_F_B", "(0F0;0W1)OVERLAP_F_B", "(0F0;0B1;0B2)OVERLAP_F_B"])
+def test_a_pair_is_a_forward_and_a_backward(cell: str) -> None:
+    """Anything else is named."""
+    with pytest.raises(ScheduleError, match=r"row 1, column 1: a pair is a forward and a backward, as in \(0F4;1B2\)"):
+        from_text(cell)
 
 
 def test_files_are_read_by_their_form(tmp_path: Path) -> None:
