@@ -67,6 +67,7 @@ REPLAY: dict[str, Option] = {
     "--update U": ("seconds of an update (default 0)", numbers),
     "--predict P": ("seconds of a weight prediction (default 0)", numbers),
     "--transfer C": ("one-way transfer seconds (default 0)", float),
+    "--overlapped X": ("seconds of an overlapped forward and backward (default: one after the other)", numbers),
     "--stash A": ("memory that a forward keeps, in any unit: one number, or one a stage", numbers),
     "--stash-weight AW": ("the part of it that a weight gradient needs (default half)", numbers),
     "--memory L": ("limit of a device, in the unit of --stash", float),

@@ -22,7 +22,7 @@ DEFAULT_CLUSTER = "pipedream-b"
 
 NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 
-CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates")
+CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates", "overlap")
 """Options that are fields of a problem by the same name, with the problem's own defaults."""
 
 
@@ -55,6 +55,10 @@ PROBLEM: dict[str, Option] = {
     "--replica-updates RULE": (
         "when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the gradients "
         "of the round are all-reduced) or barrier (at once, all of a round together)"
+    ),
+    "--overlap SHARE": (
+        "seconds of a forward and a backward that overlap, of those one after the other (default 1)",
+        float,
     ),
     "--no-contention": "transfers do not queue on shared links",
 }

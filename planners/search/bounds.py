@@ -116,7 +116,7 @@ class _Rates:
                     float(self.costs.seconds(device, size, phase)[number]) / (size if per_sample else 1)
                     for size in _ends(layer, batch)
                 )
-        return np.asarray(least, dtype=np.float64)
+        return np.asarray(least * self.problem.overlap, dtype=np.float64)  # where every op is one of an overlapped pair
 
     def _updates(self, device: int) -> NDArray[np.float64]:
         """Least seconds of a layer's part of an update, float64 [layers]; 0 where a small stage may update for nothing.

@@ -63,6 +63,7 @@ class GanttRow:
     lanes: lanes of the timeline that the row stands for (several where equal replicas share it)
     stages: on the row's device, rising
     kind, microbatch: int8, int32 [boxes]; chunk: int32 [boxes], position of the box's stage in `stages`
+    half: int8 [boxes]; of an overlapped pair -1 for the upper, 1 for the lower box; 0 for a whole one
     start, end: float64 [boxes], seconds
     """
 
@@ -73,6 +74,7 @@ class GanttRow:
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
     chunk: NDArray[np.int32]
+    half: NDArray[np.int8]
     start: NDArray[np.float64]
     end: NDArray[np.float64]
 
@@ -92,6 +94,7 @@ class GanttRow:
             kind=self.kind[opens],
             microbatch=self.microbatch[opens],
             chunk=self.chunk[opens],
+            half=self.half[opens],
             start=self.start[opens],
             end=self.end[closes],
         )
@@ -136,17 +139,27 @@ def _row(
     kind, stage = timeline.kind[first:stop], timeline.stage[first:stop]
     microbatch, start, end = timeline.microbatch[first:stop], timeline.start[first:stop], timeline.end[first:stop]
     same = (kind[1:] == kind[:-1]) & (stage[1:] == stage[:-1]) & (microbatch[1:] == microbatch[:-1])
-    same &= (start[1:] == end[:-1]) & (kind[1:] <= OpKind.WEIGHT_GRADIENT)
+    half = _halves(timeline)[first:stop]
+    same &= ((start[1:] == end[:-1]) | (half[1:] == 1) & (half[:-1] == 1)) & (kind[1:] <= OpKind.WEIGHT_GRADIENT)
     chunk = np.searchsorted(np.array(stages), stage).astype(np.int32)
-    row = GanttRow(label, thin, (lane,), stages, kind, microbatch, chunk, start, end)
+    row = GanttRow(label, thin, (lane,), stages, kind, microbatch, chunk, half, start, end)
     return row.chosen(np.append(True, ~same), np.append(~same, True))
+
+
+def _halves(timeline: Timeline) -> NDArray[np.int8]:
+    """int8 [tasks]: -1 for the first op of an overlapped pair, 1 for the second, 0 for every other."""
+    second = timeline.second_of_pair()
+    half = second.astype(np.int8)
+    if timeline.together is not None:
+        half[timeline.together[second]] = -1
+    return half
 
 
 def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) -> tuple[GanttRow, ...]:
     """Put rows of one stage that do the same at the same time into one."""
     groups: dict[tuple[object, ...], list[GanttRow]] = {}
     for row in rows:
-        columns = (row.kind, row.microbatch, row.start, row.end)
+        columns = (row.kind, row.microbatch, row.half, row.start, row.end)
         groups.setdefault((row.thin, row.stages, *(column.tobytes() for column in columns)), []).append(row)
     result = []
     for one, *others in groups.values():
@@ -262,23 +275,22 @@ def _draw_boxes(
     ax: Axes, row: GanttRow, low: float, height: float, factor: float, per_second: float, *, rasterized: bool
 ) -> None:
     width = visible_widths(row, _LEAST_POINTS / per_second)
-    for kind in np.unique(row.kind).tolist():
-        for chunk in np.unique(row.chunk[row.kind == kind]).tolist():
-            chosen = (row.kind == kind) & (row.chunk == chunk) & (width > 0)
-            if not chosen.any():
-                continue
-            edged = float(np.median(width[chosen])) * per_second > _EDGED
-            ax.broken_barh(
-                list(zip((row.start[chosen] * factor).tolist(), (width[chosen] * factor).tolist(), strict=True)),
-                (low + 0.06, height - 0.12),
-                facecolor=shade(KIND_COLORS[OpKind(kind)], chunk, len(row.stages)),
-                edgecolor="white" if edged else "none",
-                linewidth=0.6 if edged else 0.0,
-                # Snapped to pixels, boxes narrower than one would vanish by chance.
-                snap=edged,
-                rasterized=rasterized,
-                zorder=2,
-            )
+    looks = np.stack([row.kind, row.chunk, row.half])[:, width > 0]
+    for kind, chunk, half in np.unique(looks, axis=1).T.tolist():
+        chosen = (row.kind == kind) & (row.chunk == chunk) & (row.half == half) & (width > 0)
+        edged = float(np.median(width[chosen])) * per_second > _EDGED
+        tall = height - 0.12
+        ax.broken_barh(
+            list(zip((row.start[chosen] * factor).tolist(), (width[chosen] * factor).tolist(), strict=True)),
+            (low + 0.06 + tall / 2 * (half == 1), tall / 2 if half else tall),
+            facecolor=shade(KIND_COLORS[OpKind(kind)], chunk, len(row.stages)),
+            edgecolor="white" if edged else "none",
+            linewidth=0.6 if edged else 0.0,
+            # Snapped to pixels, boxes narrower than one would vanish by chance.
+            snap=edged,
+            rasterized=rasterized,
+            zorder=2,
+        )
 
 
 def joined(row: GanttRow, gap: float) -> GanttRow:
@@ -351,14 +363,15 @@ def _draw_numbers(
     for (place, kind), boxes in chosen.items():
         row = rows[place]
         centres = (row.start[boxes] + row.end[boxes]) / 2 * factor
-        for x, number in zip(centres.tolist(), row.microbatch[boxes].tolist(), strict=True):
+        columns = centres.tolist(), row.half[boxes].tolist(), row.microbatch[boxes].tolist()
+        for x, half, number in zip(*columns, strict=True):
             ax.text(
                 x,
-                float(middle[place]),
+                float(middle[place]) + 0.22 * half,
                 str(number),
                 ha="center",
                 va="center_baseline",
-                fontsize=sizes[place],
+                fontsize=min(sizes[place], row_points * 0.35) if half else sizes[place],
                 color="white" if kind == OpKind.WEIGHT_GRADIENT else INK,
                 clip_on=True,
                 zorder=4,
@@ -417,6 +430,8 @@ def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
     handles.append(Patch(facecolor=IDLE, label="idle"))
     if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
         handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later stage of a device"))
+    if any(row.half.any() for row in rows):
+        handles.append(Patch(facecolor="none", edgecolor=FAINT, label="halves: an overlapped pair"))
     return handles
 
 

@@ -15,7 +15,7 @@ that predict weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -123,6 +123,7 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
         )
     check_size(schedule.stages, schedule.microbatches * times)
     columns: list[Columns] = []
+    overlapped: list[NDArray[np.bool_]] = []
     for rank in range(schedule.ranks):
         rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))
         held = np.unique(schedule.stage[rows])
@@ -132,7 +133,10 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
         number = np.tile(np.concatenate([schedule.microbatch[rows], np.zeros(len(held), dtype=np.int32)]), times)
         number += minibatch * np.where(kind == OpKind.UPDATE, 1, schedule.microbatches).astype(np.int32)
         columns.append((np.tile(np.concatenate([schedule.stage[rows], held]), times), kind, number))
-    return from_columns(
+        if schedule.overlapped is not None:
+            pairs = np.concatenate([schedule.overlapped[rows], np.zeros(len(held), dtype=np.bool_)])
+            overlapped.append(np.tile(pairs, times))
+    repeated = from_columns(
         schedule.name,
         schedule.stages,
         schedule.microbatches * times,
@@ -140,6 +144,7 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
         flush=False,
         device=None if schedule.device is None else schedule.device.tolist(),
     )
+    return replace(repeated, overlapped=np.concatenate(overlapped)) if overlapped else repeated
 
 
 def microbatches_per_minibatch(schedule: Schedule) -> int:

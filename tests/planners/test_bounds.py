@@ -47,6 +47,12 @@ def test_one_device_with_the_whole_batch_attains_the_bound() -> None:
     assert iteration_lower_bound(problem) <= seconds
 
 
+def test_the_bound_knows_that_ops_may_overlap() -> None:
+    """Where a forward and a backward together take half their seconds, so may all of them."""
+    problem = Problem(chain([1e9] * 4, parameters=[0] * 4), _switched((_gpu(), _gpu())), 8)
+    assert lower_bound_seconds(replace(problem, overlap=0.5)) == 0.5 * lower_bound_seconds(problem)
+
+
 @pytest.mark.parametrize("device", [_gpu(), load_accelerator("vcu118")], ids=["gpu", "board"])
 def test_work_bound_by_hand(device: Accelerator) -> None:
     """Measured layers of 3 + 6 seconds for 4 samples, no weights: 16 samples on 2 devices, of any kind, are 4 * 9 / 2 seconds."""

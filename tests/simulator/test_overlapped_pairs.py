@@ -14,13 +14,21 @@ from simulator import (
     Engine,
     OpMemory,
     OpSeconds,
+    Plan,
+    Problem,
     ScheduleError,
+    Stage,
     check_schedule,
     chrome_trace,
     from_text,
+    repeated_minibatches,
     replay_schedule,
+    simulate,
+    to_text,
 )
 from simulator.schedules.schedule import Schedule
+from tests.chains import chain
+from tests.simulator.strategies import chain_cluster
 
 TWO = from_text("0F0 0F1 0B0 0B1\n1F0 (1F1;1B0)OVERLAP_F_B 1B1")
 
@@ -107,3 +115,22 @@ def test_seconds_of_pairs_are_checked(overlapped: Any) -> None:
     """As those of every op."""
     with pytest.raises(ValueError, match="overlapped"):
         replay_schedule(TWO, OpSeconds(1, 2, overlapped=overlapped))
+
+
+def test_repeated_mini_batches_keep_their_pairs() -> None:
+    """Each of two mini-batches has them, with its own micro-batches and an update behind."""
+    assert to_text(repeated_minibatches(TWO, 2)).splitlines()[1] == (
+        "1F0 (1F1;1B0)OVERLAP_F_B 1B1 1U0 1F2 (1F3;1B2)OVERLAP_F_B 1B3 1U1"
+    )
+
+
+def test_pairs_of_a_plan_take_their_share_of_the_problem() -> None:
+    """Two layers of F 1 s and B 2 s a sample, nothing on their link: a pair takes 2.4 s at a share of 0.8."""
+    order = tuple(to_text(TWO).splitlines())
+    stages = (Stage((0,), (0,)), Stage((1,), (1,)))
+    problem = Problem(chain([1.0, 1.0]), chain_cluster(2), 2, overlap=0.8)
+    outcome = simulate(problem, Plan("hand", "own", stages, (1, 1), order=order))
+    assert outcome.iteration_seconds == 2.0 + 0.8 * 3.0 + 4.0
+    for share in (0.0, 1.5):
+        with pytest.raises(ValueError, match=f"overlap must be a share above 0 and at most 1, got {share}"):
+            replace(problem, overlap=share)
