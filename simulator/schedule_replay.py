@@ -241,8 +241,8 @@ def replay_schedule(
         updates=seconds.updates,
     )
     if seconds.slice_seconds:
-        if mode == "streaming" or schedule.lanes is not None:
-            raise ValueError("slices of unlike seconds neither stream nor share a device")
+        if mode == "streaming" or schedule.lanes is not None or schedule.overlapped is not None:
+            raise ValueError("slices of unlike seconds neither stream, nor overlap, nor share a device")
         program = _with_slices(program, schedule, seconds.slice_seconds)
     if noise:
         program = program.with_noise(noise, np.random.default_rng(seed))

@@ -165,5 +165,5 @@ def test_impossible_slices_are_refused(slices: int, shares: tuple[float, ...], m
 def test_slices_of_unlike_seconds_do_not_stream() -> None:
     """A device that sends while it computes is refused."""
     schedule = build_schedule("seq1f1b", 2, 2, slices=2)
-    with pytest.raises(ValueError, match="neither stream nor share a device"):
+    with pytest.raises(ValueError, match="neither stream, nor overlap, nor share a device"):
         replay_schedule(schedule, OpSeconds(1.0, 2.0, slice_seconds=(1.0, 2.0)), communication="streaming")
