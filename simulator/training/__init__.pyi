@@ -3,9 +3,7 @@
 from .data import (
     DATA_SETS as DATA_SETS,
     DataSet as DataSet,
-    breast_cancer as breast_cancer,
     digits as digits,
-    wine as wine,
 )
 from .networks import (
     Block as Block,
@@ -25,10 +23,6 @@ from .optimizers import (
     OPTIMIZERS as OPTIMIZERS,
     Optimizer as Optimizer,
     OptimizerState as OptimizerState,
-    constant as constant,
-    cosine as cosine,
-    linear_warmup as linear_warmup,
-    step_decay as step_decay,
 )
 from .order import (
     TrainingOrder as TrainingOrder,
