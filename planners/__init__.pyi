@@ -33,7 +33,7 @@ from .straight.baselines import (
     UniformLayers as UniformLayers,
     uniform_cuts as uniform_cuts,
 )
-from .search.bounds import iteration_lower_bound as iteration_lower_bound, lower_bound_seconds as lower_bound_seconds
+from .search.bounds import iteration_lower_bound as iteration_lower_bound
 from .straight.brute_force import BruteForce as BruteForce
 from .straight.grid import PipelineDataGrid as PipelineDataGrid
 from .bapipe.intra_layer import (

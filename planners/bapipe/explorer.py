@@ -158,14 +158,10 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def explore(
-    problem: Problem,
-    evaluate: Evaluator,
-    rng: np.random.Generator,
-    request: Request | None = None,
-    name: str = "bapipe",
+    problem: Problem, evaluate: Evaluator, rng: np.random.Generator, request: Request | None = None
 ) -> Exploration:
     """Search, confirm and compare with the rule of thumb; InfeasiblePlanError, with numbers, if no plan fits."""
-    search = _Explorer(problem, evaluate, rng, request or Request(), name)
+    search = _Explorer(problem, evaluate, rng, request or Request(), "bapipe")
     ranking = search.ranking()
     return Exploration(ranking[0], ranking, search.rule_of_thumb())
 
@@ -314,7 +310,8 @@ class _Explorer:
             share = max(equal_microbatches(problem.batch, min(len(problem.cluster.devices), problem.batch)))
             table = problem_table(problem, self.evaluate, share)
             for view in cluster_views(problem):
-                found.append(place_stages(partition(table, view.levels), view.components))
+                free = partition(table, view.levels)
+                found.append(place_stages(free.stages, free.levels, view.components))
         return [stages for stages in dict.fromkeys(found) if len(stages) > 1]
 
     # ---- plans ----

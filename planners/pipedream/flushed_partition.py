@@ -12,7 +12,7 @@ least limit for which fewest(start, k) is within the devices, for some k, is fou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -20,20 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.pipedream.dynamic_program import RING, StateTotals, held_copies, synchronization_seconds
+from planners.pipedream.partitioner import LevelStage, slice_total, totals_of
 from planners.pipedream.state_table import StateTable
 from simulator import kernel
 
 PRECISION = 1e-3
 """Relative width at which the bisection of the slowest stage's seconds ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlushedStage:
-    """A stage: states [start, stop) on so many replicas."""
-
-    start: int
-    stop: int
-    replicas: int
 
 
 class FlushedPipeline(NamedTuple):
@@ -59,7 +51,7 @@ class FlushedPipeline(NamedTuple):
     collective_bandwidth: float
 
 
-def flushed_partition(table: StateTable, pipeline: FlushedPipeline) -> tuple[FlushedStage, ...] | None:
+def flushed_partition(table: StateTable, pipeline: FlushedPipeline) -> tuple[LevelStage, ...] | None:
     """The partition with the fastest slowest stage, of these the one with fewest stages; None if none fits into memory.
 
     table: the network's costs at one micro-batch
@@ -79,33 +71,22 @@ def flushed_partition(table: StateTable, pipeline: FlushedPipeline) -> tuple[Flu
     return stages
 
 
-def _within(
-    table: StateTable, pipeline: FlushedPipeline, limit: float
-) -> tuple[tuple[FlushedStage, ...], float] | None:
+def _within(table: StateTable, pipeline: FlushedPipeline, limit: float) -> tuple[tuple[LevelStage, ...], float] | None:
     """Stages that are no slower than `limit` and fit, and the seconds of the slowest; None if there are none."""
-    network = StateTotals(
-        table.seconds,
-        table.output_bytes,
-        table.parameter_bytes,
-        table.copy_bytes,
-        table.stash_bytes,
-        table.states.predecessors,
-        table.states.offsets,
-    )
-    fewest, following = _fewest_devices(network, pipeline, limit)
+    fewest, following = _fewest_devices(totals_of(table, RING), pipeline, limit)
     counts = np.flatnonzero(fewest[:, 0] <= pipeline.devices)
     if len(counts) == 0:
         return None
-    stages: list[FlushedStage] = []
+    stages: list[LevelStage] = []
     start = 0
     for left in range(int(counts[0]), 0, -1):
         stop = int(following[left, start])
-        stages.append(FlushedStage(start, stop, int(fewest[left, start] - fewest[left - 1, stop])))
+        stages.append(LevelStage(start, stop, int(fewest[left, start] - fewest[left - 1, stop])))
         start = stop
     seconds = [_seconds(table, pipeline, stage) for stage in stages]
-    for _ in range(pipeline.devices - sum(stage.replicas for stage in stages)):
+    for _ in range(pipeline.devices - sum(stage.workers for stage in stages)):
         slowest = max(range(len(stages)), key=seconds.__getitem__)
-        helped = replace(stages[slowest], replicas=stages[slowest].replicas + 1)
+        helped = replace(stages[slowest], workers=stages[slowest].workers + 1)
         if _seconds(table, pipeline, helped) >= seconds[slowest]:
             break  # its all-reduce would take longer: the device stays idle
         stages[slowest], seconds[slowest] = helped, _seconds(table, pipeline, helped)
@@ -113,21 +94,12 @@ def _within(
     return tuple(stages), float(max(*seconds, *sending, 0.0))
 
 
-def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: FlushedStage) -> float:
+def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: LevelStage) -> float:
     compute, parameters = (
-        float(totals[stage.stop - 1] - (totals[stage.start - 1] if stage.start > 0 else 0.0))
-        for totals in (table.seconds, table.parameter_bytes)
+        slice_total(totals, stage.start, stage.stop) for totals in (table.seconds, table.parameter_bytes)
     )
-    return float(
-        _microbatch_seconds(
-            compute,
-            parameters,
-            pipeline.samples,
-            pipeline.microbatches,
-            pipeline.collective_bandwidth,
-            stage.replicas,
-        )
-    )
+    samples, microbatches, bandwidth = pipeline.samples, pipeline.microbatches, pipeline.collective_bandwidth
+    return float(_microbatch_seconds(compute, parameters, samples, microbatches, bandwidth, stage.workers))
 
 
 @kernel(error_model="numpy")

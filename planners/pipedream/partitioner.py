@@ -188,7 +188,7 @@ def partition(
     return HierarchicalPartition(
         variant=variant,
         workers_per_level=workers,
-        stages=_flatten(table.states, stages),
+        stages=flattened(table.states, stages),
         levels=tuple(map(tuple, stages)),
         slowest_stage_seconds=slowest,
         one_device_seconds=table.one_device_seconds,
@@ -212,7 +212,7 @@ def plan_seconds(
 
     def pipeline_seconds(level: int, start: int, stop: int) -> float:
         if level < 0:
-            return _slice(table.seconds, start, stop)
+            return slice_total(table.seconds, start, stop)
         return max(
             stage_cost(
                 table,
@@ -247,7 +247,7 @@ def stage_cost(
     first: whether the stage begins its pipeline; nothing is sent to it then
     """
     form = _checked_variant(variant)
-    parameters = _slice(table.parameter_bytes, stage.start, stage.stop)
+    parameters = slice_total(table.parameter_bytes, stage.start, stage.stop)
     divisor = _below(levels, len(levels) - 1) if first else 1
     collective = levels[-1].collective_bandwidth
     seconds = _one_stage_seconds(form, inner_seconds, parameters, collective, stage.workers, divisor)
@@ -280,11 +280,27 @@ def _transfer_seconds(form: int, table: StateTable, stage: LevelStage, bandwidth
     return seconds
 
 
-def _slice(totals: NDArray[np.float64], start: int, stop: int) -> float:
+def slice_total(totals: NDArray[np.float64], start: int, stop: int) -> float:
+    """What states [start, stop) add to running totals, (states,)."""
     return float(totals[stop - 1] - (totals[start - 1] if start > 0 else 0.0))
 
 
-def _flatten(states: AntichainStates, levels: Sequence[Sequence[LevelStage]]) -> tuple[PlannedStage, ...]:
+def totals_of(table: StateTable, form: int) -> StateTotals:
+    """A network's figures as the kernels take them; the script sends and keeps other tensors."""
+    script = form == SCRIPT
+    return StateTotals(
+        table.seconds,
+        table.augmented_output_bytes if script else table.output_bytes,
+        table.parameter_bytes,
+        table.copy_bytes,
+        table.activation_bytes if script else table.stash_bytes,
+        table.states.predecessors,
+        table.states.offsets,
+    )
+
+
+def flattened(states: AntichainStates, levels: Sequence[Sequence[LevelStage]]) -> tuple[PlannedStage, ...]:
+    """The stages of the lowest level, each with its layers and its workers on all levels."""
     flat = []
     placed = np.zeros(states.members.shape[1], dtype=np.bool_)
     for stage in levels[0]:
@@ -369,16 +385,6 @@ class _Levels:
 
     def _arguments(self, level: int, downstream: Fraction) -> tuple[StateTotals, LevelCosts, VersionMemory]:
         """The kernels' arguments that are the same for every row of a level."""
-        table, script = self.table, self.form == SCRIPT
-        network = StateTotals(
-            table.seconds,
-            table.augmented_output_bytes if script else table.output_bytes,
-            table.parameter_bytes,
-            table.copy_bytes,
-            table.activation_bytes if script else table.stash_bytes,
-            table.states.predecessors,
-            table.states.offsets,
-        )
         here, memory = self.levels[level], self.memory
         costs = LevelCosts(
             here.width,
@@ -391,14 +397,14 @@ class _Levels:
         )
         held = VersionMemory(
             float(memory.capacity_bytes),
-            isfinite(memory.capacity_bytes) and (script or level == 0),
+            isfinite(memory.capacity_bytes) and (self.form == SCRIPT or level == 0),
             downstream.numerator,
             downstream.denominator,
             memory.unversioned_copies,
             memory.replicated_copies,
             memory.recompute,
         )
-        return network, costs, held
+        return totals_of(self.table, self.form), costs, held
 
     def _contexts(self, level: int, downstream: Fraction) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """Tables of the level below, by rising workers downstream, and which of them is for m' of m, at [m, m']."""

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Level
 from planners.partitioning.in_flight import most_in_flight
-from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
+from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.partitioner import (
     HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
     MemoryLimit,
+    PlannedStage,
+    flattened,
     partition,
 )
 from planners.pipedream.state_table import StateTable, state_table
@@ -108,7 +110,8 @@ class PipeDreamFlush:
             found = flushed_partition(table, left)
             if found is None:
                 return None
-            return Plan(self.name, schedule, _flushed_stages(table, found, view), microbatches)
+            stages = place_stages(flattened(table.states, [found]), [found], view.components)
+            return Plan(self.name, schedule, stages, microbatches)
 
         return within_memory(evaluate, search) or Plan(self.name, schedule, (_whole(problem),), microbatches)
 
@@ -143,7 +146,9 @@ def pipedream_plans(name: str, request: Request, variant: str, problem: Problem,
     for view, (form, straight) in itertools.product(cluster_views(problem), _forms(variant, problem)):
 
         def plan_of(found: HierarchicalPartition, view: ClusterView = view) -> Plan:
-            return _asynchronous_plan(name, place_stages(found, view.components), microbatches, request)
+            return _asynchronous_plan(
+                name, place_stages(found.stages, found.levels, view.components), microbatches, request
+            )
 
         plan = _plan_within_memory(problem, evaluate, table, view, form, straight, plan_of)
         if plan is not None and all(plan.stages != other.stages for other in plans):
@@ -191,16 +196,12 @@ def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int) -> Stat
     )
 
 
-def place_stages(found: HierarchicalPartition, components: Sequence[Component]) -> tuple[Stage, ...]:
+def place_stages(
+    stages: Sequence[PlannedStage], levels: Sequence[Sequence[LevelStage]], components: Sequence[Component]
+) -> tuple[Stage, ...]:
     """Devices of each stage: the stages of a level take their components in order, inside every replica alike."""
-    return tuple(
-        Stage(planned.layers, devices)
-        for planned, devices in zip(
-            found.stages,
-            _placed(found.levels, len(found.levels) - 1, [tuple(components)], 0, found.stages[-1].stop),
-            strict=True,
-        )
-    )
+    placed = _placed(levels, len(levels) - 1, [tuple(components)], 0, stages[-1].stop)
+    return tuple(Stage(planned.layers, devices) for planned, devices in zip(stages, placed, strict=True))
 
 
 def _placed(
@@ -227,18 +228,6 @@ def _placed(
 def _whole(problem: Problem) -> Stage:
     """The whole network on every device."""
     return Stage(tuple(range(len(problem.workload))), devices_in_order(problem))
-
-
-def _flushed_stages(table: StateTable, found: Sequence[FlushedStage], view: ClusterView) -> tuple[Stage, ...]:
-    """Devices of each stage, in the order of a flat cluster."""
-    ends = np.cumsum([0, *(stage.replicas for stage in found)])
-    return tuple(
-        Stage(
-            table.states.stage_layers(stage.start, stage.stop),
-            tuple(one for one in view.components[first:end] if isinstance(one, int)),
-        )
-        for stage, first, end in zip(found, ends[:-1].tolist(), ends[1:].tolist(), strict=True)
-    )
 
 
 def _in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:

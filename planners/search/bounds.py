@@ -40,11 +40,6 @@ WEIGHT_SWEEPS = 20
 """Sweeps over the pairs of kinds of accelerators when their weights are chosen; any weights give a valid bound."""
 
 
-def lower_bound_seconds(problem: Problem) -> float:
-    """Seconds for one batch that no plan can beat, flushed or not: the work bound."""
-    return iteration_lower_bound(problem, asynchronous=True)
-
-
 def iteration_lower_bound(
     problem: Problem, *, asynchronous: bool = False, layer_costs: LayerCosts | None = None
 ) -> float:

@@ -18,7 +18,6 @@ from planners import (
     Request,
     applicable_planners,
     iteration_lower_bound,
-    lower_bound_seconds,
     make_plan,
 )
 from planners.search.bounds import best_weighted_sum
@@ -57,8 +56,8 @@ def test_the_bound_knows_that_ops_may_overlap() -> None:
 def test_work_bound_by_hand(device: Accelerator) -> None:
     """Measured layers of 3 + 6 seconds for 4 samples, no weights: 16 samples on 2 devices, of any kind, are 4 * 9 / 2 seconds."""
     problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((device, device)), 16)
-    assert lower_bound_seconds(problem) == pytest.approx(18.0)
-    assert lower_bound_seconds(replace(problem, recompute=True)) == pytest.approx(24.0)
+    assert iteration_lower_bound(problem, asynchronous=True) == pytest.approx(18.0)
+    assert iteration_lower_bound(replace(problem, recompute=True), asynchronous=True) == pytest.approx(24.0)
 
 
 def test_latency_bounds_small_batches_of_flushed_plans() -> None:
@@ -85,7 +84,7 @@ def test_profile_rows_between_sizes_are_used() -> None:
     bare = measured_chain([1.0], [1.0])
     layer = replace(bare.layers[0], measured=((1.0, 1.0, 1.0), (4.0, 1.0, 1.0), (8.0, 4.0, 4.0)))
     problem = Problem(replace(bare, layers=(layer,)), _switched((_gpu(),)), 6)
-    assert lower_bound_seconds(problem) == pytest.approx(6 * 0.5)
+    assert iteration_lower_bound(problem, asynchronous=True) == pytest.approx(6 * 0.5)
 
 
 def test_devices_of_one_kind_at_two_speeds_add_their_rates() -> None:
@@ -179,7 +178,7 @@ class _Odd:
 def test_other_accelerators_are_asked_for_every_size(quick: int, seconds: float) -> None:
     """One size costs 1 s a sample each way, all others 2 s: 7 samples cost at least 14 s, and 28 if they are too few for it."""
     problem = Problem(chain([1e9], output_elements=[1e5]), _switched((_Odd(quick),)), 7)
-    assert lower_bound_seconds(problem) == pytest.approx(seconds)
+    assert iteration_lower_bound(problem, asynchronous=True) == pytest.approx(seconds)
 
 
 @given(

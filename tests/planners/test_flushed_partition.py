@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
-from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
+from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
+from planners.pipedream.partitioner import LevelStage
 from planners.pipedream.planner import _in_flight
 from simulator import Problem, simulate, workload_from_spec
 from tests.chains import chain as compute_chain
@@ -20,7 +21,7 @@ from tests.planners.test_pipedream import network, tabled
 
 
 def slowest(
-    table_of: dict[str, list[float]], pipeline: FlushedPipeline, stages: tuple[FlushedStage, ...], tied: bool
+    table_of: dict[str, list[float]], pipeline: FlushedPipeline, stages: tuple[LevelStage, ...], tied: bool
 ) -> float:
     """Seconds of the slowest stage or transfer; infinite where a stage does not fit.
 
@@ -35,10 +36,10 @@ def slowest(
         entry = table_of["outputs"][stage.start - 1] if stage.start else 0.0
         flights = pipeline.in_flight[len(stages) - position - 1]
         kept = outputs + flights * entry if pipeline.recompute else flights * outputs
-        share = -(-pipeline.samples // stage.replicas) / pipeline.samples
+        share = -(-pipeline.samples // stage.workers) / pipeline.samples
         if kept * share + pipeline.weight_copies * (weights + copy) > pipeline.memory_bytes:
             return float("inf")
-        ring = 2 * (stage.replicas - 1) / stage.replicas * weights / pipeline.collective_bandwidth
+        ring = 2 * (stage.workers - 1) / stage.workers * weights / pipeline.collective_bandwidth
         worst = max(worst, compute * share + ring / pipeline.microbatches, 2 * entry / pipeline.bandwidth)
     return worst
 
@@ -51,7 +52,7 @@ def fastest(table_of: dict[str, list[float]], pipeline: FlushedPipeline, tied: b
             bounds = [0, *cuts, count]
             for replicas in product(range(1, pipeline.devices + 1), repeat=stages):
                 if sum(replicas) <= pipeline.devices:
-                    plan = tuple(map(FlushedStage, bounds[:-1], bounds[1:], replicas))
+                    plan = tuple(map(LevelStage, bounds[:-1], bounds[1:], replicas))
                     best = min(best, slowest(table_of, pipeline, plan, tied))
     return best
 
@@ -87,7 +88,7 @@ def test_no_partition_is_faster(data: st.DataObject) -> None:
     found = flushed_partition(table, pipeline)
     assert (found is None) == (best == float("inf"))
     if found is not None:
-        assert sum(stage.replicas for stage in found) <= devices
+        assert sum(stage.workers for stage in found) <= devices
         assert slowest(of, pipeline, found, tied) <= best * 1.001
 
 
@@ -115,7 +116,7 @@ def test_a_transfer_may_be_slower_than_every_stage(
 def test_a_device_that_does_not_help_stays_idle() -> None:
     """A micro-batch of one sample cannot be split: one of three devices has it, though two more would cost nothing."""
     pipeline = FlushedPipeline(3, 1, 1, np.ones(1, dtype=np.int64), 1e9, 2.0, False, 1.0, 1.0)
-    assert flushed_partition(tabled(network([4.0], [0], [0.0])), pipeline) == (FlushedStage(0, 1, 1),)
+    assert flushed_partition(tabled(network([4.0], [0], [0.0])), pipeline) == (LevelStage(0, 1, 1),)
 
 
 def test_one_version_of_the_weights_fits_where_several_do_not() -> None:

@@ -196,7 +196,7 @@ def test_flushed_partitions(recorded: Recorded) -> None:
         for memory in (1e9, 160.0, 90.0):
             pipeline = FlushedPipeline(5, 4, 8, (1, 2, 3, 4, 5), memory, 3.0, seed % 2 == 0, 2.0, 1.5)
             found = flushed_partition(table, pipeline)
-            values[f"{seed} {memory}"] = found and [[one.start, one.stop, one.replicas] for one in found]
+            values[f"{seed} {memory}"] = found and [[one.start, one.stop, one.workers] for one in found]
     recorded(**values)
 
 

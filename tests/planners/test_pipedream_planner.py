@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from hardware_profiles import Level, load_cluster
 from planners import Request, make_plan, planner_entry
 from planners.pipedream import planner as pipedream_planner
-from planners.pipedream.flushed_partition import FlushedPipeline, FlushedStage, flushed_partition
-from planners.pipedream.partitioner import HierarchicalPartition, partition
-from planners.pipedream.planner import cluster_views, pipedream_plans, problem_table
+from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
+from planners.pipedream.partitioner import HierarchicalPartition, LevelStage, PlannedStage, partition
+from planners.pipedream.planner import cluster_views, pipedream_plans, place_stages, problem_table
 from planners.pipedream.state_table import StateTable, state_table
 from planners.search.evaluator import Evaluator
 from simulator import InfeasiblePlanError, Plan, Problem, read_profile
@@ -154,27 +154,16 @@ def test_unequal_clusters_are_refused_with_the_reason() -> None:
 
 def test_hierarchical_stages_take_whole_servers_in_order() -> None:
     """Two servers: stage replicas of the lower level sit at the same places in every server of the upper stage."""
-    from planners.pipedream.partitioner import HierarchicalPartition, LevelStage, PlannedStage
-    from planners.pipedream.planner import place_stages
-
-    found = HierarchicalPartition(
-        variant="paper",
-        workers_per_level=(4, 3),
-        stages=(
-            PlannedStage(0, 2, (0, 1), (3, 2)),
-            PlannedStage(2, 3, (2,), (1, 2)),
-            PlannedStage(3, 4, (3,), (4, 1)),
-        ),
-        levels=(
-            (LevelStage(0, 2, 3), LevelStage(2, 3, 1), LevelStage(3, 4, 4)),
-            (LevelStage(0, 3, 2), LevelStage(3, 4, 1)),
-        ),
-        slowest_stage_seconds=1.0,
-        one_device_seconds=1.0,
-        data_parallel_seconds=1.0,
-        planning_seconds=0.0,
+    flat = (
+        PlannedStage(0, 2, (0, 1), (3, 2)),
+        PlannedStage(2, 3, (2,), (1, 2)),
+        PlannedStage(3, 4, (3,), (4, 1)),
     )
-    stages = place_stages(found, ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)))
+    levels = (
+        (LevelStage(0, 2, 3), LevelStage(2, 3, 1), LevelStage(3, 4, 4)),
+        (LevelStage(0, 3, 2), LevelStage(3, 4, 1)),
+    )
+    stages = place_stages(flat, levels, ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)))
     assert [stage.devices for stage in stages] == [(0, 1, 2, 4, 5, 6), (3, 7), (8, 9, 10, 11)]
 
 
@@ -241,7 +230,7 @@ def test_partitions_fit_into_the_smallest_device(
         asked.add((memory.capacity_bytes, memory.unversioned_copies, memory.replicated_copies))
         return partition(*arguments, **options)
 
-    def flushed(table: StateTable, pipeline: FlushedPipeline) -> tuple[FlushedStage, ...] | None:
+    def flushed(table: StateTable, pipeline: FlushedPipeline) -> tuple[LevelStage, ...] | None:
         asked.add((pipeline.memory_bytes, pipeline.weight_copies))
         return flushed_partition(table, pipeline)
 
