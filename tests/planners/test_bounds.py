@@ -49,7 +49,9 @@ def test_one_device_with_the_whole_batch_attains_the_bound() -> None:
 def test_the_bound_knows_that_ops_may_overlap() -> None:
     """Where a forward and a backward together take half their seconds, so may all of them."""
     problem = Problem(chain([1e9] * 4, parameters=[0] * 4), _switched((_gpu(), _gpu())), 8)
-    assert lower_bound_seconds(replace(problem, overlap=0.5)) == 0.5 * lower_bound_seconds(problem)
+    assert iteration_lower_bound(replace(problem, overlap=0.5), asynchronous=True) == 0.5 * iteration_lower_bound(
+        problem, asynchronous=True
+    )
 
 
 @pytest.mark.parametrize("device", [_gpu(), load_accelerator("vcu118")], ids=["gpu", "board"])
