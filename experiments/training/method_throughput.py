@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hardware_profiles import load_cluster
@@ -32,27 +32,18 @@ SHRUNK = ("pipedream", "spectrain-v2")
 """Schedules that are shown with a smaller mini-batch as well where theirs does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterCase:
-    """A method on the cluster: label, schedule, T."""
-
-    label: str
-    schedule: str
-    per_minibatch: int
-
-
-def cluster_cases(stages: int) -> list[ClusterCase]:
-    """Methods by schedule and T."""
-    return [
-        *(ClusterCase(f"GPipe T={t}", "gpipe", t) for t in (4, 8, 16)),
-        *(ClusterCase(f"1F1B T={t}", "1f1b", t) for t in (4, 8, 16)),
-        ClusterCase("PipeDream T=1", "pipedream", WHOLE),
-        ClusterCase("SpecTrain v1 T=1", "spectrain-v1", WHOLE),
-        ClusterCase("SpecTrain v2 T=1", "spectrain-v2", WHOLE),
-        ClusterCase("PipeOptim T=1", "pipeoptim", WHOLE),
-        ClusterCase(f"2BW T={stages}", "2bw", stages),
-        *(ClusterCase(f"XPipe T={t}", "xpipe", t) for t in (1, 2, 4, 8, 16)),
-    ]
+def cluster_methods(stages: int) -> dict[str, tuple[str, int]]:
+    """Label -> schedule and T of the methods on the cluster."""
+    return {
+        **{f"GPipe T={t}": ("gpipe", t) for t in (4, 8, 16)},
+        **{f"1F1B T={t}": ("1f1b", t) for t in (4, 8, 16)},
+        "PipeDream T=1": ("pipedream", WHOLE),
+        "SpecTrain v1 T=1": ("spectrain-v1", WHOLE),
+        "SpecTrain v2 T=1": ("spectrain-v2", WHOLE),
+        "PipeOptim T=1": ("pipeoptim", WHOLE),
+        f"2BW T={stages}": ("2bw", stages),
+        **{f"XPipe T={t}": ("xpipe", t) for t in (1, 2, 4, 8, 16)},
+    }
 
 
 def cluster_problem(
@@ -108,21 +99,20 @@ def cluster_rows(problem: Problem) -> list[dict[str, Any]]:
     """
     stages = balanced_stages(problem)
     rows = [_row("data parallel", problem, data_parallel_plan(problem))]
-    for case in cluster_cases(len(stages)):
-        sizes = equal_microbatches(problem.batch, case.per_minibatch)
-        rows.append(_row(case.label, problem, Plan("hand", case.schedule, stages, sizes)))
-        if case.per_minibatch == WHOLE and case.schedule in SHRUNK and not rows[-1]["fits"]:
-            rows += _largest_that_fits(case, problem, stages)
+    for label, (schedule, count) in cluster_methods(len(stages)).items():
+        whole = Plan("hand", schedule, stages, equal_microbatches(problem.batch, count))
+        rows.append(_row(label, problem, whole))
+        if count == WHOLE and schedule in SHRUNK and not rows[-1]["fits"]:
+            rows += _largest_that_fits(label, problem, whole)
     return rows
 
 
-def _largest_that_fits(case: ClusterCase, problem: Problem, stages: tuple[Stage, ...]) -> list[dict[str, Any]]:
+def _largest_that_fits(label: str, problem: Problem, whole: Plan) -> list[dict[str, Any]]:
     """One row, or none where not even one sample fits; memory grows with the mini-batch, so the search halves."""
     least, most, best = 1, problem.batch - 1, None
     while least <= most:
         batch = (least + most) // 2
-        plan = Plan("hand", case.schedule, stages, (batch,))
-        row = _row(f"{case.label}, batch {batch}", replace(problem, batch=batch), plan)
+        row = _row(f"{label}, batch {batch}", replace(problem, batch=batch), replace(whole, microbatches=(batch,)))
         if row["fits"]:
             best, least = row, batch + 1
         else:
