@@ -60,6 +60,7 @@ from .pipedream.state_table import (
     measured_table as measured_table,
     state_table as state_table,
 )
+from .scheduler.on_numbers import SearchedSchedule as SearchedSchedule, search_on_numbers as search_on_numbers
 from .registry import (
     PLANNERS as PLANNERS,
     PlannerEntry as PlannerEntry,

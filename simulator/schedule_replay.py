@@ -53,7 +53,8 @@ class ScheduleReplay(Explained):
     def holding(self, memory: OpMemory) -> ScheduleReplay:
         """The same replay with what its ops keep in memory; ValueError as of `OpMemory.of_stages`."""
         stashes = [StageStash(whole, 0.0, part, 0.0) for whole, part in memory.of_stages(self.schedule.stages)]
-        return replace(self, memory=stashes_over_time(self.timeline, stashes, memory.memory))
+        limits = memory.limits(len(self.timeline.devices()))
+        return replace(self, memory=stashes_over_time(self.timeline, stashes, limits))
 
     @property
     def peak_memory(self) -> list[float]:

@@ -30,6 +30,7 @@ ROOMS = {
         "pipedream_growth",
         "pipedream_tables",
         "replay_speed",
+        "schedule_search",
         "time_to_accuracy",
         "unequal_sizes",
         "umpipe",

@@ -20,6 +20,7 @@ from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
 
 if TYPE_CHECKING:
+    from planners import SearchedSchedule
     from simulator import Outcome, Schedule, ScheduleReplay
 
 _OPTIONS = (
@@ -33,8 +34,17 @@ _OPTIONS = (
 )
 """Arguments that are options of a schedule family."""
 
+_SEARCHED = ("chunks", "placement", "seconds", "objective")
+"""Arguments of a search for a schedule."""
+
+_NOT_SEARCHED = (
+    *[name for name in _OPTIONS if name != "chunks"],
+    *("minibatches", "update", "predict", "overlapped", "sizes", "communication", "noise"),
+)
+"""Arguments of a replay that a search has no use for."""
+
 SOURCES: dict[str, Option] = {
-    "--schedule NAME": "schedule family (see pipeplan list schedules)",
+    "--schedule NAME": "schedule family (see pipeplan list schedules); search: the best order that is found",
     "--schedule-csv FILE": "schedule file: torch CSV, or text lines of ops",
     "--plan FILE": "plan file of pipeplan plan --out, with its problem",
 }
@@ -66,17 +76,21 @@ REPLAY: dict[str, Option] = {
     "--weight W": ("seconds of a weight gradient (default 0)", numbers),
     "--update U": ("seconds of an update (default 0)", numbers),
     "--predict P": ("seconds of a weight prediction (default 0)", numbers),
-    "--transfer C": ("one-way transfer seconds (default 0)", float),
+    "--transfer C": ("one-way transfer seconds (default 0): one number, or one a boundary between stages", numbers),
     "--overlapped X": ("seconds of an overlapped forward and backward (default: one after the other)", numbers),
     "--stash A": ("memory that a forward keeps, in any unit: one number, or one a stage", numbers),
     "--stash-weight AW": ("the part of it that a weight gradient needs (default half)", numbers),
-    "--memory L": ("limit of a device, in the unit of --stash", float),
+    "--memory L": ("limit of a device, in the unit of --stash: one number, or one a device", numbers),
+    "--placement NAME": "how stages go round the devices of a search: straight (default), interleaved, v, wave or "
+    "bidirectional",
+    "--seconds T": ("seconds of search (default 1); the same work on every machine", float),
+    "--objective NAME": "what the search makes short: makespan (default), longest-stage or steady",
     "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",
     "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
-    "--noise NOISE": ("spread of log-normal noise on durations (default 0)", float, 0.0),
-    "--seed SEED": ("seed of the noise (default 0)", natural, 0),
+    "--noise NOISE": ("spread of log-normal noise on durations (default 0)", float),
+    "--seed SEED": ("seed of the noise, and of a search (default 0)", natural, 0),
     "--out FILE": (
         "write FILE.csv: the schedule for torch, FILE.txt: one line of ops a device, or FILE.json: the trace for Perfetto "
         "(ui.perfetto.dev) and chrome://tracing; may be repeated",
@@ -117,7 +131,9 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE
 
 
-def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
+def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay | SearchedSchedule:
+    from experiments.compare.questions import SEARCH
+    from planners import search_on_numbers
     from simulator import OpMemory, OpSeconds, replay_schedule
 
     if arguments.forward is None or arguments.backward is None:
@@ -128,13 +144,28 @@ def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay:
     )
     if memory and arguments.stash is None:
         raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
+    if arguments.schedule == SEARCH:
+        refuse(arguments, _NOT_SEARCHED, "is not of a schedule that is searched for")
+        if arguments.stages is None or arguments.microbatches is None:
+            raise UsageError("--schedule search needs --stages and --microbatches")
+        asked = {name: value for name in _SEARCHED if (value := getattr(arguments, name)) is not None}
+        return search_on_numbers(
+            arguments.stages,
+            arguments.microbatches,
+            OpSeconds(**seconds),
+            OpMemory(**memory) if memory else None,
+            seed=arguments.seed,
+            engine=arguments.engine,
+            **asked,
+        )
+    refuse(arguments, [name for name in _SEARCHED if name != "chunks"], "goes with --schedule search")
     replayed = replay_schedule(
         _schedule(arguments),
         OpSeconds(**seconds),
         sizes=arguments.sizes,
         communication=arguments.communication,
         engine=arguments.engine,
-        noise=arguments.noise,
+        noise=arguments.noise or 0.0,
         seed=arguments.seed,
     )
     return replayed.holding(OpMemory(**memory)) if memory else replayed
@@ -148,7 +179,7 @@ def _of_plan(arguments: argparse.Namespace) -> Outcome:
     of_a_schedule += [*OpSeconds.__slots__, *OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = PlanFile.read_plan(arguments.plan)
-    return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise, seed=arguments.seed)
+    return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise or 0.0, seed=arguments.seed)
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
@@ -188,7 +219,7 @@ def _output(path: str) -> Path:
     return output_file(path)
 
 
-def _content(path: Path, replayed: ScheduleReplay | Outcome, arguments: argparse.Namespace) -> str:
+def _content(path: Path, replayed: ScheduleReplay | SearchedSchedule | Outcome, arguments: argparse.Namespace) -> str:
     """What the file is to hold, by its name's ending; UsageError for a schedule that torch cannot run."""
     import json
 

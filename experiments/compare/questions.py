@@ -15,7 +15,7 @@ from experiments.compare.comparison import Comparison, compare_planners
 
 if TYPE_CHECKING:
     from hardware_profiles import Cluster
-    from planners import Progress, Result
+    from planners import Progress, Result, SearchedSchedule
     from simulator import Engine, Outcome, Plan, Problem, Schedule, ScheduleReplay, Workload
 
 TOPICS: dict[str, Callable[[], Sequence[str]]] = {
@@ -26,6 +26,9 @@ TOPICS: dict[str, Callable[[], Sequence[str]]] = {
     "planners": lambda: sorted(planners.planner_entries()),
 }
 """What has names, and what lists them."""
+
+SEARCH = "search"
+"""In place of the name of a schedule's family: the order of its ops is searched for."""
 
 
 def names(topic: str) -> tuple[str, ...]:
@@ -82,7 +85,7 @@ def simulate(
     noise: float = 0.0,
     seed: int = 0,
     **numbers: Any,
-) -> ScheduleReplay: ...
+) -> ScheduleReplay | SearchedSchedule: ...
 
 
 def simulate(
@@ -93,11 +96,12 @@ def simulate(
     noise: float = 0.0,
     seed: int = 0,
     **numbers: Any,
-) -> Outcome | ScheduleReplay:
-    """Replay a plan of a problem; or a schedule, by the name of its family or as data, on numbers.
+) -> Outcome | ScheduleReplay | SearchedSchedule:
+    """Replay a plan of a problem; or a schedule, by the name of its family or as data, on numbers; `search` searches for one.
 
     numbers: of a schedule: seconds and memory of ops (the fields of `simulator.OpSeconds` and `OpMemory`), sizes, communication
-        (`simulator.replay_schedule`); of one by name its stages, microbatches or minibatches, and its options
+        (`simulator.replay_schedule`); of one by name its stages, microbatches or minibatches, and its options; of one that is
+        searched for what `planners.search_on_numbers` takes
     noise: standard deviation of the logarithm of a factor on every duration, drawn with `seed`
     """
     if isinstance(what, simulator.Problem):
@@ -109,6 +113,13 @@ def simulate(
         {name: numbers.pop(name) for name in kind.__slots__ if name in numbers}
         for kind in (simulator.OpSeconds, simulator.OpMemory)
     )
+    if what == SEARCH:
+        if noise:
+            raise ValueError("a schedule that is searched for takes no noise: replay what is found")
+        kept = simulator.OpMemory(**memory) if memory else None
+        return planners.search_on_numbers(
+            ops=simulator.OpSeconds(**seconds), memory=kept, seed=seed, engine=engine, **numbers
+        )
     settings = {name: numbers.pop(name) for name in ("sizes", "communication") if name in numbers}
     if isinstance(what, str):
         what = simulator.named_schedule(what, engine=engine, **numbers)

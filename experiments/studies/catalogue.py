@@ -64,6 +64,17 @@ STUDIES: dict[str, Study] = {
         0.1,
         options={"--cases FILE": ("JSON list of cases", str, ...)},
     ),
+    "schedule-search": Study(
+        "experiments.schedule_search",
+        "How near its optimum does the searching scheduler come, how fast, and how far ahead of the known families?",
+        2,
+        0.1,
+        quick="published stage times alone",
+        options={
+            "--cases FILE": "JSON of small problems with their best makespan, in place of the study's own",
+            "--seconds T": ("seconds of search for a case (default 1)", float),
+        },
+    ),
     "replay-speed": Study(
         "experiments.replay_speed",
         "How fast are the engines, and how do they grow?",

@@ -17,7 +17,7 @@ area: what micro-batches keep, times how long they do, fits into limit times tim
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from planners.scheduler.instance import WEIGHT, Floats, Instance
 from simulator import kernel
 
 Objective = Literal["makespan", "longest-stage"]
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 
 class Ways(NamedTuple):

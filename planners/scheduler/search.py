@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import brief
 from planners.scheduler.annealing import Walk, anneal, cost_of
-from planners.scheduler.bound import Objective, lower_bound
+from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound
 from planners.scheduler.greedy import Setting, list_schedule, settings_of
 from planners.scheduler.instance import Codes, Instance, Integers, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.problem import ScheduleProblem
@@ -146,6 +146,8 @@ def search_schedule(
     patterns: orders to begin from; the answer is never worse than one of them that fits
     Raises ValueError for seconds or a seed that are negative.
     """
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective {objective!r} is unknown; choices: {', '.join(OBJECTIVES)}")
     if not seconds >= 0 or seed < 0:
         raise ValueError(f"seconds and seed must be at least 0, got {seconds} and {seed}")
     instance = instance_of(problem)

@@ -93,7 +93,7 @@ class GivenCosts:
     forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
     predict: seconds of a weight prediction per stage, or () for none
     overlapped: seconds of an overlapped pair by the stage of its forward, or () for its ops one after the other
-    transfer_seconds: one way between neighbouring stages on different devices
+    transfer_seconds: one way over each boundary between stages on different devices
     devices: device of each replica of each stage
     in_turn: the replicas of a stage take mini-batches in turn and update together
     per_sample: the numbers of forwards and gradients are per sample of the op, else per op whatever it covers
@@ -104,7 +104,7 @@ class GivenCosts:
     input_gradient: tuple[float, ...]
     weight_gradient: tuple[float, ...]
     update: tuple[float, ...]
-    transfer_seconds: float = 0.0
+    transfer_seconds: tuple[float, ...] = (0.0,)
     per_sample: bool = False
     devices: tuple[tuple[int, ...], ...] = ()
     predict: tuple[float, ...] = ()
@@ -143,8 +143,8 @@ class GivenCosts:
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """The given transfer seconds, on a link of its own."""
-        seconds = self.transfer_seconds * samples if self.per_sample else self.transfer_seconds
-        return Transfer(seconds, 0.0)
+        seconds = self.transfer_seconds[min(source[0], target[0])]
+        return Transfer(seconds * samples if self.per_sample else seconds, 0.0)
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """One that takes no time where replicas take turns: their update waits for the gradients of them all."""
@@ -158,11 +158,11 @@ class GivenCosts:
 
 @dataclass(frozen=True, slots=True)
 class OpSeconds:
-    """Seconds of each kind of op: one number, or one a stage.
+    """Seconds of each kind of op: one number, or one a stage (of transfers one a boundary between stages).
 
     backward: of the full backward; of the input gradient where `weight`, the weight gradient's, is not 0: the full backward then
         takes `backward + weight`
-    transfer: one way between neighbouring stages
+    transfer: one way between neighbouring stages on different devices
     slice_seconds: of each of the k slices of a sequence, times these: the ops of micro-batch j take slice_seconds[j mod k] times
         as long; () for slices alike
     overlapped: of a forward and a backward that overlap, by the forward's stage; None: as one after the other
@@ -174,7 +174,7 @@ class OpSeconds:
     weight: Numbers = 0.0
     update: Numbers = 0.0
     predict: Numbers = 0.0
-    transfer: float = 0.0
+    transfer: Numbers = 0.0
     slice_seconds: Sequence[float] = ()
     overlapped: Numbers | None = None
 
@@ -184,7 +184,9 @@ class OpSeconds:
         return bool(np.any(self.update))
 
     def of_stages(self, name: str, stages: int) -> tuple[float, ...]:
-        """One of them for each stage; ValueError as of `per_stage`."""
+        """One of them for each stage, or of transfers for each boundary; ValueError as of `per_stage`."""
+        if name == "transfer":
+            return per_stage(name, self.transfer, max(1, stages - 1), "boundary", "boundaries")
         return per_stage(name, getattr(self, name), stages)
 
 
@@ -194,13 +196,13 @@ class OpMemory:
 
     stash: what a forward keeps, from its start to the end of its backward
     stash_weight: the part of it that the weight gradient needs, which the end of the input gradient leaves; default half
-    memory: limit of a device
+    memory: limit of a device, or one a device
     """
 
     stash: Numbers
     _: KW_ONLY
     stash_weight: Numbers | None = None
-    memory: float = math.inf
+    memory: Numbers = math.inf
 
     def of_stages(self, stages: int) -> list[tuple[float, float]]:
         """Stash of each stage, and the part of it; ValueError as of `per_stage`, and for a part that is more than the whole."""
@@ -212,21 +214,29 @@ class OpMemory:
                 raise ValueError(
                     f"stash-weight of stage {stage} is a part of its stash and at most {whole:g}, got {part:g}"
                 )
-        if not self.memory > 0:
-            raise ValueError(f"memory must be a number above 0, got {self.memory:g}")
         return list(zip(kept, longer, strict=True))
 
+    def limits(self, devices: int) -> tuple[float, ...]:
+        """Limit of each device; ValueError as of `per_stage`."""
+        return per_stage("memory", self.memory, devices, "device", "devices", finite=False)
 
-def per_stage(name: str, value: Numbers, stages: int) -> tuple[float, ...]:
-    """One number, or one a stage, as one a stage; ValueError for a wrong count of them, or one that is negative or not finite."""
+
+def per_stage(
+    name: str, value: Numbers, stages: int, one: str = "stage", several: str = "stages", *, finite: bool = True
+) -> tuple[float, ...]:
+    """One number, or one a stage, as one a stage; ValueError for a wrong count of them, or one that is negative or not finite.
+
+    one, several: words for what there are so many of; finite: false where infinity is a number, too
+    """
     values = (float(value),) if isinstance(value, (int, float)) else tuple(float(v) for v in value)
     if len(values) == 1:
         values *= stages
     if len(values) != stages:
-        raise ValueError(f"{name} needs one number or one for each of {stages} stages, got {len(values)} numbers")
-    for position, one in enumerate(values):
-        if not (math.isfinite(one) and one >= 0):
-            raise ValueError(f"{name} of stage {position} must be a finite number of at least 0, got {one}")
+        raise ValueError(f"{name} needs one number or one for each of {stages} {several}, got {len(values)} numbers")
+    for position, number in enumerate(values):
+        if not (number >= 0 and (math.isfinite(number) or not finite)):
+            kind = "a finite number" if finite else "a number"
+            raise ValueError(f"{name} of {one} {position} must be {kind} of at least 0, got {number}")
     return values
 
 
@@ -239,15 +249,13 @@ def given_costs(
     Raises ValueError for a wrong number of values, or one that is negative or not finite.
     """
     input_gradient, weight_gradient = (seconds.of_stages(name, stages) for name in ("backward", "weight"))
-    if not (math.isfinite(seconds.transfer) and seconds.transfer >= 0):
-        raise ValueError(f"transfer must be a finite number of at least 0, got {seconds.transfer}")
     return GivenCosts(
         forward=seconds.of_stages("forward", stages),
         backward=tuple(i + w for i, w in zip(input_gradient, weight_gradient, strict=True)),
         input_gradient=input_gradient,
         weight_gradient=weight_gradient,
         update=seconds.of_stages("update", stages),
-        transfer_seconds=float(seconds.transfer),
+        transfer_seconds=seconds.of_stages("transfer", stages),
         per_sample=per_sample,
         devices=devices.holders() if devices is not None else tuple((stage,) for stage in range(stages)),
         predict=seconds.of_stages("predict", stages),

@@ -91,11 +91,11 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
 
 
 def stashes_over_time(
-    timeline: Timeline, stashes: Sequence[StageStash], limit: float = np.inf
+    timeline: Timeline, stashes: Sequence[StageStash], limits: Sequence[float]
 ) -> tuple[DeviceMemory, ...]:
     """What each device of a timeline holds of numbers that were given, one a stage, in their unit; by device id.
 
-    limit: of a device
+    limits: of the devices
     Only what ops keep, by the rule of `memory_over_time`. Sums are rounded to twelve digits, so that three times 0.1 is 0.3.
     """
     rows = timeline.compute()
@@ -104,7 +104,10 @@ def stashes_over_time(
     for device, stage, replica in held.T.tolist():
         _activation_events(events[device], stashes[stage], timeline, stage, replica)
     nothing, horizon = np.zeros(len(CATEGORIES)), timeline.makespan_seconds
-    found = [_device_memory(device, limit, nothing, changes, horizon) for device, changes in events.items()]
+    found = [
+        _device_memory(device, limit, nothing, changes, horizon)
+        for limit, (device, changes) in zip(limits, events.items(), strict=True)
+    ]
     most = max(one.peak_bytes for one in found)
     digits = max(0, 12 - math.ceil(math.log10(most))) if most else 0
     return tuple(replace(one, bytes=np.round(one.bytes, digits)) for one in found)

@@ -348,7 +348,7 @@ def test_an_order_that_contradicts_its_data_is_refused() -> None:
         ({"forward": [1.0, 2.0]}, "forward needs one number or one for each of 3 stages, got 2 numbers"),
         ({"forward": -1.0}, "forward of stage 0 must be a finite number of at least 0, got -1.0"),
         ({"backward": [1.0, float("nan"), 1.0]}, "backward of stage 1 must be a finite number of at least 0, got nan"),
-        ({"transfer": float("inf")}, "transfer must be a finite number of at least 0, got inf"),
+        ({"transfer": float("inf")}, "transfer of boundary 0 must be a finite number of at least 0, got inf"),
     ],
 )
 def test_given_costs_are_checked(arguments: dict[str, Any], message: str) -> None:

@@ -68,8 +68,9 @@ def test_a_limit_that_is_broken_names_device_moment_and_amount() -> None:
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"stash": 2, "memory": 0}, "memory must be a number above 0, got 0"),
-        ({"stash": 2, "memory": float("nan")}, "memory must be a number above 0, got nan"),
+        ({"stash": 2, "memory": [4, -1]}, "memory of device 1 must be a number of at least 0, got -1"),
+        ({"stash": 2, "memory": [4, 4, 4]}, "memory needs one number or one for each of 2 devices, got 3 numbers"),
+        ({"stash": 2, "memory": float("nan")}, "memory of device 0 must be a number of at least 0, got nan"),
         ({"stash": -1}, "stash of stage 0 must be a finite number of at least 0, got -1.0"),
         ({"stash": [1, 2, 3]}, "stash needs one number or one for each of 2 stages, got 3 numbers"),
         (

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from planners.scheduler.problem import ScheduleProblem, placement
-from simulator import Bucket, OpKind, Schedule, Timeline, Transfer, check_schedule, given_costs, lower, replay_compiled
-from simulator.costs.given import GivenCosts
+from simulator import OpKind, OpSeconds, Schedule, Timeline, check_schedule, given_costs, lower, replay_compiled
 from simulator.engines import reference
 
 
@@ -73,38 +68,16 @@ def schedule_problems(draw: st.DrawFn, most_devices: int = 4, most_microbatches:
     return ScheduleProblem(**given, limit=[low + extra for low, extra in zip(free.least_limits(), more, strict=True)])
 
 
-@dataclass(frozen=True)
-class BoundaryCosts:
-    """Costs given as numbers, with the transfer seconds of each boundary."""
-
-    given: GivenCosts
-    transfers: Sequence[float]
-    channels: tuple[()] = ()
-    tied_reductions: tuple[()] = ()
-
-    def device(self, stage: int, replica: int) -> int:
-        """As given."""
-        return self.given.device(stage, replica)
-
-    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """As given."""
-        return self.given.seconds(kind, stage, replica, samples)
-
-    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
-        """The boundary's, on a link of its own."""
-        return Transfer(self.transfers[min(source[0], target[0])], 0.0)
-
-    def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """None."""
-        return ()
-
-
 def replayed(problem: ScheduleProblem, schedule: Schedule) -> Timeline:
     """The schedule on the reference engine, which the compiled one meets to the bit; checked, and within limits at all times."""
     check_schedule(schedule)
-    forward, backward, weight = (problem.each(name) for name in ("forward", "input_gradient", "weight_gradient"))
-    given = given_costs(problem.stages, forward, backward, weight=weight, devices=schedule)
-    program = lower(schedule, BoundaryCosts(given, problem.each("transfer")))
+    ops = OpSeconds(
+        problem.each("forward"),
+        problem.each("input_gradient"),
+        weight=problem.each("weight_gradient"),
+        transfer=problem.each("transfer") or 0.0,
+    )
+    program = lower(schedule, given_costs(problem.stages, ops, devices=schedule))
     timeline, twin = reference.replay(program), replay_compiled(program)
     assert timeline.start.tobytes() == twin.start.tobytes()
     assert timeline.end.tobytes() == twin.end.tobytes()

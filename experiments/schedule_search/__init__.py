@@ -1,0 +1,1 @@
+"""Schedule search: how near its optimum the searching scheduler comes, how fast, and how far ahead of the known families."""

@@ -1,0 +1,124 @@
+"""How near its optimum does the searching scheduler come, how fast, and how far ahead of the known families?
+
+    python -m experiments.schedule_search [--quick] [--json]
+    python -m experiments.schedule_search --cases FILE [--seconds T] [--json]
+
+Without a file: published stage times at one and two times the memory of 1F1B (arXiv 2401.10241), long streams on even and
+uneven stages under five limits, and V-shaped placements at the memory of ZB-V, V-Half and V-Min (arXiv 2405.15362), each beside
+the lower bound under the same limit and beside the fastest known family that fits. With a file: small problems with a best
+makespan that is known, as an exact solver proved it; exit code 1 if one is missed. Seconds are CPU seconds of one core,
+compilation left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.schedule_search.families import fastest_family
+from experiments.schedule_search.optima import check_optimum, read_optima, timed_search
+from experiments.schedule_search.problems import SearchQuestion, questions
+from experiments.studies.study_harness import Findings, run_study
+from experiments.terminal.output import tracked
+from experiments.terminal.report_tables import ReportTable, either, figure
+from planners import ScheduleProblem, placement
+
+SECONDS = 1.0
+"""Of search for a case of a file."""
+
+
+def run(arguments: argparse.Namespace) -> Findings:
+    """Search every case of a file, or every problem of the study."""
+    timed_search(
+        ScheduleProblem(chains=placement("v", 4, 2), microbatches=2, forward=1, input_gradient=1, weight_gradient=1),
+        0.01,
+    )
+    return _of_file(arguments) if arguments.cases else _of_study(arguments)
+
+
+def _of_file(arguments: argparse.Namespace) -> Findings:
+    cases = read_optima(arguments.cases)
+    seconds = SECONDS if arguments.seconds is None else arguments.seconds
+    rows = [
+        check_optimum(case, problem, seconds) for case, problem in tracked("searching", cases, lambda one: one[0].name)
+    ]
+    matched = sum(row["verdict"] == "matched" for row in rows)
+    document = {
+        "matched": matched,
+        "failed": len(rows) - matched,
+        "worst_gap": max(row["gap"] for row in rows),
+        "worst_gap_over_bound": max(row["gap_over_bound"] for row in rows),
+        "worst_cpu_seconds": max(row["cpu_seconds"] for row in rows),
+        "rows": rows,
+    }
+
+    def show(found: Mapping[str, Any]) -> None:
+        CASES.print(found)
+        print(
+            "{matched} matched, {failed} failed; worst gap {worst_gap:.2%} over the best makespans, {worst_gap_over_bound:.2%} "
+            "over the bounds; at most {worst_cpu_seconds:.3g} CPU s".format_map(found)
+        )
+
+    return Findings(document, show, failed=matched < len(rows))
+
+
+def _of_study(arguments: argparse.Namespace) -> Findings:
+    asked = [*questions(arguments.quick)]
+    rows = [_row(question) for question in tracked("searching", asked, lambda one: f"{one.group}: {one.name}")]
+    return Findings({"rows": rows}, PROBLEMS.print)
+
+
+def _row(question: SearchQuestion) -> dict[str, Any]:
+    found, spent = timed_search(question.problem, question.seconds)
+    family, seconds = fastest_family(question.problem)
+    return {
+        "group": question.group,
+        "name": question.name,
+        "limit_microbatches": question.limit,
+        "search_seconds": question.seconds,
+        "cpu_seconds": spent,
+        "makespan_seconds": found.makespan,
+        "lower_bound_seconds": found.bound,
+        "gap": found.gap,
+        "proven": found.proven,
+        "family": family,
+        "family_seconds": seconds,
+        "family_ratio": None if seconds is None else seconds / found.makespan,
+    }
+
+
+CASES = ReportTable(
+    "Cases with a best makespan that is known",
+    "rows",
+    {
+        "case": "{name}",
+        "best": figure("best_makespan", ".6g"),
+        "found": figure("makespan_seconds", ".6g"),
+        "gap, %": figure("gap", ".2f", 100),
+        "bound": figure("lower_bound_seconds", ".6g"),
+        "proven": either("proven"),
+        "CPU s": figure("cpu_seconds", ".3f"),
+        "verdict": "{verdict}",
+    },
+)
+
+PROBLEMS = ReportTable(
+    "Search under limits of memory",
+    "rows",
+    {
+        "stages": "{name}",
+        "limit": figure("limit_microbatches", "g"),
+        "search, s": figure("search_seconds", "g"),
+        "CPU s": figure("cpu_seconds", ".3f"),
+        "gap, %": figure("gap", ".3f", 100),
+        "proven": either("proven"),
+        "fastest family": lambda row: row["family"] or "none fits",
+        "it takes": figure("family_ratio", ".3f", unit=" x"),
+    },
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_study("schedule-search"))

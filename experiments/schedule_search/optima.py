@@ -1,0 +1,103 @@
+"""Optima: small schedule problems of a file, with the best makespan that is known of each."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from experiments.terminal.output import InputError
+from hardware_profiles import read_bytes
+from planners import FoundSchedule, ScheduleProblem, placement, search_schedule
+
+TOLERANCE = 1e-9
+"""Relative; sums of seconds are rounded."""
+
+
+class OptimumCase(msgspec.Struct, frozen=True, kw_only=True):
+    """A case as its file has it; `schedule_problem` says what the numbers are."""
+
+    name: str
+    devices: int
+    stages: int
+    placement: Literal["straight", "interleaved", "v", "wave", "bidirectional"]
+    microbatches: int
+    forward: list[float]
+    input_gradient: list[float]
+    weight_gradient: list[float]
+    transfer: float
+    freed_at_input_gradient: list[float]
+    freed_at_weight_gradient: list[float]
+    memory_limit: float
+    best_makespan: float
+    proven: bool = False
+
+    def problem(self) -> ScheduleProblem:
+        """What is searched; ValueError for numbers that do not go together."""
+        return ScheduleProblem(
+            chains=placement(self.placement, self.stages, self.devices),
+            microbatches=self.microbatches,
+            forward=self.forward,
+            input_gradient=self.input_gradient,
+            weight_gradient=self.weight_gradient,
+            transfer=self.transfer,
+            freed_at_input_gradient=self.freed_at_input_gradient,
+            freed_at_weight_gradient=self.freed_at_weight_gradient,
+            limit=self.memory_limit,
+        )
+
+
+class OptimumFile(msgspec.Struct, frozen=True):
+    """A file of cases."""
+
+    cases: list[OptimumCase]
+
+
+def read_optima(path: str) -> list[tuple[OptimumCase, ScheduleProblem]]:
+    """The cases of a file, a list or an object with `cases`; InputError names the file and what is wrong."""
+    try:
+        text = read_bytes(Path(path)).decode("utf-8-sig")
+        found = msgspec.json.decode(text, type=list[OptimumCase] | OptimumFile)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not a text file (UTF-8)") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: {error}") from None
+    cases = found.cases if isinstance(found, OptimumFile) else found
+    if not cases:
+        raise InputError(f"{path}: the list of cases is empty")
+    problems = []
+    for number, case in enumerate(cases):
+        try:
+            problems.append((case, case.problem()))
+        except ValueError as error:
+            raise InputError(f"{path}: case {number} ({case.name}): {error}") from None
+    return problems
+
+
+def check_optimum(case: OptimumCase, problem: ScheduleProblem, seconds: float) -> dict[str, Any]:
+    """Search one case; a row with the verdict `matched` or `failed`."""
+    found, spent = timed_search(problem, seconds)
+    gap = found.makespan / case.best_makespan - 1.0
+    wrong = "below what is proven" if case.proven and gap < -TOLERANCE else "slower" if gap > TOLERANCE else ""
+    return {
+        "name": case.name,
+        "best_makespan": case.best_makespan,
+        "makespan_seconds": found.makespan,
+        "lower_bound_seconds": found.bound,
+        "gap": gap,
+        "gap_over_bound": found.gap,
+        "proven": found.proven,
+        "cpu_seconds": spent,
+        "verdict": f"failed: {wrong}" if wrong else "matched",
+    }
+
+
+def timed_search(problem: ScheduleProblem, seconds: float) -> tuple[FoundSchedule, float]:
+    """What a search finds, and its CPU seconds."""
+    began = time.process_time()
+    found = search_schedule(problem, seconds=seconds)
+    return found, time.process_time() - began

@@ -1,0 +1,143 @@
+"""A schedule searched for numbers: seconds and memory of the ops of stages, in place of a workload and a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hardware_profiles import brief
+from planners.scheduler.bound import Objective
+from planners.scheduler.problem import ScheduleProblem
+from planners.scheduler.problem import placement as chains_of
+from planners.scheduler.search import FoundSchedule, search_schedule
+from simulator import Engine, Explained, OpMemory, OpSeconds, Schedule, ScheduleReplay, TextTable, replay_schedule
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from simulator import Timeline
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchedSchedule(Explained):
+    """A schedule that was searched for, replayed, and how good it is known to be."""
+
+    replayed: ScheduleReplay
+    found: FoundSchedule
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.replayed!r}, {self.known}")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order that was found."""
+        return self.replayed.schedule
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened when."""
+        return self.replayed.timeline
+
+    @property
+    def fits(self) -> bool:
+        """Whether no device ever holds more than its limit: what was searched for."""
+        return self.replayed.fits
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The timeline as a pandas DataFrame, one row a task."""
+        return self.replayed.frame
+
+    @property
+    def known(self) -> str:
+        """What is proven, in words."""
+        what = self.found.objective.replace("-", " ")
+        if self.found.proven:
+            return f"proven optimal: no order within the memory has a shorter {what}"
+        return f"at most {100 * self.found.gap:.3g} % above the best {what}"
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
+        found = self.found
+        return {
+            **self.replayed.record(),
+            "objective": found.objective,
+            "objective_seconds": found.cost,
+            "lower_bound_seconds": found.bound,
+            "gap": found.gap,
+            "proven": found.proven,
+            "evaluations": found.evaluations,
+        }
+
+    def tables(self) -> tuple[TextTable, ...]:
+        """The figures of the replay, then those of the search."""
+        found, (replayed, *others) = self.found, self.replayed.tables()
+        rows = (
+            *replayed.rows,
+            *(
+                []
+                if found.objective == "makespan"
+                else [(f"{found.objective.replace('-', ' ')}, s", f"{found.cost:.6g}")]
+            ),
+            ("lower bound of that, s", f"{found.bound:.6g}"),
+            ("gap", f"{100 * found.gap:.3g} %"),
+            ("orders tried", f"{found.evaluations:,}"),
+        )
+        return (TextTable(replayed.title, replayed.columns, rows), *others)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What is proven."""
+        return (*self.replayed.remarks(), self.known)
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the timeline; ax: where to, by default a figure of its own."""
+        return self.replayed.plot(ax)
+
+
+def search_on_numbers(
+    stages: int,
+    microbatches: int,
+    ops: OpSeconds,
+    memory: OpMemory | None = None,
+    *,
+    placement: str = "straight",
+    chunks: int | None = None,
+    seconds: float = 1.0,
+    objective: Objective = "makespan",
+    seed: int = 0,
+    engine: Engine = "simpy",
+) -> SearchedSchedule:
+    """The order of ops with the least seconds within the memory of every device.
+
+    stages: of the pipeline, all chunks counted; chunks: stages a device
+    placement: how stages go round the devices, one of PLACEMENTS
+    seconds: of search, as `search_schedule` counts them; engine: of the replay of what was found
+    Raises ValueError for numbers that no order can be made of, and for a limit that not even one micro-batch keeps.
+    """
+    devices = _devices(placement, stages, chunks)
+    kept: Sequence[tuple[float, float]] = [(1.0, 0.5)] * stages if memory is None else memory.of_stages(stages)
+    problem = ScheduleProblem(
+        chains=chains_of(placement, stages, devices),
+        microbatches=microbatches,
+        forward=ops.forward,
+        input_gradient=ops.backward,
+        weight_gradient=ops.weight,
+        transfer=ops.transfer,
+        freed_at_input_gradient=[whole - part for whole, part in kept],
+        freed_at_weight_gradient=[part for _, part in kept],
+        limit=float("inf") if memory is None else memory.memory,
+    )
+    found = search_schedule(problem, seconds=seconds, objective=objective, seed=seed)
+    replayed = replay_schedule(found.schedule, ops, engine=engine)
+    return SearchedSchedule(replayed if memory is None else replayed.holding(memory), found)
+
+
+def _devices(name: str, stages: int, chunks: int | None) -> int:
+    """Devices of a placement, by default with as few stages a device as it can have."""
+    own = {"v": 2, "wave": 4 if stages % 4 == 0 else 2, "interleaved": 2}.get(name, 1)
+    if chunks is not None and name in ("straight", "bidirectional", "v") and chunks != own:
+        raise ValueError(f"placement {name!r} has {own} stages a device and pipeline, not {chunks} chunks")
+    return max(1, stages // (chunks or own))

@@ -1,0 +1,112 @@
+"""Rules of the study of searched schedules: optima that are known are met, wrong ones are seen, families stand beside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.schedule_search.families import fastest_family
+from experiments.schedule_search.problems import PUBLISHED, questions
+from experiments.studies.study_harness import run_study
+from planners import ScheduleProblem, placement
+
+CASE: dict[str, Any] = {
+    "name": "two devices",
+    "devices": 2,
+    "stages": 2,
+    "placement": "straight",
+    "microbatches": 2,
+    "forward": [1, 1],
+    "input_gradient": [1, 1],
+    "weight_gradient": [1, 1],
+    "transfer": 0,
+    "freed_at_input_gradient": [1, 1],
+    "freed_at_weight_gradient": [1, 1],
+    "memory_limit": 4,
+    "best_makespan": 7,
+    "proven": True,
+}
+"""F0 F1 . I0 I1 W0 W1 on the first device: 1 + 2 x 3 s on the second."""
+
+
+def studied(path: Path, cases: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """Exit code and document of the study of a file."""
+    path.write_text(json.dumps(cases))
+    code = run_study("schedule-search", ["--cases", str(path), "--seconds", "0.01", "--json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, document
+
+
+def test_a_known_best_is_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two devices: the second one begins after a forward and then has work for 2 x 3 s."""
+    code, document = studied(tmp_path / "cases.json", {"note": "units", "cases": [CASE]}, capsys)
+    assert (code, document["matched"], document["failed"], document["worst_gap"]) == (0, 1, 0, 0)
+    assert document["rows"][0]["proven"]
+
+
+@pytest.mark.parametrize(("best", "verdict"), [(6.5, "failed: slower"), (7.5, "failed: below what is proven")])
+def test_a_best_that_is_missed_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], best: float, verdict: str
+) -> None:
+    """A search that is slower, or faster than what is said to be proven, ends with 1."""
+    code, document = studied(tmp_path / "cases.json", [{**CASE, "best_makespan": best}], capsys)
+    assert (code, document["matched"], document["failed"]) == (1, 0, 1)
+    assert document["worst_gap"] == pytest.approx(7 / best - 1)
+    assert document["rows"][0]["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        ([], "the list of cases is empty"),
+        ([{**CASE, "placement": "z"}], "Invalid enum value 'z'"),
+        ([{key: CASE[key] for key in CASE if key != "devices"}], "missing required field `devices`"),
+        ([{**CASE, "memory_limit": 1}], "case 0 (two devices): device 0 has 1"),
+        ([{**CASE, "forward": [1, 1, 1]}], "case 0 (two devices): forward needs one number"),
+    ],
+)
+def test_a_wrong_file_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: list[dict[str, Any]], said: str
+) -> None:
+    """The line names the file, the case and the rule; exit code 4."""
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps(cases))
+    assert run_study("schedule-search", ["--cases", str(path)]) == 4
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert str(path) in line
+    assert said in line
+
+
+def test_families_stand_beside() -> None:
+    """GPipe's four micro-batches in flight do not fit in the memory of two, 1F1B and its like do; none goes up and down."""
+    row = PUBLISHED[0]
+    small = ScheduleProblem(
+        chains=placement("straight", 2, 2),
+        microbatches=4,
+        forward=1,
+        input_gradient=1,
+        weight_gradient=1,
+        freed_at_input_gradient=1,
+        freed_at_weight_gradient=1,
+        limit=4,
+    )
+    name, seconds = fastest_family(small)
+    assert name in ("1f1b", "zb-h1")
+    assert seconds is not None
+    assert 4 * 3 + 1 <= seconds <= 4 * 3 + 3
+    least = ScheduleProblem(
+        chains=placement("bidirectional", 2, 2), microbatches=4, forward=1, input_gradient=1, limit=1
+    )
+    assert fastest_family(least) == ("", None)
+    assert row.problem(8).each("limit") == (8 * 201216,) * 8
+
+
+def test_the_questions_are_those_of_the_tables() -> None:
+    """Twelve published rows; 64 devices under five limits, even and uneven, at two lengths of search; six V-shaped ones."""
+    assert len([*questions(quick=True)]) == 12
+    groups = [question.group for question in questions()]
+    assert [groups.count(group) for group in dict.fromkeys(groups)] == [12, 70, 6]

@@ -1,0 +1,82 @@
+"""Rules of a schedule that is searched for numbers: what it says, which placements there are, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planners import search_on_numbers
+from simulator import OpMemory, OpSeconds, check_schedule, replay_schedule
+
+SECONDS = OpSeconds(5, 6, weight=4, transfer=1)
+
+
+def test_what_is_found_is_proven_within_its_memory() -> None:
+    """Four devices, eight micro-batches, two units each, eight a device: warm-up of 3 x (5 + 1), then 8 x 15, then the drain.
+
+    153 s is what the last device's load and the way back of its last gradient take: (4 - 1)(5 + 6 - 4 + 4 x 1) + 8 x 15.
+    """
+    found = search_on_numbers(4, 8, SECONDS, OpMemory(2, stash_weight=1, memory=8), seconds=0.2)
+    record = found.record()
+    assert (record["makespan_seconds"], record["lower_bound_seconds"], record["gap"], record["proven"]) == (
+        153,
+        153,
+        0,
+        True,
+    )
+    assert record["peak_memory"] == [8, 7, 6, 5]
+    assert record["fits"]
+    assert "proven optimal" in found.summary()
+    again = replay_schedule(found.schedule, SECONDS, engine="compiled")
+    assert again.timeline.makespan_seconds == 153
+
+
+@pytest.mark.parametrize(
+    ("placement", "stages", "chunks", "devices"),
+    [
+        ("straight", 3, None, ((0,), (1,), (2,))),
+        ("interleaved", 4, None, ((0,), (1,), (0,), (1,))),
+        ("interleaved", 6, 3, ((0,), (1,), (0,), (1,), (0,), (1,))),
+        ("v", 4, None, ((0,), (1,), (1,), (0,))),
+        ("wave", 8, None, ((0,), (1,), (1,), (0,)) * 2),
+        ("bidirectional", 2, None, ((0, 1), (1, 0))),
+    ],
+)
+def test_stages_go_round_the_devices(
+    placement: str, stages: int, chunks: int | None, devices: tuple[tuple[int, ...], ...]
+) -> None:
+    """Every placement puts its stages where its name says, `stages` counting those of all chunks."""
+    asked: dict[str, Any] = {"placement": placement, "chunks": chunks}
+    found = search_on_numbers(stages, 4, SECONDS, seconds=0.01, **asked)
+    check_schedule(found.schedule)
+    assert found.schedule.holders() == devices
+
+
+def test_transfers_have_a_time_for_each_boundary() -> None:
+    """One micro-batch goes down and up through everything: 3 x (5 + 6), transfers 2 x (1 + 10), the first weight gradient 4."""
+    found = search_on_numbers(3, 1, OpSeconds(5, 6, weight=4, transfer=[1, 10]), seconds=0.01)
+    assert found.timeline.makespan_seconds == 3 * 11 + 2 * 11 + 4
+
+
+@pytest.mark.parametrize(
+    ("stages", "asked", "said"),
+    [
+        (3, {"placement": "v"}, "placement 'v' has two stages a device, got 3 stages on 1 devices"),
+        (4, {"placement": "z"}, "placement 'z' is unknown; choices: straight, interleaved, v, wave, bidirectional"),
+        (4, {"placement": "straight", "chunks": 2}, "placement 'straight' has 1 stages a device"),
+        (4, {"objective": "speed"}, "objective 'speed' is unknown; choices: makespan, longest-stage"),
+        (4, {"memory": OpMemory(2, memory=1)}, "the least limit that would do is 2"),
+        (
+            4,
+            {"memory": OpMemory(2, memory=[4, 4])},
+            "limit needs one number or one for each of 4 devices, got 2 numbers",
+        ),
+        (4, {"seconds": -1.0}, "seconds and seed must be at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(stages: int, asked: dict[str, Any], said: str) -> None:
+    """One line that names the number, the rule and the choices."""
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
+        search_on_numbers(stages, 4, SECONDS, **asked)
+    assert said in str(error.value)
