@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ TORCH_CLASSES = {
     "Interleaved1F1B": "interleaved-1f1b",
     "InterleavedZeroBubble": "interleaved-zb",
     "ZBVZeroBubble": "zb-v",
+    "DualPipeV": "dualpipev",
 }
 
 
@@ -141,6 +143,8 @@ def replay_case(case: dict[str, Any], family: str) -> tuple[Timeline, Timeline]:
     stages = int(case["devices"]) * chunks
     options = {"chunks": chunks} if "chunks" in SCHEDULES[family].options and "chunks_per_device" in case else {}
     schedule = build_schedule(family, stages, int(case["microbatches"]), **options)
+    if case["schedule"] in TORCH_CLASSES:
+        schedule = replace(schedule, overlapped=None)  # torch performs a pair's ops one after the other
     unequal = case.get("kind") == "unequal"
     suffix = "_per_sample" if unequal else ""
     costs = given_costs(

@@ -17,6 +17,7 @@ from simulator.schedules.bapipe import (
 )
 from simulator.schedules.bidirectional import chimera
 from simulator.schedules.building_blocks import v_half, v_min
+from simulator.schedules.dual_pipe import dualpipe, dualpipe_v
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import (
     interleaved_one_forward_one_backward,
@@ -117,6 +118,19 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         chimera,
         "two pipelines in opposite directions over the same devices, flushed (Chimera)",
         placement="bidirectional",
+    ),
+    "dualpipe": ScheduleFamily(
+        dualpipe,
+        "two pipelines in opposite directions, forwards of one overlap backwards of the other (DualPipe)",
+        communications=("overlapped",),
+        placement="bidirectional",
+    ),
+    "dualpipev": ScheduleFamily(
+        dualpipe_v,
+        "two stages a device in a V, forwards of one overlap backwards of the other (DualPipeV)",
+        communications=("overlapped",),
+        placement="wave",
+        chunks=2,
     ),
     "zb-h1": ScheduleFamily(zb_h1, "1F1B in its memory, weight gradients put off into the bubbles (ZB-H1)"),
     "zb-h2": ScheduleFamily(zb_h2, "about twice the warm-up, weight gradients put off: no bubbles (ZB-H2)"),

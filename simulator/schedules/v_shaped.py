@@ -1,7 +1,7 @@
 """V-shaped schedules: device d of p holds stages d and 2p-1-d, so the first and the last stage share one; backwards are split.
 
 An order is written in letters, capitals for the stage on the way down, small ones for that on the way back: F forward, I input
-gradient, W weight gradient; the n-th of a letter is of micro-batch n. ZB-V on 2 devices, 4 micro-batches, F = I = W:
+gradient, W weight gradient, B both gradients at once; two in parentheses overlap. ZB-V on 2 devices, 4 micro-batches, F = I = W:
 
     device 0: FFFfiwfiwFIWfiwIWfiwIWIW
     device 1:  FfFfiwFIWfiwFIWfiwIiIWwW
@@ -9,10 +9,14 @@ gradient, W weight gradient; the n-th of a letter is of micro-batch n. ZB-V on 2
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import replace
 
-from simulator.schedules.ops import LETTERS
-from simulator.schedules.schedule import Columns, Schedule, from_columns
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.schedules.ops import BACKWARD_KINDS, LETTERS, OpKind
+from simulator.schedules.schedule import Schedule, from_columns
 
 
 def zb_v(stages: int, microbatches: int) -> Schedule:
@@ -47,24 +51,42 @@ def v_devices(name: str, stages: int) -> int:
     return stages // 2
 
 
-def from_letters(name: str, stages: int, microbatches: int, devices: list[str]) -> Schedule:
+def from_letters(name: str, stages: int, microbatches: int, devices: Sequence[str]) -> Schedule:
     """A schedule from the letters of each device, but for the ops of micro-batches beyond `microbatches`."""
+    read = [read_letters(letters) for letters in devices]
+    columns, overlapped = [], []
+    for device, (up, kind, number, paired) in enumerate(read):
+        real = number < microbatches
+        columns.append((np.where(up, stages - 1 - device, device)[real], kind[real], number[real]))
+        overlapped.append((paired & np.roll(real, -1))[real])
+    return with_pairs(from_columns(name, stages, microbatches, columns), overlapped)
 
-    return from_columns(
-        name, stages, microbatches, [_columns(*one, stages, microbatches) for one in enumerate(devices)]
-    )
+
+def with_pairs(schedule: Schedule, overlapped: Sequence[NDArray[np.bool_]]) -> Schedule:
+    """The schedule with the rows of each device that overlap those behind them, if there are any."""
+    rows = np.concatenate(overlapped)
+    return replace(schedule, overlapped=rows) if rows.any() else schedule
 
 
 _KIND_OF_CODE = np.zeros(128, dtype=np.int8)
 _KIND_OF_CODE[[ord(letter) for letter in LETTERS + LETTERS.lower()]] = 2 * list(range(len(LETTERS)))
 
 
-def _columns(device: int, letters: str, stages: int, microbatches: int) -> Columns:
+def read_letters(letters: str) -> tuple[NDArray[np.bool_], NDArray[np.int8], NDArray[np.int64], NDArray[np.bool_]]:
+    """Of each op: whether it is on the way back, its kind, its micro-batch, and whether it overlaps the op behind it.
+
+    Micro-batches are counted for the forwards and for the backwards, whole or split, of each of the two stages; its n-th weight
+    gradient belongs to its n-th input gradient.
+    """
     codes = np.frombuffer(letters.encode("ascii"), dtype=np.uint8)
-    number = np.empty(len(codes), dtype=np.int32)
-    for code in np.unique(codes):
-        own = np.flatnonzero(codes == code)
-        number[own] = np.arange(len(own))
-    real = number < microbatches
-    stage = np.where(codes >= ord("a"), stages - 1 - device, device)
-    return stage[real], _KIND_OF_CODE[codes[real]], number[real]
+    is_op = codes >= ord("A")
+    paired = np.concatenate([[0], codes[:-1]])[is_op] == ord("(")
+    codes = codes[is_op]
+    up, kind = codes >= ord("a"), _KIND_OF_CODE[codes]
+    number = np.empty(len(codes), dtype=np.int64)
+    for side in (up, ~up):
+        for kinds in ((OpKind.FORWARD,), BACKWARD_KINDS):
+            own = np.flatnonzero(side & np.isin(kind, kinds))
+            number[own] = np.arange(len(own))
+        number[side & (kind == OpKind.WEIGHT_GRADIENT)] = number[side & (kind == OpKind.INPUT_GRADIENT)]
+    return up, kind, number, paired

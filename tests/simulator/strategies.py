@@ -370,7 +370,7 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
     many = draw(st.integers(1, 5))
     own: dict[str, Any] = {}
     overlaps = False
-    if name == "chimera":
+    if family.placement == "bidirectional":
         many, half, own["replication"] = max(many, 2), draw(st.integers(1, 2)), "round-robin"
         held = [(stage, 2 * half - 1 - stage) for stage in range(2 * half)]
         begins = [2 * half]

@@ -50,7 +50,8 @@ def staircase(schedule: Schedule) -> str:
     """One line a device, one column a second, F = B = 1 s: digits are forwards, letters the backwards of the same micro-batches.
 
     Where backwards are split, letters are the input gradients, capitals the weight gradients, a second each. Where a device holds
-    several stages, a cell is the op's text and micro-batches keep their numbers.
+    several stages, a cell is the op's text and micro-batches keep their numbers; `&` is before the second op of an overlapped
+    pair.
     """
     weight = 1.0 if (schedule.kind == OpKind.WEIGHT_GRADIENT).any() else 0.0
     costs = given_costs(schedule.stages, OpSeconds(1.0, 1.0, weight=weight), devices=schedule)
@@ -59,11 +60,12 @@ def staircase(schedule: Schedule) -> str:
     width = 5 if looped else 1
     seconds = round(timeline.makespan_seconds)
     lines = [["." + " " * (width - 1)] * seconds for _ in range(schedule.ranks)]
+    second = timeline.second_of_pair()
     for row in np.flatnonzero(timeline.compute()):
         op = Op(int(timeline.stage[row]), OpKind(int(timeline.kind[row])), int(timeline.microbatch[row]))
         letters = {OpKind.FORWARD: "0123456789", OpKind.WEIGHT_GRADIENT: "ABCDEFGHIJ"}.get(op.kind, "abcdefghij")
-        cell = str(op) if looped else letters[op.microbatch]
-        lines[timeline.lane[row]][round(float(timeline.start[row]))] = cell.ljust(width)
+        cell = ("&" if second[row] else "") + str(op) if looped else letters[op.microbatch]
+        lines[timeline.lane[row]][round(float(timeline.start[row])) + int(second[row])] = cell.ljust(width)
     return "\n".join("".join(line).rstrip() for line in lines) + "\n"
 
 
@@ -132,6 +134,12 @@ STAIRCASES: list[tuple[str, int, int, dict[str, Any]]] = [
     ("v-min", 8, 8, {}),
     ("v-min", 6, 2, {}),
     ("v-min", 2, 2, {}),
+    ("dualpipe", 4, 8, {}),
+    ("dualpipe", 4, 3, {}),
+    ("dualpipe", 2, 1, {}),
+    ("dualpipev", 4, 4, {}),
+    ("dualpipev", 8, 3, {}),
+    ("dualpipev", 2, 3, {}),
     ("pipedream", 4, 8, {}),
     ("pipedream", 4, 2, {}),
     ("1f1b-as", 4, 4, {}),
@@ -328,7 +336,7 @@ def test_an_update_follows_each_backward_of_an_asynchronous_schedule() -> None:
 def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) -> None:
     """Any stages and micro-batches, fewer than stages and counts that do not divide included, pass the validator and replay."""
     options: dict[str, Any] = {}
-    stages = p * SCHEDULES[name].chunks
+    stages = p * SCHEDULES[name].chunks * (2 if name == "dualpipe" else 1)
     if "chunks" in SCHEDULES[name].options:
         options, stages = {"chunks": v * SCHEDULES[name].chunks}, stages * v
     if "microbatch_group_size" in SCHEDULES[name].options:
@@ -341,9 +349,8 @@ def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) ->
     check_schedule(schedule)
     replay = simpy_engine.replay if "lanes" in SCHEDULES[name].options else recurrence.replay
     timeline = replay(lower(schedule, given_costs(stages, OpSeconds(1.0, 2.0), devices=schedule)))
-    assert timeline.ops == (3 if (schedule.kind == OpKind.WEIGHT_GRADIENT).any() else 2) * stages * m * options.get(
-        "slices", 1
-    )
+    weight_gradients = int((schedule.kind == OpKind.WEIGHT_GRADIENT).sum())
+    assert timeline.ops == 2 * stages * m * options.get("slices", 1) + weight_gradients
     assert schedule.flush is SCHEDULES[name].flush
 
 

@@ -171,7 +171,8 @@ def test_2bw_holds_two_versions_and_straight_pipedream_n_minus_s(on: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, family in SCHEDULES.items() if family.flush and not family.lanes and name != "chimera"]
+    "name",
+    [name for name, one in SCHEDULES.items() if one.flush and not one.lanes and one.placement != "bidirectional"],
 )
 def test_synchronous_schedules_miss_no_update(name: str) -> None:
     """Three flushed mini-batches: no difference at any op, one copy, as long as three times one of them."""
@@ -192,7 +193,7 @@ def test_synchronous_schedules_miss_no_update(name: str) -> None:
 
 def test_what_cannot_be_repeated_is_refused() -> None:
     """Asynchronous orders, forwards in lists of their own, and stages whose micro-batches several devices run."""
-    for name in ("xpipe", "fbp-as", "chimera"):
+    for name in ("xpipe", "fbp-as", "chimera", "dualpipe"):
         with pytest.raises(ValueError, match="cannot be repeated"):
             repeated_minibatches(build_schedule(name, 2, 2), 2)
 

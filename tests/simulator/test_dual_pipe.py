@@ -1,0 +1,135 @@
+"""Rules of DualPipe and DualPipeV: closed forms with the seconds of a pair, peaks, and that both are one order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import (
+    Evaluations,
+    Op,
+    OpKind,
+    OpSeconds,
+    Plan,
+    Problem,
+    Schedule,
+    Timeline,
+    build_schedule,
+    check_schedule,
+    from_torch_csv,
+    given_costs,
+    lower,
+    simulate,
+    stages_from_cuts,
+    to_text,
+    to_torch_csv,
+)
+from simulator.engines import recurrence
+from simulator.engines import reference as simpy_engine
+from tests.chains import random_chain
+from tests.simulator.strategies import bits, star_cluster
+
+ENGINES = {"simpy": simpy_engine.replay, "recurrence": recurrence.replay}
+
+
+def replayed(schedule: Schedule, seconds: OpSeconds, engine: str = "recurrence") -> Timeline:
+    """The timeline of ops of these seconds."""
+    return ENGINES[engine](lower(schedule, given_costs(schedule.stages, seconds, devices=schedule)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("name", "stages", "m", "seconds"),
+    [("dualpipe", 8, 20, 66), ("dualpipe", 8, 64, 198), ("dualpipev", 8, 10, 66), ("dualpipev", 16, 64, 398)],
+)
+def test_figures_of_the_reference(engine: str, name: str, stages: int, m: int, seconds: float) -> None:
+    """F = 1, F&B = 3, B = 2, W = 1."""
+    schedule = build_schedule(name, stages, m)
+    timeline = replayed(schedule, OpSeconds(1.0, 1.0, weight=1.0, overlapped=3.0), engine)
+    assert timeline.makespan_seconds == seconds
+    assert timeline.peak_in_flight().tolist() == [stages + 1] * schedule.ranks
+
+
+@pytest.mark.parametrize("p", [2, 4, 6])
+@pytest.mark.parametrize(("forward", "gradient", "weight"), [(1, 1, 1), (3, 3, 2), (18, 18, 9)])
+def test_closed_forms(p: int, forward: float, gradient: float, weight: float) -> None:
+    """m(F+B) + (p/2-1)(F&B + B - 3W) for an even m of at least 2p, F = I, F&B = F+B; DualPipeV of half of m alike."""
+    backward = gradient + weight
+    seconds = OpSeconds(forward, gradient, weight=weight, overlapped=forward + backward)
+    for m in (2 * p, 2 * p + 2, 6 * p):
+        expected = m * (forward + backward) + (p / 2 - 1) * (forward + 2 * backward - 3 * weight)
+        for schedule in (build_schedule("dualpipe", p, m), build_schedule("dualpipev", p, m // 2)):
+            timeline = replayed(schedule, seconds)
+            assert timeline.makespan_seconds == expected
+            assert timeline.peak_in_flight().max() == p + 1
+
+
+def test_pairs_that_overlap_well_save_time() -> None:
+    """A pair that takes a second less than its ops: no device waits for one that it does not need."""
+    schedule = build_schedule("dualpipe", 8, 24)
+    apart, well = (replayed(schedule, OpSeconds(2.0, 3.0, weight=1.0, overlapped=one)) for one in (6.0, 5.0))
+    assert schedule.overlapped is not None
+    pairs = np.bincount(schedule.rank_of_row()[schedule.overlapped], minlength=8)
+    assert pairs.min() >= 13
+    assert apart.makespan_seconds - well.makespan_seconds >= pairs.min()
+
+
+def test_both_directions_run_one_order() -> None:
+    """Device d and its mirror image run the same stages alike, each with the micro-batches of the other direction."""
+    schedule = build_schedule("dualpipe", 6, 14)
+    for device in range(3):
+        mirrored = [Op(op.stage, op.kind, (op.microbatch + 7) % 14) for op in schedule.ops(5 - device)]
+        assert list(schedule.ops(device)) == mirrored
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize(("name", "stages"), [("dualpipe", 8), ("dualpipev", 8), ("dualpipe", 2), ("dualpipev", 2)])
+def test_fewer_micro_batches_than_the_order_is_made_for(name: str, stages: int, m: int) -> None:
+    """Each forward once, each backward once, whole or split, in an order that runs; a pair has both of its ops."""
+    schedule = build_schedule(name, stages, m)
+    check_schedule(schedule)
+    assert int((schedule.kind == OpKind.FORWARD).sum()) == stages * m
+    timeline = replayed(schedule, OpSeconds(1.0, 1.0, weight=1.0, overlapped=2.5))
+    assert timeline.peak_in_flight().max() <= 2 * m
+
+
+def test_pairs_are_torchs_in_its_csv() -> None:
+    """What is written for torch is read again with its pairs: the order of DualPipeV's device 1 of 2 and 4 micro-batches."""
+    schedule = build_schedule("dualpipev", 4, 4)
+    read = from_torch_csv(to_torch_csv(schedule), "dualpipev")
+    assert to_text(read) == to_text(schedule)
+    assert to_text(schedule).splitlines()[1] == (
+        "1F0 2F0 1F1 2F1 1F2 2B0 (2F2;1B0)OVERLAP_F_B (1F3;2B1)OVERLAP_F_B (2F3;1B1)OVERLAP_F_B 2B2 1B2 2I3 1I3 2W3 1W3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("dualpipe", "even number of stages, got 3"), ("dualpipev", "got 3 stages")]
+)
+def test_an_odd_number_of_stages_is_refused(name: str, message: str) -> None:
+    """Two stages a device, or a device's mirror image."""
+    with pytest.raises(ValueError, match=message):
+        build_schedule(name, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "own"),
+    [
+        ("dualpipe", [(0, 3), (1, 2), (2, 1), (3, 0)], {"replication": "round-robin"}),
+        ("dualpipev", [(0,), (1,), (1,), (0,)], {}),
+    ],
+)
+def test_plans_replay_alike_on_engines_and_evaluator(name: str, held: Any, own: dict[str, Any]) -> None:
+    """Seconds and peaks to the bit, of a plan whose pairs overlap."""
+    workload = random_chain(8, np.random.default_rng(1), flop=1.0, parameters=1000)
+    problem = Problem(workload, star_cluster(4, bandwidth=1e5), 20, overlap=0.75)
+    plan = Plan("hand", name, stages_from_cuts([2, 4, 6], 8, held), (2,) * 10, **own)
+    reference, compiled = (simulate(problem, plan, engine=engine) for engine in ("simpy", "compiled"))
+    assert bits(reference.timeline.start, compiled.timeline.start)
+    evaluate = Evaluations(problem)
+    found = evaluate(plan)
+    assert found is not None
+    assert found.seconds == reference.iteration_seconds
+    assert evaluate.peak_bytes(plan) == {memory.device: memory.peak_bytes for memory in reference.memory}
