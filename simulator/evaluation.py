@@ -77,7 +77,7 @@ class Evaluations:
         self._kept = 0
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
-        self._bytes = np.zeros((64, 3))  # always there, stashed a sample, of these for the weight gradient
+        self._bytes = np.zeros((64, 4))  # always there, and what `stash_bytes` says
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
         self._buckets: dict[Hashable, tuple[Bucket, ...]] = {}
@@ -255,7 +255,10 @@ class Evaluations:
         if not prepared.recomputing:
             return stash, prepared.nothing, longer
         input_bytes = np.ceil(self.layers.cut_bytes[self._ranges[numbers, 0]])
-        return np.where(prepared.recomputes, input_bytes, stash), np.where(prepared.recomputes, stash, 0.0), longer
+        made = np.where(
+            prepared.recomputes == "whole", stash, self._bytes[numbers, 3] * (prepared.recomputes != "none")
+        )
+        return np.where(prepared.recomputes == "whole", input_bytes, stash - made), made, longer
 
     def _always_there(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """Bytes that are always there for each copy of a stage."""
@@ -344,7 +347,7 @@ class Evaluations:
             kind, stage, replica = one
             device_kind = self.layers.kind_of_device(costs.device(stage, replica))
             for size in sizes.tolist():
-                column = (kind, device_kind, size, bool(recomputes[stage]), structure.lanes == "split", together)
+                column = (kind, device_kind, size, str(recomputes[stage]), structure.lanes == "split", together)
                 columns.append(self._columns.setdefault(column, len(self._columns)))
                 what.append(one)
                 samples.append(size)
@@ -380,14 +383,14 @@ class Evaluations:
             move_bandwidth=np.array([np.inf, *(bandwidth for _, bandwidth in links)]),
             arrival_rows=moves.row if program.sends is None else moves.row[:0],
             recomputes=recomputes,
-            recomputing=bool(recomputes.any()),
+            recomputing=bool((recomputes != "none").any()),
             nothing=np.zeros(len(recomputes)),
             slot_device=np.searchsorted(plan.devices, [device for device, _ in slots]),
             slot_stage=np.array([stage for _, stage in slots]),
             devices=plan.devices,
             together=together,
             capacity=np.array([cluster.devices[device].memory_bytes for device in plan.devices]),
-            events=memory_events(program, recomputes, None if order is None else order.place),
+            events=memory_events(program, recomputes != "none", None if order is None else order.place),
             order=None if order is None else (order, narrow(structure.value[order.task])),
             loop=loop,
             times=np.empty(2 * len(program) + 1 + len(moves.row)),
@@ -402,9 +405,9 @@ class Evaluations:
             self._kept -= len(self._structures.popitem(last=False)[1])
 
 
-_Column = tuple[OpKind, int, int, bool, bool, bool]
-"""Kind of op, kind of device, samples; whether the stage recomputes, lanes divide the device in fixed shares, and a device holds
-several stages."""
+_Column = tuple[OpKind, int, int, str, bool, bool]
+"""Kind of op, kind of device, samples; what the stage recomputes; whether lanes divide the device in fixed shares, and a device
+holds several stages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -414,7 +417,7 @@ class _Prepared:
     what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
     updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
     move_*: of each transfer class: the boundary that it crosses, whether forward, samples, seconds of latency, bytes a second
-    recomputes: bool [stages]; recomputing: any of them; nothing: 0 for each stage
+    recomputes: of each stage, a word of `Recompute`; recomputing: any of them does; nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
     slot_device, slot_stage: each copy of a stage: place of its device among the plan's devices, stage
     devices: in use, rising; together: a device holds several stages
@@ -436,7 +439,7 @@ class _Prepared:
     move_latency: Floats
     move_bandwidth: Floats
     arrival_rows: Integers
-    recomputes: NDArray[np.bool_]
+    recomputes: NDArray[np.str_]
     recomputing: bool
     nothing: Floats
     slot_device: Integers

@@ -35,6 +35,7 @@ from simulator.plans.plan import (
     OptimizerName,
     Plan,
     Problem,
+    Recompute,
     Replication,
     Stage,
     WeightVersions,
@@ -71,7 +72,7 @@ class ProblemTable(Table, frozen=True, kw_only=True):
     batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
     precision: Precision = DEFAULT_PRECISION
     optimizer: OptimizerName = "momentum"
-    recompute: bool = False
+    recompute: Recompute | bool = "none"
     communication: Communication = "overlapped"
     contention: bool = True
     weight_versions: WeightVersions = "stashing"
@@ -97,7 +98,7 @@ class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
     forward_sizes: tuple[tuple[Count, ...], ...] = ()
     backward_sizes: tuple[tuple[Count, ...], ...] = ()
     order: tuple[str, ...] = ()
-    recompute: tuple[bool, ...] = ()
+    recompute: tuple[Recompute | bool, ...] = ()
     options: dict[str, int | str] = {}
 
 

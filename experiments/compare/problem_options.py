@@ -22,7 +22,7 @@ DEFAULT_CLUSTER = "pipedream-b"
 
 NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 
-CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates", "overlap")
+CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates", "recompute", "overlap")
 """Options that are fields of a problem by the same name, with the problem's own defaults."""
 
 
@@ -49,7 +49,8 @@ PROBLEM: dict[str, Option] = {
     **PROFILED_MINIBATCH,
     "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
     "--optimizer NAME": "sgd, momentum (default) or adam",
-    "--recompute": "keep stage inputs only, run forward again before backward",
+    "--recompute [WHAT=whole]": "what stages run forward again before backward: none (default), attention or whole (the option "
+    "alone; a stage then keeps its input only)",
     "--communication MODE": "overlapped (default), send-blocking or both-blocking",
     "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
     "--replica-updates RULE": (
@@ -126,7 +127,6 @@ def _described(arguments: argparse.Namespace) -> Problem:
         arguments.batch,
         devices=arguments.devices,
         sequence=arguments.sequence,
-        recompute=arguments.recompute,
         contention=not arguments.no_contention,
         **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
     )
@@ -161,7 +161,6 @@ def options_of(problem: Problem) -> dict[str, object]:
         "cluster": cluster and cluster.name,
         "devices": len(problem.cluster.devices),
         "batch": problem.batch,
-        "recompute": problem.recompute,
         "no_contention": not problem.contention,
         **{name: getattr(problem, name) for name in CHOICES},
     }

@@ -252,7 +252,7 @@ def _flushed(problem: Problem, plan: Plan, schedule: str, recompute: bool) -> li
     size = problem.batch // devices
     found: list[Outcome] = []
     for count in (devices * 2**power for power in range(5)):
-        larger = dataclasses.replace(problem, batch=size * count, recompute=recompute)
+        larger = dataclasses.replace(problem, batch=size * count, recompute="whole" if recompute else "none")
         outcome = simulate(larger, Plan(schedule, schedule, plan.stages, (size,) * count))
         if not outcome.fits:
             break

@@ -73,7 +73,8 @@ def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> No
 
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, options: Mapping[str, Option]) -> None:
-    """Options by `--name METAVAR`: one of several metavars takes as many values, `METAVAR …` any number, none is a flag."""
+    """Options by `--name METAVAR`: one of several metavars takes as many values, `METAVAR …` any number, none is a flag; one of
+    `[METAVAR=VALUE]` has VALUE where it stands alone."""
     for words, option in options.items():
         name, *metavars = words.split(" ")
         given: dict[str, Any] = dict(
@@ -81,6 +82,8 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, optio
         )
         if not metavars:
             given["action"] = "store_true"
+        elif metavars[0].startswith("["):
+            given |= {"nargs": "?", **dict(zip(("metavar", "const"), metavars[0][1:-1].split("="), strict=True))}
         elif metavars[1:] == ["…"]:
             given |= {"metavar": metavars[0], "nargs": "+"}
         elif metavars[1:]:

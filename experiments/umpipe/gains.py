@@ -83,7 +83,7 @@ def network_cases(networks: Sequence[str], clusters: Sequence[str], batches: Seq
     """The cases of networks whose layers are modelled; settings that do not fit into memory are left out."""
     cases = []
     for name, cluster, stages, batch, recompute in product(networks, clusters, STAGES, batches, (True, False)):
-        problem = Problem(load_workload(name), load_cluster(cluster), batch, recompute=recompute)
+        problem = Problem(load_workload(name), load_cluster(cluster), batch, recompute="whole" if recompute else "none")
         setting = f"{cluster}, K={stages}, B={batch}, {'recomputed' if recompute else 'stored'}"
         with suppress(InfeasibleSizes):
             cases.append(network_case(name, setting, problem, stages))
@@ -222,7 +222,7 @@ def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
         found.instances.append(search_all(name, problem, generations=generations))
     say("Pareto fronts")
     for name in NETWORKS:
-        whole = Problem(load_workload(name), load_cluster("pipedream-b"), 64, recompute=True)
+        whole = Problem(load_workload(name), load_cluster("pipedream-b"), 64, recompute="whole")
         tables = tables_of(whole, range(4))
         setting = f"{name} (pipedream-b, K=4, B=64, recomputed)"
         found.fronts += [{"setting": setting, **row} for row in memory_fronts(tables, balanced_problem(tables)[0])]
@@ -247,7 +247,7 @@ def _search_instances(shown: GainCase | None, quick: bool) -> Iterator[tuple[str
 
 def nested_search(stages: int) -> dict[str, Any]:
     """VGG-16 with a balanced partition and exact sizes, beside partitions searched together with the sizes."""
-    problem = Problem(load_workload("vgg16"), load_cluster("dgx-a100"), 64, recompute=True)
+    problem = Problem(load_workload("vgg16"), load_cluster("dgx-a100"), 64, recompute="whole")
     found = {}
     for name in ("best-equal", "exact-unequal", "unequal-nested"):
         planned = make_plan(name, problem, Request(stages=stages, options={"candidates": "powers-of-two"}))

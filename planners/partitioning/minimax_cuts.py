@@ -129,12 +129,14 @@ def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[in
     if not any(costs.streams(device) for device in devices):
         table = np.array([costs.round_trip_seconds(device, samples) for device in devices])
         return minimax_cuts(points, np.concatenate([np.zeros((len(devices), 1)), table.cumsum(axis=1)], axis=1))
-    again = 2.0 if costs.problem.recompute else 1.0
+    repeated = costs.runs_again(costs.problem.recompute)
 
     def seconds(stage: int, begin: int, end: int) -> float:
         held = np.arange(begin, end, dtype=np.int64)
+        again = held[repeated[held]]
         forward = costs.stage_seconds(devices[stage], held, samples, "forward")
-        return again * forward + costs.stage_seconds(devices[stage], held, samples, "backward")
+        forward += costs.stage_seconds(devices[stage], again, samples, "forward") if len(again) else 0.0
+        return forward + costs.stage_seconds(devices[stage], held, samples, "backward")
 
     return filled_cuts(points, len(devices), seconds)
 

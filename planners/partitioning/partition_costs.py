@@ -126,12 +126,13 @@ def straight_costs(
     furthest = None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare)
     layers = len(costs.problem.workload)
     reach = np.full(layers + 1, layers) if furthest is None else furthest.max(axis=0)
-    forward, backward = (
-        np.array([_ranges(costs, device, samples, phase, reach) for _, device in distinct])
-        for phase in ("forward", "backward")
+    every, repeated = np.ones(layers, dtype=np.bool_), costs.runs_again(costs.problem.recompute)
+    passes: tuple[tuple[Phase, NDArray[np.bool_]], ...] = ("forward", every), ("backward", every), ("forward", repeated)
+    forward, backward, again = (
+        np.array([_ranges(costs, device, samples, phase, reach, chosen) for _, device in distinct])
+        for phase, chosen in passes
     )
-    if costs.problem.recompute:
-        backward = backward + forward
+    backward = backward + again
     busy, latency = _boundaries(costs, devices, samples, alternating)
     return PartitionCosts(
         stage_seconds=(forward + backward)[None] if alternating else np.array([forward, backward]),
@@ -143,24 +144,30 @@ def straight_costs(
 
 
 def _ranges(
-    costs: LayerCosts, device: int, samples: int, phase: Phase, reach: NDArray[np.int64]
+    costs: LayerCosts,
+    device: int,
+    samples: int,
+    phase: Phase,
+    reach: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
     """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1].
 
+    chosen: bool [layers]; the layers that run
     reach: int64 [layers + 1], the last layer before which any stage that begins at a layer fits
     On a board whose layers stream each range is divided by itself: none that fits nowhere (its entry is inf), and, of deep
     networks, only those between MOST_PLACES places that divide the FLOP evenly.
     """
     layers = len(costs.problem.workload)
     if not costs.streams(device):
-        before = np.concatenate([[0.0], np.cumsum(costs.seconds(device, samples, phase))])
+        before = np.concatenate([[0.0], np.cumsum(costs.seconds(device, samples, phase) * chosen)])
         return np.asarray(np.maximum(before[None, :] - before[:, None], 0.0), dtype=np.float64)
     table = np.full((layers + 1, layers + 1), np.inf)
     np.fill_diagonal(table, 0.0)
     for begin, end in combinations(_places(costs), 2):
         if end <= reach[begin]:
-            held = np.arange(begin, end, dtype=np.int64)
-            table[begin, end] = costs.stage_seconds(device, held, samples, phase)
+            held = begin + np.flatnonzero(chosen[begin:end])
+            table[begin, end] = costs.stage_seconds(device, held, samples, phase) if len(held) else 0.0
     return table
 
 

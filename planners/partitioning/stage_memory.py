@@ -24,9 +24,10 @@ def furthest_ends(
     problem, layers = costs.problem, len(costs.problem.workload)
     count = np.asarray(in_flight, dtype=np.float64)[:, None]
     state = costs.parameters * problem.state_bytes
-    held = state + costs.stashed_bytes * (np.full_like(count, samples) if problem.recompute else count)
+    made = costs.made_bytes(problem.recompute)
+    held = state + made * samples + (costs.stashed_bytes - made) * count
     before = np.concatenate([np.zeros_like(count), np.cumsum(held, axis=1)], axis=1)
-    kept = costs.cut_bytes * count if problem.recompute else 0.0
+    kept = costs.cut_bytes * count if problem.recompute == "whole" else 0.0
     free = np.array(spare if len(spare) else [0.0] * len(devices))[:, None]
     memory = np.array([problem.cluster.devices[device].memory_bytes for device in devices])[:, None]
     room = memory * (1.0 + ROUNDING) - free - kept + before

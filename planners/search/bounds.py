@@ -81,7 +81,7 @@ class _Rates:
             ],
             axis=0,
         )
-        again = forward if self.problem.recompute else 0.0
+        again = forward * self.costs.runs_again(self.problem.recompute)
         return float((forward + back + again).sum())
 
     def _passes(self, device: int) -> NDArray[np.float64]:
@@ -89,7 +89,7 @@ class _Rates:
         forward = self._least(device, "forward", True)
         split = self._least(device, "input_gradient", True) + self._least(device, "weight_gradient", True)
         back = np.minimum(self._least(device, "backward", True), split)
-        return forward + back + (forward if self.problem.recompute else 0.0)
+        return forward + back + forward * self.costs.runs_again(self.problem.recompute)
 
     def _least(self, device: int, phase: Phase, per_sample: bool) -> NDArray[np.float64]:
         """Least seconds of one pass of each layer over 1 to `batch` samples, or of a sample of it, float64 [layers]."""

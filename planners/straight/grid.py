@@ -260,8 +260,8 @@ class _Grid:
 
     def _may_fit(self, point: Point) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
-        state, stash = self._whole_bytes
-        kept = 0.0 if self.problem.recompute else stash * self._samples(point)
+        state, stash, made = self._whole_bytes
+        kept = (stash - made) * self._samples(point)
         return state + kept <= self._ranks(point.groups).memory_bytes
 
     def _has_room(self, point: Point) -> bool:
@@ -327,11 +327,10 @@ class _Grid:
 
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
-        problem, samples, (state, stash) = self.problem, self._samples(point), self._whole_bytes
-        stash = stash * samples / point.stages
-        if problem.recompute:
-            return state / point.stages, stash, float(self.costs.cut_bytes.mean()) * samples
-        return state / point.stages, 0.0, stash
+        samples, (state, stash, made) = self._samples(point), self._whole_bytes
+        inputs = float(self.costs.cut_bytes.mean()) * samples if self.problem.recompute == "whole" else 0.0
+        again, kept = made * samples / point.stages, (stash - made) * samples / point.stages
+        return state / point.stages, again, kept + inputs
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
         return min(self.problem.cluster.devices[device].memory_bytes for device in group)
@@ -341,8 +340,9 @@ class _Grid:
         problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
         width = problem.state_bytes
         stash = np.diff(self.stashed_before[bounds]) * samples
-        kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute else stash
-        again = stash.reshape(point.chunks, -1).max(axis=0) if problem.recompute else np.zeros(len(point.groups))
+        made = np.diff(self.made_before[bounds]) * samples
+        kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute == "whole" else stash - made
+        again = made.reshape(point.chunks, -1).max(axis=0)
         fullest = 0.0
         for rank, (group, held) in enumerate(zip(point.groups, most_held(self.schedule(point), kept), strict=True)):
             stages = range(rank, point.stages, len(point.groups))
@@ -429,9 +429,15 @@ class _Grid:
         return np.concatenate([[0.0], np.cumsum(self.costs.stashed_bytes)])
 
     @cached_property
-    def _whole_bytes(self) -> tuple[float, float]:
-        """Bytes of the network's weights, gradients and optimizer states, and of what a sample leaves behind in it."""
-        return float(self.costs.parameters.sum()) * self.problem.state_bytes, float(self.costs.stashed_bytes.sum())
+    def made_before(self) -> NDArray[np.float64]:
+        """Bytes of these that backward makes again, float64 [layers + 1]."""
+        return np.concatenate([[0.0], np.cumsum(self.costs.made_bytes(self.problem.recompute))])
+
+    @cached_property
+    def _whole_bytes(self) -> tuple[float, float, float]:
+        """Bytes of all weights, gradients and optimizer states, of a sample's stash, and of what backward makes of it again."""
+        state = float(self.costs.parameters.sum()) * self.problem.state_bytes
+        return state, float(self.costs.stashed_bytes.sum()), float(self.costs.made_bytes(self.problem.recompute).sum())
 
     # ---- plans ----
 
@@ -463,7 +469,7 @@ class _Grid:
     def does_not_fit(self) -> str:
         """One line with the numbers: the weights alone, divided over all devices."""
         problem = self.problem
-        state, _ = self._whole_bytes
+        state = self._whole_bytes[0]
         held = max(device.memory_bytes for device in problem.cluster.devices)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "

@@ -200,7 +200,7 @@ class UnequalNested:
             def build(cuts: Cuts) -> UnequalProblem:
                 """The problem of a partition; where caps are stricter than memory, not all sizes that fit are in it."""
                 nonlocal complete
-                complete = complete and problem.recompute
+                complete = complete and problem.recompute == "whole"
                 return limited_problem(tables, cuts, sizes, limits)
 
             try:
@@ -369,7 +369,7 @@ def _within_memory(
         sizes_gap=max(0.0, score.iteration_seconds / bound - 1.0) if bound else None,
         proven_optimal=proven,
         evaluations=found.sizes.evaluations,
-        recomputation="always" if problem.recompute else "where-differs",
+        recomputation="always" if problem.recompute == "whole" else "where-differs",
     )
     if proven:
         evaluate.declare_optimal(_space(tables, found, sizes))
@@ -412,7 +412,7 @@ def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evalua
     cuts = [tables.layers * stage // stages for stage in range(1, stages)]
     even = [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
     recomputed, stored = [one.recomputed(problem.batch, 1) for one in even], [one.stored(problem.batch) for one in even]
-    needs = recomputed if problem.recompute else stored
+    needs = recomputed if problem.recompute == "whole" else stored
     if name not in ONE_SIZE:  # sizes that differ recompute
         needs = list(map(min, recomputed, needs))
     held = [problem.cluster.devices[device].memory_bytes for device in tables.devices]

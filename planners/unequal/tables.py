@@ -105,7 +105,10 @@ def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None
     """The tables of a problem for a pipeline over `devices`, one a stage.
 
     costs: of the same problem, to share tables that are already filled
+    ValueError for a problem whose attention layers alone recompute: a stage stores its activations, or its input.
     """
+    if problem.recompute == "attention":
+        raise ValueError("micro-batches of unequal sizes: recompute must be none or whole, got 'attention'")
     layer_costs = costs or LayerCosts(problem)
     return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes)
 
@@ -154,7 +157,7 @@ def unequal_problem(
         backward_link=busy[:, 1],
         candidates=tuple(candidates),
         backward_caps=backward_caps,
-        recomputation="always" if problem.recompute else "where-differs",
+        recomputation="always" if problem.recompute == "whole" else "where-differs",
         fixed_seconds=sum(latency for _, latency in links) + update,
     )
 
@@ -172,7 +175,7 @@ def limited_problem(
     for stage, (ends, limit) in enumerate(zip(tables.ranges(cuts), limits, strict=True)):
         held = tables.stage_bytes(*ends)
         sizes = [size for size in candidates if held.recomputed(batch, size) <= limit]
-        if not (sizes if tables.problem.recompute else held.stored(batch) <= limit):
+        if not (sizes if tables.problem.recompute == "whole" else held.stored(batch) <= limit):
             raise InfeasibleSizes(f"stage {stage} does not fit into {limit:.0f} bytes with any candidate size")
         caps.append(max(sizes, default=batch))
     return unequal_problem(tables, cuts, candidates, tuple(caps))

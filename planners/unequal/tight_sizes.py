@@ -358,7 +358,7 @@ def _partitions(tables: UnequalTables, costs: PartitionCosts) -> list[Cuts]:
 def _loosest(tables: UnequalTables) -> PartitionCosts:
     """Costs of one sample, with the memory of the whole batch, stored or recomputed, whichever is less."""
     devices, held = tables.devices, [tables.problem.batch] * len(tables.devices)
-    again = LayerCosts(replace(tables.problem, recompute=True))
+    again = LayerCosts(replace(tables.problem, recompute="whole"))
     furthest = np.maximum(
         furthest_ends(tables.costs, devices, 1, held),
         furthest_ends(again, devices, 1, held),
@@ -377,7 +377,9 @@ def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
         )
         kept = layers.cut_bytes[:, None] * problem.batch
         recomputed = kept + again[None, :] - again[:, None]
-        needs = recomputed if problem.recompute else np.minimum(stored[None, :] - stored[:, None], recomputed)
+        needs = (
+            recomputed if problem.recompute == "whole" else np.minimum(stored[None, :] - stored[:, None], recomputed)
+        )
         share[:] = np.maximum(needs, 0.0) / memory
     full = PartitionCosts(
         stage_seconds=shares[None],

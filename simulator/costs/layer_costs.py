@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import PRECISION_BYTES, Accelerator, Phase, Work, streaming
-from simulator.plans.plan import OPTIMIZER_STATES, Problem
+from simulator.plans.plan import OPTIMIZER_STATES, Problem, Recompute
 from simulator.workloads.layers import Layer, TiedWeight
 
 
@@ -89,7 +89,30 @@ class LayerCosts:
         """Forward plus backward (plus forward again where the problem recomputes) of every layer, float64 [layers]."""
         forward = self.seconds(device, samples, "forward")
         total = forward + self.seconds(device, samples, "backward")
-        return total + forward if self.problem.recompute else total
+        return total + forward * self.runs_again(self.problem.recompute)
+
+    def runs_again(self, recompute: Recompute) -> NDArray[np.bool_]:
+        """Which layers backward runs forward again, bool [layers]."""
+        return self._attention if recompute == "attention" else np.full_like(self._attention, recompute == "whole")
+
+    def made_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
+        """Bytes a sample of `stashed_bytes` that backward makes again, float64 [layers]."""
+        return self._attention_bytes if recompute == "attention" else self.stashed_bytes * (recompute == "whole")
+
+    @cached_property
+    def _attention(self) -> NDArray[np.bool_]:
+        return np.array([layer.kind == "attention" for layer in self.problem.workload.layers])
+
+    @cached_property
+    def _attention_bytes(self) -> NDArray[np.float64]:
+        """What attention layers stash but for their inputs: scores, masks, what softmax leaves."""
+        return np.where(self._attention, np.maximum(self.stashed_bytes - self._read_bytes, 0.0), 0.0)
+
+    @cached_property
+    def _read_bytes(self) -> NDArray[np.float64]:
+        """Bytes a sample that each layer reads from other layers, float64 [layers]."""
+        read: NDArray[np.float64] = self.problem.workload.input_elements() * self.problem.element_bytes
+        return read
 
     def update_seconds(self, device: int, parameters: float) -> float:
         """Seconds of an optimizer step: weights, gradients and states are read, weights and states written."""
@@ -177,10 +200,8 @@ class LayerCosts:
         Of a layer with weights its input (of the first one the whole stash: no layer makes it), of an embedding none (it keeps
         no tokens). The graph tells the input, so that a layer that was measured with its full backward alone is split alike.
         """
-        workload = self.problem.workload
-        read = workload.input_elements() * self.problem.element_bytes
-        read[read == 0.0] = np.inf
-        needs = [layer.has_weight_gradient and layer.kind != "embedding" for layer in workload.layers]
+        read = np.where(self._read_bytes > 0.0, self._read_bytes, np.inf)
+        needs = [layer.has_weight_gradient and layer.kind != "embedding" for layer in self.problem.workload.layers]
         return np.where(needs, np.minimum(self.stashed_bytes, read), 0.0)
 
     @cached_property

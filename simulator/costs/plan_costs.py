@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hardware_profiles import Channel, Phase
 from simulator.costs.given import Bucket, TiedReduction, Transfer
 from simulator.costs.layer_costs import LayerCosts
-from simulator.plans.plan import Plan, Problem, cuts_of
-from simulator.schedules.ops import OpKind
+from simulator.plans.plan import Plan, Problem, Recompute, cuts_of
+from simulator.schedules.ops import BACKWARD_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
 
 BUCKET_BYTES = 25 * 2**20
@@ -108,17 +108,16 @@ class PlanCosts:
         """Device of one replica of a stage."""
         return self.plan.stages[stage].devices[replica]
 
-    def recomputes(self, stage: int) -> bool:
-        """Whether a stage runs forward again before backward: the plan says so, or else the problem, or its backward takes other
-        micro-batches.
+    def recomputes(self, stage: int) -> Recompute:
+        """What a stage runs forward again before backward: as the plan says, or else the problem; all of it where its backward
+        takes other micro-batches.
 
         What a forward op has stored cannot be cut again at other samples.
         """
         plan = self.plan
-        wanted = plan.recompute[stage] if plan.recompute else self.problem.recompute
-        if wanted or not (plan.forward_sizes and plan.backward_sizes):
-            return wanted
-        return plan.forward_sizes[stage] != plan.backward_sizes[stage]
+        if plan.forward_sizes and plan.backward_sizes and plan.forward_sizes[stage] != plan.backward_sizes[stage]:
+            return "whole"
+        return plan.recompute[stage] if plan.recompute else self.problem.recompute
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sum of the stage's layers; backward includes the second forward where the stage recomputes."""
@@ -137,8 +136,9 @@ class PlanCosts:
                 value = 0.0
             else:
                 value = self.layers.stage_seconds(device, held, samples, _PHASES[kind])
-                if self.recomputes(stage) and kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
-                    value += self.layers.stage_seconds(device, held, samples, "forward")
+                again = held[self.layers.runs_again(self.recomputes(stage))[held]]
+                if len(again) and kind in BACKWARD_KINDS:
+                    value += self.layers.stage_seconds(device, again, samples, "forward")
             self._stage_seconds[key] = value
         return self._stage_seconds[key]
 

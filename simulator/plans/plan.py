@@ -21,6 +21,10 @@ OPTIMIZER_STATES: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2
 
 DEFAULT_PRECISION: Precision = "fp32"
 
+Recompute = Literal["none", "attention", "whole"]
+"""What a stage runs forward again before its backward: nothing; its attention layers, which keep their input alone (selective
+recomputation, Korthikanti et al. 2022); or all of it: it keeps its input alone."""
+
 WeightVersions = Literal["stashing", "vertical-sync"]
 WEIGHT_VERSIONS: tuple[str, ...] = get_args(WeightVersions)
 """What PipeDream's asynchronous schedules keep of old weights: a stage's backward uses the weights of its own forward, or
@@ -39,7 +43,7 @@ class Problem:
     batch: samples of one iteration of the whole cluster (one update of a synchronous plan)
     precision: of weights, activations and gradients; ignored for a measured workload, whose times and bytes are as profiled
     optimizer: one of OPTIMIZER_STATES; sets optimizer memory and the bytes an update moves
-    recompute: stages keep their input only and run forward again before backward
+    recompute: what all stages run again; True and False stand for `whole` and `none`
     communication: see `simulator.lowering.lower`
     overlap: seconds of a forward and a backward that overlap, as a share of those that they take one after the other
     contention: transfers queue on the links that they share (not on the engine `recurrence`)
@@ -52,7 +56,7 @@ class Problem:
     batch: int
     precision: Precision = DEFAULT_PRECISION
     optimizer: OptimizerName = "momentum"
-    recompute: bool = False
+    recompute: Recompute = "none"
     communication: Communication = "overlapped"
     contention: bool = True
     weight_versions: WeightVersions = "stashing"
@@ -60,6 +64,7 @@ class Problem:
     overlap: float = 1.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "recompute", recompute_word(self.recompute))
         if not 1 <= self.batch <= MOST_SAMPLES:
             raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
         if not 0.0 < self.overlap <= 1.0:
@@ -73,12 +78,13 @@ class Problem:
         ):
             if value not in choices:
                 raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(choices)}")
+        check_recompute(self.workload, self.recompute)
 
     def __repr__(self) -> str:
         options = [
             self.precision,
             self.optimizer,
-            *["recompute"] * self.recompute,
+            *{"none": [], "whole": ["recompute"]}.get(self.recompute, [f"recompute {self.recompute}"]),
             *["no contention"] * (not self.contention),
         ]
         return brief(self, f"{self.title}, {self.batch} {self.workload.sample}s, {', '.join(options)}")
@@ -155,7 +161,7 @@ class Plan:
     forward_sizes, backward_sizes: micro-batches of each stage where stages differ, else empty
     order: the ops themselves, a line for each list of ops as `simulator.schedules.text` reads it; `schedule` then is a name of
         the plan's own. Empty: the family of that name makes them
-    recompute: of each stage, whether it keeps its input alone; empty: all stages as the problem says
+    recompute: of each stage, what it runs again (True and False as in a problem); empty: all stages as the problem says
     options: of the schedule's family, by name, but for those that follow from the rest of the plan and from the problem
     """
 
@@ -167,8 +173,11 @@ class Plan:
     forward_sizes: tuple[tuple[int, ...], ...] = field(default=())
     backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
     order: tuple[str, ...] = field(default=())
-    recompute: tuple[bool, ...] = field(default=())
+    recompute: tuple[Recompute, ...] = field(default=())
     options: tuple[tuple[str, int | str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recompute", tuple(map(recompute_word, self.recompute)))
 
     def __repr__(self) -> str:
         return brief(
@@ -222,6 +231,22 @@ def flushes(plan: Plan) -> bool:
     """Whether every mini-batch ends in one update of all stages, as that of an order of its own does."""
     family = family_of(plan)
     return family is None or family.flush
+
+
+def recompute_word(value: Recompute | bool) -> Recompute:
+    """The word for a switch: on is `whole`."""
+    return value if not isinstance(value, bool) else "whole" if value else "none"
+
+
+def check_recompute(workload: Workload, word: str) -> None:
+    """Raise ValueError for what is no word of `Recompute`, and for attention that is to run again where there is none."""
+    choices = get_args(Recompute)
+    if word not in choices:
+        raise ValueError(f"recompute {word!r} is unknown; choices: {', '.join(choices)}")
+    if word == "attention" and not any(layer.kind == "attention" for layer in workload.layers):
+        raise ValueError(
+            f"recompute 'attention': workload {workload.name!r} has no attention layers; choices: none, whole"
+        )
 
 
 class InfeasiblePlanError(ValueError):
@@ -281,6 +306,11 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         raise InfeasiblePlanError(
             f"plan {plan.planner!r} says of {len(plan.recompute)} stages whether they recompute, and has {len(plan.stages)}"
         )
+    for word in dict.fromkeys(plan.recompute):
+        try:
+            check_recompute(workload, word)
+        except ValueError as error:
+            raise InfeasiblePlanError(f"plan {plan.planner!r}: {error}") from None
     if plan.backward_sizes and not plan.forward_sizes:
         raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
 

@@ -67,7 +67,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for
     (`simulator.results.versions`).
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
-    stage recomputes; the stash then comes back during backward. Where backward is split, what the weight gradient does not
+    stage recomputes; what is left out then comes back during backward. Where backward is split, what the weight gradient does not
     need goes at the end of the input gradient. From the end of the producer to the arrival on the sender, and from its
     departure to the start of the consumer on the receiver (which then stashes what it needs): the boundary tensor; where
     several ops use it, each takes its samples of it.
@@ -221,19 +221,28 @@ class StageStash(NamedTuple):
 
 
 def stage_stash(costs: PlanCosts, stage: int) -> StageStash:
-    """What the layers of a stage stash; or where it recomputes its input alone (the network's input is kept by nobody), and the
-    stash comes back during backward.
+    """What the layers of a stage stash, but for what backward makes again where attention layers recompute; or where all of it
+    does, its input alone (the network's input is kept by nobody).
     """
-    stash, longer = stash_bytes(costs.layers, costs.plan.stages[stage].layers)
-    if not costs.recomputes(stage):
-        return StageStash(stash, 0.0, longer, 0.0)
-    return StageStash(float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0, stash, 0.0, longer)
+    recompute, layers = costs.recomputes(stage), costs.plan.stages[stage].layers
+    stash, longer, attention = stash_bytes(costs.layers, layers)
+    if recompute == "whole":
+        return StageStash(float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0, stash, 0.0, longer)
+    made = attention if recompute == "attention" else 0.0
+    return StageStash(stash - made, made, longer, 0.0)
 
 
-def stash_bytes(costs: LayerCosts, layers: Sequence[int]) -> tuple[float, float]:
-    """Whole bytes a sample that some layers keep from forward to backward, and of these from input to weight gradient."""
+def stash_bytes(costs: LayerCosts, layers: Sequence[int]) -> tuple[float, float, float]:
+    """Whole bytes a sample that some layers keep from forward to backward; of these from input to weight gradient; and those that
+    recomputed attention makes again.
+    """
     held = list(layers)
-    return float(np.ceil(costs.stashed_bytes[held].sum())), float(np.ceil(costs.weight_stashed_bytes[held].sum()))
+    whole, longer, made = (
+        costs.stashed_bytes[held],
+        costs.weight_stashed_bytes[held],
+        costs.made_bytes("attention")[held],
+    )
+    return float(np.ceil(whole.sum())), float(np.ceil(longer.sum())), float(np.ceil(made.sum()))
 
 
 def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

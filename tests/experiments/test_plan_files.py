@@ -321,7 +321,7 @@ def test_a_problem_alone_is_planned_and_compared_from_its_file(
     ("words", "code", "said"),
     [
         (("plan", "--batch", "16", "--problem"), 2, "--batch 16 contradicts --problem "),
-        (("compare", "--recompute", "--problem"), 2, "--recompute contradicts --problem "),
+        (("compare", "--recompute", "--problem"), 2, "--recompute whole contradicts --problem "),
         (
             ("plan", "--workers", "2", "--bandwidths", "1e9", "--profile", "x.txt", "--problem"),
             2,
@@ -370,7 +370,8 @@ def test_a_plan_file_says_every_option_of_a_problem() -> None:
     [
         (("--cluster", "pipedream-b"), "--cluster pipedream-b contradicts --plan"),
         (("--batch", "16"), "says 8"),
-        (("--recompute",), "--recompute contradicts"),
+        (("--recompute",), "--recompute whole contradicts"),
+        (("--recompute", "attention"), "--recompute attention contradicts"),
         (("--no-contention",), "--no-contention contradicts"),
         (("--profile", "graph.txt"), "--profile graph.txt contradicts"),
         (("--planner", "uniform"), "says hand"),

@@ -138,7 +138,9 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
             umpipe_baselines.Partitions(plain()), (), 1.0))  # fmt: skip
 
     def network_case(network: str, setting: str, problem: Problem, stages: int) -> umpipe.GainCase:
-        asked.append(["case", network, setting, problem.cluster.name, problem.batch, problem.recompute, stages])
+        asked.append(
+            ["case", network, setting, problem.cluster.name, problem.batch, problem.recompute == "whole", stages]
+        )
         return stand_in(network, setting)
 
     def case(network: str, setting: str, partitions: umpipe_baselines.Partitions) -> umpipe.GainCase:
@@ -153,7 +155,9 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
     def fronts(tables: UnequalTables, cuts: tuple[int, ...]) -> list[object]:
         problem = tables.problem
-        asked.append(["front", problem.workload.name, problem.cluster.name, problem.batch, problem.recompute, cuts])
+        asked.append(
+            ["front", problem.workload.name, problem.cluster.name, problem.batch, problem.recompute == "whole", cuts]
+        )
         return []
 
     monkeypatch.setattr(umpipe, "network_case", network_case)
@@ -164,7 +168,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
     unsaid = ("makespan_seconds", "stage_forward_samples", "stage_backward_samples", "evaluations", "proven_optimal")
 
     def make_plan(name: str, problem: Problem, request: Request) -> SimpleNamespace:
-        machine = [problem.workload.name, problem.cluster.name, problem.batch, problem.recompute]
+        machine = [problem.workload.name, problem.cluster.name, problem.batch, problem.recompute == "whole"]
         asked.append(["partition", name, *machine, request.stages, request.options["candidates"]])
         plan = SimpleNamespace(stages=())
         return SimpleNamespace(interrupted=False, seconds=0.0, plan=plan, details=dict.fromkeys(unsaid))

@@ -15,6 +15,7 @@ from planners.partitioning import partition_costs
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.stage_memory import furthest_ends
 from simulator import Layer, LayerCosts, Problem, Workload
+from simulator.plans.plan import Recompute
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
 
@@ -28,7 +29,7 @@ def _costs(
 ) -> LayerCosts:
     """A chain on a row of devices, 8 bytes/s and 0.25 s between neighbours; an element has 4 bytes."""
     layers = tuple(
-        Layer(f"layer{n}", "linear", work, 0, elements, elements)
+        Layer(f"layer{n}", ("linear", "attention")[n % 2], work, 0, elements, elements)
         for n, (work, elements) in enumerate(zip(flop, outputs, strict=True))
     )
     cluster = chain_cluster(len(rates), bandwidth=8.0, latency=0.25, duplex=duplex)
@@ -37,10 +38,11 @@ def _costs(
     return LayerCosts(Problem(workload, cluster, 8, **more))
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", ["none", "attention", "whole"])
 @pytest.mark.parametrize("alternating", [False, True])
-def test_stages_take_the_seconds_of_their_layers(alternating: bool, recompute: bool) -> None:
-    """Layers of 1, 2 and 4 on devices of rates 1 and a half, three samples: forwards once, backwards twice, and once more."""
+def test_stages_take_the_seconds_of_their_layers(alternating: bool, recompute: Recompute) -> None:
+    """Layers of 1, 2 and 4 on devices of rates 1 and a half, three samples: forwards once, backwards twice, and all of them, or
+    attention (the second layer), once more."""
     flop = [1.0, 2.0, 4.0]
     costs = _costs(flop, [1.0] * 3, rates=(1.0, 0.5, 1.0), recompute=recompute)
     found = straight_costs(costs, (1, 0, 2), 3, alternating=alternating)
@@ -49,7 +51,8 @@ def test_stages_take_the_seconds_of_their_layers(alternating: bool, recompute: b
     for rate, kind in ((0.5, found.kind[0]), (1.0, found.kind[1])):
         for begin, end in product(range(4), range(4)):
             once = sum(flop[begin:end]) * 3 / rate
-            passes = [once, (3.0 if recompute else 2.0) * once]
+            again = {"none": 0.0, "attention": 2.0 * (begin <= 1 < end) * 3 / rate, "whole": once}[recompute]
+            passes = [once, 2.0 * once + again]
             assert found.stage_seconds[:, kind, begin, end].tolist() == ([sum(passes)] if alternating else passes)
 
 
@@ -103,7 +106,7 @@ def test_ranges_of_layers_on_a_board_are_divided_one_by_one() -> None:
     costs = LayerCosts(problem)
     reach = np.array([3, 4, 3, 4, 4])
     for device, phase in product((0, 3), ("forward", "backward")):
-        found = partition_costs._ranges(costs, device, 2, phase, reach)  # type: ignore[arg-type]
+        found = partition_costs._ranges(costs, device, 2, phase, reach, np.ones(4, dtype=np.bool_))  # type: ignore[arg-type]
         for begin, end in product(range(5), range(5)):
             expected = np.inf
             if begin == end:
@@ -113,18 +116,24 @@ def test_ranges_of_layers_on_a_board_are_divided_one_by_one() -> None:
             assert found[begin, end] == expected
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", ["none", "attention", "whole"])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: bool) -> None:
+def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: Recompute) -> None:
     """Weights, gradients and states, the copy of a weight whose owner stands before the stage, and what samples leave behind.
 
-    One that recomputes keeps its input of every sample in flight, and makes the rest of one micro-batch again.
+    One that recomputes keeps its input of every sample in flight, and makes the rest of one micro-batch again; attention alone
+    makes again what it stashes beyond its input.
     """
     rng = np.random.default_rng(seed)
     count, samples = 6, int(rng.integers(1, 4))
     layers = [
         Layer(
-            f"layer{n}", "linear", 1.0, int(rng.integers(5, 30)), float(rng.integers(1, 9)), float(rng.integers(1, 9))
+            f"layer{n}",
+            ("linear", "attention")[n % 2],
+            1.0,
+            int(rng.integers(5, 30)),
+            float(rng.integers(1, 9)),
+            float(rng.integers(1, 9)),
         )
         for n in range(count)
     ]
@@ -151,7 +160,14 @@ def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: bool) -> Non
             )
             stash = float(costs.stashed_bytes[begin:end].sum())
             kept = held[stage] * stash
-            if recompute:
+            if recompute == "attention":
+                made = [
+                    4.0 * max(0.0, layers[n].stashed_elements - layers[n - 1].output_elements)
+                    for n in range(begin, end)
+                    if n % 2
+                ]
+                kept += (samples - held[stage]) * sum(made)
+            elif recompute == "whole":
                 kept = samples * stash + held[stage] * float(costs.cut_bytes[begin])
             need = weights * problem.state_bytes + kept + (free[stage] if free else 0.0)
             assert (end <= found[stage, begin]) == (need <= memory[stage])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ from simulator import (
     to_text,
 )
 from simulator.costs.given import TiedReduction
-from simulator.plans.plan import WEIGHT_VERSIONS
+from simulator.plans.plan import WEIGHT_VERSIONS, Recompute
 from simulator.schedules.schedule import columns_of, from_ranks
 from tests.chains import random_chain
 
@@ -393,6 +393,14 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         idle = rng.random(layers) < 0.6
         pairs = zip(workload.layers, idle.tolist(), strict=True)
         workload = replace(workload, layers=tuple(replace(one, flop=0.0) if none else one for one, none in pairs))
+    words: tuple[Any, ...] = ("none", "whole")
+    if draw(st.booleans()):
+        kinds = [draw(st.sampled_from(("linear", "attention"))) for _ in range(layers - 1)]
+        stashing = zip(workload.layers, ["attention", *kinds], strict=True)
+        kept = [replace(one, kind=kind, stashed_elements=1.5 * one.stashed_elements) for one, kind in stashing]
+        workload, words = replace(workload, layers=tuple(kept)), get_args(Recompute)
+    if draw(st.booleans()):
+        own["recompute"] = tuple(draw(st.sampled_from(words)) for _ in held)
     if layers > 1 and draw(st.booleans()):
         first, *middle, last = workload.layers
         last = replace(last, tied_to=first.name, tied_parameters=first.parameters)
@@ -401,7 +409,7 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         workload,
         draw(_plan_clusters(begins[-1])),
         batch,
-        recompute=draw(st.booleans()),
+        recompute=draw(st.sampled_from(words)),
         communication=draw(
             st.sampled_from(("overlapped", "free") if overlaps else family.communications or COMMUNICATIONS)
         ),

@@ -14,6 +14,7 @@ from simulator import (
     CATEGORIES,
     Communication,
     Engine,
+    InfeasiblePlanError,
     LayerCosts,
     OpKind,
     Outcome,
@@ -164,6 +165,38 @@ def test_a_layer_measured_with_its_full_backward_is_split_by_its_kind() -> None:
     assert costs.weight_stashed_bytes.tolist() == [16.0, 16.0, 0.0]
 
 
+def test_attention_alone_that_recomputes_keeps_its_input() -> None:
+    """Stage 1 stashes 20 bytes a sample, 16 of them its input: 4 come back with its backward, which takes 1 s more a sample.
+
+    Two samples a micro-batch: F 4-6, B 6-12.
+    """
+    network = chain([1.0, 1.0], parameters=[10, 0], output_elements=[4.0, 2.0], stashed_elements=[3.0, 5.0])
+    first, second = network.layers
+    attention = replace(network, layers=(first, replace(second, kind="attention")))
+    for whole, own in (("attention", ()), ("none", ("none", "attention"))):
+        here = problem(workload=attention, recompute=whole)
+        outcome = simulate(here, Plan("hand", "gpipe", STRAIGHT, (2,), recompute=own))
+        names = ("activations", "workspace")
+        held = [[at(outcome, 1, t + 0.5).get(name, 0) for t in (3, 4, 5, 6, 11, 12)] for name in names]
+        assert held == [[0, 32, 32, 32, 32, 0], [0, 0, 0, 8, 8, 0]]
+        assert at(outcome, 0, 0.5)["activations"] == 24
+
+
+def test_what_recomputes_is_said_in_words() -> None:
+    """A switch is short for none or whole; there is no attention in these chains; other words are named."""
+    assert (problem(recompute=True).recompute, problem(recompute=False).recompute) == ("whole", "none")
+    with pytest.raises(
+        ValueError, match="recompute 'attention': workload 'chain' has no attention layers; choices: none"
+    ):
+        problem(recompute="attention")
+    with pytest.raises(ValueError, match="recompute 'half' is unknown; choices: none, attention, whole"):
+        problem(recompute="half")
+    with pytest.raises(
+        InfeasiblePlanError, match="plan 'hand': recompute 'attention': workload 'chain' has no attention"
+    ):
+        simulate(problem(), Plan("hand", "gpipe", STRAIGHT, (2,), recompute=("none", "attention")))
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -309,7 +342,7 @@ def replayed_plans(draw: st.DrawFn) -> tuple[PlanCosts, Outcome]:
 def untimed_peak(costs: PlanCosts, timeline: Timeline, stage: int, replica: int) -> float:
     """Most bytes of stashes and workspace when a stage's ops are walked in order, whatever their times."""
     stash = float(costs.layers.stashed_bytes[list(costs.plan.stages[stage].layers)].sum())
-    recompute = costs.recomputes(stage)
+    recompute = costs.recomputes(stage) == "whole"
     kept = (costs.boundary_bytes[stage - 1] if stage else 0.0) if recompute else stash
     held, most, before = 0.0, 0.0, None
     for row in np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute()).tolist():

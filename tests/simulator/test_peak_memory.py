@@ -21,7 +21,7 @@ def test_peaks_are_those_of_memory_over_time(case: tuple[Problem, list[Plan]]) -
     timeline = replay_compiled(program, contention=problem.contention)
     memory = memory_over_time(costs, timeline)
     stages = len(costs.plan.stages)
-    events = memory_events(program, np.array([costs.recomputes(stage) for stage in range(stages)]))
+    events = memory_events(program, np.array([costs.recomputes(stage) != "none" for stage in range(stages)]))
     times = np.concatenate([timeline.start, timeline.end, [0.0], timeline.transfers.end])
     kept, made, *longer = np.array([stage_stash(costs, stage) for stage in range(stages)]).T
     sizes = np.concatenate([kept, made, sum(longer), np.ceil(program.transfer_bytes)])
