@@ -12,7 +12,9 @@ V-Min, where each pass moves a device a slot; V-Half has two slots from device t
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.v_shaped import from_letters, v_devices
@@ -20,16 +22,20 @@ from simulator.schedules.v_shaped import from_letters, v_devices
 Block = list[tuple[int, int, int, int]]
 """Slots of the passes F f i I of the first micro-batch on each device."""
 
-PASSES = "FfiI"
-
 PERIOD = 6
 """Slots from one micro-batch to the next: two forwards, two input gradients, two weight gradients on every device."""
+
+WEIGHT = {"i": "w", "I": "W"}
+"""The weight gradient that an input gradient leaves."""
+
+HOLDS = {"F": 1, "f": 1, "w": -1, "W": -1}
+"""What an op adds to the micro-batches that a device holds."""
 
 
 def v_half(stages: int, microbatches: int) -> Schedule:
     """V-Half: at most (p+2)//2 micro-batches of both stages of a device, on p devices.
 
-    Unit chunks, even p, m >= 2p: 6m + 3p-5.
+    Unit chunks, m >= 2p: 6m + 3p-7 for an even p of at least 4, 6m + 3p-4 for an odd one of at least 3.
     """
     devices = v_devices("v-half", stages)
     pause = 3 if devices % 2 == 0 else 0
@@ -43,7 +49,7 @@ def v_half(stages: int, microbatches: int) -> Schedule:
 def v_min(stages: int, microbatches: int) -> Schedule:
     """V-Min: at most (p+4)//3 micro-batches of both stages of a device, on p devices.
 
-    Unit chunks, p no multiple of 3, m >= 2p: 6m + 4p-5.
+    Unit chunks, m >= 2p: 6m + 4p-5 for p of at least 4, or 6m + 4p-7 where that is a multiple of 3.
     """
     devices = v_devices("v-min", stages)
     pause = 2 if devices % 3 == 0 else 0
@@ -71,57 +77,90 @@ def repeated(block: Block, microbatches: int, limit: int) -> list[str]:
 
 
 def squeezed(block: Block, microbatches: int, limit: int) -> list[str]:
-    """The letters of each device, slot after slot: the passes in the order of their blocks, weight gradients while those wait.
-
-    A device whose forwards on the way down are done takes whichever pass is ready.
-    """
-    devices = len(block)
-    ends: list[list[list[int]]] = [[[] for _ in PASSES] for _ in block]
-    sources = [_sources(ends, device) for device in range(devices)]
-    held = [0] * devices
-    owed: list[deque[str]] = [deque() for _ in block]
-    letters: list[list[str]] = [[] for _ in block]
-    slot, left = 0, PERIOD * devices * microbatches
-
-    def ready(device: int, one: int) -> bool:
-        number, source = len(ends[device][one]), sources[device][one]
-        if number == microbatches or (PASSES[one] in "Ff" and held[device] == limit):
-            return False
-        return source is None or (number < len(source) and source[number] <= slot)
-
-    while left:
-        for device, begins in enumerate(block):
-            own = ends[device]
-            planned = sorted(range(len(PASSES)), key=lambda one: begins[one] + PERIOD * len(own[one]))
-            if len(own[0]) < microbatches:
-                planned = planned[:1]
-            taken = next((one for one in planned if ready(device, one)), None)
-            if taken is not None:
-                own[taken].append(slot + 1)
-                letter = PASSES[taken]
-                if letter in "Ff":
-                    held[device] += 1
-                else:
-                    owed[device].append("w" if letter == "i" else "W")
-            elif owed[device]:
-                letter = owed[device].popleft()
-                held[device] -= 1
-            else:
-                continue
-            letters[device].append(letter)
-            left -= 1
+    """The letters of each device, slot after slot, in the order of `planned` where that has no device wait needlessly."""
+    devices = [_Device(planned(begins, microbatches), limit) for begins in block]
+    for near, far in pairwise(devices):
+        near.sources |= {"f": far.ends["f"], "I": far.ends["I"]}
+        far.sources |= {"F": near.ends["F"], "i": near.ends["i"]}
+    slot = 0
+    while any(device.left for device in devices):
+        for device in devices:
+            device.step(slot)
         slot += 1
-    return ["".join(ops) for ops in letters]
+    return [device.letters for device in devices]
 
 
-def _sources(ends: list[list[list[int]]], device: int) -> list[list[int] | None]:
-    """The ends of what each pass of a device waits for: F and i come from the device before, f and I from the next."""
-    before = ends[device - 1] if device else None
-    after = ends[device + 1] if device + 1 < len(ends) else None
-    own = ends[device]
-    return [
-        before[0] if before else None,
-        after[1] if after else own[0],
-        before[2] if before else own[1],
-        after[3] if after else own[2],
-    ]
+def planned(begins: Sequence[int], microbatches: int) -> str:
+    """The letters of a device where every micro-batch begins a period later, weight gradients in the first free slots."""
+    passes = {
+        begin + PERIOD * number: letter
+        for letter, begin in zip("FfiI", begins, strict=True)
+        for number in range(microbatches)
+    }
+    letters, owed, slot = "", "", 0
+    while passes or owed:
+        letter = passes.pop(slot, "")
+        if not letter and owed:
+            letters, owed = letters + owed[0], owed[1:]
+        if letter in ("i", "I"):
+            owed += WEIGHT[letter]
+        letters += letter
+        slot += 1
+    return letters
+
+
+@dataclass(slots=True)
+class _Device:
+    """A device amid `squeezed`.
+
+    left: letters that it has not run, in the planned order; limit: stages' micro-batches that it holds at most
+    letters: those that it has run; ends: the slots behind each of them; sources: the ends that each letter waits for
+    """
+
+    left: str
+    limit: int
+    letters: str = ""
+    held: int = 0
+    ends: dict[str, list[int]] = field(default_factory=lambda: {letter: [] for letter in "FfiIwW"})
+    sources: dict[str, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sources = {after: self.ends[before] for before, after in pairwise("FfiI")}
+        self.sources |= {WEIGHT[letter]: self.ends[letter] for letter in WEIGHT}
+
+    def step(self, slot: int) -> None:
+        """Run an op in a slot, if there is one to run."""
+        place = self._place_of_next(slot)
+        if place is None:
+            return
+        letter = self.left[place]
+        self.left, self.letters = self.left[:place] + self.left[place + 1 :], self.letters + letter
+        self.held += HOLDS.get(letter, 0)
+        self.ends[letter].append(slot + 1)
+
+    def _place_of_next(self, slot: int) -> int | None:
+        """Where in the planned order the op is that runs now, or None: the first, with two exceptions.
+
+        Where that waits and no I is done yet, a forward that fits in memory beside all that is planned before it; after the last
+        F, whichever pass is ready, and weight gradients last.
+        """
+        if "F" not in self.left:
+            first = sorted(self.left.find(letter) for letter in "fiI") + sorted(map(self.left.find, "wW"))
+            return next((place for place in first if place >= 0 and self._ready(self.left[place], slot)), None)
+        if self.left and self._ready(self.left[0], slot):
+            return 0
+        if not self.ends["I"]:
+            most = held = self.held
+            for place, letter in enumerate(self.left):
+                if letter in "Ff" and (most == self.limit or self._ready(letter, slot)):
+                    return place if most < self.limit else None
+                held += HOLDS.get(letter, 0)
+                most = max(most, held)
+        return None
+
+    def _ready(self, letter: str, slot: int) -> bool:
+        """Whether the next op of a letter can run: it has what it waits for, and a forward has memory."""
+        if letter in "Ff" and self.held == self.limit:
+            return False
+        source, number = self.sources.get(letter), len(self.ends[letter])
+        return source is None or (number < len(source) and source[number] <= slot)
