@@ -19,7 +19,7 @@ from hardware_profiles import read_bytes, shown
 from simulator.schedules.ops import BACKWARD_KINDS, COMPUTE_KINDS, Op, OpKind
 from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
-_COMMUNICATION = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
+_COMMUNICATION = re.compile(r"[0-9]+(?:WAIT_)?(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
 _REPEATED = re.compile(r"\(((?:[^()]|\([^()]*\))*)\)\*([0-9]{1,9})(?:\+([0-9]{1,9}))?")
 _WORD = re.compile(r"\((?:[^()]|\([^()]*\))*\)\S*|\S+")
 _OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
