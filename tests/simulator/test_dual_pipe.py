@@ -39,10 +39,14 @@ def replayed(schedule: Schedule, seconds: OpSeconds, engine: str = "recurrence")
     return ENGINES[engine](lower(schedule, given_costs(schedule.stages, seconds, devices=schedule)))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("name", "stages", "m", "seconds"),
-    [("dualpipe", 8, 20, 66), ("dualpipe", 8, 64, 198), ("dualpipev", 8, 10, 66), ("dualpipev", 16, 64, 398)],
+    ("engine", "name", "stages", "m", "seconds"),
+    [
+        ("simpy", "dualpipe", 8, 20, 66),
+        ("recurrence", "dualpipe", 8, 64, 198),
+        ("simpy", "dualpipev", 8, 10, 66),
+        ("recurrence", "dualpipev", 16, 64, 398),
+    ],
 )
 def test_figures_of_the_reference(engine: str, name: str, stages: int, m: int, seconds: float) -> None:
     """F = 1, F&B = 3, B = 2, W = 1."""
@@ -52,13 +56,13 @@ def test_figures_of_the_reference(engine: str, name: str, stages: int, m: int, s
     assert timeline.peak_in_flight().tolist() == [stages + 1] * schedule.ranks
 
 
-@pytest.mark.parametrize("p", [2, 4, 6])
+@pytest.mark.parametrize("p", [2, 6])
 @pytest.mark.parametrize(("forward", "gradient", "weight"), [(1, 1, 1), (3, 3, 2), (18, 18, 9)])
 def test_closed_forms(p: int, forward: float, gradient: float, weight: float) -> None:
     """m(F+B) + (p/2-1)(F&B + B - 3W) for an even m of at least 2p, F = I, F&B = F+B; DualPipeV of half of m alike."""
     backward = gradient + weight
     seconds = OpSeconds(forward, gradient, weight=weight, overlapped=forward + backward)
-    for m in (2 * p, 2 * p + 2, 6 * p):
+    for m in (2 * p, 4 * p + 2):
         expected = m * (forward + backward) + (p / 2 - 1) * (forward + 2 * backward - 3 * weight)
         for schedule in (build_schedule("dualpipe", p, m), build_schedule("dualpipev", p, m // 2)):
             timeline = replayed(schedule, seconds)

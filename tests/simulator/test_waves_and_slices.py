@@ -65,10 +65,10 @@ def test_a_group_is_no_smaller_than_the_devices_nor_larger_than_the_stream() -> 
 
 
 @pytest.mark.parametrize("waves", [1, 2, 3])
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("p", [1, 3, 4])
 def test_hanayo_takes_its_closed_forms(p: int, waves: int) -> None:
     """2(2wm + P-1)F for B = F and any multiple of P; 2wP(F+B) + 2(P-1)B for P micro-batches; P of all stages held at most."""
-    for units in (1, 2, 5):
+    for units in (1, 3):
         schedule = build_schedule("hanayo", 2 * waves * p, units * p, chunks=2 * waves)
         timeline = replayed(schedule, 1.0, 1.0)
         assert timeline.makespan_seconds == 2 * (2 * waves * units * p + p - 1)
