@@ -121,15 +121,18 @@ class Schedule:
 
     def check_pairs(self) -> None:
         """Raise ScheduleError for an overlapped pair that is no forward and a backward of one list."""
-        for row in [] if self.overlapped is None else np.flatnonzero(self.overlapped).tolist():
-            rank = int(np.searchsorted(self.offsets, row, side="right")) - 1
-            place = row - int(self.offsets[rank])
-            pair = self.ops(rank)[place : place + 2]
-            if len(pair) < 2 or pair[0].kind is not OpKind.FORWARD or pair[1].kind not in BACKWARD_KINDS:
-                raise ScheduleError(
-                    f"device {int(self.device_of_rank()[rank])}, position {place}: an overlapped pair is a forward and a "
-                    f"backward (or an input gradient), got {' '.join(map(str, pair))}"
-                )
+        if self.overlapped is None:
+            return
+        first = np.flatnonzero(self.overlapped)
+        second = np.isin(np.append(self.kind, OpKind.UPDATE), BACKWARD_KINDS)[first + 1]
+        faults = first[(self.kind[first] != OpKind.FORWARD) | ~second | np.isin(first + 1, self.offsets)]
+        if len(faults):
+            rank = int(np.searchsorted(self.offsets, faults[0], side="right")) - 1
+            place = int(faults[0] - self.offsets[rank])
+            raise ScheduleError(
+                f"device {int(self.device_of_rank()[rank])}, position {place}: an overlapped pair is a forward and a "
+                f"backward (or an input gradient), got {' '.join(map(str, self.ops(rank)[place : place + 2]))}"
+            )
 
     def rank_of_row(self) -> NDArray[np.int32]:
         """int32 [rows]: the rank that each row belongs to."""
