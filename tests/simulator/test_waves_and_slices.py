@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from simulator import (
+    InfeasiblePlanError,
     OpKind,
     OpSeconds,
+    Plan,
+    Problem,
     Schedule,
     Timeline,
     build_schedule,
@@ -17,9 +21,13 @@ from simulator import (
     given_costs,
     lower,
     replay_schedule,
+    simulate,
+    stages_from_cuts,
     to_text,
 )
 from simulator.engines import recurrence
+from tests.chains import random_chain
+from tests.simulator.strategies import star_cluster
 
 
 def replayed(schedule: Schedule, forward: float, backward: float, transfer: float = 0.0) -> Timeline:
@@ -167,3 +175,30 @@ def test_slices_of_unlike_seconds_do_not_stream() -> None:
     schedule = build_schedule("seq1f1b", 2, 2, slices=2)
     with pytest.raises(ValueError, match="neither stream, nor overlap, nor share a device"):
         replay_schedule(schedule, OpSeconds(1.0, 2.0, slice_seconds=(1.0, 2.0)), communication="streaming")
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def plan_of(name: str, held: Sequence[int], **options: object) -> tuple[Problem, Plan]:
+    """A plan of two layers a stage on these devices, with options of its schedule."""
+    layers = 2 * len(held)
+    problem = Problem(random_chain(layers, np.random.default_rng(1), flop=1.0), star_cluster(max(held) + 1), 8)
+    stages = stages_from_cuts(range(2, layers, 2), layers, [(device,) for device in held])
+    return problem, Plan("hand", name, stages, (1,) * 8, options=tuple(options.items()))
+
+
+def test_a_plan_gives_the_size_of_its_groups() -> None:
+    """The order is the family's for that size."""
+    problem, plan = plan_of("interleaved-1f1b", (0, 1, 0, 1), microbatch_group_size=4)
+    ours = build_schedule("interleaved-1f1b", 4, 8, chunks=2, microbatch_group_size=4)
+    assert to_text(simulate(problem, plan).schedule) == to_text(ours)
+
+
+def test_a_plan_has_no_slices_but_whole_sequences() -> None:
+    """What a slice of layers takes is not known; one slice is 1F1B."""
+    problem, plan = plan_of("seq1f1b", (0, 1), slices=2)
+    with pytest.raises(InfeasiblePlanError, match=r"plan 'hand' cannot slice sequences: .* not of layers"):
+        simulate(problem, plan)
+    seconds = [simulate(*plan_of(name, (0, 1))).iteration_seconds for name in ("seq1f1b", "1f1b")]
+    assert seconds[0] == seconds[1]
