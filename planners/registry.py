@@ -11,6 +11,9 @@ import numpy as np
 from hardware_profiles import plugged_in, summary_of
 from planners.bapipe.explorer import BaPipe
 from planners.bapipe.explorer import inapplicable as not_for_bapipe
+from planners.modern.planners import OPTIONS as ORDER_OPTIONS
+from planners.modern.planners import OrderSearch, halves_are_known
+from planners.modern.planners import inapplicable as no_order
 from planners.pipedream.planner import PipeDream, PipeDreamFlush
 from planners.pipedream.planner import inapplicable as no_tree
 from planners.search.bounds import iteration_lower_bound
@@ -49,7 +52,7 @@ class PlannerEntry:
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
     takes: which of SHAPES it takes
     options: its own options by name, with what each says
-    by_default: it is compared with others where no planners are named
+    by_default: whether it is compared with others where no planners are named, or of which problems
     """
 
     build: Callable[[Request], Planner]
@@ -57,7 +60,11 @@ class PlannerEntry:
     applicable: Callable[[Problem, Request], str | None]
     takes: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
-    by_default: bool = True
+    by_default: bool | Callable[[Problem], bool] = True
+
+    def is_default(self, problem: Problem) -> bool:
+        """Whether it is asked where no planners are named."""
+        return self.by_default(problem) if callable(self.by_default) else self.by_default
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan that: an option or a placement that it does not have, or what `applicable` says."""
@@ -111,6 +118,10 @@ def _for_bapipe(problem: Problem, request: Request) -> str | None:
 
 def _for_brute_force(problem: Problem, request: Request) -> str | None:
     return _for_straight(problem, request) or BruteForce(request).inapplicable(problem)
+
+
+def _for_order(problem: Problem, request: Request) -> str | None:
+    return _more_microbatches_than_samples(problem, request) or no_order(problem, request)
 
 
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
@@ -168,6 +179,22 @@ PLANNERS: dict[str, PlannerEntry] = {
         "every straight pipeline of a small problem: a proven optimum",
         _for_brute_force,
         takes=("stages", "chunks"),
+    ),
+    "modern": PlannerEntry(
+        OrderSearch,
+        "stages, placement, order of the ops, micro-batches and recomputation searched together",
+        _for_order,
+        ("stages", "chunks"),
+        ORDER_OPTIONS,
+        by_default=halves_are_known,
+    ),
+    "scheduler": PlannerEntry(
+        lambda request: OrderSearch(request, "scheduler", climbs=False),
+        "the order of the ops searched for stages balanced by seconds",
+        _for_order,
+        ("stages", "chunks"),
+        ORDER_OPTIONS,
+        by_default=False,
     ),
     **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},
     "unequal-nested": PlannerEntry(

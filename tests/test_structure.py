@@ -36,7 +36,7 @@ ROOMS = {
         "umpipe",
         "xpipe",
     ),
-    "planners": ("search", "partitioning", "pipedream", "straight", "bapipe", "unequal", "scheduler"),
+    "planners": ("search", "partitioning", "pipedream", "straight", "bapipe", "unequal", "scheduler", "modern"),
 }
 """Folders of a floor, from the ground up; modules beside them stand above them all."""
 

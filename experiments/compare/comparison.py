@@ -234,7 +234,7 @@ def compare_planners(
 ) -> Comparison:
     """Plan with each planner and replay each plan on SimPy; whatever ends one planner is the reason in its row.
 
-    names: planners to ask; none for every one but those of unequal micro-batches (what does not apply is listed with its reason)
+    names: planners to ask; none for those that are compared by default (what does not apply is listed with its reason)
     plans: given plans, a row each under these names, before the planners
     report: called with the planners done and the one at work
     An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
@@ -243,7 +243,7 @@ def compare_planners(
     for name in names:
         planners.planner_entry(name)
     asked = list(dict.fromkeys(names)) or [
-        name for name, entry in planners.planner_entries().items() if entry.by_default
+        name for name, entry in planners.planner_entries().items() if entry.is_default(problem)
     ]
     for name in asked:
         if name in (plans or {}):

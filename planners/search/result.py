@@ -94,6 +94,7 @@ class Result(Explained):
             f"planned in {self.seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
             *([f"partition: {self.details['cuts_left_out']}"] if "cuts_left_out" in self.details else []),
             *(_sizes_remarks(self.details) if "makespan_seconds" in self.details else []),
+            *(_order_remarks(self.details) if "order_seconds" in self.details else []),
             *self.outcome.doubts(),
         )
 
@@ -121,6 +122,20 @@ class Result(Explained):
     def plot_memory(self) -> Figure:
         """Draw the memory of the plan's devices."""
         return self.outcome.plot_memory()
+
+
+def _order_remarks(found: Mapping[str, Any]) -> list[str]:
+    """How good the order of the ops is known to be, and what it takes for the halves of a backward."""
+    seconds, bound = found["order_seconds"], found["order_lower_bound_seconds"]
+    known = "none is shorter" if found["order_proven"] else f"at most {100 * (seconds / bound - 1):.2g} % are left"
+    order = (
+        f"order of the ops: {seconds:.4g} s before updates, where links share no channel; with these stages and micro-batches no "
+        f"order within the memory takes less than {bound:.4g} s: {known}"
+    )
+    split = (
+        "of measured layers half of each backward counts as the gradient of its weights: the profile has them together"
+    )
+    return [order, *([split] if found["halves_assumed"] else [])]
 
 
 def _sizes_remarks(found: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,0 +1,1 @@
+"""Modern: partition, placement, order of the ops, micro-batches and recomputation searched together."""

@@ -1,0 +1,150 @@
+"""Layouts: all that a plan says but for the order of its ops, and what a search for that order must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Phase
+from planners.scheduler.problem import PlacementName, ScheduleProblem, placement
+from simulator import LayerCosts, Plan, Schedule, equal_microbatches, stages_from_cuts, to_text
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Stages of contiguous layers on devices, without an order.
+
+    placement: how stages go round the devices, in one direction; devices: of the cluster, in the order of the placement
+    cuts: layers before each boundary, as `simulator.stages_from_cuts` takes them
+    microbatches: of an iteration
+    recompute: of each stage, whether it keeps its input alone
+    """
+
+    placement: PlacementName
+    devices: tuple[int, ...]
+    cuts: tuple[int, ...]
+    microbatches: int
+    recompute: tuple[bool, ...]
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Place among `devices` of each stage."""
+        return placement(self.placement, len(self.cuts) + 1, len(self.devices))[0]
+
+
+class LayoutCosts:
+    """Seconds and bytes of the layouts of one problem; tables of layers fill as they are asked for."""
+
+    def __init__(self, costs: LayerCosts) -> None:
+        self.costs, self.problem = costs, costs.problem
+        self._seconds: dict[tuple[int, int, Phase], Floats] = {}
+        self._stash, self._longer = _before(costs.stashed_bytes), _before(costs.weight_stashed_bytes)
+
+    def seconds_before(self, device: int, samples: int, phase: Phase) -> Floats:
+        """Seconds of one pass of the layers before each cut, float64 [layers + 1]."""
+        key = self.costs.kind_of_device(device), samples, phase
+        if key not in self._seconds:
+            self._seconds[key] = _before(self.costs.seconds(device, samples, phase))
+        return self._seconds[key]
+
+    def samples(self, microbatches: int) -> int:
+        """Samples of the largest of so many micro-batches."""
+        return -(-self.problem.batch // microbatches)
+
+    def missing_bytes(self, layout: Layout, spare: Sequence[float] = ()) -> float:
+        """Bytes by which the fullest device fails to hold one micro-batch of each of its stages; 0 where all do.
+
+        spare: bytes of each of the layout's devices that are to stay free
+        """
+        kept, longer, _ = self._kept(layout)
+        least = np.bincount(layout.places, weights=kept + longer)
+        return float(np.max(least - self._room(layout, spare), initial=0.0))
+
+    def schedule_problem(self, layout: Layout, spare: Sequence[float] = ()) -> ScheduleProblem:
+        """The ops of a layout; ValueError where `missing_bytes` is above 0.
+
+        A stage that recomputes runs one full backward with a second forward in it, whose stash is there for as long: on each
+        device the largest of these stays free.
+        """
+        places, again = layout.places, np.array(layout.recompute)
+        forward, back, weight = (self._of_stages(layout, phase) for phase in _PHASES)
+        kept, longer, _ = self._kept(layout)
+        transfers = [
+            self.problem.cluster.transfer_seconds(layout.devices[near], layout.devices[far], size)
+            if near != far
+            else 0.0
+            for (near, far), size in zip(pairwise(places), self._cut_bytes(layout)[1:].tolist(), strict=True)
+        ]
+        return ScheduleProblem(
+            chains=(places,),
+            microbatches=layout.microbatches,
+            forward=forward.tolist(),
+            input_gradient=np.where(again, forward + back + weight, back).tolist(),
+            weight_gradient=np.where(again, 0.0, weight).tolist(),
+            transfer=transfers or 0.0,
+            freed_at_input_gradient=kept.tolist(),
+            freed_at_weight_gradient=longer.tolist(),
+            limit=self._room(layout, spare).tolist(),
+        )
+
+    def plan(self, planner: str, layout: Layout, schedule: Schedule) -> Plan:
+        """The plan of a layout with an order of its own."""
+        stages = stages_from_cuts(
+            layout.cuts, len(self.problem.workload), [(layout.devices[place],) for place in layout.places]
+        )
+        return Plan(
+            planner,
+            schedule.name,
+            stages,
+            equal_microbatches(self.problem.batch, layout.microbatches),
+            order=tuple(to_text(schedule).splitlines()),
+            recompute=layout.recompute,
+        )
+
+    def _bounds(self, layout: Layout) -> list[int]:
+        return [0, *layout.cuts, len(self.problem.workload)]
+
+    def _of_stages(self, layout: Layout, phase: Phase) -> Floats:
+        """Seconds of one pass of each stage over a micro-batch, float64 [stages]."""
+        bounds, samples = self._bounds(layout), self.samples(layout.microbatches)
+        tables = {place: self.seconds_before(layout.devices[place], samples, phase) for place in set(layout.places)}
+        ends = zip(layout.places, pairwise(bounds), strict=True)
+        return np.array([tables[place][end] - tables[place][begin] for place, (begin, end) in ends])
+
+    def _cut_bytes(self, layout: Layout) -> Floats:
+        """Bytes of a micro-batch that each stage takes in; the network's input is kept and sent by nobody."""
+        sizes = self.costs.cut_bytes[self._bounds(layout)[:-1]] * self.samples(layout.microbatches)
+        sizes[0] = 0.0
+        return sizes
+
+    def _kept(self, layout: Layout) -> tuple[Floats, Floats, Floats]:
+        """Whole bytes of a micro-batch on each stage: kept to the input gradient, on to the weight gradient, made again."""
+        bounds, samples, again = self._bounds(layout), self.samples(layout.microbatches), np.array(layout.recompute)
+        stash, longer = (np.ceil(np.diff(table[bounds]) * samples) for table in (self._stash, self._longer))
+        kept = np.where(again, np.ceil(self._cut_bytes(layout)), stash - longer)
+        return kept, np.where(again, 0.0, longer), np.where(again, stash, 0.0)
+
+    def _room(self, layout: Layout, spare: Sequence[float]) -> Floats:
+        """Bytes that each of the layout's devices has for what its micro-batches keep, float64 [devices]."""
+        bounds, (_, _, made) = self._bounds(layout), self._kept(layout)
+        room = np.array([self.problem.cluster.devices[device].memory_bytes for device in layout.devices])
+        places = np.array(layout.places)
+        for place in range(len(room)):
+            held = np.flatnonzero(places == place)
+            elements = self.costs.range_elements([(bounds[stage], bounds[stage + 1]) for stage in held])
+            room[place] -= np.ceil(elements * self.problem.state_bytes) + made[held].max(initial=0.0)
+        return room - np.asarray(spare) if len(spare) else room
+
+
+_PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
+
+
+def _before(values: Floats) -> Floats:
+    """Sums of what stands before each place, float64 [len(values) + 1]."""
+    return np.concatenate([[0.0], np.cumsum(values)])

@@ -1,0 +1,242 @@
+"""Planners with orders of their own: `scheduler` for balanced stages, `modern` for stages that are searched with their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+import numpy as np
+
+from planners.modern.layouts import Layout, LayoutCosts
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.partition_costs import straight_costs
+from planners.scheduler.problem import PlacementName
+from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSchedule, search_schedule
+from planners.search.candidates import devices_in_order, straight_shape
+from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.memory_retry import missing_bytes, within_memory
+from simulator import InfeasiblePlanError, Plan, Problem
+
+STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v": 2}
+"""Placements that are tried where none is requested."""
+
+OPTIONS = {
+    "placement": f"how stages go round the devices: {', '.join(STAGES_A_DEVICE)}",
+    "seconds": "work of the search for an order in seconds",
+}
+"""Options of both planners, and what they say."""
+
+CLIMBED, FINALISTS = 6, 3
+"""Layouts whose cuts are improved, and layouts whose order is searched in full."""
+
+PATIENCE = 40
+"""Moves in a row that improve nothing, after which a climb ends."""
+
+STEPS = (1, 2, 4, 8)
+"""Layers by which a move shifts cuts."""
+
+LISTS, QUICK, FULL = 10, 0.0, 0.5
+"""List schedules of an order that is sought for while layouts are compared, and what asks for these; seconds of search for an
+order in the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSearch:
+    """The fastest order of ops, for stages balanced by seconds or, where `climbs`, for stages that are searched with it.
+
+    Layouts (placement, micro-batches, recomputation) are ranked by a few list schedules each; the cuts of the best are improved
+    by moves that shift one cut or a run of them, or let a stage recompute or keep; the best few get a full search within the
+    memory of their devices, and the problem's own options choose among these.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "modern"
+    climbs: bool = True
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best plan that fits; InfeasiblePlanError if no layout does."""
+        search = _Layouts(self, problem, evaluate, rng)
+        layouts = [*search.begin()]
+        plans = [
+            *islice(filter(None, (search.plan(one, QUICK) for one in layouts)), 1)
+        ]  # an answer, if it is cut short
+        ranked = sorted(layouts, key=search.value)
+        if self.climbs:
+            ranked = sorted([*map(search.climb, ranked[:CLIMBED]), *ranked[CLIMBED:]], key=search.value)
+        finalists = list(dict.fromkeys(ranked))[:FINALISTS]
+        plans += filter(None, (search.plan(layout, self.seconds) for layout in finalists))
+        if not plans:
+            raise InfeasiblePlanError(
+                f"planner {self.name!r} finds no stages that fit: the best miss {search.value(ranked[0])[0] / 2**30:.4g} GiB on "
+                "a device for one micro-batch; use more devices, recomputation or a smaller batch"
+            )
+        best = min(plans, key=lambda plan: evaluate(plan).key)
+        search.tell(best)
+        return fitting(self.name, best, evaluate)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of search that the order of a finalist gets."""
+        return float(self.request.options.get("seconds", FULL))
+
+
+def halves_are_known(problem: Problem) -> bool:
+    """Whether the seconds of both halves of every backward are: a profile has whole backwards."""
+    return not any(layer.measured for layer in problem.workload.layers)
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why there is no order to be searched for, or None."""
+    if request.schedule is not None:
+        return f"it makes an order of its own, not {request.schedule!r}"
+    if any(device.streams for device in problem.cluster.devices):
+        return "layers of a stage stream on a board: a backward has no two halves"
+    wanted, seconds = request.options.get("placement"), request.options.get("seconds")
+    if wanted is not None and wanted not in STAGES_A_DEVICE:
+        return f"placement {wanted!r} is unknown; choices: {', '.join(STAGES_A_DEVICE)}"
+    if seconds is not None and not _is_positive(seconds):
+        return f"seconds must be a number above 0, got {seconds!r}"
+    chunks = request.chunks
+    if chunks is None and (wanted or (request.stages or 0) > len(problem.cluster.devices)):
+        chunks = STAGES_A_DEVICE.get(wanted or "v")
+    return straight_shape(problem, replace(request, chunks=chunks))
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < float("inf")
+    except ValueError:
+        return False
+
+
+class _Layouts:
+    """Layouts of one problem and what is known of them."""
+
+    def __init__(self, planner: OrderSearch, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> None:
+        self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
+        self.costs = LayoutCosts(evaluate.layer_costs)
+        self.orders = 0
+        self._values: dict[Layout, tuple[float, float]] = {}
+        self._found: dict[Plan, FoundSchedule] = {}
+
+    def begin(self) -> Iterator[Layout]:
+        """Every placement, number of micro-batches and recomputation, with balanced cuts."""
+        order, layers = devices_in_order(self.problem), len(self.problem.workload)
+        request, again = self.planner.request, (True,) if self.problem.recompute else (False, True)
+        for placement in self._placements():
+            chunks = request.chunks or STAGES_A_DEVICE[placement]
+            stages = request.stages or min(len(order), layers // chunks) * chunks
+            if stages % chunks or not 1 <= stages // chunks <= len(order):
+                continue
+            for count in self._counts():
+                layout = Layout(placement, order[: stages // chunks], (0,) * (stages - 1), count, ())
+                for cuts in self._balanced(layout):
+                    for one in again if self.planner.climbs else again[:1]:
+                        yield replace(layout, cuts=cuts, recompute=(one,) * stages)
+
+    def _placements(self) -> tuple[PlacementName, ...]:
+        """The requested placement, else those with the requested stages a device; `scheduler` takes the first of these."""
+        asked, chunks = self.planner.request.options.get("placement"), self.planner.request.chunks
+        fit = [
+            name
+            for name, own in STAGES_A_DEVICE.items()
+            if (asked in (None, name)) and (chunks in (None, own) or (name == "interleaved" and (chunks or 0) > 2))
+        ]
+        return tuple(fit if self.planner.climbs else fit[:1])
+
+    def _counts(self) -> list[int]:
+        """Numbers of micro-batches: the requested one, else those that give each 1, 2, 3, 4, 6, 8, ... samples."""
+        batch, asked = self.problem.batch, self.planner.request.microbatches
+        if asked is not None:
+            return [asked]
+        sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
+        return sorted({-(-batch // size) for size in sizes if size <= batch})
+
+    def _balanced(self, layout: Layout) -> list[tuple[int, ...]]:
+        """Cuts that balance seconds, of forwards and backwards together, and cuts that balance what devices hold."""
+        costs = self.evaluate.layer_costs
+        devices = [layout.devices[place] for place in layout.places]
+        tables = straight_costs(costs, devices, self.costs.samples(layout.microbatches), alternating=True)
+        chunks = len(devices) // len(layout.devices)
+        found = [cuts for _, cuts in fastest_cuts(tables, layout.microbatches * chunks)[:1]]
+        held = costs.parameters * self.problem.state_bytes + costs.stashed_bytes * self.costs.samples(
+            layout.microbatches
+        )
+        upto = np.cumsum(held)
+        even = np.searchsorted(upto, upto[-1] * np.arange(1, len(devices)) / len(devices)) + 1
+        room = len(held) - np.arange(len(devices) - 1, 0, -1)
+        even = np.minimum(np.maximum.accumulate(np.maximum(even, np.arange(1, len(devices)))), room)
+        if len(np.unique(even)) == len(even):
+            found.append(tuple(even.tolist()))
+        return list(dict.fromkeys(found))
+
+    def value(self, layout: Layout) -> tuple[float, float]:
+        """Bytes that a device misses for one micro-batch, and seconds of a quick order; smaller is better."""
+        if layout not in self._values:
+            missing = self.costs.missing_bytes(layout)
+            self._values[layout] = missing, 0.0 if missing else self.order(layout, QUICK).makespan
+            self.evaluate.report(self.orders, self._values[layout][1])
+        return self._values[layout]
+
+    def order(self, layout: Layout, seconds: float, spare: Sequence[float] = ()) -> FoundSchedule:
+        """The best order that a search finds for a layout; seconds: QUICK for a few list schedules."""
+        if seconds == QUICK:
+            seconds = LISTS * LIST_SCHEDULING * 3 * layout.microbatches * len(layout.recompute) / OPS_PER_SECOND
+        found = search_schedule(self.costs.schedule_problem(layout, spare), seconds=seconds)
+        self.orders += found.evaluations
+        return found
+
+    def climb(self, layout: Layout) -> Layout:
+        """A layout that PATIENCE random moves in a row do not improve."""
+        failed = 0
+        while failed < PATIENCE:
+            moved = self._moved(layout)
+            if moved is None or self.value(moved) >= self.value(layout):
+                failed += 1
+            else:
+                layout, failed = moved, 0
+        return layout
+
+    def _moved(self, layout: Layout) -> Layout | None:
+        """One cut or a run of cuts shifted, or one stage that recomputes or keeps instead; None where a stage gets no layer."""
+        stages = len(layout.cuts) + 1
+        if not self.problem.recompute and self.rng.random() < 1.0 / (1 + len(layout.cuts)):
+            stage = int(self.rng.integers(stages))
+            flipped = not layout.recompute[stage]
+            return replace(layout, recompute=(*layout.recompute[:stage], flipped, *layout.recompute[stage + 1 :]))
+        if stages == 1:
+            return None
+        first = int(self.rng.integers(stages - 1))
+        last = first if self.rng.random() < 0.5 else int(self.rng.integers(first, stages - 1))
+        step = int(self.rng.choice(STEPS)) * (1 if self.rng.random() < 0.5 else -1)
+        cuts = [cut + step * (first <= number <= last) for number, cut in enumerate(layout.cuts)]
+        bounds = [0, *cuts, len(self.problem.workload)]
+        return replace(layout, cuts=tuple(cuts)) if all(np.diff(bounds) > 0) else None
+
+    def plan(self, layout: Layout, seconds: float) -> Plan | None:
+        """A layout with the best order of a search, within what its replay needs; None where no order can be."""
+        if self.costs.missing_bytes(layout):
+            return None
+
+        def search(misses: Sequence[Score]) -> Plan | None:
+            spare = [missing_bytes(misses, (device,)) for device in layout.devices]
+            if self.costs.missing_bytes(layout, spare):
+                return None
+            found = self.order(layout, seconds, spare)
+            plan = self.costs.plan(self.planner.name, layout, found.schedule)
+            self._found[plan] = found
+            return plan
+
+        return within_memory(self.evaluate, search)
+
+    def tell(self, plan: Plan) -> None:
+        """Say how good the order of a plan is known to be."""
+        found = self._found[plan]
+        self.evaluate.details.update(
+            orders_tried=self.orders,
+            order_seconds=found.makespan,
+            order_lower_bound_seconds=found.bound,
+            order_proven=found.proven,
+            halves_assumed=not halves_are_known(self.problem),
+        )

@@ -1,0 +1,147 @@
+"""Rules of the planners with orders of their own: layouts are as the simulator has them, the best of them is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import Evaluator, Request, applicable_planners, make_plan, search_schedule
+from planners.modern.layouts import Layout, LayoutCosts
+from planners.modern.planners import OrderSearch
+from simulator import LayerCosts, Problem, check_schedule, simulate
+from simulator.results.memory import CATEGORIES
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain, random_chain
+from tests.planners.conftest import line
+
+UNLIKE = Problem(
+    random_chain(9, np.random.default_rng(3), flop=2e9, parameters=2_000_000),
+    line(speeds=(1.0, 0.7)),
+    12,
+    contention=False,
+)
+"""Nine layers on two unlike devices."""
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout("straight", (0, 1), (4,), 6, (False, False)),
+        Layout("straight", (1, 0), (3,), 4, (True, False)),
+        Layout("v", (0, 1), (2, 4, 7), 6, (False, False, False, False)),
+        Layout("v", (0, 1), (2, 4, 7), 5, (False, True, False, True)),
+        Layout("interleaved", (0, 1), (1, 5, 6), 12, (False, False, True, False)),
+    ],
+)
+def test_the_search_sees_what_the_simulator_runs(layout: Layout) -> None:
+    """On idle links the order ends when the search says, and devices hold what it counts beside buffers, up to its largest batch.
+
+    Five micro-batches of twelve samples are unlike: the search takes all as the largest, so that it is never below the replay.
+    """
+    costs = LayoutCosts(LayerCosts(UNLIKE))
+    problem = costs.schedule_problem(layout)
+    found = search_schedule(problem, seconds=0.002)
+    check_schedule(found.schedule)
+    plan = costs.plan("modern", layout, found.schedule)
+    outcome = simulate(UNLIKE, plan)
+    rows = outcome.timeline.compute()
+    alike = UNLIKE.batch % layout.microbatches == 0
+    last = float(outcome.timeline.end[rows].max())
+    assert last == pytest.approx(found.makespan, rel=1e-12) if alike else last <= found.makespan
+    for memory in outcome.memory:
+        place = layout.devices.index(memory.device)
+        parts = dict(zip(CATEGORIES, memory.bytes.T, strict=True))
+        held = parts["activations"] + parts["workspace"]
+        limit, room = problem.each("limit")[place], found.peaks[place]
+        fixed = memory.capacity_bytes - limit  # weights and the like, and the second forward of a stage that recomputes
+        again = max((parts["workspace"].max(),)) if any(layout.recompute) else 0.0
+        always = sum(parts[name][0] for name in CATEGORIES if name not in ("activations", "workspace", "buffers"))
+        assert fixed == pytest.approx(always + again, abs=64)
+        assert held.max() <= room + again + 64
+        if alike and not any(layout.recompute):
+            assert held.max() == pytest.approx(room, abs=64)
+
+
+def test_no_partition_of_a_small_network_is_faster() -> None:
+    """Every cut, number of micro-batches and placement of four unlike layers on two devices, each with its best order."""
+    workload = random_chain(4, np.random.default_rng(5), flop=2e9, parameters=2_000_000)
+    problem = Problem(workload, line(), 4, contention=False)
+    evaluate = Evaluator(problem)
+    costs = LayoutCosts(evaluate.layer_costs)
+    best = np.inf
+    for placement, stages in (("straight", 2), ("v", 4), ("interleaved", 4)):
+        for cuts in combinations(range(1, 4), stages - 1):
+            for count in (1, 2, 4):
+                layout = Layout(placement, (0, 1), cuts, count, (False,) * stages)  # type: ignore[arg-type]
+                found = search_schedule(costs.schedule_problem(layout), seconds=0.005)
+                best = min(best, evaluate(costs.plan("each", layout, found.schedule)).iteration_seconds)
+    result = make_plan("modern", problem, Request(options={"seconds": "0.005"}))
+    assert result.outcome.iteration_seconds <= best * (1 + 1e-12)
+
+
+def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
+    """Devices that cannot hold what a forward keeps: a plan that recomputes fits, and is the answer; with room none does."""
+    network = chain([2e9] * 8, parameters=[10**6] * 8, output_elements=[10_000] * 8, stashed_elements=[400_000] * 8)
+    roomy = Problem(network, line(), 8)
+    kept = LayerCosts(roomy).stashed_bytes.sum()
+    state = LayerCosts(roomy).parameters.sum() * roomy.state_bytes
+    tight = replace(roomy, cluster=line(memory_gib=(state * 0.5 + kept * 0.45) / 2**30))
+    few = Request(options={"seconds": "0.005"})
+    assert not any(make_plan("modern", roomy, few).plan.recompute)
+    found = make_plan("modern", tight, few)
+    assert any(found.plan.recompute)
+    assert found.outcome.fits
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (Request(schedule="1f1b"), "it makes an order of its own, not '1f1b'"),
+        (Request(options={"placement": "z"}), "placement 'z' is unknown; choices: straight, interleaved, v"),
+        (Request(options={"seconds": "0"}), "seconds must be a number above 0, got '0'"),
+        (Request(options={"seconds": "soon"}), "seconds must be a number above 0, got 'soon'"),
+        (Request(stages=3, chunks=2), "3 stages cannot be 2 a device"),
+    ],
+)
+def test_what_it_cannot_plan_is_said(request_: Request, reason: str) -> None:
+    """One line, with the value and the choices."""
+    assert applicable_planners(UNLIKE, request_)["modern"] == reason
+
+
+def test_boards_stream_their_layers() -> None:
+    """A backward of a board has no two halves."""
+    problem = Problem(uniform_chain(6), load_cluster("fpga-vcu118-4"), 8)
+    assert "stream" in (applicable_planners(problem)["modern"] or "")
+
+
+def test_requests_fix_the_placement_and_the_stages() -> None:
+    """Stages, stages a device and placement are those asked for; `scheduler` goes straight where nothing is said."""
+    few = {"seconds": "0.002"}
+    problem = Problem(uniform_chain(12), line(speeds=(1.0,) * 4), 8)
+    plan = make_plan("scheduler", problem, Request(options=few)).plan
+    assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (3,)]
+    plan = make_plan("scheduler", problem, Request(stages=6, options={**few, "placement": "v"})).plan
+    assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (2,), (1,), (0,)]
+    plan = make_plan("scheduler", problem, Request(chunks=3, options={**few, "placement": "interleaved"})).plan
+    assert [stage.devices[0] for stage in plan.stages] == [0, 1, 2, 3] * 3
+    assert make_plan("scheduler", problem, Request(microbatches=2, options=few)).plan.microbatches == (4, 4)
+
+
+def test_a_climb_moves_cuts_and_keeps_every_layer() -> None:
+    """Random moves shift cuts in order and flip recomputation of one stage, and never leave a stage without a layer."""
+    search = OrderSearch()
+    from planners.modern.planners import _Layouts
+
+    layouts = _Layouts(search, UNLIKE, Evaluator(UNLIKE), np.random.default_rng(0))
+    layout = Layout("v", (0, 1), (2, 4, 7), 6, (False,) * 4)
+    moved = [one for _ in range(200) if (one := layouts._moved(layout)) is not None]
+    assert len(set(moved)) > 15
+    for one in moved:
+        assert all(np.diff([0, *one.cuts, 9]) > 0)
+        assert sum(a != b for a, b in zip(one.recompute, layout.recompute, strict=True)) <= 1
+        assert (one.cuts == layout.cuts) != (one.recompute == layout.recompute)
+    assert any(sum(a != b for a, b in zip(one.cuts, layout.cuts, strict=True)) > 1 for one in moved)
