@@ -38,6 +38,7 @@ from .plans.plan import (
     OptimizerName as OptimizerName,
     Plan as Plan,
     Problem as Problem,
+    Recompute as Recompute,
     Replication as Replication,
     Stage as Stage,
     check_plan as check_plan,

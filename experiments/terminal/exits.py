@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import warnings
@@ -49,7 +50,8 @@ def guarded(name: str, action: Callable[[], int]) -> int:
         lost = _abandon_output()
         if isinstance(error, BrokenPipeError):
             return FAILURE
-        where = error.filename or ("standard output" if lost else None)
+        full = error.errno == errno.ENOSPC  # files are named where they are written
+        where = error.filename or ("standard output" if lost or full else None)
         return _end(name, f"{where}: {error.strerror}" if where else str(error), FAILURE)
     except MemoryError:
         return _end(name, "not enough memory for a problem of this size", FAILURE)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
 from planners.scheduler.problem import PlacementName, ScheduleProblem, placement
-from simulator import LayerCosts, Plan, Schedule, equal_microbatches, stages_from_cuts, to_text
+from simulator import LayerCosts, Plan, Recompute, Schedule, equal_microbatches, stages_from_cuts, to_text
 
 Floats = NDArray[np.float64]
 
@@ -23,14 +24,14 @@ class Layout:
     placement: how stages go round the devices, in one direction; devices: of the cluster, in the order of the placement
     cuts: layers before each boundary, as `simulator.stages_from_cuts` takes them
     microbatches: of an iteration
-    recompute: of each stage, whether it keeps its input alone
+    recompute: of each stage, what it runs again
     """
 
     placement: PlacementName
     devices: tuple[int, ...]
     cuts: tuple[int, ...]
     microbatches: int
-    recompute: tuple[bool, ...]
+    recompute: tuple[Recompute, ...]
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -43,14 +44,17 @@ class LayoutCosts:
 
     def __init__(self, costs: LayerCosts) -> None:
         self.costs, self.problem = costs, costs.problem
-        self._seconds: dict[tuple[int, int, Phase], Floats] = {}
-        self._stash, self._longer = _before(costs.stashed_bytes), _before(costs.weight_stashed_bytes)
+        self._seconds: dict[tuple[int, int, str], Floats] = {}
+        stashes = costs.stashed_bytes, costs.weight_stashed_bytes, costs.made_bytes("attention")
+        self._bytes = tuple(map(_before, stashes))
 
-    def seconds_before(self, device: int, samples: int, phase: Phase) -> Floats:
-        """Seconds of one pass of the layers before each cut, float64 [layers + 1]."""
+    def _seconds_before(self, device: int, samples: int, phase: Phase | Literal["again"]) -> Floats:
+        """Seconds of one pass of the layers before each cut, float64 [layers + 1]; `again`: forward, of attention alone."""
         key = self.costs.kind_of_device(device), samples, phase
         if key not in self._seconds:
-            self._seconds[key] = _before(self.costs.seconds(device, samples, phase))
+            attention = self.costs.runs_again("attention") if phase == "again" else 1.0
+            seconds = self.costs.seconds(device, samples, "forward" if phase == "again" else phase)
+            self._seconds[key] = _before(seconds * attention)
         return self._seconds[key]
 
     def samples(self, microbatches: int) -> int:
@@ -69,11 +73,12 @@ class LayoutCosts:
     def schedule_problem(self, layout: Layout, spare: Sequence[float] = ()) -> ScheduleProblem:
         """The ops of a layout; ValueError where `missing_bytes` is above 0.
 
-        A stage that recomputes runs one full backward with a second forward in it, whose stash is there for as long: on each
-        device the largest of these stays free.
+        What a backward makes again is there while it runs: on each device the largest of it stays free. A stage that recomputes
+        all of itself would hold it until the weight gradient: it runs one full backward.
         """
-        places, again = layout.places, np.array(layout.recompute)
+        places, whole = layout.places, np.array([word == "whole" for word in layout.recompute])
         forward, back, weight = (self._of_stages(layout, phase) for phase in _PHASES)
+        back = back + self._again(layout, forward)
         kept, longer, _ = self._kept(layout)
         transfers = [
             self.problem.cluster.transfer_seconds(layout.devices[near], layout.devices[far], size)
@@ -85,8 +90,8 @@ class LayoutCosts:
             chains=(places,),
             microbatches=layout.microbatches,
             forward=forward.tolist(),
-            input_gradient=np.where(again, forward + back + weight, back).tolist(),
-            weight_gradient=np.where(again, 0.0, weight).tolist(),
+            input_gradient=np.where(whole, back + weight, back).tolist(),
+            weight_gradient=np.where(whole, 0.0, weight).tolist(),
             transfer=transfers or 0.0,
             freed_at_input_gradient=kept.tolist(),
             freed_at_weight_gradient=longer.tolist(),
@@ -110,12 +115,19 @@ class LayoutCosts:
     def _bounds(self, layout: Layout) -> list[int]:
         return [0, *layout.cuts, len(self.problem.workload)]
 
-    def _of_stages(self, layout: Layout, phase: Phase) -> Floats:
-        """Seconds of one pass of each stage over a micro-batch, float64 [stages]."""
+    def _of_stages(self, layout: Layout, phase: Phase | Literal["again"]) -> Floats:
+        """Seconds of one pass of each stage over a micro-batch, or of its attention layers forward again; float64 [stages]."""
         bounds, samples = self._bounds(layout), self.samples(layout.microbatches)
-        tables = {place: self.seconds_before(layout.devices[place], samples, phase) for place in set(layout.places)}
+        tables = {place: self._seconds_before(layout.devices[place], samples, phase) for place in set(layout.places)}
         ends = zip(layout.places, pairwise(bounds), strict=True)
         return np.array([tables[place][end] - tables[place][begin] for place, (begin, end) in ends])
+
+    def _again(self, layout: Layout, forward: Floats) -> Floats:
+        """Seconds of what each stage runs again, float64 [stages]."""
+        again = np.where([word == "whole" for word in layout.recompute], forward, 0.0)
+        if "attention" in layout.recompute:
+            again += np.where([word == "attention" for word in layout.recompute], self._of_stages(layout, "again"), 0.0)
+        return again
 
     def _cut_bytes(self, layout: Layout) -> Floats:
         """Bytes of a micro-batch that each stage takes in; the network's input is kept and sent by nobody."""
@@ -125,10 +137,12 @@ class LayoutCosts:
 
     def _kept(self, layout: Layout) -> tuple[Floats, Floats, Floats]:
         """Whole bytes of a micro-batch on each stage: kept to the input gradient, on to the weight gradient, made again."""
-        bounds, samples, again = self._bounds(layout), self.samples(layout.microbatches), np.array(layout.recompute)
-        stash, longer = (np.ceil(np.diff(table[bounds]) * samples) for table in (self._stash, self._longer))
-        kept = np.where(again, np.ceil(self._cut_bytes(layout)), stash - longer)
-        return kept, np.where(again, 0.0, longer), np.where(again, stash, 0.0)
+        bounds, samples, words = self._bounds(layout), self.samples(layout.microbatches), np.array(layout.recompute)
+        stash, longer, made = (np.ceil(np.diff(table[bounds]) * samples) for table in self._bytes)
+        whole = words == "whole"
+        made = np.where(whole, stash, np.where(words == "attention", made, 0.0))
+        kept = np.where(whole, np.ceil(self._cut_bytes(layout)), stash - longer - made)
+        return kept, np.where(whole, 0.0, longer), made
 
     def _room(self, layout: Layout, spare: Sequence[float]) -> Floats:
         """Bytes that each of the layout's devices has for what its micro-batches keep, float64 [devices]."""

@@ -16,7 +16,7 @@ from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSche
 from planners.search.candidates import devices_in_order, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
-from simulator import InfeasiblePlanError, Plan, Problem
+from simulator import InfeasiblePlanError, Plan, Problem, Recompute
 
 STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v": 2}
 """Placements that are tried where none is requested."""
@@ -110,12 +110,21 @@ def _is_positive(text: str) -> bool:
         return False
 
 
+def _words(problem: Problem) -> tuple[Recompute, ...]:
+    """What stages may run again: what the problem says of all, or where that is nothing whatever the network has."""
+    if problem.recompute != "none":
+        return (problem.recompute,)
+    attention = any(layer.kind == "attention" for layer in problem.workload.layers)
+    return ("none", "attention", "whole") if attention else ("none", "whole")
+
+
 class _Layouts:
     """Layouts of one problem and what is known of them."""
 
     def __init__(self, planner: OrderSearch, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> None:
         self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
         self.costs = LayoutCosts(evaluate.layer_costs)
+        self.words = _words(problem)
         self.orders = 0
         self._values: dict[Layout, tuple[float, float]] = {}
         self._found: dict[Plan, FoundSchedule] = {}
@@ -123,7 +132,7 @@ class _Layouts:
     def begin(self) -> Iterator[Layout]:
         """Every placement, number of micro-batches and recomputation, with balanced cuts."""
         order, layers = devices_in_order(self.problem), len(self.problem.workload)
-        request, again = self.planner.request, (True,) if self.problem.recompute else (False, True)
+        request = self.planner.request
         for placement in self._placements():
             chunks = request.chunks or STAGES_A_DEVICE[placement]
             stages = request.stages or min(len(order), layers // chunks) * chunks
@@ -132,8 +141,8 @@ class _Layouts:
             for count in self._counts():
                 layout = Layout(placement, order[: stages // chunks], (0,) * (stages - 1), count, ())
                 for cuts in self._balanced(layout):
-                    for one in again if self.planner.climbs else again[:1]:
-                        yield replace(layout, cuts=cuts, recompute=(one,) * stages)
+                    for word in self.words if self.planner.climbs else self.words[:1]:
+                        yield replace(layout, cuts=cuts, recompute=(word,) * stages)
 
     def _placements(self) -> tuple[PlacementName, ...]:
         """The requested placement, else those with the requested stages a device; `scheduler` takes the first of these."""
@@ -199,12 +208,13 @@ class _Layouts:
         return layout
 
     def _moved(self, layout: Layout) -> Layout | None:
-        """One cut or a run of cuts shifted, or one stage that recomputes or keeps instead; None where a stage gets no layer."""
+        """One cut or a run of cuts shifted, or one stage that recomputes otherwise; None where a stage gets no layer."""
         stages = len(layout.cuts) + 1
-        if not self.problem.recompute and self.rng.random() < 1.0 / (1 + len(layout.cuts)):
+        if len(self.words) > 1 and self.rng.random() < 1.0 / (1 + len(layout.cuts)):
             stage = int(self.rng.integers(stages))
-            flipped = not layout.recompute[stage]
-            return replace(layout, recompute=(*layout.recompute[:stage], flipped, *layout.recompute[stage + 1 :]))
+            others = [word for word in self.words if word != layout.recompute[stage]]
+            word = others[int(self.rng.integers(len(others)))]
+            return replace(layout, recompute=(*layout.recompute[:stage], word, *layout.recompute[stage + 1 :]))
         if stages == 1:
             return None
         first = int(self.rng.integers(stages - 1))

@@ -293,7 +293,7 @@ def problem_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> str:
 
 
 def test_a_problem_alone_is_planned_and_compared_from_its_file(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, problem_file: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem_file: str
 ) -> None:
     """The same plan as of the options; a plan's file is a problem's, too, and beside another it must have the same problem."""
     plan = str(tmp_path / "plan.json")
@@ -312,9 +312,10 @@ def test_a_problem_alone_is_planned_and_compared_from_its_file(
     code, out, _ = run(capsys, *comparison, problem_file, "--plan", plan)
     assert (code, [row["planner"] for row in json.loads(out)["plans"]]) == (0, ["plan.json", "uniform"])
     Path(problem_file).write_text(problem.replace("adam", "sgd"))
-    code, out, err = run(capsys, *comparison, problem_file, "--plan", plan)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *comparison, "problem.json", "--plan", "plan.json")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"--plan {plan}: $.problem.optimizer is 'adam', in --problem {problem_file} it is 'sgd'" in err
+    assert "--plan plan.json: $.problem.optimizer is 'adam', in --problem problem.json it is 'sgd'" in err
 
 
 @pytest.mark.parametrize(

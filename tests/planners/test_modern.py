@@ -30,11 +30,11 @@ UNLIKE = Problem(
 @pytest.mark.parametrize(
     "layout",
     [
-        Layout("straight", (0, 1), (4,), 6, (False, False)),
-        Layout("straight", (1, 0), (3,), 4, (True, False)),
-        Layout("v", (0, 1), (2, 4, 7), 6, (False, False, False, False)),
-        Layout("v", (0, 1), (2, 4, 7), 5, (False, True, False, True)),
-        Layout("interleaved", (0, 1), (1, 5, 6), 12, (False, False, True, False)),
+        Layout("straight", (0, 1), (4,), 6, ("none",) * 2),
+        Layout("straight", (1, 0), (3,), 4, ("whole", "none")),
+        Layout("v", (0, 1), (2, 4, 7), 6, ("none",) * 4),
+        Layout("v", (0, 1), (2, 4, 7), 5, ("none", "whole") * 2),
+        Layout("interleaved", (0, 1), (1, 5, 6), 12, ("none", "none", "whole", "none")),
     ],
 )
 def test_the_search_sees_what_the_simulator_runs(layout: Layout) -> None:
@@ -58,11 +58,11 @@ def test_the_search_sees_what_the_simulator_runs(layout: Layout) -> None:
         held = parts["activations"] + parts["workspace"]
         limit, room = problem.each("limit")[place], found.peaks[place]
         fixed = memory.capacity_bytes - limit  # weights and the like, and the second forward of a stage that recomputes
-        again = max((parts["workspace"].max(),)) if any(layout.recompute) else 0.0
+        again = max((parts["workspace"].max(),)) if set(layout.recompute) != {"none"} else 0.0
         always = sum(parts[name][0] for name in CATEGORIES if name not in ("activations", "workspace", "buffers"))
         assert fixed == pytest.approx(always + again, abs=64)
         assert held.max() <= room + again + 64
-        if alike and not any(layout.recompute):
+        if alike and set(layout.recompute) == {"none"}:
             assert held.max() == pytest.approx(room, abs=64)
 
 
@@ -76,7 +76,7 @@ def test_no_partition_of_a_small_network_is_faster() -> None:
     for placement, stages in (("straight", 2), ("v", 4), ("interleaved", 4)):
         for cuts in combinations(range(1, 4), stages - 1):
             for count in (1, 2, 4):
-                layout = Layout(placement, (0, 1), cuts, count, (False,) * stages)  # type: ignore[arg-type]
+                layout = Layout(placement, (0, 1), cuts, count, ("none",) * stages)  # type: ignore[arg-type]
                 found = search_schedule(costs.schedule_problem(layout), seconds=0.005)
                 best = min(best, evaluate(costs.plan("each", layout, found.schedule)).iteration_seconds)
     result = make_plan("modern", problem, Request(options={"seconds": "0.005"}))
@@ -91,9 +91,9 @@ def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
     state = LayerCosts(roomy).parameters.sum() * roomy.state_bytes
     tight = replace(roomy, cluster=line(memory_gib=(state * 0.5 + kept * 0.45) / 2**30))
     few = Request(options={"seconds": "0.005"})
-    assert not any(make_plan("modern", roomy, few).plan.recompute)
+    assert set(make_plan("modern", roomy, few).plan.recompute) == {"none"}
     found = make_plan("modern", tight, few)
-    assert any(found.plan.recompute)
+    assert "whole" in found.plan.recompute
     assert found.outcome.fits
 
 
@@ -137,7 +137,7 @@ def test_a_climb_moves_cuts_and_keeps_every_layer() -> None:
     from planners.modern.planners import _Layouts
 
     layouts = _Layouts(search, UNLIKE, Evaluator(UNLIKE), np.random.default_rng(0))
-    layout = Layout("v", (0, 1), (2, 4, 7), 6, (False,) * 4)
+    layout = Layout("v", (0, 1), (2, 4, 7), 6, ("none",) * 4)
     moved = [one for _ in range(200) if (one := layouts._moved(layout)) is not None]
     assert len(set(moved)) > 15
     for one in moved:
