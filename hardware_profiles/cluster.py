@@ -25,6 +25,9 @@ AllReduce = Literal["fastest", "flat-ring"]
 ROUTING_BYTES = 2**20
 """A route is the path on which a message of this size would arrive first (bytes)."""
 
+ROUNDING = 1e-12
+"""Relative; more than two sums of the same seconds in another order can differ by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -147,18 +150,6 @@ class Cluster:
 
     # ---------------------------------------------------------------------------------------------- transfers
 
-    @cached_property
-    def _graph(self) -> networkx.DiGraph[str]:
-        """The topology: one edge a direction of a link, with the `seconds` of ROUTING_BYTES."""
-        import networkx
-
-        graph: networkx.DiGraph[str] = networkx.DiGraph()
-        graph.add_nodes_from((*self.nodes, *self.switches))
-        for (tail, head), index in self._hops.items():
-            channel = self.channels[index]
-            graph.add_edge(tail, head, seconds=channel.latency + ROUTING_BYTES / channel.bandwidth)
-        return graph
-
     def route(self, source: int, destination: int) -> tuple[int, ...]:
         """Indices of the channels from one device to another, in order; none on the same device.
 
@@ -170,14 +161,67 @@ class Cluster:
             return ()
         known = self._routes.get((source, destination))
         if known is None:
-            import networkx
-
             ends = self.nodes[source], self.nodes[destination]
-            _, path = networkx.bidirectional_dijkstra(self._graph, *ends, weight="seconds")
+            path = self._path_over_one_switch(*ends) or self._searched_path(*ends)
             # A bus is entered and left over one medium: its channel counts once.
             known = tuple(dict.fromkeys(self._hops[hop] for hop in pairwise(path)))
             self._routes[source, destination] = known
         return known
+
+    def _path_over_one_switch(self, source: str, destination: str) -> tuple[str, str, str] | None:
+        """The quickest path between two devices of a cluster of stars; None elsewhere, and where two are equally quick.
+
+        A way over several switches passes the trunk and more, or one star again and again: it takes longer than over one switch.
+        """
+        passed = [one for one in self._stars.get(source, ()) if one in self._stars[destination]]
+        if not passed or (len(passed) > 1 and passed[0][0] >= passed[1][0] * (1.0 - ROUNDING)):
+            return None
+        return source, passed[0][1], destination
+
+    @cached_property
+    def _stars(self) -> dict[str, list[tuple[float, str]]]:
+        """Each device's switches in a cluster of stars, the quickest first, with the seconds of ROUTING_BYTES; empty elsewhere.
+
+        Every link joins a device to a switch, links of a switch are equally fast, one switch (the trunk) joins all devices, and
+        each device is on one other (its star) at most: servers on a switch or a bus that send over a network of their own.
+        """
+        ports: dict[str, set[float]] = {switch: set() for switch in self.switches}
+        joined: dict[str, list[str]] = {device: [] for device in self.nodes}
+        for link in self.links:
+            switch, device = (link.first, link.second) if link.first in ports else (link.second, link.first)
+            if switch not in ports or device not in joined:
+                return {}
+            ports[switch].add(self._hop_seconds(self._hops[link.first, link.second]))
+            joined[device].append(switch)
+        seconds = {switch: min(alike) for switch, alike in ports.items() if alike}
+        trunks = set(seconds).intersection(*joined.values())
+        if not trunks or max(map(len, ports.values())) > 1 or max(map(len, joined.values())) > 2:
+            return {}
+        if min(seconds.values()) <= ROUNDING * max(seconds.values()):
+            return {}  # a sum of seconds would not tell one switch from two
+        return {device: sorted((seconds[switch], switch) for switch in switches) for device, switches in joined.items()}
+
+    def _hop_seconds(self, channel: int) -> float:
+        """Seconds of ROUTING_BYTES over a channel."""
+        return self.channels[channel].latency + ROUTING_BYTES / self.channels[channel].bandwidth
+
+    def _searched_path(self, source: str, destination: str) -> list[str]:
+        """The quickest path between two nodes of any graph."""
+        import networkx
+
+        _, path = networkx.bidirectional_dijkstra(self._graph, source, destination, weight="seconds")
+        return list(path)
+
+    @cached_property
+    def _graph(self) -> networkx.DiGraph[str]:
+        """The topology: one edge a direction of a link, with the `seconds` of ROUTING_BYTES."""
+        import networkx
+
+        graph: networkx.DiGraph[str] = networkx.DiGraph()
+        graph.add_nodes_from((*self.nodes, *self.switches))
+        for (tail, head), index in self._hops.items():
+            graph.add_edge(tail, head, seconds=self._hop_seconds(index))
+        return graph
 
     def point_to_point(self, source: int, destination: int) -> tuple[float, float]:
         """Latency (seconds) and bottleneck bandwidth (bytes/s) of a lone transfer; (0, inf) on the same device."""

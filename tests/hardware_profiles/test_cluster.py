@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -120,6 +120,43 @@ def test_routes_repeat() -> None:
     ring, again = line(4, closed=True), line(4, closed=True)
     pairs = [(a, b) for a in range(4) for b in range(4)]
     assert [ring.route(*pair) for pair in pairs] == [again.route(*pair) for pair in reversed(pairs)][::-1]
+
+
+@st.composite
+def almost_stars(draw: st.DrawFn) -> Cluster:
+    """Devices on a trunk, some of them on one of two stars too, and sometimes a link more that makes the paths many."""
+    speeds, count = st.sampled_from((GIGA, 2.0 * GIGA, 8.0 * GIGA)), draw(st.integers(2, 5))
+    nodes, trunk, star = [f"d{device}" for device in range(count)], draw(speeds), draw(speeds)
+    links = [Link(node, "trunk", trunk) for node in nodes]
+    links += [Link(node, f"star{draw(st.integers(0, 1))}", star) for node in nodes if draw(st.booleans())]
+    taken = [{link.first, link.second} for link in links]
+    free = [pair for pair in combinations([*nodes, "trunk", "star0", "star1"], 2) if {*pair} not in taken]
+    links += [Link(one, two, draw(speeds)) for one, two in draw(st.lists(st.sampled_from(free), max_size=1))]
+    return Cluster(
+        "stars", (Stub(),) * count, tuple(nodes), ("trunk", "star0", "star1"), ((*range(count),),), tuple(links)
+    )
+
+
+@given(cluster=almost_stars())
+@settings(max_examples=60, deadline=None)
+def test_a_path_over_one_switch_is_the_one_that_a_search_finds(cluster: Cluster) -> None:
+    """Wherever no search is needed for a route, it would have found the same one; ties are left to it."""
+    for ends in permutations(cluster.nodes, 2):
+        assert cluster._path_over_one_switch(*ends) in (None, tuple(cluster._searched_path(*ends)))
+
+
+def test_clusters_of_switches_are_routed_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers on switches with a card a device or a server, and less of them; a tie asks for a search, and so does a ring."""
+    monkeypatch.setattr(
+        Cluster, "_searched_path", lambda cluster, *ends: pytest.fail(f"{cluster.name} searches {ends}")
+    )
+    for cluster in (load_cluster("dgx-a100:3").take(17), load_cluster("pipedream-b"), two_servers("server"), star(3)):
+        assert len(cluster.route(0, len(cluster.devices) - 1)) == len(cluster.route(0, 1)) == 2
+    links = tuple(Link(f"d{device}", switch, GIGA) for device in (0, 1) for switch in ("hub", "other"))
+    tied = replace(star(2), switches=("hub", "other"), links=links)
+    for cluster in (tied, line(4, closed=True)):
+        with pytest.raises(pytest.fail.Exception, match="searches"):
+            cluster.route(0, 1)
 
 
 # ------------------------------------------------------------------------------------------------- all-reduce
