@@ -311,7 +311,11 @@ def _extended(
     count, filled = state.shape[0], 0
     new_state, new_place = np.empty((places, 1 + passes)), np.empty((places, 2), dtype=np.int64)
     fresh, value, parent = np.empty((count, 1 + passes)), np.empty(count), np.empty(count, dtype=np.int64)
-    rows_of = np.searchsorted(place[:, 0], np.arange(places + 1))
+    rows_of = np.full(places + 1, count)  # of each layer, the first row that begins there: rows stand by their ends
+    for row in range(count - 1, -1, -1):
+        rows_of[place[row, 0]] = row
+    for end in range(places - 1, -1, -1):
+        rows_of[end] = min(rows_of[end], rows_of[end + 1])
     ideal = np.full((places, 1 + passes), np.inf)  # as if one partial partition were the best in everything
     for row in range(count):
         for column in range(1 + passes):

@@ -48,7 +48,15 @@ def _last_within(before: NDArray[np.float64], room: NDArray[np.float64]) -> NDAr
     """
     furthest = np.empty(room.shape, dtype=np.int64)
     for stage in range(len(room)):
-        furthest[stage] = np.searchsorted(before[stage], room[stage], side="right") - 1
+        for begin in range(room.shape[1]):
+            low, high = -1, before.shape[1]
+            while high - low > 1:
+                middle = (low + high) // 2
+                if before[stage, middle] <= room[stage, begin]:
+                    low = middle
+                else:
+                    high = middle
+            furthest[stage, begin] = low
     return furthest
 
 

@@ -349,7 +349,11 @@ def fullest(
     """The (first) device whose peak is the largest part of its capacity, and its peak; every op must take time."""
     amounts = _amounts(events, sizes)
     least, most = _bounds(events, sizes, static)
-    first = chosen = int(np.argmax(least / capacity))
+    first = 0
+    for device in range(1, len(static)):
+        if least[device] / capacity[device] > least[first] / capacity[first]:
+            first = device
+    chosen = first
     peak = _peak(events, times, lags, amounts, static[chosen], chosen)
     part = peak / capacity[chosen]
     for device in range(len(static)):
