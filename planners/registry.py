@@ -5,17 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 from hardware_profiles import plugged_in, summary_of
-from planners.bapipe.explorer import BaPipe
-from planners.bapipe.explorer import inapplicable as not_for_bapipe
-from planners.modern.planners import OPTIONS as ORDER_OPTIONS
-from planners.modern.planners import OrderSearch, halves_are_known
-from planners.modern.planners import inapplicable as no_order
-from planners.pipedream.planner import PipeDream, PipeDreamFlush
-from planners.pipedream.planner import inapplicable as no_tree
 from planners.search.bounds import iteration_lower_bound
 from planners.search.candidates import straight_shape
 from planners.search.evaluator import (
@@ -28,12 +23,6 @@ from planners.search.evaluator import (
     Request,
 )
 from planners.search.result import Proof, Result
-from planners.straight.baselines import DataParallel, GreedyBalance, UniformLayers
-from planners.straight.brute_force import BruteForce
-from planners.straight.grid import PipelineDataGrid
-from planners.straight.grid import inapplicable as not_in_grid
-from planners.unequal.planners import SEARCHES, UnequalNested, UnequalSizes
-from planners.unequal.planners import inapplicable as not_for_unequal
 from simulator import InfeasiblePlanError, Problem, schedule_families, simulate
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
@@ -77,6 +66,20 @@ class PlannerEntry:
         return self.applicable(problem, request)
 
 
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function or class of a room of `planners`, loaded when it is first called: one planner's search needs no other's code."""
+    return lambda *given, **named: getattr(import_module(f"planners.{module}"), name)(*given, **named)
+
+
+_not_for_bapipe = _later("bapipe.explorer", "inapplicable")
+_no_tree = _later("pipedream.planner", "inapplicable")
+_not_in_grid = _later("straight.grid", "inapplicable")
+_not_for_unequal = _later("unequal.planners", "inapplicable")
+_no_order = _later("modern.planners", "inapplicable")
+_brute_force = _later("straight.brute_force", "BruteForce")
+_order_search = _later("modern.planners", "OrderSearch")
+
+
 def _more_microbatches_than_samples(problem: Problem, request: Request) -> str | None:
     if request.microbatches is not None and request.microbatches > problem.batch:
         return f"{request.microbatches} micro-batches are more than the batch of {problem.batch} samples"
@@ -94,14 +97,14 @@ def _for_data_parallel(problem: Problem, request: Request) -> str | None:
 def _for_pipedream(problem: Problem, request: Request) -> str | None:
     if request.schedule not in (None, "1f1b-rr"):
         return f"PipeDream runs 1f1b-rr, not {request.schedule!r}; pipedream-flush runs its partition synchronously"
-    return no_tree(problem) or _more_microbatches_than_samples(problem, request)
+    return _no_tree(problem) or _more_microbatches_than_samples(problem, request)
 
 
 def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
     family = schedule_families()[request.schedule or "1f1b"]
     if not family.flush or family.placement != "straight":
         return f"PipeDream's partition has one stage a device and is flushed here; schedule {request.schedule!r} is not that"
-    return no_tree(problem) or _more_microbatches_than_samples(problem, request)
+    return _no_tree(problem) or _more_microbatches_than_samples(problem, request)
 
 
 def _for_straight(problem: Problem, request: Request) -> str | None:
@@ -109,20 +112,25 @@ def _for_straight(problem: Problem, request: Request) -> str | None:
 
 
 def _for_grid(problem: Problem, request: Request) -> str | None:
-    return _more_microbatches_than_samples(problem, request) or not_in_grid(problem, request)
+    return _more_microbatches_than_samples(problem, request) or _not_in_grid(problem, request)
 
 
 def _for_bapipe(problem: Problem, request: Request) -> str | None:
-    return not_for_bapipe(problem, request) or _for_straight(problem, request)
+    return _not_for_bapipe(problem, request) or _for_straight(problem, request)
 
 
 def _for_brute_force(problem: Problem, request: Request) -> str | None:
-    return _for_straight(problem, request) or BruteForce(request).inapplicable(problem)
+    return _for_straight(problem, request) or _brute_force(request).inapplicable(problem)
 
 
 def _for_order(problem: Problem, request: Request) -> str | None:
-    return _more_microbatches_than_samples(problem, request) or no_order(problem, request)
+    return _more_microbatches_than_samples(problem, request) or _no_order(problem, request)
 
+
+ORDER_OPTIONS = {
+    "placement": "how stages go round the devices: straight, interleaved, v",
+    "seconds": "work of the search for an order in seconds",
+}
 
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
 
@@ -137,59 +145,68 @@ _UNEQUAL = {
 
 
 def _unequal(name: str, summary: str) -> PlannerEntry:
-    def build(request: Request) -> Planner:
-        return UnequalSizes(request, name, SEARCHES[name])
-
-    return PlannerEntry(build, summary, not_for_unequal, ("stages",), UNEQUAL_OPTIONS, by_default=False)
+    sizes = _later("unequal.planners", "unequal_sizes")
+    return PlannerEntry(
+        lambda request: sizes(request, name), summary, _not_for_unequal, ("stages",), UNEQUAL_OPTIONS, by_default=False
+    )
 
 
 PLANNERS: dict[str, PlannerEntry] = {
     "data-parallel": PlannerEntry(
-        DataParallel, "the whole network on every device, the batch divided over them", _for_data_parallel
+        _later("straight.baselines", "DataParallel"),
+        "the whole network on every device, the batch divided over them",
+        _for_data_parallel,
     ),
     "uniform": PlannerEntry(
-        UniformLayers, "equal numbers of layers a device (GPipe)", _for_straight, takes=("stages", "chunks")
+        _later("straight.baselines", "UniformLayers"),
+        "equal numbers of layers a device (GPipe)",
+        _for_straight,
+        takes=("stages", "chunks"),
     ),
     "greedy": PlannerEntry(
-        GreedyBalance,
+        _later("straight.baselines", "GreedyBalance"),
         "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
         _for_straight,
         takes=("stages", "chunks"),
     ),
     "pipeline-data": PlannerEntry(
-        PipelineDataGrid,
+        _later("straight.grid", "PipelineDataGrid"),
         "pipeline × data grid: stages x replicas x micro-batches x stages a device (Megatron-LM)",
         _for_grid,
         takes=("stages", "chunks"),
     ),
     "pipedream": PlannerEntry(
-        PipeDream, "PipeDream's partition with replicated stages, asynchronous 1F1B-RR", _for_pipedream
+        _later("pipedream.planner", "PipeDream"),
+        "PipeDream's partition with replicated stages, asynchronous 1F1B-RR",
+        _for_pipedream,
     ),
     "pipedream-flush": PlannerEntry(
-        PipeDreamFlush, "PipeDream's partition, run synchronously (1F1B with flush)", _for_pipedream_flush
+        _later("pipedream.planner", "PipeDreamFlush"),
+        "PipeDream's partition, run synchronously (1F1B with flush)",
+        _for_pipedream_flush,
     ),
     "bapipe": PlannerEntry(
-        BaPipe,
+        _later("bapipe.explorer", "BaPipe"),
         "BaPipe's explorer: schedule x balanced partition x micro-batches, judged by simulation",
         _for_bapipe,
         takes=("stages",),
     ),
     "brute-force": PlannerEntry(
-        BruteForce,
+        _brute_force,
         "every straight pipeline of a small problem: a proven optimum",
         _for_brute_force,
         takes=("stages", "chunks"),
     ),
     "modern": PlannerEntry(
-        OrderSearch,
+        _order_search,
         "stages, placement, order of the ops, micro-batches and recomputation searched together",
         _for_order,
         ("stages", "chunks"),
         ORDER_OPTIONS,
-        by_default=halves_are_known,
+        by_default=_later("modern.planners", "halves_are_known"),
     ),
     "scheduler": PlannerEntry(
-        lambda request: OrderSearch(request, "scheduler", climbs=False),
+        lambda request: _order_search(request, "scheduler", climbs=False),
         "the order of the ops searched for stages balanced by seconds",
         _for_order,
         ("stages", "chunks"),
@@ -198,9 +215,9 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},
     "unequal-nested": PlannerEntry(
-        UnequalNested,
+        _later("unequal.planners", "UnequalNested"),
         "partition and unequal micro-batch sizes searched together",
-        not_for_unequal,
+        _not_for_unequal,
         ("stages",),
         UNEQUAL_OPTIONS,
         by_default=False,

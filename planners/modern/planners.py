@@ -21,12 +21,6 @@ from simulator import InfeasiblePlanError, Plan, Problem, Recompute
 STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v": 2}
 """Placements that are tried where none is requested."""
 
-OPTIONS = {
-    "placement": f"how stages go round the devices: {', '.join(STAGES_A_DEVICE)}",
-    "seconds": "work of the search for an order in seconds",
-}
-"""Options of both planners, and what they say."""
-
 CLIMBED, FINALISTS = 6, 3
 """Layouts whose cuts are improved, and layouts whose order is searched in full."""
 

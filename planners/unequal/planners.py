@@ -98,6 +98,11 @@ ONE_SIZE = ("best-equal",)
 """Searches whose plans have one size for all stages and passes."""
 
 
+def unequal_sizes(request: Request, name: str) -> UnequalSizes:
+    """The planner of a search."""
+    return UnequalSizes(request, name, SEARCHES[name])
+
+
 def number_of_stages(problem: Problem, request: Request) -> int:
     """The stages asked for, else as many as there are devices and layers."""
     return request.stages or min(len(problem.cluster.devices), len(problem.workload))

@@ -189,6 +189,21 @@ def test_help_needs_no_heavy_library() -> None:
     assert all(name in done.stdout for name in COMMANDS)
 
 
+def test_a_search_loads_no_more_than_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """With kernels that are compiled: neither compiler nor graph library nor another planner; the end searches no memory."""
+    words = ["plan", "--planner", "pipeline-data", "--workload", "chain:6", "--cluster", "dgx-a100", "--batch", "16"]
+    assert run(capsys, *words)[0] == 0
+    code = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        "from experiments.cli import main\nmain()\n"
+        "needless = {'networkx', 'numba.np.arraymath', 'pandas', 'planners.pipedream', 'planners.unequal', 'scipy.linalg'}\n"
+        "print(sorted(needless & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["[]", "True"]
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
     """`pipeplan COMMAND --help` exits with 0 and says what the command does."""
