@@ -31,6 +31,7 @@ ROOMS = {
         "pipedream_tables",
         "replay_speed",
         "schedule_search",
+        "modern_schedules",
         "time_to_accuracy",
         "unequal_sizes",
         "umpipe",

@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 from planners import ScheduleProblem
-from simulator import OpMemory, OpSeconds, ScheduleError, build_schedule, replay_schedule, schedule_families
+from simulator import (
+    OpMemory,
+    OpSeconds,
+    ScheduleError,
+    ScheduleReplay,
+    build_schedule,
+    replay_schedule,
+    schedule_families,
+)
+
+
+def comparable_families() -> list[str]:
+    """Names of the families that end with a flush and run where a device has one lane and computes while it sends."""
+    return [
+        name
+        for name, family in schedule_families().items()
+        if family.flush and not family.lanes and family.communication("overlapped") == "overlapped"
+    ]
 
 
 def fastest_family(problem: ScheduleProblem) -> tuple[str, float | None]:
     """Name and makespan of the family that is fastest within the limits; "" and None where none fits, or has the placement."""
     found = [
-        (seconds, name)
-        for name, family in schedule_families().items()
-        if family.flush
-        for seconds in _makespan(name, problem)
+        (replayed.timeline.makespan_seconds, name)
+        for name in comparable_families()
+        if (replayed := replay_family(name, problem)) is not None and replayed.fits
     ]
     return (min(found)[1], min(found)[0]) if found else ("", None)
 
 
-def _makespan(name: str, problem: ScheduleProblem) -> list[float]:
-    """Seconds of a family; none where it has other devices for the stages, or does not fit."""
+def replay_family(name: str, problem: ScheduleProblem, slices: int = 1) -> ScheduleReplay | None:
+    """A family's order of a problem, and what it holds; None where it has other devices for the stages, or not such counts.
+
+    slices: of a sequence, for families that have them: the problem's micro-batches are then these slices
+    """
     family, chunks = schedule_families()[name], problem.stages // problem.devices
-    if (
-        family.lanes
-        or family.communications
-        or set(family.options) - {"chunks"}
-        or (family.placement == "bidirectional") != (len(problem.chains) > 1)
-    ):
-        return []
-    options = {"chunks": chunks} if "chunks" in family.options else {}
+    if chunks == 1 and family.placement in ("looped", "wave"):  # another family then, by another name
+        return None
+    options = {"chunks": chunks, "slices": slices}
     try:
-        schedule = build_schedule(name, problem.stages, problem.microbatches, **options)
+        schedule = build_schedule(
+            name,
+            problem.stages,
+            problem.microbatches // slices,
+            **{option: value for option, value in options.items() if option in family.options},
+        )
     except (ValueError, ScheduleError):
-        return []
+        return None
     if schedule.holders() != tuple(zip(*problem.chains, strict=True)):
-        return []
+        return None
     kept, longer = (problem.each(name) for name in ("freed_at_input_gradient", "freed_at_weight_gradient"))
     ops = OpSeconds(
         problem.each("forward"),
@@ -46,5 +65,4 @@ def _makespan(name: str, problem: ScheduleProblem) -> list[float]:
         stash_weight=longer,
         memory=problem.each("limit"),
     )
-    replayed = replay_schedule(schedule, ops, engine="recurrence").holding(memory)
-    return [replayed.timeline.makespan_seconds] if replayed.fits else []
+    return replay_schedule(schedule, ops, engine="recurrence").holding(memory)

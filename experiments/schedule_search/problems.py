@@ -93,7 +93,7 @@ def questions(quick: bool = False) -> Iterator[SearchQuestion]:
         for seed in SEEDS if spread else SEEDS[:1]:
             for part in LIMITS:
                 for seconds in (SHORT_SEARCH, LONG_SEARCH):
-                    problem = _spread(base.problem(part * devices), spread, seed)
+                    problem = uneven(base.problem(part * devices), spread, seed)
                     title = name if not spread else f"{name}, seed {seed}"
                     yield SearchQuestion("64 devices, 1,024 micro-batches", title, part * devices, seconds, problem)
     for devices, microbatches in ((8, 24), (16, 48)):
@@ -107,8 +107,8 @@ def questions(quick: bool = False) -> Iterator[SearchQuestion]:
             )
 
 
-def _spread(problem: ScheduleProblem, spread: float, seed: int) -> ScheduleProblem:
-    """Each stage's seconds times a factor of its own; what it keeps, too."""
+def uneven(problem: ScheduleProblem, spread: float, seed: int) -> ScheduleProblem:
+    """Each stage's seconds times a factor of its own, drawn evenly from 1 - spread to 1 + spread; it keeps what it kept."""
     factor = np.random.default_rng(seed).uniform(1.0 - spread, 1.0 + spread, problem.stages)
     names = ("forward", "input_gradient", "weight_gradient")
     return replace(problem, **{name: np.round(problem.each(name) * factor).tolist() for name in names})

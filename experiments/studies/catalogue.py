@@ -75,6 +75,14 @@ STUDIES: dict[str, Study] = {
             "--seconds T": ("seconds of search for a case (default 1)", float),
         },
     ),
+    "modern-schedules": Study(
+        "experiments.modern_schedules",
+        "Which schedule is fastest at which memory, how far from the bound, and how far ahead is a searched order?",
+        1.3,
+        0.1,
+        figures=("modern_schedules",),
+        quick="one set of uneven stages, three limits, short searches",
+    ),
     "replay-speed": Study(
         "experiments.replay_speed",
         "How fast are the engines, and how do they grow?",

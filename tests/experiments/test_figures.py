@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
+from experiments.modern_schedules import memory_point_plots
 from experiments.pipedream_growth import partitioner_growth_plots as pipedream_growth_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.replay_speed.engine_growth_plots import growth_figure
@@ -125,6 +126,33 @@ def test_pipedream_growth_can_be_read(recorded: Recorded) -> None:
         ]
         rows = [{"variant": variant, **row} for row in rows]
     figure = pipedream_growth_plots.draw(rows)
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
+
+
+def test_memory_points_can_be_read(recorded: Recorded) -> None:
+    """Seventeen families close to each other and to four placements' searched orders, one of them at the very bound."""
+    places = ("straight", "interleaved", "v", "bidirectional")
+    families: list[dict[str, Any]] = []
+    searched: list[dict[str, Any]] = []
+    for stages, seeds in (("even", (0,)), ("uneven", (0, 1, 2))):
+        for seed in seeds:
+            about = {"stages": stages, "seed": seed}
+            for n in range(17):
+                point = {"family": f"family-of-{n}", "peak_microbatches": 4.0 + n // 2 % 6, "placement": places[n % 4]}
+                families.append({**about, **point, "above_busiest": 0.04 * (1 + n // 4) + 0.02 * seed})
+            for rank, place in enumerate(places):
+                for limit in (1, 2, 4, 8, 16):
+                    above = {"above_busiest": 6 / limit**1.5 - 0.02 * rank, "bound_above_busiest": 4 / limit**1.5}
+                    searched.append({**about, "placement": place, "limit_microbatches": float(limit), **above})
+    figure = memory_point_plots.draw(
+        {
+            "families": families,
+            "searched": searched,
+            "limits_microbatches": [1, 2, 4, 8, 16],
+            "uneven_spread": 0.3,
+        }
+    )
     assert_readable(figure)
     recorded(figure=drawing(figure))
 
@@ -296,6 +324,7 @@ def test_every_figure_has_a_check() -> None:
             if isinstance(node, ast.FunctionDef) and isinstance(node.returns, ast.Name) and node.returns.id == "Figure":
                 made.add(f"{path.stem}.{node.name}")
     here = {
+        "memory_point_plots.draw",
         "model_error_plots.draw",
         "partitioner_growth_plots.draw",
         "speedup_plots.draw",

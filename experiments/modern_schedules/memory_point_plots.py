@@ -1,0 +1,134 @@
+"""Memory point plots: time above the busiest device's work against peak memory, a panel for even and one for uneven stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import cos, pi, sin
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from experiments.modern_schedules.memory_points import over_seeds
+from experiments.terminal.panel_plots import legend_below, logarithmic_axes, noted, panels, titled, unframed
+from simulator.results.figures import FAINT, INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LOOKS = {
+    "straight": ("#123f73", "o"),
+    "interleaved": ("#d55e00", "s"),
+    "v": ("#3fae8c", "v"),
+    "bidirectional": ("#8e5aa8", "D"),
+}
+"""Colour and marker of each placement."""
+
+FRONTS = ("straight", "interleaved", "v")
+"""Placements whose searched orders are drawn, and their bounds: more lines cannot be told apart."""
+
+LEAST, MOST = (0.9, 1.0), (32.0, 800.0)
+"""Micro-batches and per cent at the ends of the axes; what is below one per cent leaves the panel."""
+
+DECADE = np.array([280.0, 159.0])
+"""Points (of 1/72 inch) of a power of ten along each axis."""
+
+LETTER, AIR = 4.8, np.array([5.0, 13.0])
+"""Points: width of a letter, and what stays free beside, above and below the middle of a name."""
+
+OFFSETS = tuple(
+    (reach * cos(pi * turn / 12), reach * sin(pi * turn / 12))
+    for reach in range(8, 140, 6)
+    for turn in (0, 12, 1, -1, 11, -11, 2, -2, 10, -10, 3, -3, 9, -9, 4, -4, 8, -8, 5, -5, 7, -7)
+)
+"""Points from a marker to the nearer end of its name, the best first: near, then level, then to the right."""
+
+Point = tuple[float, float]
+"""Micro-batches and per cent; of offsets points."""
+
+
+def draw(document: Mapping[str, Any]) -> Figure:
+    """A panel for each kind of stages; whiskers from the least to the most of the seeds."""
+    kinds = [*dict.fromkeys(row["stages"] for row in document["families"])]
+    figure, (row,) = panels(13, 7.6, 1, len(kinds), sharey=True)
+    for axes, kind in zip(row, kinds, strict=True):
+        _draw(axes, document, kind)
+    row[0].set_ylabel("makespan above the work of the busiest device, %")
+    legend_below(figure, 5, *row[0].get_legend_handles_labels())
+    return figure
+
+
+def _draw(axes: Axes, document: Mapping[str, Any], kind: str) -> None:
+    families = [row for row in document["families"] if row["stages"] == kind]
+    limits = document["limits_microbatches"]
+    searched = [row for row in document["searched"] if row["stages"] == kind and row["limit_microbatches"] in limits]
+    lines = [line for place in FRONTS for line in _front(axes, place, searched)]
+    for place in LOOKS:
+        lines += _families(axes, place, families)
+    for point, name, offset in labels(named(families), lines):
+        leader = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6} if offset != OFFSETS[0] else None
+        side = "left" if offset[0] > 0 else "right"
+        noted(axes, name, point, offset, fontsize=8, color=INK, ha=side, va="center", arrowprops=leader)
+    logarithmic_axes(axes, "both")
+    axes.set(xlim=(LEAST[0], MOST[0]), ylim=(LEAST[1], MOST[1]))
+    draws = len({row["seed"] for row in families})
+    drawn = f"mean and range of {draws} draws" if draws > 1 else "one draw"
+    uneven = f"uneven stages, ±{100 * document['uneven_spread']:g} %: {drawn}"
+    memory = "peak memory, micro-batches of a device's part of the model"
+    titled(axes, "even stages" if kind == "even" else uneven, xlabel=memory)
+    unframed(axes, "both", 0.7)
+
+
+def _front(axes: Axes, place: str, searched: Sequence[dict[str, Any]]) -> Iterator[list[Point]]:
+    """Searched orders against their limits, and the bound at these: the lines drawn."""
+    rows = [*over_seeds([row for row in searched if row["placement"] == place], "limit_microbatches")]
+    limits = [row["limit_microbatches"] for row in rows]
+    for what, key, style in (("searched", "above_busiest", ".-"), ("bound", "bound_above_busiest", ":")):
+        heights = [100 * row[key] for row in rows]
+        axes.plot(limits, heights, style, color=LOOKS[place][0], label=f"{place}, {what}", linewidth=1.3, markersize=5)
+        yield [*zip(limits, heights, strict=True)]
+
+
+def _families(axes: Axes, place: str, families: Sequence[dict[str, Any]]) -> Iterator[list[Point]]:
+    """A marker for each family at what it holds: the whiskers drawn."""
+    rows = [*over_seeds([row for row in families if row["placement"] == place], "family")]
+    memory = [row["peak_microbatches"] for row in rows]
+    mean, least, most = ([100 * row[key] for row in rows] for key in ("above_busiest", "least", "most"))
+    color, marker = LOOKS[place]
+    axes.plot(memory, mean, marker, color=color, markersize=7, label=f"{place}, families")
+    axes.vlines(memory, least, most, color=color, linewidth=1)
+    for x, low, high in zip(memory, least, most, strict=True):
+        yield [(x, low), (x, high)]
+
+
+def named(families: Sequence[dict[str, Any]]) -> dict[Point, str]:
+    """Micro-batches and per cent -> the families there."""
+    names: dict[Point, str] = {}
+    for row in over_seeds(families, "family"):
+        point = row["peak_microbatches"], 100 * row["above_busiest"]
+        names[point] = f"{names[point]}, {row['family']}" if point in names else row["family"]
+    return names
+
+
+def labels(names: Mapping[Point, str], lines: Sequence[Sequence[Point]]) -> Iterator[tuple[Point, str, Point]]:
+    """Point, name, and the first of OFFSETS at which it covers nothing drawn or written before it, and stays in the panel."""
+    taken = np.concatenate([_along(line) for line in (*([point] for point in names), *lines)])
+    low, high = _along([LEAST])[0], _along([MOST])[0]
+    offsets = np.array(OFFSETS)
+    for point, name in sorted(names.items(), key=lambda one: -one[0][1]):
+        width = np.array([LETTER * len(name), 0.0])
+        begins = _along([point])[0] + offsets - np.where(offsets[:, :1] > 0, 0.0, width)
+        lower, upper = begins - AIR, begins + width + AIR
+        covers = ((taken > lower[:, None]) & (taken < upper[:, None])).all(axis=2).any(axis=1)
+        best = int(np.argmin(covers | (lower < low).any(axis=1) | (upper > high).any(axis=1)))
+        taken = np.concatenate([taken, np.linspace(begins[best], begins[best] + width, 2 + len(name))])
+        yield point, name, OFFSETS[best]
+
+
+def _along(line: Sequence[Point]) -> NDArray[np.float64]:
+    """Places along a line, close to each other: points from the lower left corner of the panel, float64 [n, 2]."""
+    corners = DECADE * np.log10(np.maximum(line, LEAST) / np.array(LEAST))
+    parts = [np.linspace(one, other, 2 + int(np.abs(other - one).max() / 2)) for one, other in pairwise(corners)]
+    return np.concatenate([corners, *parts])
