@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Any, TypeVar
 
 from numba import njit
-from numba.core.runtime.nrt import rtsys
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -18,19 +19,25 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
 
     Numba keeps compiled code beside the module, or else in the user's cache folder, and refuses to decorate where it can write
     to neither (a container's user without a home): every process then compiles anew, which a line on stderr says once.
+    What makes that cache quicker and more forgiving stands on names that numba keeps to itself: a version without them loads as
+    it does by itself.
     """
 
     def decorate(function: Function) -> Function:
         try:
-            return _quickly_loaded(_with_readable_index(njit(cache=True, **options)(function)))  # type: ignore[no-any-return]
+            compiled = njit(cache=True, **options)(function)
         except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
             _say_uncached()
             return njit(**options)(function)  # type: ignore[no-any-return]
+        for eased in (_with_readable_index, _quickly_loaded):
+            with suppress(AttributeError, ImportError):
+                eased(compiled)
+        return compiled  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _with_readable_index(compiled: Any) -> Any:
+def _with_readable_index(compiled: Any) -> None:
     """Take compiled code that an older version left for none where it names classes or modules that are gone.
 
     Numba unpickles the index of a function's compiled code, with the types of its arguments, before it looks whether the source
@@ -46,23 +53,22 @@ def _with_readable_index(compiled: Any) -> Any:
             return {}
 
     index._load_index = readable
-    return compiled
 
 
-def _quickly_loaded(compiled: Any) -> Any:
+def _quickly_loaded(compiled: Any) -> None:
     """Load kept code without all that numba can compile (0.4 s a process), which it would load first.
 
     The code needs numba's memory for arrays only. Where none is kept, numba loads the rest before it compiles.
     """
-    kept = compiled._cache
+    runtime, kept = import_module("numba.core.runtime.nrt").rtsys, compiled._cache
+    initialize, read, patient = runtime.initialize, kept._load_overload, kept._guard_against_spurious_io_errors
 
     def load(signature: Any, target_context: Any) -> Any:
-        rtsys.initialize(target_context)
-        with kept._guard_against_spurious_io_errors():
-            return kept._load_overload(signature, target_context)
+        initialize(target_context)
+        with patient():
+            return read(signature, target_context)
 
     kept.load_overload = load
-    return compiled
 
 
 @cache

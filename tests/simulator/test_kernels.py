@@ -10,10 +10,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
 import pytest
+
+from simulator.engines import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
@@ -86,6 +89,25 @@ def test_kept_code_is_loaded_without_the_compiler(tmp_path: Path, monkeypatch: p
     words = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]; from kept_kernels import double; {report}"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert done.stdout == "42 inf\n1 False\n"
+
+
+@pytest.mark.parametrize("lacking", ["_cache", "_load_overload", "_guard_against_spurious_io_errors", "_cache_file"])
+def test_a_numba_with_other_internals_loads_as_it_does(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the names that are numba's own affair is missing, kernels are what numba makes of them."""
+
+    class Compiled(SimpleNamespace):
+        def __call__(self, value: int) -> int:
+            return 2 * value
+
+    kept = {name: lambda: None for name in ("_load_overload", "_guard_against_spurious_io_errors") if name != lacking}
+    index = {} if lacking == "_cache_file" else {"_cache_file": SimpleNamespace(_load_index=dict)}
+    cache = SimpleNamespace(**kept, **index, load_overload="numba's")
+    compiled = Compiled() if lacking == "_cache" else Compiled(_cache=cache)
+    monkeypatch.setattr(kernels, "njit", lambda **options: lambda function: compiled)
+    made = kernels.kernel()(lambda value: value)
+    assert made is compiled
+    assert made(21) == 42
+    assert (cache.load_overload == "numba's") == (lacking != "_cache_file")
 
 
 @pytest.mark.slow
