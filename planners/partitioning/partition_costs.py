@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -124,18 +125,11 @@ def straight_costs(
     distinct = sorted({costs.kind_of_device(device): device for device in devices}.items())
     number = {kind: position for position, (kind, _) in enumerate(distinct)}
     furthest = None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare)
-    layers = len(costs.problem.workload)
-    reach = np.full(layers + 1, layers) if furthest is None else furthest.max(axis=0)
-    every, repeated = np.ones(layers, dtype=np.bool_), costs.runs_again(costs.problem.recompute)
-    passes: tuple[tuple[Phase, NDArray[np.bool_]], ...] = ("forward", every), ("backward", every), ("forward", repeated)
-    forward, backward, again = (
-        np.array([_ranges(costs, device, samples, phase, reach, chosen) for _, device in distinct])
-        for phase, chosen in passes
-    )
-    backward = backward + again
+    streaming = any(costs.streams(device) for _, device in distinct)
+    reach = tuple(furthest.max(axis=0).tolist()) if streaming and furthest is not None else None
     busy, latency = _boundaries(costs, devices, samples, alternating)
     return PartitionCosts(
-        stage_seconds=(forward + backward)[None] if alternating else np.array([forward, backward]),
+        stage_seconds=_stage_seconds(costs, tuple(device for _, device in distinct), samples, alternating, reach),
         kind=tuple(number[costs.kind_of_device(device)] for device in devices),
         link_seconds=busy,
         latency_seconds=latency,
@@ -143,18 +137,36 @@ def straight_costs(
     )
 
 
+@lru_cache(maxsize=1)
+def _stage_seconds(
+    costs: LayerCosts, devices: tuple[int, ...], samples: int, alternating: bool, reach: tuple[int, ...] | None
+) -> NDArray[np.float64]:
+    """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for the next partition with equal micro-batches.
+
+    reach: the last layer before which any stage that begins at a layer fits; None for no limit
+    """
+    layers = len(costs.problem.workload)
+    every, repeated = np.ones(layers, dtype=np.bool_), costs.runs_again(costs.problem.recompute)
+    passes: tuple[tuple[Phase, NDArray[np.bool_]], ...] = ("forward", every), ("backward", every), ("forward", repeated)
+    forward, backward, again = (
+        np.array([_ranges(costs, device, samples, phase, reach, chosen) for device in devices])
+        for phase, chosen in passes
+    )
+    backward = backward + again
+    return (forward + backward)[None] if alternating else np.array([forward, backward])
+
+
 def _ranges(
     costs: LayerCosts,
     device: int,
     samples: int,
     phase: Phase,
-    reach: NDArray[np.int64],
+    reach: Sequence[int] | None,
     chosen: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
     """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1].
 
     chosen: bool [layers]; the layers that run
-    reach: int64 [layers + 1], the last layer before which any stage that begins at a layer fits
     On a board whose layers stream each range is divided by itself: none that fits nowhere (its entry is inf), and, of deep
     networks, only those between MOST_PLACES places that divide the FLOP evenly.
     """
@@ -165,7 +177,7 @@ def _ranges(
     table = np.full((layers + 1, layers + 1), np.inf)
     np.fill_diagonal(table, 0.0)
     for begin, end in combinations(_places(costs), 2):
-        if end <= reach[begin]:
+        if reach is None or end <= reach[begin]:
             held = begin + np.flatnonzero(chosen[begin:end])
             table[begin, end] = costs.stage_seconds(device, held, samples, phase) if len(held) else 0.0
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,11 +59,14 @@ class LayerCosts:
         key = (kind, samples, phase)
         if key not in self._seconds:
             accelerator = self._accelerators[kind]
+
+            @cache  # blocks of a network repeat
+            def modelled(work: Work) -> float:
+                return accelerator.seconds(work, samples, phase, self.problem.precision)
+
             self._seconds[key] = np.array(
                 [
-                    measured_layer_seconds(layer, samples, phase)
-                    if layer.measured
-                    else accelerator.seconds(work, samples, phase, self.problem.precision)
+                    measured_layer_seconds(layer, samples, phase) if layer.measured else modelled(work)
                     for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
                 ]
             )
