@@ -130,12 +130,16 @@ def default_reserve_gib(memory_gib: float) -> float:
 
 
 class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
-    """A GPU's file. `reserve_gib` of its memory is not for plans: driver, communication buffers, fragmentation."""
+    """A GPU's file. `reserve_gib` of its memory is not for plans: driver, communication buffers, fragmentation.
+
+    `host_bandwidth_gb_per_s` is what its link to the host carries each way, for activations that are offloaded.
+    """
 
     name: Name
     memory_gib: MemoryGib
     memory_bandwidth_gb_per_s: MemoryRate
     reserve_gib: Annotated[float, within((0, 16), (0, 1e4), "GiB")] | None = None
+    host_bandwidth_gb_per_s: MemoryRate | None = None
     compute: ComputeTable
     overhead: OverheadTable = OverheadTable()
     efficiency: EfficiencyTables = EfficiencyTables()  # type: ignore[valid-type]
@@ -152,6 +156,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             memory_bytes=(self.memory_gib - reserve) * GIB,
             reserve_bytes=reserve * GIB,
             memory_bandwidth=self.memory_bandwidth_gb_per_s * GIGA,
+            host_bandwidth=(self.host_bandwidth_gb_per_s or 0.0) * GIGA,
             peak_flops=rates,
             call_overhead=self.overhead.call_us * MICRO,
             step_overhead=self.overhead.step_us * MICRO,

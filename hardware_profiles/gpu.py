@@ -176,6 +176,7 @@ class GraphicsProcessor:
     call_overhead, step_overhead: seconds a pass, and seconds a sequential step
     efficiencies: by kind of layer; a kind left out takes the default's
     reserve_bytes: memory beside `memory_bytes` that driver, communication buffers and fragmentation take
+    host_bandwidth: bytes/s to the host, and as many back at the same time; 0 where it is not known
     streams, sublinear: layers run one after the other; a call is a line in its samples, above its overhead
 
     Raises ValueError for figures that are not positive and precisions that the device does not list.
@@ -189,6 +190,7 @@ class GraphicsProcessor:
     step_overhead: float = DEFAULT_STEP_OVERHEAD
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
     reserve_bytes: float = 0.0
+    host_bandwidth: float = 0.0
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)
 
@@ -198,7 +200,7 @@ class GraphicsProcessor:
     def __post_init__(self) -> None:
         rules = {
             "above 0": ("memory_bytes", "memory_bandwidth"),
-            "at least 0": ("call_overhead", "step_overhead", "reserve_bytes"),
+            "at least 0": ("call_overhead", "step_overhead", "reserve_bytes", "host_bandwidth"),
         }
         check_figures(self.name, self, rules)
         peaks = checked_rates(self.name, "peak_flops", self.peak_flops)

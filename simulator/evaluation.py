@@ -26,14 +26,16 @@ from simulator.lowering.fill import durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
 from simulator.plans.plan import Plan, Problem, family_of
-from simulator.results.memory import always_there, copies_held, stash_bytes
+from simulator.results.memory import always_there, copies_held
 from simulator.results.peak_memory import MemoryEvents, fullest, memory_events, peaks
 from simulator.results.steady_state import SteadyState, steady_state
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, OpKind
 from simulator.simulation import MOST_STREAM, plan_structure, stream_length, stream_sizes, turns
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+_UPDATING = OpKind.UPDATE, OpKind.PREDICT
 
 MOST_TASKS = 2**20
 """Tasks of all structures that are kept, at about 300 bytes each; the ones that were used last stay."""
@@ -303,7 +305,7 @@ class Evaluations:
         elif layers[-1] < len(self.problem.workload):
             self._ranges[row] = layers[0], layers[0] + len(layers)
             always = always_there(self.problem, self.layers.weight_elements(layers)).sum()
-            self._bytes[row] = always, *stash_bytes(self.layers, layers)
+            self._bytes[row] = always, *self.layers.stash_bytes(layers)
 
     def _asked(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """The durations that a structure asks for."""
@@ -341,13 +343,16 @@ class Evaluations:
         schedule, structure = plan_structure(costs, stream)
         slots = [(device, stage) for stage, held in enumerate(plan.stages) for device in held.devices]
         together = len(slots) > len(plan.devices)
-        recomputes = np.array([costs.recomputes(stage) for stage in range(len(plan.stages))])
+        recomputes = np.array([costs.recomputation(stage) for stage in range(len(plan.stages))])
         what, samples, columns = [], [], []
         for one, sizes in structure.asked:
             kind, stage, replica = one
             device_kind = self.layers.kind_of_device(costs.device(stage, replica))
             for size in sizes.tolist():
-                column = (kind, device_kind, size, str(recomputes[stage]), structure.lanes == "split", together)
+                again = str(recomputes[stage])
+                if stage in structure.apart and kind in BACKWARD_KINDS:
+                    again = "none"
+                column = (kind, device_kind, size, again, structure.lanes == "split", together)
                 columns.append(self._columns.setdefault(column, len(self._columns)))
                 what.append(one)
                 samples.append(size)
@@ -374,8 +379,8 @@ class Evaluations:
             ask_stage=np.array([stage for _, stage, _ in what]),
             ask_samples=np.array(samples),
             ask_column=np.array(columns),
-            updates=tuple(row for row, (kind, _, _) in enumerate(what) if kind >= OpKind.UPDATE),
-            computing=np.array([kind <= OpKind.WEIGHT_GRADIENT for kind, _, _ in what]),
+            updates=tuple(row for row, (kind, _, _) in enumerate(what) if kind in _UPDATING),
+            computing=np.array([kind not in _UPDATING for kind, _, _ in what]),
             move_boundary=np.array([0, *(min(source[0], target[0]) for source, target, _ in structure.moves)]),
             move_down=np.array([False, *(source[0] < target[0] for source, target, _ in structure.moves)]),
             move_samples=np.array([0.0, *(float(size) for _, _, size in structure.moves)]),

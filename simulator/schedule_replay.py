@@ -10,10 +10,11 @@ import numpy as np
 
 from hardware_profiles import brief
 from simulator.costs.given import OpMemory, OpSeconds, given_costs
+from simulator.costs.plan_costs import StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
 from simulator.lowering.program import Program
-from simulator.results.memory import DeviceMemory, StageStash, stashes_over_time
+from simulator.results.memory import DeviceMemory, stashes_over_time
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
@@ -51,8 +52,15 @@ class ScheduleReplay(Explained):
         return f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} micro-batches ({self.engine})"
 
     def holding(self, memory: OpMemory) -> ScheduleReplay:
-        """The same replay with what its ops keep in memory; ValueError as of `OpMemory.of_stages`."""
-        stashes = [StageStash(whole, 0.0, part, 0.0) for whole, part in memory.of_stages(self.schedule.stages)]
+        """The same replay with what its ops keep in memory; ValueError as of `OpMemory.of_stages`.
+
+        Forwards that run again in ops of their own have kept nothing: these keep it.
+        """
+        again = set(self.schedule.stage[self.schedule.kind == OpKind.RECOMPUTE].tolist())
+        stashes = [
+            StageStash(0.0, whole, 0.0, part) if stage in again else StageStash(whole, 0.0, part, 0.0)
+            for stage, (whole, part) in enumerate(memory.of_stages(self.schedule.stages))
+        ]
         limits = memory.limits(len(self.timeline.devices()))
         return replace(self, memory=stashes_over_time(self.timeline, stashes, limits))
 

@@ -21,7 +21,7 @@ from simulator.results.memory import DeviceMemory, memory_over_time
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
 from simulator.schedules import build_schedule
-from simulator.schedules.ops import COMPUTE_KINDS, OpKind
+from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, OpKind
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
@@ -296,6 +296,11 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
                 f"plan {plan.planner!r} cannot slice sequences: what a slice takes is known of numbers alone, not of layers"
             )
     _check_placement(plan, schedule)
+    for stage in np.unique(schedule.stage[schedule.kind == OpKind.RECOMPUTE]).tolist():
+        if not costs.recomputes(stage):
+            raise InfeasiblePlanError(
+                f"the order of plan {plan.planner!r} runs forwards of stage {stage} again, whose recompute says none"
+            )
     return schedule, structure_of(
         schedule,
         costs,
@@ -327,7 +332,7 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
 
 def _order_of(plan: Plan) -> Schedule:
     """The ops that a plan brings itself: of one mini-batch, which its update ends."""
-    kinds = (*COMPUTE_KINDS, OpKind.PREDICT)
+    kinds = (*COMPUTE_KINDS, OpKind.PREDICT, OpKind.RECOMPUTE, *HOST_KINDS)
     schedule = from_text("\n".join(plan.order), plan.schedule, len(kinds) * len(plan.stages) * len(plan.microbatches))
     if not schedule.flush or schedule.stages != len(plan.stages):
         raise InfeasiblePlanError(

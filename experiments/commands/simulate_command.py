@@ -78,6 +78,7 @@ REPLAY: dict[str, Option] = {
     "--predict P": ("seconds of a weight prediction (default 0)", numbers),
     "--transfer C": ("one-way transfer seconds (default 0): one number, or one a boundary between stages", numbers),
     "--overlapped X": ("seconds of an overlapped forward and backward (default: one after the other)", numbers),
+    "--offload S": ("seconds of what a forward keeps to the host, and as many back (default 0)", numbers),
     "--stash A": ("memory that a forward keeps, in any unit: one number, or one a stage", numbers),
     "--stash-weight AW": ("the part of it that a weight gradient needs (default half)", numbers),
     "--memory L": ("limit of a device, in the unit of --stash: one number, or one a device", numbers),

@@ -17,11 +17,11 @@ from simulator import OpKind, Program, Transfer, lower, unequal_schedule
 class TableCosts:
     """What lowering asks, answered by the tables of a problem; a link and direction is a channel that a block keeps busy.
 
-    recomputes: 1.0 for every stage that runs its forward pass again, else 0.0
+    again: 1.0 for every stage that runs its forward pass again, else 0.0
     """
 
     problem: UnequalProblem
-    recomputes: NDArray[np.float64]
+    again: NDArray[np.float64]
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -36,7 +36,7 @@ class TableCosts:
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """A row of the tables."""
         forward, backward = self.problem.forward[stage], self.problem.backward[stage]
-        row = forward if kind == OpKind.FORWARD else backward + self.recomputes[stage] * forward
+        row = forward if kind == OpKind.FORWARD else backward + self.again[stage] * forward
         return np.asarray(row[samples])
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
@@ -45,6 +45,10 @@ class TableCosts:
         table = self.problem.backward_link if up else self.problem.forward_link
         seconds = float(table[link, samples])
         return Transfer(seconds, seconds, (2 * link + up,))
+
+    def recomputes(self, stage: int) -> bool:
+        """No: the tables say what a backward takes."""
+        return False
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """As one after the other."""

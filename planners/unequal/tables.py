@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Phase
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
-from simulator import LayerCosts, Plan, Problem, always_there, stages_from_cuts, stash_bytes
+from simulator import LayerCosts, Plan, Problem, always_there, stages_from_cuts
 
 Floats = NDArray[np.float64]
 
@@ -89,7 +89,7 @@ class UnequalTables:
         elements = self.costs.weight_elements(range(first, end))
         always = float(always_there(self.problem, elements).sum())
         inputs = float(np.ceil(self.crossing_bytes[first]))
-        return StageBytes(always, stash_bytes(self.costs, range(first, end))[0], inputs)
+        return StageBytes(always, self.costs.stash_bytes(range(first, end))[0], inputs)
 
     def link_seconds(self, link: int, cut: int) -> tuple[Floats, float]:
         """Between stages `link` and `link + 1`, cut before layer `cut`: seconds that 0..batch samples keep the link busy, float64

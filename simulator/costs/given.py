@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Channel, brief
-from simulator.schedules.ops import COMPUTE_KINDS, OpKind
+from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule
 
 Route = tuple[int, ...]
@@ -69,6 +69,9 @@ class Costs(Protocol):
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Duration of ops of `kind` over each number of samples, float64 [len(samples)]."""
 
+    def recomputes(self, stage: int) -> bool:
+        """Whether the backward of a stage runs forward again, where no ops of their own do."""
+
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """Seconds of a forward of a stage over some samples and a backward that overlap, and take `apart` one after the other."""
 
@@ -93,6 +96,7 @@ class GivenCosts:
     forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
     predict: seconds of a weight prediction per stage, or () for none
     overlapped: seconds of an overlapped pair by the stage of its forward, or () for its ops one after the other
+    offload: seconds to the host, and as many back, per stage, or () for none
     transfer_seconds: one way over each boundary between stages on different devices
     devices: device of each replica of each stage
     in_turn: the replicas of a stage take mini-batches in turn and update together
@@ -110,6 +114,7 @@ class GivenCosts:
     predict: tuple[float, ...] = ()
     in_turn: bool = False
     overlapped: tuple[float, ...] = ()
+    offload: tuple[float, ...] = ()
 
     channels: tuple[Channel, ...] = ()
 
@@ -127,13 +132,20 @@ class GivenCosts:
             OpKind.BACKWARD: self.backward,
             OpKind.INPUT_GRADIENT: self.input_gradient,
             OpKind.WEIGHT_GRADIENT: self.weight_gradient,
+            OpKind.RECOMPUTE: self.forward,
+            OpKind.OFFLOAD: self.offload or (0.0,) * len(self.update),
+            OpKind.RELOAD: self.offload or (0.0,) * len(self.update),
             OpKind.UPDATE: self.update,
             OpKind.PREDICT: self.predict or (0.0,) * len(self.update),
         }
         value = numbers[kind][stage]
-        if self.per_sample and kind in COMPUTE_KINDS:
+        if self.per_sample and kind not in (OpKind.UPDATE, OpKind.PREDICT):
             return value * samples.astype(np.float64)
         return np.full(len(samples), value, dtype=np.float64)
+
+    def recomputes(self, stage: int) -> bool:
+        """No: the numbers say what a backward takes."""
+        return False
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """The given number of the forward's stage, or as one after the other."""
@@ -166,6 +178,7 @@ class OpSeconds:
     slice_seconds: of each of the k slices of a sequence, times these: the ops of micro-batch j take slice_seconds[j mod k] times
         as long; () for slices alike
     overlapped: of a forward and a backward that overlap, by the forward's stage; None: as one after the other
+    offload: of what a forward keeps to the host, and as many back
     """
 
     forward: Numbers
@@ -177,6 +190,7 @@ class OpSeconds:
     transfer: Numbers = 0.0
     slice_seconds: Sequence[float] = ()
     overlapped: Numbers | None = None
+    offload: Numbers = 0.0
 
     @property
     def updates(self) -> bool:
@@ -261,4 +275,5 @@ def given_costs(
         predict=seconds.of_stages("predict", stages),
         in_turn=devices is not None and not devices.flush,
         overlapped=() if seconds.overlapped is None else seconds.of_stages("overlapped", stages),
+        offload=seconds.of_stages("offload", stages),
     )

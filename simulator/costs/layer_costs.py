@@ -207,6 +207,15 @@ class LayerCosts:
         needs = [layer.has_weight_gradient and layer.kind != "embedding" for layer in self.problem.workload.layers]
         return np.where(needs, np.minimum(self.stashed_bytes, read), 0.0)
 
+    def stash_bytes(self, layers: Sequence[int]) -> tuple[float, float, float]:
+        """Whole bytes a sample that some layers keep from forward to backward; of these from input to weight gradient; and those
+        that recomputed attention makes again.
+        """
+        held = list(layers)
+        kinds = self.stashed_bytes, self.weight_stashed_bytes, self._attention_bytes
+        whole, longer, made = (float(np.ceil(one[held].sum())) for one in kinds)
+        return whole, longer, made
+
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:
         """Bytes a sample that cross the cut before each layer, float64 [layers + 1]."""

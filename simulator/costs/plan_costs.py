@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from hardware_profiles import Channel, Phase
 from simulator.costs.given import Bucket, TiedReduction, Transfer
 from simulator.costs.layer_costs import LayerCosts
 from simulator.plans.plan import Plan, Problem, Recompute, cuts_of
-from simulator.schedules.ops import BACKWARD_KINDS, OpKind
+from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
 
 BUCKET_BYTES = 25 * 2**20
@@ -26,7 +27,21 @@ _PHASES: dict[OpKind, Phase] = {
     OpKind.BACKWARD: "backward",
     OpKind.INPUT_GRADIENT: "input_gradient",
     OpKind.WEIGHT_GRADIENT: "weight_gradient",
+    OpKind.RECOMPUTE: "forward",
 }
+
+
+class StageStash(NamedTuple):
+    """What a sample takes on a stage, in whole bytes (or in a unit of one's own).
+
+    kept: from the start of its forward; made: what its backward makes again, from the backward's start (0: nothing)
+    kept_longer, made_longer: parts of these that its weight gradient needs, which the input gradient leaves
+    """
+
+    kept: float
+    made: float
+    kept_longer: float
+    made_longer: float
 
 
 class PlanCosts:
@@ -108,7 +123,11 @@ class PlanCosts:
         """Device of one replica of a stage."""
         return self.plan.stages[stage].devices[replica]
 
-    def recomputes(self, stage: int) -> Recompute:
+    def recomputes(self, stage: int) -> bool:
+        """Whether a stage runs any of its layers forward again."""
+        return self.recomputation(stage) != "none"
+
+    def recomputation(self, stage: int) -> Recompute:
         """What a stage runs forward again before backward: as the plan says, or else the problem; all of it where its backward
         takes other micro-batches.
 
@@ -119,8 +138,28 @@ class PlanCosts:
             return "whole"
         return plan.recompute[stage] if plan.recompute else self.problem.recompute
 
+    def stash(self, stage: int) -> StageStash:
+        """What the layers of a stage stash, but for what backward makes again where attention layers recompute; its input alone
+        where all of it does (the network's input is kept by nobody).
+        """
+        recompute, layers = self.recomputation(stage), self.plan.stages[stage].layers
+        stash, longer, attention = self.layers.stash_bytes(layers)
+        if recompute == "whole":
+            return StageStash(float(np.ceil(self.boundary_bytes[stage - 1])) if stage else 0.0, stash, 0.0, longer)
+        made = attention if recompute == "attention" else 0.0
+        return StageStash(stash - made, made, longer, 0.0)
+
+    def _host_bandwidth(self, device: int) -> float:
+        accelerator = self.problem.cluster.devices[device]
+        bandwidth: float = getattr(accelerator, "host_bandwidth", 0.0)
+        if not bandwidth:
+            raise ValueError(
+                f"device {device} ({accelerator.name}) cannot offload: its file does not say host_bandwidth_gb_per_s"
+            )
+        return bandwidth
+
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sum of the stage's layers; backward includes the second forward where the stage recomputes."""
+        """Sum of the stage's layers, of those that it runs again, or of what it keeps over the device's link to the host."""
         return np.array([self._op_seconds(kind, stage, replica, one) for one in samples.tolist()])
 
     def _op_seconds(self, kind: OpKind, stage: int, replica: int, samples: int) -> float:
@@ -132,13 +171,14 @@ class PlanCosts:
                 value = self.layers.update_seconds(device, self.weight_elements[stage])
             elif kind is OpKind.PREDICT:
                 value = self.layers.predict_seconds(device, self.weight_elements[stage])
+            elif kind in HOST_KINDS:
+                value = self.stash(stage).kept * samples / self._host_bandwidth(device)
             elif samples == 0:
                 value = 0.0
             else:
-                value = self.layers.stage_seconds(device, held, samples, _PHASES[kind])
-                again = held[self.layers.runs_again(self.recomputes(stage))[held]]
-                if len(again) and kind in BACKWARD_KINDS:
-                    value += self.layers.stage_seconds(device, again, samples, "forward")
+                if kind is OpKind.RECOMPUTE:
+                    held = held[self.layers.runs_again(self.recomputation(stage))[held]]
+                value = self.layers.stage_seconds(device, held, samples, _PHASES[kind]) if len(held) else 0.0
             self._stage_seconds[key] = value
         return self._stage_seconds[key]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import brief
 from simulator.lowering.program import LaneKind, Program
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import OpKind, computes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,8 +70,8 @@ class Timeline:
         return float(self.end.max()) if len(self.end) else 0.0
 
     def compute(self) -> NDArray[np.bool_]:
-        """bool [tasks]: rows that are F, B, I or W."""
-        return self.kind <= OpKind.WEIGHT_GRADIENT
+        """bool [tasks]: rows that are F, B, I, W, or the forward again."""
+        return computes(self.kind)
 
     def second_of_pair(self) -> NDArray[np.bool_]:
         """bool [tasks]: rows that are the second op of an overlapped pair; their start and end are the first one's."""

@@ -11,7 +11,7 @@ from simulator.costs.given import Bucket, Costs, TiedReduction, Transfer
 from simulator.lowering.coverage import Duration
 from simulator.lowering.program import LaneKind, Program
 from simulator.lowering.structure import Structure
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind
 
 Values = NDArray[np.float64]
 
@@ -38,11 +38,12 @@ def fill(structure: Structure, costs: Costs) -> Program:
     lane_sharing = np.full(len(lane_device), -1, dtype=np.int32)
     if structure.lanes == "shared":
         lane_sharing[:compute] = lane_device[:compute]
-    kinds = np.array([LaneKind.COMPUTE, LaneKind.COLLECTIVE], dtype=np.int8)
+    heads = structure.kind[np.minimum(structure.lane_offsets[:compute], len(structure) - 1)]
+    own = np.where(np.isin(heads, HOST_KINDS), LaneKind.HOST, LaneKind.COMPUTE).astype(np.int8)
     return Program(
         lane_offsets=structure.lane_offsets,
         lane_device=lane_device,
-        lane_kind=np.repeat(kinds, [compute, len(structure.reducing)]),
+        lane_kind=np.append(own, np.full(len(structure.reducing), LaneKind.COLLECTIVE, dtype=np.int8)),
         lane_sharing=lane_sharing,
         kind=structure.kind,
         stage=structure.stage,
@@ -107,15 +108,24 @@ def values_of(
 
 
 def durations(structure: Structure, costs: Costs, what: Duration, samples: NDArray[np.int64]) -> Values:
-    """Durations of one kind, stage and replica for numbers of samples; an op of no samples takes none.
+    """Durations of one kind, stage and replica for numbers of samples; an op of no samples takes none. Backward includes the
+    second forward where a stage recomputes within it.
 
     Where a device is divided in fixed shares, forwards and backwards both take their sum: the forward lane has the share
     F / (F + B) of the device, and F / (F / (F + B)) = F + B.
     """
     kind, stage, replica = what
-    seconds = costs.seconds(kind, stage, replica, samples)
+    again = stage not in structure.apart and costs.recomputes(stage)
+
+    def alone(one: OpKind) -> Values:
+        seconds = costs.seconds(one, stage, replica, samples)
+        if again and one in BACKWARD_KINDS:
+            seconds = seconds + costs.seconds(OpKind.RECOMPUTE, stage, replica, samples)
+        return seconds
+
+    seconds = alone(kind)
     if structure.lanes == "split" and kind in _BESIDE:
-        seconds = seconds + costs.seconds(_BESIDE[kind], stage, replica, samples)
-    if kind <= OpKind.WEIGHT_GRADIENT:
+        seconds = seconds + alone(_BESIDE[kind])
+    if kind not in (OpKind.UPDATE, OpKind.PREDICT):
         seconds = np.where(samples == 0, 0.0, seconds)
     return seconds

@@ -40,6 +40,8 @@ class LaneKind(IntEnum):
 
     COMPUTE = 0
     COLLECTIVE = 1
+    HOST = 2
+    """The link of a device to its host."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.lowering.coverage import Duration, LaneOps, Rows, durations
 from simulator.lowering.waits import Move, Waits, sendings
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, OpKind
 from simulator.schedules.schedule import Lanes, Schedule
 
 Columns = dict[str, NDArray[Any]]
@@ -41,6 +41,7 @@ class Structure:
     free: transfers take no time and queue nowhere, though their bytes are counted
     buckets: of each stage, how many its gradients are reduced in (0: not at all); ties: stages of each tied reduction
     part_duration, part_bucket: int32 [parts]; the duration that is cut, and the bucket (over all stages) whose share is taken
+    apart: stages that run forwards again in ops of their own, not within their backwards
     lane_first: (stage, replica) of the head of each compute lane; lanes: how lanes of one device divide it, as in `Schedule`
     reducing: the stage that each collective lane counts to
     """
@@ -69,6 +70,7 @@ class Structure:
     ties: tuple[tuple[int, ...], ...]
     part_duration: NDArray[np.int64]
     part_bucket: NDArray[np.int64]
+    apart: tuple[int, ...]
     lane_first: tuple[tuple[int, int], ...]
     reducing: tuple[int, ...]
     lanes: Lanes | None
@@ -153,6 +155,7 @@ def assemble(
         ties=tuple(ties),
         part_duration=np.array([one for one, _ in values.parts], dtype=np.int64),
         part_bucket=np.array([one for _, one in values.parts], dtype=np.int64),
+        apart=tuple(np.unique(ops.stage[ops.kind == OpKind.RECOMPUTE]).tolist()),
         lane_first=tuple(zip(ops.stage[heads].tolist(), ops.replica[heads].tolist(), strict=True)),
         reducing=(*(one.stage for one in reductions), *(one.stages[0] for one in tied)),
         lanes=schedule.lanes,
@@ -429,12 +432,12 @@ def _tied_tasks(
 
 
 def _trailing_updates(ops: LaneOps) -> list[tuple[int, int]]:
-    """(lane, stage) of the update ops that end a flushed mini-batch, in the order of the tasks; none after a lane of forwards."""
+    """(lane, stage) of the update ops that end a flushed mini-batch, in the order of the tasks, after lanes with gradients."""
     return sorted(
         (lane, stage)
         for stage, lanes in enumerate(ops.rows_of_stage)
         for lane, rows in lanes
-        if (ops.kind[rows] != OpKind.FORWARD).any()
+        if np.isin(ops.kind[rows], (*BACKWARD_KINDS, OpKind.WEIGHT_GRADIENT)).any()
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.lowering.coverage import LaneOps, Rows, op_name
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind
 from simulator.schedules.schedule import ScheduleError
 
 Move = tuple[tuple[int, int], tuple[int, int], int]
@@ -66,9 +66,6 @@ def _covering(ops: LaneOps, stage: int, kinds: tuple[OpKind, ...]) -> _Covering:
     return _Covering(rows, lanes, first, first + ops.samples[rows])
 
 
-_GRADIENT_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
-
-
 def data_waits(ops: LaneOps, stages: int) -> Waits:
     """Waits of every op for what it covers: activations from above, gradients from below, and what it stashed itself."""
     classes = _TransferClasses()
@@ -76,8 +73,10 @@ def data_waits(ops: LaneOps, stages: int) -> Waits:
     producers: list[Rows] = []
     numbers: list[NDArray[np.int32]] = []
 
-    def join(down: _Covering, up: _Covering, what: str, *, moves: bool) -> None:
-        consumer, producer, transfer = _match(ops, down, up, classes if moves else None, what)
+    def join(down: _Covering, up: _Covering, what: str, *, moves: bool = False, whole: bool = True) -> None:
+        if whole:
+            _check_delivered(ops, down, up, what)
+        consumer, producer, transfer = _match(ops, down, up, classes if moves else None)
         consumers.append(consumer)
         producers.append(producer)
         numbers.append(transfer)
@@ -86,13 +85,24 @@ def data_waits(ops: LaneOps, stages: int) -> Waits:
     for stage in range(stages):
         if not ops.rows_of_stage[stage]:
             raise ScheduleError(f"stage {stage} has no op on any device, but stages are numbered to {stages - 1}")
-        forward = _covering(ops, stage, (OpKind.FORWARD,))
-        gradient = _covering(ops, stage, _GRADIENT_KINDS)
-        weight = _covering(ops, stage, (OpKind.WEIGHT_GRADIENT,))
+        forward, weight, again, away, back = (
+            _covering(ops, stage, (kind,))
+            for kind in (OpKind.FORWARD, OpKind.WEIGHT_GRADIENT, OpKind.RECOMPUTE, *HOST_KINDS)
+        )
+        gradient = _covering(ops, stage, BACKWARD_KINDS)
         if len(gradient.rows):
-            join(gradient, forward, "backward", moves=False)
+            join(gradient, forward, "backward")
         if len(weight.rows):
-            join(weight, gradient, "weight gradient", moves=False)
+            join(weight, gradient, "weight gradient")
+        if len(again.rows):
+            join(again, forward, "forward again")
+            join(gradient, again, "backward of a stage that runs forwards again in ops of their own")
+        if len(away.rows) or len(back.rows):
+            join(away, forward, "offload")
+            join(back, away, "reload")
+            _check_delivered(ops, away, back, "offload, which must be loaded back")
+            for needing in (gradient, again):
+                join(needing, back, "", whole=False)
         if before is not None:
             join(forward, before[0], "forward", moves=True)
             if len(before[1].rows):
@@ -145,7 +155,7 @@ def begin_together(waits: Waits, ops: LaneOps) -> Waits:
 
 
 def _match(
-    ops: LaneOps, down: _Covering, up: _Covering, classes: _TransferClasses | None, what: str
+    ops: LaneOps, down: _Covering, up: _Covering, classes: _TransferClasses | None
 ) -> tuple[Rows, Rows, NDArray[np.int32]]:
     """A wait for every row of `up` that shares a sample with a row of `down`, but for those that the lane's order implies.
 
@@ -153,7 +163,6 @@ def _match(
     """
     begin = np.searchsorted(up.end, down.first, side="right")
     stop = np.searchsorted(up.first, down.end, side="left")
-    _check_delivered(ops, down, up, begin, stop, what)
     counts = stop - begin
     index = np.repeat(np.arange(len(down.rows)), counts)
     within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -188,15 +197,16 @@ def _check_apart(ops: LaneOps, consumer: Rows, producer: Rows) -> None:
         raise ScheduleError(f"op {op_name(ops, row)} overlaps {op_name(ops, row - 1)}, whose output it needs")
 
 
-def _check_delivered(ops: LaneOps, down: _Covering, up: _Covering, begin: Rows, stop: Rows, what: str) -> None:
+def _check_delivered(ops: LaneOps, down: _Covering, up: _Covering, what: str) -> None:
     """Every sample of every row must come from somewhere: the producers must tile the consumer's range."""
+    begin = np.searchsorted(up.end, down.first, side="right")
+    stop = np.searchsorted(up.first, down.end, side="left")
     covered = np.concatenate([[0], np.cumsum(up.end - up.first)])
     have = covered[stop] - covered[begin]
     overhang = np.zeros(len(have), dtype=np.int64)
     some = stop > begin
-    overhang[some] = (down.first - up.first[np.minimum(begin, len(up.first) - 1)])[some].clip(min=0) + (
-        up.end[np.maximum(stop - 1, 0)] - down.end
-    )[some].clip(min=0)
+    overhang[some] = (down.first[some] - up.first[begin[some]]).clip(min=0)
+    overhang[some] += (up.end[stop[some] - 1] - down.end[some]).clip(min=0)
     short = have - overhang < down.end - down.first
     if short.any():
         row = int(down.rows[np.argmax(short)])

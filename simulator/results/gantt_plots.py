@@ -17,7 +17,7 @@ from hardware_profiles import legible
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
 from simulator.results.figures import DPI, FAINT, IDLE, INK, Picture, figures, time_unit
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import OpKind, computes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,15 +27,21 @@ _KINDS: dict[OpKind, tuple[str, str]] = {
     OpKind.BACKWARD: ("#f6a84f", "backward"),
     OpKind.INPUT_GRADIENT: ("#93eee2", "input gradient"),
     OpKind.WEIGHT_GRADIENT: ("#2f5e22", "weight gradient"),
+    OpKind.RECOMPUTE: ("#1f61a7", "forward again"),
     OpKind.UPDATE: ("#4b2e63", "update"),
     OpKind.PREDICT: ("#dbc966", "weight prediction"),
     OpKind.REDUCE: ("#a3527a", "gradient all-reduce"),
     OpKind.SEND: ("#8c96a3", "send (device busy)"),
     OpKind.RECEIVE: ("#a0aab6", "receive (device busy)"),
+    OpKind.OFFLOAD: ("#43250a", "offload to the host"),
+    OpKind.RELOAD: ("#6b3a12", "reload from the host"),
 }
 """Colour and name of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
 
 KIND_COLORS = {kind: color for kind, (color, _) in _KINDS.items()}
+
+_BESIDE = {LaneKind.COLLECTIVE: " all-reduce", LaneKind.HOST: " host link"}
+"""What a row beside those of the ops is called."""
 
 MOST_ROWS = 40
 """Above this many rows, replicas that do the same at the same time share one row."""
@@ -117,12 +123,13 @@ def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int =
     for lane, (first, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         if first == stop:
             continue
-        thin = bool(timeline.lane_kind[lane] == LaneKind.COLLECTIVE)
+        lane_kind = LaneKind(int(timeline.lane_kind[lane]))
+        thin = lane_kind is not LaneKind.COMPUTE
         stages = tuple(np.unique(timeline.stage[first:stop]).tolist())
         replica, device = int(timeline.replica[first]), int(timeline.device[first])
         many = int(holders[stages[0]]) > 1 and not thin and not by_device
         label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
-        label += " all-reduce" if thin else f" · replica {replica}" if many else ""
+        label += _BESIDE[lane_kind] if thin else f" · replica {replica}" if many else ""
         label += "" if thin else f" ({device_word} {device})"
         place = stages[0]
         if by_device:
@@ -140,7 +147,7 @@ def _row(
     microbatch, start, end = timeline.microbatch[first:stop], timeline.start[first:stop], timeline.end[first:stop]
     same = (kind[1:] == kind[:-1]) & (stage[1:] == stage[:-1]) & (microbatch[1:] == microbatch[:-1])
     half = _halves(timeline)[first:stop]
-    same &= ((start[1:] == end[:-1]) | (half[1:] == 1) & (half[:-1] == 1)) & (kind[1:] <= OpKind.WEIGHT_GRADIENT)
+    same &= ((start[1:] == end[:-1]) | (half[1:] == 1) & (half[:-1] == 1)) & computes(kind[1:])
     chunk = np.searchsorted(np.array(stages), stage).astype(np.int32)
     row = GanttRow(label, thin, (lane,), stages, kind, microbatch, chunk, half, start, end)
     return row.chosen(np.append(True, ~same), np.append(~same, True))
@@ -182,7 +189,7 @@ def readable_window(timeline: Timeline, *, boxes: int = 48) -> tuple[float, floa
     if not timeline.ops:
         return None
     rows = [row for row in gantt_rows(timeline, most_rows=0) if not row.thin]
-    fullest = max(rows, key=lambda row: int(np.count_nonzero(row.kind <= OpKind.WEIGHT_GRADIENT)))
+    fullest = max(rows, key=lambda row: int(np.count_nonzero(computes(row.kind))))
     compute = fullest.kind <= OpKind.WEIGHT_GRADIENT
     start, end = fullest.start[compute], fullest.end[compute]
     if len(start) <= max(boxes, MOST_NUMBERED):
@@ -331,7 +338,7 @@ def _numbered_boxes(
         return chosen
     rows_of_kind: Counter[int] = Counter()
     for place, row in enumerate(rows):
-        compute = row.kind <= OpKind.WEIGHT_GRADIENT
+        compute = computes(row.kind)
         if row.thin or not 0 < np.count_nonzero(compute) <= MOST_NUMBERED:
             continue
         for kind in np.unique(row.kind[compute]).tolist():
@@ -372,7 +379,7 @@ def _draw_numbers(
                 ha="center",
                 va="center_baseline",
                 fontsize=min(sizes[place], row_points * 0.35) if half else sizes[place],
-                color="white" if kind == OpKind.WEIGHT_GRADIENT else INK,
+                color="white" if kind in (OpKind.WEIGHT_GRADIENT, OpKind.RECOMPUTE) else INK,
                 clip_on=True,
                 zorder=4,
             )

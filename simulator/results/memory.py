@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
-from simulator.costs.layer_costs import LayerCosts
-from simulator.costs.plan_costs import PlanCosts
+from simulator.costs.plan_costs import PlanCosts, StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program
 from simulator.plans.plan import Plan, Problem, family_of
 from simulator.results.versions import COPY_RULES, version_table
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import HOST_KINDS, OpKind
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
@@ -68,7 +66,8 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     (`simulator.results.versions`).
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; what is left out then comes back during backward. Where backward is split, what the weight gradient does not
-    need goes at the end of the input gradient. From the end of the producer to the arrival on the sender, and from its
+    need goes at the end of the input gradient. What is offloaded is gone from the end of its way to the host to the start of its
+    way back. From the end of the producer to the arrival on the sender, and from its
     departure to the start of the consumer on the receiver (which then stashes what it needs): the boundary tensor; where
     several ops use it, each takes its samples of it.
     Everything is counted in whole bytes, rounded up, so that a sum is the same in whatever order it is taken.
@@ -81,7 +80,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
         device = plan.stages[number].devices[replica]
         static[device] += always_there(problem, costs.weight_elements[number], *copies)
-        _activation_events(events[device], stage_stash(costs, number), timeline, number, replica)
+        _activation_events(events[device], costs.stash(number), timeline, number, replica)
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     return tuple(
@@ -110,7 +109,9 @@ def stashes_over_time(
     ]
     most = max(one.peak_bytes for one in found)
     digits = max(0, 12 - math.ceil(math.log10(most))) if most else 0
-    return tuple(replace(one, bytes=np.round(one.bytes, digits)) for one in found)
+    activations = np.array(CATEGORIES) == "activations"
+    levels = [np.round(one.bytes.sum(axis=1), digits) for one in found]
+    return tuple(replace(one, bytes=level[:, None] * activations) for one, level in zip(found, levels, strict=True))
 
 
 def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
@@ -184,7 +185,8 @@ def _first_of_pair(timeline: Timeline, tasks: NDArray[np.integer]) -> NDArray[np
 
 
 def _activation_events(events: list[_Changes], stash: StageStash, timeline: Timeline, stage: int, replica: int) -> None:
-    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute())
+    holding = timeline.compute() | np.isin(timeline.kind, HOST_KINDS)
+    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & holding)
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
     forward, freed = kind == OpKind.FORWARD, kind == OpKind.INPUT_GRADIENT
     done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
@@ -193,10 +195,13 @@ def _activation_events(events: list[_Changes], stash: StageStash, timeline: Time
     ends, left = _at_ends(timeline, rows[done]), _at_ends(timeline, rows[freed])
     activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
     events.append((*_at_starts(timeline, rows[forward]), activations, samples[forward] * stash.kept))
+    away, back = (kind == one for one in HOST_KINDS)
+    events.append((*_at_ends(timeline, rows[away]), activations, -samples[away] * stash.kept))
+    events.append((*_at_starts(timeline, rows[back]), activations, samples[back] * stash.kept))
     if stash.made:
-        begun = np.flatnonzero((kind == OpKind.BACKWARD) | freed)
+        begun = np.flatnonzero(freed | np.isin(kind, (OpKind.BACKWARD, OpKind.RECOMPUTE)))
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
-        begun = begun[first]  # the first part of a backward runs forward again, for all parts
+        begun = begun[first]  # an op of its own, or the first part of a backward, runs forward again, for all parts
         events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * stash.made))
     for category, amount, longer in (
         (activations, stash.kept, stash.kept_longer),
@@ -205,44 +210,6 @@ def _activation_events(events: list[_Changes], stash: StageStash, timeline: Time
         whole = samples[done] * np.where(kind[done] == OpKind.BACKWARD, amount, longer)
         events.append((*left, category, samples[freed] * (longer - amount)))
         events.append((*ends, category, -whole_part(whole, *share)))
-
-
-class StageStash(NamedTuple):
-    """What a sample takes on a stage, in whole bytes (or in a unit of one's own).
-
-    kept: from the start of its forward; made: what its backward makes again, from the backward's start (0: nothing)
-    kept_longer, made_longer: parts of these that its weight gradient needs, which the input gradient leaves
-    """
-
-    kept: float
-    made: float
-    kept_longer: float
-    made_longer: float
-
-
-def stage_stash(costs: PlanCosts, stage: int) -> StageStash:
-    """What the layers of a stage stash, but for what backward makes again where attention layers recompute; or where all of it
-    does, its input alone (the network's input is kept by nobody).
-    """
-    recompute, layers = costs.recomputes(stage), costs.plan.stages[stage].layers
-    stash, longer, attention = stash_bytes(costs.layers, layers)
-    if recompute == "whole":
-        return StageStash(float(np.ceil(costs.boundary_bytes[stage - 1])) if stage else 0.0, stash, 0.0, longer)
-    made = attention if recompute == "attention" else 0.0
-    return StageStash(stash - made, made, longer, 0.0)
-
-
-def stash_bytes(costs: LayerCosts, layers: Sequence[int]) -> tuple[float, float, float]:
-    """Whole bytes a sample that some layers keep from forward to backward; of these from input to weight gradient; and those that
-    recomputed attention makes again.
-    """
-    held = list(layers)
-    whole, longer, made = (
-        costs.stashed_bytes[held],
-        costs.weight_stashed_bytes[held],
-        costs.made_bytes("attention")[held],
-    )
-    return float(np.ceil(whole.sum())), float(np.ceil(longer.sum())), float(np.ceil(made.sum()))
 
 
 def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from simulator.engines.kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
 from simulator.results.memory import Uses, parts_of, uses_of
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import HOST_KINDS, OpKind, computes
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -105,7 +105,7 @@ def memory_events(
     tasks, stages = len(program), len(recomputes)
     first = np.arange(tasks) if program.together is None else program.together.astype(np.int64)
     lane = program.lane_of_task().astype(np.int64)
-    rows = np.flatnonzero(program.kind <= OpKind.WEIGHT_GRADIENT)
+    rows = np.flatnonzero(_holding(program))
     kind, stage = program.kind[rows], program.stage[rows].astype(np.int64)
     samples = program.samples[rows].astype(np.float64)
     width = int(program.microbatch.max(initial=0)) + 1
@@ -123,7 +123,7 @@ def memory_events(
             lane[task], lane[task], sort, task, time, first_size + stage[chosen], sign * samples[chosen], *cut
         )
 
-    begun = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
+    begun = np.flatnonzero(np.isin(kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.RECOMPUTE)))
     begun = begun[np.unique(group[begun], return_index=True)[1]]
     freed = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
     held = [
@@ -133,6 +133,8 @@ def memory_events(
         of_ops(freed[recomputes[stage[freed]]], _END, -1.0, stages),
         of_ops(np.flatnonzero(kind == OpKind.INPUT_GRADIENT), _END, 1.0, 2 * stages),
         of_ops(np.flatnonzero(kind == OpKind.WEIGHT_GRADIENT), _END, -1.0, 2 * stages),
+        of_ops(np.flatnonzero(kind == OpKind.OFFLOAD), _END, -1.0, 0),
+        of_ops(np.flatnonzero(kind == OpKind.RELOAD), _START, 1.0, 0),
     ]
     moves = moves_of(program)
     uses = uses_of(program, lane, moves.producer, moves.consumer)
@@ -143,6 +145,11 @@ def memory_events(
     if position is None or program.sends is not None:
         return found
     return found._replace(sender=place[moves.producer], transfer=moves.transfer.astype(np.int64))
+
+
+def _holding(program: Program) -> NDArray[np.bool_]:
+    """bool [tasks]: ops that take activations, or free them."""
+    return computes(program.kind) | np.isin(program.kind, HOST_KINDS)
 
 
 def _buffers(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> list[_Changes]:
@@ -263,9 +270,7 @@ def _limits(
         *_of_ops(program, held),
         *_of_moves(program, moves, uses, lane, first_size),
     ]
-    devices, lanes = np.unique(
-        program.lane_device[np.unique(lane[program.kind <= OpKind.WEIGHT_GRADIENT])], return_counts=True
-    )
+    devices, lanes = np.unique(program.lane_device[np.unique(lane[_holding(program)])], return_counts=True)
     alone = set(devices[lanes == 1].tolist())
     found = sorted(one for one in found if one[0] in alone)
     device, size, factor, sure = (np.array([one[column] for one in found]) for column in range(4))

@@ -20,9 +20,11 @@ from simulator.schedules.ops import LETTERS, OpKind
 
 Event = dict[str, Any]
 
-TRACKS = {"compute": 0, "overlapped": 500, "send": 1000, "receive": 2000, "all-reduce": 3000}
+TRACKS = {"compute": 0, "overlapped": 500, "send": 1000, "receive": 2000, "all-reduce": 3000, "host": 4000}
 """First thread id of each kind of track of a device; a second track of the kind has the next one. overlapped: the second ops of
 pairs of the compute track."""
+
+_LANES = {LaneKind.COMPUTE: "compute", LaneKind.COLLECTIVE: "all-reduce", LaneKind.HOST: "host"}
 
 _GROUPS = {
     OpKind.UPDATE: "update",
@@ -30,6 +32,8 @@ _GROUPS = {
     OpKind.REDUCE: "all-reduce",
     OpKind.SEND: "send",
     OpKind.RECEIVE: "receive",
+    OpKind.OFFLOAD: "offload",
+    OpKind.RELOAD: "reload",
 }
 
 
@@ -73,7 +77,7 @@ def _task_tracks(timeline: Timeline) -> list[tuple[int, int]]:
     used: dict[tuple[int, str], int] = {}
     lanes, rows = np.unique(timeline.lane, return_index=True)
     for lane, row in zip(lanes.tolist(), rows.tolist(), strict=True):
-        what = "compute" if timeline.lane_kind[lane] == LaneKind.COMPUTE else "all-reduce"
+        what = _LANES[LaneKind(int(timeline.lane_kind[lane]))]
         device = int(timeline.device[row])
         number = used.get((device, what), 0)
         used[device, what] = number + 1

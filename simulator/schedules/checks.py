@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.schedules.ops import Op, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, Op, OpKind
 from simulator.schedules.schedule import Schedule, ScheduleError
 
 
@@ -15,7 +15,8 @@ def check_schedule(schedule: Schedule) -> None:
 
     Rules: each stage runs the forward of every micro-batch once, and either its full backward or its input gradient and its
     weight gradient once; all on one device; in an order in which every op's inputs come and no credit is overdrawn. Overlapped
-    pairs are a forward and a backward, and begin when both have their inputs.
+    pairs are a forward and a backward, and begin when both have their inputs. Forwards run again once before their backwards, of
+    a stage all or none; what is offloaded is loaded back before it is needed.
     """
     schedule.check_pairs()
     devices = schedule.device_of_rank().tolist()
@@ -71,7 +72,16 @@ def _check_complete(schedule: Schedule, where: dict[Op, Place]) -> None:
             if full not in where and (split_input not in where or split_weight not in where):
                 lost = split_input if split_input not in where else split_weight
                 raise ScheduleError(f"device {device}: op {lost} is missing")
-            for op in (full, split_input, split_weight):
+            again, away, back = (Op(stage, kind, microbatch) for kind in (OpKind.RECOMPUTE, *HOST_KINDS))
+            if (away in where and back not in where) or (back in where and away not in where):
+                lost = back if away in where else away
+                raise ScheduleError(f"device {device}: op {lost} is missing: what is offloaded is loaded back")
+            if (again in where) != (Op(stage, OpKind.RECOMPUTE, 0) in where):
+                raise ScheduleError(
+                    f"device {device}: stage {stage} runs forwards again in ops of their own, all or none; "
+                    f"op {again if again not in where else Op(stage, OpKind.RECOMPUTE, 0)} is missing"
+                )
+            for op in (full, split_input, split_weight, again, away, back):
                 if op in where and where[op][0] != where[forward][0]:
                     raise ScheduleError(
                         f"device {where[op][0]}, position {where[op][1]}: op {op} runs where its forward did not "
@@ -103,6 +113,10 @@ class _Rules:
             credit = self.schedule.credit
             if credit is not None and op.microbatch >= credit[op.stage]:
                 yield self._end(op.stage, op.microbatch - int(credit[op.stage]))
+        elif op.kind in (OpKind.RECOMPUTE, OpKind.OFFLOAD):
+            yield Op(op.stage, OpKind.FORWARD, op.microbatch)
+        elif op.kind is OpKind.RELOAD:
+            yield Op(op.stage, OpKind.OFFLOAD, op.microbatch)
         elif op.kind is OpKind.WEIGHT_GRADIENT:
             yield Op(op.stage, OpKind.INPUT_GRADIENT, op.microbatch)
         elif op.kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
@@ -110,6 +124,9 @@ class _Rules:
             if op.stage < self.schedule.stages - 1:
                 full = Op(op.stage + 1, OpKind.BACKWARD, op.microbatch)
                 yield full if full in self.where else Op(op.stage + 1, OpKind.INPUT_GRADIENT, op.microbatch)
+        if op.kind in (*BACKWARD_KINDS, OpKind.RECOMPUTE):
+            before = (OpKind.RELOAD,) if op.kind is OpKind.RECOMPUTE else (OpKind.RELOAD, OpKind.RECOMPUTE)
+            yield from (one for kind in before if (one := Op(op.stage, kind, op.microbatch)) in self.where)
 
     def _end(self, stage: int, microbatch: int) -> Op:
         """The op that frees a micro-batch."""

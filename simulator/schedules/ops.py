@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hardware_profiles import shown
 
 
@@ -27,18 +30,33 @@ class OpKind(IntEnum):
     """A transfer that occupies the sender's compute lane."""
     RECEIVE = 8
     """A transfer that occupies the receiver's compute lane."""
+    RECOMPUTE = 9
+    """The forward again, before the backward whose stage has not kept what it needs."""
+    OFFLOAD = 10
+    """What a forward keeps goes to the host, on a lane of its own."""
+    RELOAD = 11
+    """It comes back, before its backward."""
 
 
-LETTERS = "FBIWUPRSV"
-"""Letter of each kind, by its number."""
+LETTERS = "FBIWUPRSVAOL"
+"""Letter of each kind, by its number: those of torch, and A for the forward again, O for offload, L for load back."""
 
 COMPUTE_KINDS = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
 """The kinds that torch calls compute: F B I W."""
 
+
+def computes(kind: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which kinds are work of a device on a micro-batch: those of torch, and the forward again."""
+    return np.asarray((kind <= OpKind.WEIGHT_GRADIENT) | (kind == OpKind.RECOMPUTE))
+
+
+HOST_KINDS = (OpKind.OFFLOAD, OpKind.RELOAD)
+"""The kinds that stand in a list of their own: they occupy the link to the host, not the device."""
+
 BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
 """The kinds that the stage before waits for, and that a forward may overlap."""
 
-_PATTERN = re.compile(r"([0-9]{1,9})([FBIWUP])([0-9]{1,9})")
+_PATTERN = re.compile(r"([0-9]{1,9})([FBIWAUPOL])([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,7 +76,7 @@ class Op:
         match = _PATTERN.fullmatch(text.strip())
         if match is None:
             raise ValueError(
-                f"op {shown(text.strip())} is not STAGE, one letter of F B I W U P, MICRO-BATCH, as in 2F0 "
+                f"op {shown(text.strip())} is not STAGE, one letter of F B I W A U P O L, MICRO-BATCH, as in 2F0 "
                 "(numbers below a thousand million)"
             )
         stage, letter, microbatch = match.groups()

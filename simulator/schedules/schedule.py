@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
-from simulator.schedules.ops import BACKWARD_KINDS, Op, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, Op, OpKind, computes
 
 Lanes = Literal["shared", "split"]
 """How the ranks of one device divide it: by processor sharing, or in fixed shares (see `Schedule.lanes`)."""
@@ -211,8 +211,6 @@ def from_ranks(name: str, ranks: Sequence[Columns], *, flush: bool = True) -> Sc
     """A schedule from the columns of each rank, whose stages and micro-batches are counted from the ops."""
     if not any(len(stage) for stage, _, _ in ranks):
         raise ScheduleError("a schedule needs at least one op, got none")
-    computing = [
-        int(microbatch[kind <= OpKind.WEIGHT_GRADIENT].max(initial=0)) for _, kind, microbatch in ranks if len(kind)
-    ]
+    computing = [int(microbatch[computes(kind)].max(initial=0)) for _, kind, microbatch in ranks if len(kind)]
     stages = 1 + max(int(stage.max()) for stage, _, _ in ranks if len(stage))
     return from_columns(name, stages, 1 + max(computing), ranks, flush=flush)

@@ -2,7 +2,8 @@
 
 A line is its ops, apart by spaces. `(0F3 0B0)*5` is five times these ops, each time with micro-batches one higher: 0F3 0B0 0F4
 0B1 and so on; `(0F4 0F5 0B0 0B1)*3+2` with micro-batches two higher: warm-up, a pattern, drain. `(0F4;1B2)OVERLAP_F_B` is torch's
-pair of a forward and a backward that begin and end together.
+pair of a forward and a backward that begin and end together. A line of offloads and reloads alone, `0O0 0L0`, is a lane beside
+the device that runs its first forward.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from hardware_profiles import read_bytes, shown
-from simulator.schedules.ops import BACKWARD_KINDS, COMPUTE_KINDS, Op, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, COMPUTE_KINDS, HOST_KINDS, Op, OpKind
 from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
 _COMMUNICATION = re.compile(r"[0-9]+(?:WAIT_)?(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
@@ -54,6 +55,10 @@ def to_torch_csv(schedule: Schedule) -> str:
     if len(set(schedule.device_of_rank().tolist())) < schedule.ranks:
         raise ScheduleError(
             f"schedule {schedule.name!r} runs two lists of ops at once on a device; torch runs one a rank"
+        )
+    if (schedule.kind == OpKind.RECOMPUTE).any():
+        raise ScheduleError(
+            f"schedule {schedule.name!r} runs forwards again in ops of their own; torch does so within backwards"
         )
     if (schedule.replicas() > 1).any():
         raise ScheduleError(
@@ -134,7 +139,34 @@ def _parse(rows: list[list[str]], name: str, most: int = MOST_OPS) -> Schedule:
         overlapped += [one for _, several in pieces for one in several]
     flush = not any((kind == OpKind.UPDATE).any() for _, kind, _ in ranks)
     schedule = from_ranks(name, ranks, flush=flush)
-    return replace(schedule, overlapped=np.array(overlapped)) if any(overlapped) else schedule
+    schedule = replace(schedule, overlapped=np.array(overlapped)) if any(overlapped) else schedule
+    return _with_hosts(schedule) if np.isin(schedule.kind, HOST_KINDS).any() else schedule
+
+
+def _with_hosts(schedule: Schedule) -> Schedule:
+    """The schedule whose lists of offloads and reloads are lanes of the devices whose forwards they follow.
+
+    ScheduleError for a list that holds other ops, too, or that no device's forwards precede.
+    """
+    rank, host = schedule.rank_of_row(), np.isin(schedule.kind, HOST_KINDS)
+    hosts = np.unique(rank[host])
+    mixed = np.intersect1d(hosts, rank[~host])
+    if len(mixed):
+        raise ScheduleError(
+            f"row {mixed[0] + 1}: offloads and reloads stand in a list of their own, not among other ops"
+        )
+    device = np.cumsum(~np.isin(np.arange(schedule.ranks), hosts)) - 1
+    for one in hosts.tolist():
+        first = int(schedule.offsets[one])
+        stage, microbatch = schedule.stage[first], schedule.microbatch[first]
+        same = (schedule.stage == stage) & (schedule.microbatch == microbatch)
+        forward = np.flatnonzero(same & (schedule.kind == OpKind.FORWARD))
+        if not len(forward):
+            raise ScheduleError(
+                f"row {one + 1}: no device runs {stage}F{microbatch}, which {schedule.ops(one)[0]} follows"
+            )
+        device[one] = device[rank[forward[0]]]
+    return replace(schedule, device=device.astype(np.int32))
 
 
 def _paired(words: list[list[Op]]) -> list[bool]:

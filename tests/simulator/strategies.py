@@ -27,16 +27,19 @@ from simulator import (
     Transfer,
     build_schedule,
     equal_microbatches,
+    from_text,
     lower,
     stages_from_cuts,
     to_text,
 )
 from simulator.costs.given import TiedReduction
 from simulator.plans.plan import WEIGHT_VERSIONS, Recompute
+from simulator.schedules.ops import HOST_KINDS
 from simulator.schedules.schedule import columns_of, from_ranks
 from tests.chains import random_chain
 
-F, B, I, W, U = (  # noqa: E741
+A, F, B, I, W, U = (  # noqa: E741
+    OpKind.RECOMPUTE,
     OpKind.FORWARD,
     OpKind.BACKWARD,
     OpKind.INPUT_GRADIENT,
@@ -80,7 +83,15 @@ class HandCosts:
         if kind is U:
             return np.full(len(samples), self.update)
         weight = self.weight[stage] if self.weight else self.backward[stage] / 2
-        one = {F: self.forward[stage], B: self.backward[stage], W: weight, I: self.backward[stage] - weight}[kind]
+        if kind in HOST_KINDS:
+            return 0.5 * self.forward[stage] * samples
+        one = {
+            A: self.forward[stage],
+            F: self.forward[stage],
+            B: self.backward[stage],
+            W: weight,
+            I: self.backward[stage] - weight,
+        }[kind]
         return one * samples
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
@@ -91,6 +102,9 @@ class HandCosts:
             seconds = sum(self.channels[c].latency for c in route)
             seconds += size / min(self.channels[c].bandwidth for c in route)
         return Transfer(seconds, size, route)
+
+    def recomputes(self, stage: int) -> bool:
+        return False
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         return 0.75 * apart
@@ -115,6 +129,7 @@ class UnitDevice:
     name: str = "unit"
     streams: bool = False
     sublinear: bool = True
+    host_bandwidth: float = 1e5
 
     def seconds(self, work: Any, samples: float, phase: str, precision: str) -> float:
         return float(work.flop * samples * (2.0 if phase == "backward" else 1.0) / self.rate)
@@ -171,59 +186,93 @@ def from_lists(name: str, lists: Sequence[Sequence[Op]]) -> Schedule:
 
 
 def from_words(name: str, lists: Words) -> Schedule:
-    """A schedule of one list of ops and pairs a rank."""
-    overlapped = [len(word) == 2 and op is word[0] for words in lists for word in words for op in word]
-    schedule = from_lists(name, [[op for word in words for op in word] for words in lists])
-    return replace(schedule, overlapped=np.array(overlapped)) if any(overlapped) else schedule
+    """A schedule of one list of ops and pairs a rank; a list of offloads and reloads is beside its device."""
+    cells = [[f"({word[0]};{word[1]})OVERLAP_F_B" if word[1:] else str(word[0]) for word in words] for words in lists]
+    return from_text("\n".join(map(" ".join, cells)), name)
 
 
 @st.composite
-def op_lists(draw: st.DrawFn, *, most_stages: int = 4, most_microbatches: int = 5) -> Words:
+def op_lists(draw: st.DrawFn, *, offloads: bool = True) -> Words:
     """Lists in a random order that runs, of one stage or several a device, with overlapped pairs or without."""
-    stages = draw(st.integers(1, most_stages))
-    microbatches = draw(st.integers(1, most_microbatches))
+    stages = draw(st.integers(1, 4))
+    microbatches = draw(st.integers(1, 5))
     devices = draw(st.integers(1, stages))
     device = [[draw(st.integers(0, devices - 1))] * microbatches for _ in range(stages)]
-    split = [draw(st.booleans()) for _ in range(stages)]
-    lists = running_order(device, split, draw(st.randoms(use_true_random=False)), overlaps=draw(st.booleans()))
-    return [words for words in lists if words]
+    return draw(running_orders(device, offloads=offloads))
 
 
-def running_order(
-    device: Sequence[Sequence[int]], split: Sequence[bool], rng: Random, *, overlaps: bool = False
+@st.composite
+def running_orders(
+    draw: st.DrawFn, device: Sequence[Sequence[int]], *, makes_again: Sequence[bool] = (), offloads: bool = True
 ) -> Words:
-    """Lists of devices 0, 1, …: a random linear extension of the data dependencies.
+    """Lists of devices 0, 1, …, and of the links to their hosts, of a random order that runs, without those that are empty.
 
-    device: of each stage and micro-batch; split: whether a stage's backward is two ops; overlaps: forwards overlap backwards of
-    their device that could begin at the same moment
+    device: of each stage and micro-batch; makes_again: stages that may run forwards again in ops of their own (default: any)
+    offloads: stashes may go to the host
     """
-    stages, microbatches = len(device), len(device[0])
+    able = makes_again or [True] * len(device)
+    options = _Options(
+        split=[draw(st.booleans()) for _ in device],
+        again=[one and draw(st.booleans()) for one in able],
+        overlaps=draw(st.booleans()),
+        offloads=offloads and draw(st.booleans()),
+    )
+    return [words for words in running_order(device, options, draw(st.randoms(use_true_random=False))) if words]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a random order has: of each stage, whether its backward is two ops, and whether its forwards run again; forwards that
+    overlap backwards of their device which could begin at the same moment; stashes that go to the host and come back."""
+
+    split: Sequence[bool]
+    again: Sequence[bool]
+    overlaps: bool
+    offloads: bool
+
+
+def running_order(device: Sequence[Sequence[int]], options: _Options, rng: Random) -> Words:
+    """Lists of devices 0, 1, …, then of the links to their hosts: a random linear extension of the data dependencies.
+
+    device: of each stage and micro-batch
+    """
+    stages, microbatches, split = len(device), len(device[0]), options.split
     done: set[Op] = set()
     todo = {Op(s, F, m) for s in range(stages) for m in range(microbatches)}
     for s in range(stages):
-        todo |= {Op(s, kind, m) for kind in ((I, W) if split[s] else (B,)) for m in range(microbatches)}
+        kinds = (*((I, W) if split[s] else (B,)), *((A,) if options.again[s] else ()))
+        todo |= {Op(s, kind, m) for kind in kinds for m in range(microbatches)}
+    away = {(op.stage, op.microbatch) for op in todo if op.kind is F and options.offloads and rng.random() < 0.5}
+    todo |= {Op(s, kind, m) for s, m in away for kind in HOST_KINDS}
 
     def gradient(stage: int, microbatch: int) -> Op:
         return Op(stage, I if split[stage] else B, microbatch)
 
     def ready(op: Op) -> bool:
+        s, m = op.stage, op.microbatch
         if op.kind is F:
-            return op.stage == 0 or Op(op.stage - 1, F, op.microbatch) in done
+            return s == 0 or Op(s - 1, F, m) in done
         if op.kind is W:
-            return Op(op.stage, I, op.microbatch) in done
-        ahead = op.stage == stages - 1 or gradient(op.stage + 1, op.microbatch) in done
-        return Op(op.stage, F, op.microbatch) in done and ahead
+            return Op(s, I, m) in done
+        if op.kind is OpKind.RELOAD:
+            return Op(s, OpKind.OFFLOAD, m) in done
+        here = Op(s, F, m) in done and ((s, m) not in away or op.kind in HOST_KINDS or Op(s, OpKind.RELOAD, m) in done)
+        if op.kind not in (B, I):
+            return here
+        ahead = s == stages - 1 or gradient(s + 1, m) in done
+        return here and ahead and (not options.again[s] or Op(s, A, m) in done)
 
-    lists: Words = [[] for _ in range(1 + max(map(max, device)))]
+    devices = 1 + max(map(max, device))
+    lists: Words = [[] for _ in range(2 * devices)]
     while todo:
         able = sorted(op for op in todo if ready(op))
         op = rng.choice(able)
         here = device[op.stage][op.microbatch]
         beside = [one for one in able if one.kind in (B, I) and device[one.stage][one.microbatch] == here]
-        word = (op, rng.choice(beside)) if overlaps and op.kind is F and beside else (op,)
+        word = (op, rng.choice(beside)) if options.overlaps and op.kind is F and beside else (op,)
         todo.difference_update(word)
         done.update(word)
-        lists[here].append(word)
+        lists[here + devices * (op.kind in HOST_KINDS)].append(word)
     return lists
 
 
@@ -273,6 +322,8 @@ def programs(draw: st.DrawFn, *, contended: bool = False) -> Program:
     replicas = [1] * stages
     if not round_robin and schedule.lanes is None and draw(st.booleans()):
         for rank in range(schedule.ranks):
+            if schedule.kind[schedule.offsets[rank]] in HOST_KINDS:
+                continue
             shared = draw(st.integers(1, 3))
             for stage in np.unique(schedule.stage[schedule.offsets[rank] : schedule.offsets[rank + 1]]):
                 replicas[int(stage)] = shared
@@ -369,7 +420,7 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
     held = list(family.device_of_stage(groups, chunks))
     many = draw(st.integers(1, 5))
     own: dict[str, Any] = {}
-    overlaps = False
+    overlaps, offloads, makes_again = False, False, list[bool]()
     if family.placement == "bidirectional":
         many, half, own["replication"] = max(many, 2), draw(st.integers(1, 2)), "round-robin"
         held = [(stage, 2 * half - 1 - stage) for stage in range(2 * half)]
@@ -380,10 +431,10 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         begins = [draw(st.integers(1, 4))]
         device = [[draw(st.integers(0, begins[0] - 1)) for _ in range(many)] for _ in range(draw(st.integers(1, 4)))]
         held = [tuple(dict.fromkeys(row)) for row in device]
-        split, overlaps = [draw(st.booleans()) for _ in held], draw(st.booleans())
-        lists = running_order(device, split, draw(st.randoms(use_true_random=False)), overlaps=overlaps)
-        text = to_text(from_words("own", [words for words in lists if words]))
-        own.update(replication="round-robin", order=tuple(text.splitlines()))
+        makes_again = [draw(st.booleans()) for _ in held]
+        ordered = from_words("own", draw(running_orders(device, makes_again=makes_again)))
+        overlaps, offloads = ordered.overlapped is not None, ordered.device is not None
+        own.update(replication="round-robin", order=tuple(to_text(ordered).splitlines()))
     stages = len(held)
     layers = stages + draw(st.integers(0, 4))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
@@ -399,15 +450,16 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         stashing = zip(workload.layers, ["attention", *kinds], strict=True)
         kept = [replace(one, kind=kind, stashed_elements=1.5 * one.stashed_elements) for one, kind in stashing]
         workload, words = replace(workload, layers=tuple(kept)), get_args(Recompute)
-    if draw(st.booleans()):
-        own["recompute"] = tuple(draw(st.sampled_from(words)) for _ in held)
+    if any(makes_again) or draw(st.booleans()):
+        choices = [words[1:] if stage < len(makes_again) and makes_again[stage] else words for stage in range(stages)]
+        own["recompute"] = tuple(draw(st.sampled_from(some)) for some in choices)
     if layers > 1 and draw(st.booleans()):
         first, *middle, last = workload.layers
         last = replace(last, tied_to=first.name, tied_parameters=first.parameters)
         workload = replace(workload, layers=(first, *middle, last))
     problem = Problem(
         workload,
-        draw(_plan_clusters(begins[-1])),
+        draw(_plan_clusters(begins[-1], boards=not offloads)),
         batch,
         recompute=draw(st.sampled_from(words)),
         communication=draw(
@@ -428,9 +480,9 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
 
 
 @st.composite
-def _plan_clusters(draw: st.DrawFn, devices: int) -> Cluster:
+def _plan_clusters(draw: st.DrawFn, devices: int, *, boards: bool) -> Cluster:
     """Like or unlike devices in a row or around a switch, or boards."""
-    kind = draw(st.sampled_from(("row", "star", "unlike", "boards")))
+    kind = draw(st.sampled_from(("row", "star", "unlike", *(("boards",) if boards else ()))))
     bandwidth = draw(st.sampled_from((1e3, 1e5, 1e9)))
     cluster = (chain_cluster if kind == "row" else star_cluster)(devices, bandwidth=bandwidth)
     if kind == "unlike":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
-from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload
+from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload, from_text, lower
 from tests.chains import chain
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
@@ -135,11 +135,14 @@ def test_stage_seconds_are_sums_over_its_layers() -> None:
 
 def test_recomputation_runs_forward_again_before_a_backward() -> None:
     """B takes F + B; where it is split, the input gradient pays."""
-    costs = plan_costs(SPLIT, recompute=True)
-    one = np.array([1])
-    assert costs.seconds(OpKind.BACKWARD, 1, 0, one).tolist() == [12.0]
-    assert costs.seconds(OpKind.INPUT_GRADIENT, 1, 0, one).tolist() == [8.0]
-    assert costs.seconds(OpKind.WEIGHT_GRADIENT, 1, 0, one).tolist() == [4.0]
+    costs, one = plan_costs(SPLIT, recompute=True), np.ones(1, dtype=np.int64)
+    full, split = (
+        lower(from_text(f"0F0 {ops[0]}\n1F0 {ops[1]}"), costs) for ops in (("0B0", "1B0"), ("0I0 0W0", "1I0 1W0"))
+    )
+    found = {full.name_of(n): float(full.seconds[n]) for n in range(len(full))}
+    found |= {split.name_of(n): float(split.seconds[n]) for n in range(len(split))}
+    assert (found["1B0"], found["1I0"], found["1W0"]) == (12.0, 8.0, 4.0)
+    assert costs.seconds(OpKind.RECOMPUTE, 1, 0, one).tolist() == [4.0]
 
 
 def test_transfers_take_the_route_of_the_cluster() -> None:

@@ -342,7 +342,7 @@ def replayed_plans(draw: st.DrawFn) -> tuple[PlanCosts, Outcome]:
 def untimed_peak(costs: PlanCosts, timeline: Timeline, stage: int, replica: int) -> float:
     """Most bytes of stashes and workspace when a stage's ops are walked in order, whatever their times."""
     stash = float(costs.layers.stashed_bytes[list(costs.plan.stages[stage].layers)].sum())
-    recompute = costs.recomputes(stage) == "whole"
+    recompute = costs.recomputes(stage)
     kept = (costs.boundary_bytes[stage - 1] if stage else 0.0) if recompute else stash
     held, most, before = 0.0, 0.0, None
     for row in np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & timeline.compute()).tolist():

@@ -28,14 +28,19 @@ def test_letters_and_numbers_of_kinds_are_fixed() -> None:
         "REDUCE",
         "SEND",
         "RECEIVE",
+        "RECOMPUTE",
+        "OFFLOAD",
+        "RELOAD",
     ]
-    assert [int(kind) for kind in OpKind] == list(range(9))
+    assert [int(kind) for kind in OpKind] == list(range(12))
     assert len(set(LETTERS)) == len(OpKind)
     assert "".join(LETTERS[kind] for kind in COMPUTE_KINDS) == "FBIW"
 
 
 @given(
-    st.integers(0, 5000), st.sampled_from([kind for kind in OpKind if LETTERS[kind] in "FBIWUP"]), st.integers(0, 9999)
+    st.integers(0, 5000),
+    st.sampled_from([kind for kind in OpKind if LETTERS[kind] in "FBIWAUPOL"]),
+    st.integers(0, 9999),
 )
 def test_parse_reads_what_str_writes(stage: int, kind: OpKind, microbatch: int) -> None:
     """Every op of a schedule survives its text."""
@@ -46,6 +51,8 @@ def test_parse_reads_what_str_writes(stage: int, kind: OpKind, microbatch: int) 
 @pytest.mark.parametrize("text", ["", "F", "F0", "2F", "2X0", "2F-1", "-2F0", "2 F 0", "2f0", "2F0 3F0", "2R0", "2S0"])
 def test_parse_refuses_anything_else(text: str) -> None:
     """What is no op is refused in one line that shows it and the form expected."""
-    with pytest.raises(ValueError, match="is not STAGE, one letter of F B I W U P, MICRO-BATCH, as in 2F0") as caught:
+    with pytest.raises(
+        ValueError, match="is not STAGE, one letter of F B I W A U P O L, MICRO-BATCH, as in 2F0"
+    ) as caught:
         Op.parse(text)
     assert "\n" not in str(caught.value)

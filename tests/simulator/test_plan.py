@@ -17,7 +17,6 @@ from simulator import (
     Layer,
     OpKind,
     Plan,
-    PlanCosts,
     Problem,
     Schedule,
     ScheduleError,
@@ -263,12 +262,14 @@ def test_orders_that_cannot_be_replayed_are_refused(
 def test_each_stage_recomputes_as_the_plan_says() -> None:
     """The first stage alone: its backward takes a forward more, and it keeps nothing; the second as before."""
     here, own = problem(workload=KEEPING), plan(TWO, recompute=(True, False))
-    costs = [PlanCosts(here, one) for one in (plan(TWO), own)]
-    one = np.ones(1, dtype=np.int64)
-    first = [each.seconds(OpKind.BACKWARD, 0, 0, one)[0] for each in costs]
-    assert first[1] == first[0] + costs[0].seconds(OpKind.FORWARD, 0, 0, one)[0]
-    assert costs[0].seconds(OpKind.BACKWARD, 1, 0, one)[0] == costs[1].seconds(OpKind.BACKWARD, 1, 0, one)[0]
-    outcome = simulate(here, own)
+    stored, outcome = simulate(here, plan(TWO)), simulate(here, own)
+    forward, *backward = (
+        [one.timeline.end[row] - one.timeline.start[row] for row in np.flatnonzero(one.timeline.kind == kind)]
+        for one, kind in ((stored, OpKind.FORWARD), (stored, OpKind.BACKWARD), (outcome, OpKind.BACKWARD))
+    )
+    halves = len(forward) // 2
+    assert backward[1][:halves] == pytest.approx(np.add(backward[0], forward)[:halves].tolist())
+    assert backward[1][halves:] == pytest.approx(backward[0][halves:])
     assert outcome.memory[0].bytes[:, CATEGORIES.index("activations")].max() == 0.0
     assert outcome.memory[1].bytes[:, CATEGORIES.index("activations")].max() > 0.0
     found = Evaluations(here)(own)

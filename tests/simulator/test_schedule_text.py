@@ -81,7 +81,8 @@ def test_text_round_trip(schedule: Schedule) -> None:
 @given(schedule=schedules())
 def test_csv_round_trip(schedule: Schedule) -> None:
     """Reading what was written gives the same compute ops, of every schedule that torch can run."""
-    assume(schedule.flush and (schedule.replicas() == 1).all())
+    runs = (schedule.replicas() == 1).all() and np.isin(schedule.kind, COMPUTE_KINDS).all()
+    assume(schedule.flush and runs)
     read = from_torch_csv(to_torch_csv(schedule))
     compute = [tuple(op for op in ops if op.kind in COMPUTE_KINDS) for ops in schedule.lists()]
     assert list(read.lists()) == compute
