@@ -11,7 +11,7 @@ import pytest
 
 from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
 from hardware_profiles.gpu import DEFAULT_EFFICIENCIES
-from planners import Result, applicable_planners, make_plan
+from planners import PLANNERS, Request, Result, applicable_planners, make_plan
 from simulator import Problem
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import measured_chain, random_chain
@@ -99,6 +99,12 @@ def problems() -> dict[str, Problem]:
 
 PROBLEMS = problems()
 
+REQUESTS = {
+    name: Request(options={"seconds": "0.005"} if "seconds" in entry.options else {})
+    for name, entry in PLANNERS.items()
+}
+"""What each planner is asked: all that it can do, with little work for an order of ops where it searches for one."""
+
 
 @pytest.fixture(params=list(PROBLEMS))
 def problem(request: pytest.FixtureRequest) -> Problem:
@@ -110,7 +116,7 @@ def problem(request: pytest.FixtureRequest) -> Problem:
 def searched(name: str, problem_name: str) -> Result | str:
     """The first search of a planner on a problem, or why it does not apply; tests share it."""
     reason = applicable_planners(PROBLEMS[problem_name])[name]
-    return make_plan(name, PROBLEMS[problem_name]) if reason is None else reason
+    return make_plan(name, PROBLEMS[problem_name], REQUESTS[name]) if reason is None else reason
 
 
 @pytest.fixture

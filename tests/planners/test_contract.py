@@ -21,7 +21,7 @@ from planners import (
 from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
-from tests.planners.conftest import line, slower
+from tests.planners.conftest import REQUESTS, line, slower
 
 Find = Callable[[str, Problem], Result]
 
@@ -64,7 +64,7 @@ def test_same_seed_gives_the_same_plan_whatever_the_unit_of_time(name: str, prob
     So they do where the second one's hardware takes 1,024 times as long for everything: no step of a search knows a second.
     """
     first = plan_of(name, problem)
-    second = make_plan(name, slower(problem, 1024.0), seed=0)
+    second = make_plan(name, slower(problem, 1024.0), REQUESTS[name], seed=0)
     assert first.plan == second.plan
     assert first.evaluations == second.evaluations
     assert [step.iteration_seconds * 1024.0 for step in first.history] == [
@@ -150,11 +150,11 @@ def test_budgets_bind_and_neither_erase_nor_invent_a_proof(name: str, problem_na
     problem = ENDED[problem_name]
     if applicable_planners(problem)[name] is not None:
         pytest.skip("does not apply")
-    free = make_plan(name, problem)
+    free = make_plan(name, problem, REQUESTS[name])
     whole = free.plan, free.proof.space, free.evaluations
     for budget in sorted({1, free.evaluations // 2, free.evaluations - 1, free.evaluations} - {0}):
         try:
-            cut = make_plan(name, problem, budget=budget)
+            cut = make_plan(name, problem, REQUESTS[name], budget=budget)
         except InfeasiblePlanError:  # it ended before any plan that fits
             assert budget < free.evaluations
             continue
@@ -182,7 +182,7 @@ def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
             raise KeyboardInterrupt
 
     try:
-        found = make_plan(name, problem, progress=stop)
+        found = make_plan(name, problem, REQUESTS[name], progress=stop)
     except KeyboardInterrupt:  # a search on a model of its own, before any plan was replayed
         assert "candidates" in planner_entry(name).options
         return
@@ -193,5 +193,5 @@ def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
 
 def _improvements(name: str, problem: Problem) -> list[Progress]:
     heard: list[Progress] = []
-    make_plan(name, problem, progress=heard.append)
+    make_plan(name, problem, REQUESTS[name], progress=heard.append)
     return heard
