@@ -152,6 +152,12 @@ class ScheduleReplay(Explained):
         axes = gantt(self.timeline, ax, title=self.schedule.name, device_word="device")
         return cast("Figure", axes.get_figure())
 
+    def plot_memory(self) -> Figure:
+        """Draw what devices hold over time against their limit, and their peaks; ValueError without `holding`."""
+        from simulator.results.memory_plots import memory_figure
+
+        return memory_figure(self.memory, title=self.schedule.name, device_word="device", unit="units")
+
 
 def named_schedule(
     name: str,

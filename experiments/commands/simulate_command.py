@@ -98,7 +98,7 @@ REPLAY: dict[str, Option] = {
         str,
         [],
     ),
-    "--gantt FILE": "draw the timeline to FILE.png and FILE.svg",
+    "--gantt FILE": "draw the timeline to FILE.png and FILE.svg, and what --stash takes to FILE-memory.png and .svg",
     "--json": "print one JSON document",
 }
 """The numbers of a schedule, the engine, and what is written."""
@@ -125,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_atomically(path, content)
     if arguments.gantt:
         save(replayed.plot(), _stem(arguments.gantt))
+        if arguments.stash is not None:
+            save(replayed.plot_memory(), _stem(arguments.gantt) + "-memory")
     if arguments.json:
         print_json(result)
     else:

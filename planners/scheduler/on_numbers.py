@@ -96,6 +96,10 @@ class SearchedSchedule(Explained):
         """Draw the timeline; ax: where to, by default a figure of its own."""
         return self.replayed.plot(ax)
 
+    def plot_memory(self) -> Figure:
+        """Draw what devices hold over time against their limit."""
+        return self.replayed.plot_memory()
+
 
 def search_on_numbers(
     stages: int,

@@ -33,8 +33,8 @@ _KINDS: dict[OpKind, tuple[str, str]] = {
     OpKind.REDUCE: ("#a3527a", "gradient all-reduce"),
     OpKind.SEND: ("#8c96a3", "send (device busy)"),
     OpKind.RECEIVE: ("#a0aab6", "receive (device busy)"),
-    OpKind.OFFLOAD: ("#43250a", "offload to the host"),
-    OpKind.RELOAD: ("#6b3a12", "reload from the host"),
+    OpKind.OFFLOAD: ("#43250a", "offload"),
+    OpKind.RELOAD: ("#6b3a12", "reload"),
 }
 """Colour and name of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
 
@@ -438,7 +438,7 @@ def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
     if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
         handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later stage of a device"))
     if any(row.half.any() for row in rows):
-        handles.append(Patch(facecolor="none", edgecolor=FAINT, label="halves: an overlapped pair"))
+        handles.append(Patch(facecolor="none", edgecolor=FAINT, label="halves: overlapped pair"))
     return handles
 
 

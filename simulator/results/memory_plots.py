@@ -80,9 +80,12 @@ def capacity_in_view(memories: Iterable[DeviceMemory]) -> bool:
 # ---- drawing ------------------------------------------------------------------------------------------------
 
 
-def memory_figure(memories: Sequence[DeviceMemory], *, title: str | None = None, device_word: str = "GPU") -> Figure:
+def memory_figure(
+    memories: Sequence[DeviceMemory], *, title: str | None = None, device_word: str = "GPU", unit: str = ""
+) -> Figure:
     """Draw memory: over time by category for the devices of `shown_devices`, and every device's peak against its capacity.
 
+    unit: of memory that is not counted in bytes; over time there is then a line at the limit, where it is in view
     Raises ValueError where there is no device.
     """
     if not memories:
@@ -100,12 +103,15 @@ def memory_figure(memories: Sequence[DeviceMemory], *, title: str | None = None,
     first: Axes | None = None
     for position, memory in enumerate(shown):
         ax = figure.add_subplot(grid[position, 0], sharex=first)
-        _memory_panel(ax, memory, used, most, device_word)
+        _memory_panel(ax, memory, used, most, device_word, unit)
+        if unit and capacity_in_view(shown):
+            ax.axhline(memory.capacity_bytes, color=ALARM, linewidth=1.6, zorder=3)
+            ax.set_ylim(top=1.12 * max(memory.capacity_bytes, ax.get_ylim()[1] / 1.12))
         ax.tick_params(labelbottom=position == len(shown) - 1)
         if position < len(shown) - 1:
             ax.set_xlabel("")
         first = first or ax
-    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, capacity_in_view(memories), device_word)
+    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, capacity_in_view(memories), device_word, unit)
     figure.legend(
         handles=[Patch(facecolor=CATEGORY_COLORS[name], label=name) for name in used],
         loc="upper left",
@@ -124,21 +130,26 @@ def memory_figure(memories: Sequence[DeviceMemory], *, title: str | None = None,
     return figure
 
 
-def _memory_panel(ax: Axes, memory: DeviceMemory, used: Sequence[str], most: float, device_word: str) -> None:
+def _memory_panel(
+    ax: Axes, memory: DeviceMemory, used: Sequence[str], most: float, device_word: str, own_unit: str
+) -> None:
     """One device over time; on the scale of the fullest, `most` bytes, or on its own where that would flatten it."""
     times, held = memory_steps(memory, most=400)  # a step is then two pixels wide at least
     time_name, per_second = time_unit(float(times[-1]))
     peak = memory.peak_bytes
     own = peak < 0.25 * most
-    top = max(peak if own else most, 1.0)
-    unit, factor = byte_unit(top)
+    top = peak if own else most
+    top = max(top, 1e-12 if own_unit else 1.0)
+    unit, factor = _unit(top, own_unit)
     layers = [held[:, CATEGORIES.index(name)] * factor for name in used]
     if layers:
         colors = [CATEGORY_COLORS[name] for name in used]
         ax.stackplot(times * per_second, *layers, colors=colors, step="post", linewidth=0, zorder=2)
     ax.axhline(peak * factor, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
-    share = figures(100 * peak / memory.capacity_bytes, 2)
-    head = f"{device_word} {memory.device}: peak {_bytes(peak)}, {share} % of {_bytes(memory.capacity_bytes)}"
+    head = f"{device_word} {memory.device}: peak {_amount(peak, own_unit)}"
+    if math.isfinite(memory.capacity_bytes):
+        share = figures(100 * peak / memory.capacity_bytes, 2)
+        head += f", {share} % of {_amount(memory.capacity_bytes, own_unit)}"
     head += "" if memory.fits else ": does not fit"
     head += " (own scale)" if own else ""
     ax.set_title(head, fontsize=9, color=INK if memory.fits else ALARM, loc="left", pad=4)
@@ -149,8 +160,13 @@ def _memory_panel(ax: Axes, memory: DeviceMemory, used: Sequence[str], most: flo
     _plain(ax, grid="y")
 
 
-def _bytes(value: float) -> str:
-    unit, factor = byte_unit(value)
+def _unit(value: float, own: str) -> tuple[str, float]:
+    """Unit to show an amount in, and how many of them one is: of bytes, or of a unit of one's own as it is."""
+    return (own, 1.0) if own else byte_unit(value)
+
+
+def _amount(value: float, own: str) -> str:
+    unit, factor = _unit(value, own)
     return f"{figures(value * factor)} {unit}"
 
 
@@ -161,8 +177,10 @@ def _plain(ax: Axes, grid: Any) -> None:
     ax.grid(axis=grid, color="#dfe3e8", linewidth=0.6, zorder=0)
 
 
-def _peak_panel(ax: Axes, rows: Sequence[dict[str, float]], used: Sequence[str], line: bool, device_word: str) -> None:
-    unit, factor = byte_unit(max(max(row["peak_bytes"] for row in rows), 1.0))
+def _peak_panel(
+    ax: Axes, rows: Sequence[dict[str, float]], used: Sequence[str], line: bool, device_word: str, own_unit: str
+) -> None:
+    unit, factor = _unit(max(max(row["peak_bytes"] for row in rows), 1.0), own_unit)
     places = np.arange(len(rows), dtype=np.float64)
     left = np.zeros(len(rows))
     for name in used:
@@ -198,9 +216,10 @@ def _peak_panel(ax: Axes, rows: Sequence[dict[str, float]], used: Sequence[str],
     ax.set_xlim(0, most * 1.04)
     ax.set_xlabel(f"peak memory ({unit})", fontsize=9)
     values = sorted({row["capacity_bytes"] for row in rows})
-    words = _bytes(values[-1]) if len(values) == 1 else f"{_bytes(values[0])} to {_bytes(values[-1])}"
+    words = " to ".join(_amount(value, own_unit) for value in dict.fromkeys((values[0], values[-1])))
+    capacity_words = f"; {'red line: ' if line else ''}capacity {words}{'' if line else ', far beyond the axis'}"
     ax.set_title(
-        f"peak of every device; {'red line: ' if line else ''}capacity {words}{'' if line else ', far beyond the axis'}",
+        f"peak of every device{capacity_words if math.isfinite(values[-1]) else ''}",
         fontsize=9,
         color=INK,
         loc="left",

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hardware_profiles import legible
-from simulator.costs.given import Bucket, GivenCosts, OpSeconds, given_costs
+from simulator.costs.given import Bucket, GivenCosts, OpMemory, OpSeconds, given_costs
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
@@ -41,6 +41,7 @@ from simulator.results.memory_plots import (
     peak_rows,
     shown_devices,
 )
+from simulator.schedule_replay import replay_schedule
 from simulator.schedules import build_schedule, schedule_families
 from simulator.schedules.ops import OpKind
 from simulator.schedules.text import from_text
@@ -511,6 +512,40 @@ def test_a_cut_can_be_read(recorded: Recorded) -> None:
     figure = gantt(timeline, window=readable_window(timeline, boxes=12)).figure
     assert_readable(figure)  # type: ignore[arg-type]
     recorded(figure=drawing(figure))  # type: ignore[arg-type]
+
+
+MODERN = """0F0 0F1 0F2 0F3 0F4 0A0 0I0 0W0 0A1 0B1 0A2 0B2 0A3 0B3 0A4 0B4
+1F0 1F1 (1F2;1B0)OVERLAP_F_B (1F3;1B1)OVERLAP_F_B 1F4 1I2 1B3 1W2 1B4
+1O0 1L0 1O1 1L1 1O3 1L3
+"""
+
+
+def test_pairs_forwards_again_and_offloads_are_told_apart() -> None:
+    """Halves of a pair fill one box's place, offloads have a thin row, and the legend names them all."""
+    seconds = OpSeconds(1, 1.5, weight=1, transfer=0.1, overlapped=3, offload=0.6)
+    timeline = replay_schedule(from_text(MODERN), seconds).timeline
+    rows = gantt_rows(timeline, device_word="device")
+    assert [(row.label, row.thin) for row in rows] == [
+        ("stage 0 (device 0)", False), ("stage 1 (device 1)", False), ("stage 1 host link", True)
+    ]  # fmt: skip
+    assert rows[1].half.tolist() == [0, 0, -1, 1, -1, 1, 0, 0, 0, 0, 0]
+    figure = gantt(timeline, title=LONG, device_word="device").figure
+    assert_readable(figure)  # type: ignore[arg-type]
+    (legend,) = (one for ax in figure.axes if (one := ax.get_legend()))
+    names = {text.get_text() for text in legend.get_texts()}
+    assert {"forward", "input gradient", "weight gradient", "forward again", "offload", "reload"} <= names
+    assert "halves: overlapped pair" in names
+
+
+@pytest.mark.parametrize("limit", [np.inf, 3.5, 5.0, 1e6])
+def test_memory_of_numbers_is_drawn_in_their_unit(limit: float) -> None:
+    """Without a limit no line; with one it stands in every panel where it is in view."""
+    replayed_here = replay_schedule(build_schedule("1f1b", 3, 4), OpSeconds(1, 2)).holding(OpMemory(1.5, memory=limit))
+    figure = replayed_here.plot_memory()
+    assert_readable(figure)
+    shown = [line for ax in figure.axes[:3] for line in ax.get_lines() if list(line.get_ydata()) == [limit, limit]]
+    assert len(shown) == (3 if limit < 10 else 0)
+    assert "memory (units)" in {ax.get_ylabel() for ax in figure.axes}
 
 
 def test_colours_of_kinds_and_categories_differ_in_grey() -> None:
