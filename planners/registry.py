@@ -66,18 +66,25 @@ class PlannerEntry:
         return self.applicable(problem, request)
 
 
-def _later(module: str, name: str) -> Callable[..., Any]:
+@dataclass(frozen=True, slots=True)
+class _Later:
     """A function or class of a room of `planners`, loaded when it is first called: one planner's search needs no other's code."""
-    return lambda *given, **named: getattr(import_module(f"planners.{module}"), name)(*given, **named)
+
+    module: str
+    name: str
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """What it returns."""
+        return getattr(import_module(f"planners.{self.module}"), self.name)(*given, **named)
 
 
-_not_for_bapipe = _later("bapipe.explorer", "inapplicable")
-_no_tree = _later("pipedream.planner", "inapplicable")
-_not_in_grid = _later("straight.grid", "inapplicable")
-_not_for_unequal = _later("unequal.planners", "inapplicable")
-_no_order = _later("modern.planners", "inapplicable")
-_brute_force = _later("straight.brute_force", "BruteForce")
-_order_search = _later("modern.planners", "OrderSearch")
+_not_for_bapipe = _Later("bapipe.explorer", "inapplicable")
+_no_tree = _Later("pipedream.planner", "inapplicable")
+_not_in_grid = _Later("straight.grid", "inapplicable")
+_not_for_unequal = _Later("unequal.planners", "inapplicable")
+_no_order = _Later("modern.planners", "inapplicable")
+_brute_force = _Later("straight.brute_force", "BruteForce")
+_order_search = _Later("modern.planners", "OrderSearch")
 
 
 def _more_microbatches_than_samples(problem: Problem, request: Request) -> str | None:
@@ -145,7 +152,7 @@ _UNEQUAL = {
 
 
 def _unequal(name: str, summary: str) -> PlannerEntry:
-    sizes = _later("unequal.planners", "unequal_sizes")
+    sizes = _Later("unequal.planners", "unequal_sizes")
     return PlannerEntry(
         lambda request: sizes(request, name), summary, _not_for_unequal, ("stages",), UNEQUAL_OPTIONS, by_default=False
     )
@@ -153,40 +160,40 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
 
 PLANNERS: dict[str, PlannerEntry] = {
     "data-parallel": PlannerEntry(
-        _later("straight.baselines", "DataParallel"),
+        _Later("straight.baselines", "DataParallel"),
         "the whole network on every device, the batch divided over them",
         _for_data_parallel,
     ),
     "uniform": PlannerEntry(
-        _later("straight.baselines", "UniformLayers"),
+        _Later("straight.baselines", "UniformLayers"),
         "equal numbers of layers a device (GPipe)",
         _for_straight,
         takes=("stages", "chunks"),
     ),
     "greedy": PlannerEntry(
-        _later("straight.baselines", "GreedyBalance"),
+        _Later("straight.baselines", "GreedyBalance"),
         "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
         _for_straight,
         takes=("stages", "chunks"),
     ),
     "pipeline-data": PlannerEntry(
-        _later("straight.grid", "PipelineDataGrid"),
+        _Later("straight.grid", "PipelineDataGrid"),
         "pipeline × data grid: stages x replicas x micro-batches x stages a device (Megatron-LM)",
         _for_grid,
         takes=("stages", "chunks"),
     ),
     "pipedream": PlannerEntry(
-        _later("pipedream.planner", "PipeDream"),
+        _Later("pipedream.planner", "PipeDream"),
         "PipeDream's partition with replicated stages, asynchronous 1F1B-RR",
         _for_pipedream,
     ),
     "pipedream-flush": PlannerEntry(
-        _later("pipedream.planner", "PipeDreamFlush"),
+        _Later("pipedream.planner", "PipeDreamFlush"),
         "PipeDream's partition, run synchronously (1F1B with flush)",
         _for_pipedream_flush,
     ),
     "bapipe": PlannerEntry(
-        _later("bapipe.explorer", "BaPipe"),
+        _Later("bapipe.explorer", "BaPipe"),
         "BaPipe's explorer: schedule x balanced partition x micro-batches, judged by simulation",
         _for_bapipe,
         takes=("stages",),
@@ -203,7 +210,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _for_order,
         ("stages", "chunks"),
         ORDER_OPTIONS,
-        by_default=_later("modern.planners", "halves_are_known"),
+        by_default=_Later("modern.planners", "halves_are_known"),
     ),
     "scheduler": PlannerEntry(
         lambda request: _order_search(request, "scheduler", climbs=False),
@@ -215,7 +222,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},
     "unequal-nested": PlannerEntry(
-        _later("unequal.planners", "UnequalNested"),
+        _Later("unequal.planners", "UnequalNested"),
         "partition and unequal micro-batch sizes searched together",
         _not_for_unequal,
         ("stages",),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -41,6 +44,12 @@ ENGINES: tuple[str, ...] = get_args(Engine)
 
 MOST_STREAM = 4096
 """Most micro-batches of a stream that does not become steady; one that a plan's turns need is as long as they need."""
+
+KEPT, KEPT_TASKS = 4, 200_000
+"""Structures that are kept for one `LayerCosts`, and tasks of one that is."""
+
+_lowered: WeakKeyDictionary[LayerCosts, OrderedDict[Hashable, tuple[Schedule, Structure]]] = WeakKeyDictionary()
+"""Schedules and structures of plans, the latest last, for as long as their `LayerCosts` lives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,37 +288,63 @@ def build_program(
 
 
 def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structure]:
-    """Schedule of a plan, and its structure; arguments and errors as of `build_program`."""
+    """Schedule of a plan, and its structure; arguments and errors as of `build_program`.
+
+    Plans that differ in layers and devices alone share both, which are kept for the next plans with the same `LayerCosts`.
+    """
     problem, plan = costs.problem, costs.plan
     check_plan(problem, plan)
     family = family_of(plan)
     count = len(plan.microbatches) if flushes(plan) else stream or stream_length(plan)
     options = _family_options(problem, plan)
-    if plan.order:
-        schedule = _order_of(plan)
-    elif plan.forward_sizes:
-        schedule = unequal_schedule(plan.schedule, plan.forward_sizes, plan.backward_sizes or plan.forward_sizes)
-    else:
-        schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
-        if schedule.microbatches != count:
-            raise InfeasiblePlanError(
-                f"plan {plan.planner!r} cannot slice sequences: what a slice takes is known of numbers alone, not of layers"
-            )
+    forward, backward = plan.forward_sizes or stream_sizes(plan, count), plan.backward_sizes or None
+    replicas = plan.replicas if plan.replication == "split" else None
+    communication = problem.communication if family is None else family.communication(problem.communication)
+    buckets = tuple(len(costs.buckets(stage)) for stage in range(len(plan.stages)))
+    ties = tuple(one.stages for one in costs.tied_reductions)
+    named = plan.schedule, plan.order, count, bool(plan.forward_sizes), tuple(options.items())
+    key = named, forward, backward, replicas, communication, buckets, ties
+    kept = _lowered.setdefault(costs.layers, OrderedDict())
+    known = kept.pop(key, None)
+    schedule = known[0] if known else _schedule_of(plan, count, options)
     _check_placement(plan, schedule)
     for stage in np.unique(schedule.stage[schedule.kind == OpKind.RECOMPUTE]).tolist():
         if not costs.recomputes(stage):
             raise InfeasiblePlanError(
                 f"the order of plan {plan.planner!r} runs forwards of stage {stage} again, whose recompute says none"
             )
-    return schedule, structure_of(
-        schedule,
-        costs,
-        forward_sizes=plan.forward_sizes or stream_sizes(plan, count),
-        backward_sizes=plan.backward_sizes or None,
-        split_replicas=plan.replicas if plan.replication == "split" else None,
-        communication=problem.communication if family is None else family.communication(problem.communication),
-        updates=True,
+    structure = (
+        known[1]
+        if known
+        else structure_of(
+            schedule,
+            costs,
+            forward_sizes=forward,
+            backward_sizes=backward,
+            split_replicas=replicas,
+            communication=communication,
+            updates=True,
+        )
     )
+    if len(structure) <= KEPT_TASKS:
+        kept[key] = schedule, structure
+    if len(kept) > KEPT:
+        kept.popitem(last=False)
+    return schedule, structure
+
+
+def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Schedule:
+    """The order of a plan's ops, of `count` micro-batches."""
+    if plan.order:
+        return _order_of(plan)
+    if plan.forward_sizes:
+        return unequal_schedule(plan.schedule, plan.forward_sizes, plan.backward_sizes or plan.forward_sizes)
+    schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
+    if schedule.microbatches != count:
+        raise InfeasiblePlanError(
+            f"plan {plan.planner!r} cannot slice sequences: what a slice takes is known of numbers alone, not of layers"
+        )
+    return schedule
 
 
 def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:

@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planners import make_plan
-from simulator import OpKind, Plan, Problem, Stage, equal_microbatches, simulate
+from simulator import LayerCosts, OpKind, Plan, Problem, Stage, equal_microbatches, simulate
+from simulator.costs.plan_costs import PlanCosts
+from simulator.lowering.structure import Structure
+from simulator.simulation import plan_structure
 from tests.chains import chain
 from tests.simulator.strategies import bits, chain_cluster, star_cluster
 
@@ -214,3 +217,24 @@ def test_a_plan_of_no_seconds_has_a_summary() -> None:
     result = make_plan("uniform", problem([0.0, 0.0], 2))
     assert (result.outcome.iteration_seconds, result.outcome.samples_per_second, result.gap) == (0.0, math.inf, 0.0)
     assert "0 s" in result.summary()
+
+
+def test_plans_share_a_structure_where_layers_and_devices_alone_differ() -> None:
+    """Other cuts or devices, the same structure; another schedule, size, replica or gradient, or costs of one's own: another."""
+    asked = problem([1.0] * 6, 8)
+    costs = LayerCosts(asked)
+    plan = Plan("hand", "1f1b", (Stage((0, 1), (0,)), Stage((2, 3, 4, 5), (1,))), (2,) * 4)
+
+    def structure(costs: LayerCosts, **changes: Any) -> Structure:
+        return plan_structure(PlanCosts(asked, replace(plan, **changes), costs))[1]
+
+    same = structure(costs)
+    assert structure(costs, planner="other", stages=(Stage((0, 1, 2), (3,)), Stage((3, 4, 5), (2,)))) is same
+    for changes in (
+        {"schedule": "gpipe"},
+        {"microbatches": (1,) * 8},
+        {"microbatches": (3, 1, 2, 2)},
+        {"stages": (Stage((0, 1), (0,)), Stage((2, 3, 4, 5), (1, 2)))},
+    ):
+        assert structure(costs, **changes) is not same
+    assert structure(LayerCosts(asked)) is not same
