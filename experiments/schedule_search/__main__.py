@@ -5,7 +5,8 @@
 
 Without a file: published stage times at one and two times the memory of 1F1B (arXiv 2401.10241), long streams on even and
 uneven stages under five limits, and V-shaped placements at the memory of ZB-V, V-Half and V-Min (arXiv 2405.15362), each beside
-the lower bound under the same limit and beside the fastest known family that fits. With a file: small problems with a best
+the lower bound under the same limit and beside the fastest known family that fits; and planner `modern` on eight A100s beside
+1F1B on equal stages and interleaving with searched cuts (without a limit, where they do not fit). With a file: small problems with a best
 makespan that is known, as an exact solver proved it; exit code 1 if one is missed. Seconds are CPU seconds of one core,
 compilation left out.
 """
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.schedule_search.families import fastest_family
+from experiments.schedule_search.joint import BASELINES, joint_questions, joint_rows
 from experiments.schedule_search.optima import check_optimum, read_optima, timed_search
 from experiments.schedule_search.problems import SearchQuestion, questions
 from experiments.studies.study_harness import Findings, run_study
@@ -67,7 +69,15 @@ def _of_file(arguments: argparse.Namespace) -> Findings:
 def _of_study(arguments: argparse.Namespace) -> Findings:
     asked = [*questions(arguments.quick)]
     rows = [_row(question) for question in tracked("searching", asked, lambda one: f"{one.group}: {one.name}")]
-    return Findings({"rows": rows}, PROBLEMS.print)
+    networks = [] if arguments.quick else [*joint_questions()]
+    joint = [row for one in tracked("planning", networks, lambda one: one.workload.name) for row in joint_rows(one)]
+
+    def show(found: Mapping[str, Any]) -> None:
+        PROBLEMS.print(found)
+        if found["joint"]:
+            JOINT.print(found)
+
+    return Findings({"rows": rows, "joint": joint}, show)
 
 
 def _row(question: SearchQuestion) -> dict[str, Any]:
@@ -118,6 +128,26 @@ PROBLEMS = ReportTable(
         "it takes": figure("family_ratio", ".3f", unit=" x"),
     },
 )
+
+JOINT = ReportTable(
+    "Planner modern on eight A100s, 64 samples, fp16, Adam",
+    "joint",
+    {
+        "network": "{network}",
+        "GB": figure("memory_bytes", "g", 1e-9),
+        "seed": "{seed}",
+        "CPU s": figure("cpu_seconds", ".1f"),
+        "iteration, s": figure("iteration_seconds", ".4g"),
+        "bound of its order": figure("order_lower_bound_seconds", ".4g"),
+        **{name: lambda row, number=number: _beside(row["baselines"][number]) for number, name in enumerate(BASELINES)},
+    },
+)
+
+
+def _beside(baseline: Mapping[str, Any]) -> str:
+    """A baseline's seconds, and how many times those of the plan; what it needs where it does not fit."""
+    needs = "" if baseline["fits"] else f", needs {baseline['peak_bytes'] / 1e9:.4g} GB"
+    return f"{baseline['iteration_seconds']:.4g}: {baseline['ratio']:.3f} x{needs}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,94 @@
+"""Joint search: stages, placement, order, micro-batches and recomputation against 1F1B on equal stages and tuned interleaving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hardware_profiles import Cluster, GraphicsProcessor, load_cluster
+from planners import InapplicablePlannerError, Request, Result, make_plan
+from simulator import InfeasiblePlanError, Problem, Workload, load_workload
+from simulator.workloads.language_models import Llama
+
+SEEDS = range(3)
+
+BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class JointQuestion:
+    """A network on eight A100s, of so many bytes each."""
+
+    workload: Workload
+    memory_bytes: float
+
+    def problem(self, memory_bytes: float | None = None) -> Problem:
+        """In fp16 with Adam, 64 samples an iteration; memory_bytes: of a device, by default the question's."""
+        return Problem(
+            self.workload,
+            _eight(self.memory_bytes if memory_bytes is None else memory_bytes),
+            BATCH,
+            precision="fp16",
+            optimizer="adam",
+        )
+
+
+def joint_questions() -> Iterator[JointQuestion]:
+    """GPT-2 XL at 37 GB, and Llama-3-8B (32 blocks of 4,096, vocabulary of 128,256) at 4,096 tokens and 75 GB."""
+    yield JointQuestion(load_workload("gpt2-xl"), 37e9)
+    llama = Llama(32, 4096, 32, vocabulary=128256, intermediate=14336, key_value_heads=8, name="llama3-8b")
+    yield JointQuestion(llama.workload(), 75e9)
+
+
+def _eight(memory_bytes: float) -> Cluster:
+    cluster = load_cluster("dgx-a100:1")
+    devices = [replace(one, memory_bytes=memory_bytes) for one in cluster.devices if isinstance(one, GraphicsProcessor)]
+    return replace(cluster, devices=tuple(devices))
+
+
+BASELINES = {
+    "even 1F1B": ("uniform", Request(schedule="1f1b")),
+    "tuned interleaved": ("pipeline-data", Request(schedule="interleaved-1f1b", stages=16)),
+}
+"""What the joint search is compared with: their micro-batches are searched, the cuts of the second, too."""
+
+
+def joint_rows(question: JointQuestion) -> Iterator[dict[str, Any]]:
+    """A row a seed: seconds of an iteration, and of the baselines as a share above it."""
+    baselines = {name: _baseline(question, name) for name in BASELINES}
+    for seed in SEEDS:
+        began = time.process_time()
+        result = make_plan("modern", question.problem(), seed=seed)
+        yield {
+            "network": question.workload.name,
+            "memory_bytes": question.memory_bytes,
+            "seed": seed,
+            "cpu_seconds": time.process_time() - began,
+            "iteration_seconds": result.outcome.iteration_seconds,
+            "order_lower_bound_seconds": result.details["order_lower_bound_seconds"],
+            "peak_bytes": result.outcome.fullest.peak_bytes,
+            "placement_stages": len(result.plan.stages),
+            "microbatches": len(result.plan.microbatches),
+            "recompute": list(result.plan.recompute),
+            "baselines": [
+                {
+                    "name": name,
+                    "iteration_seconds": one.outcome.iteration_seconds,
+                    "peak_bytes": one.outcome.fullest.peak_bytes,
+                    "fits": one.outcome.fullest.peak_bytes <= question.memory_bytes,
+                    "ratio": one.outcome.iteration_seconds / result.outcome.iteration_seconds,
+                }
+                for name, one in baselines.items()
+            ],
+        }
+
+
+def _baseline(question: JointQuestion, name: str) -> Result:
+    """A baseline within the memory; where it finds no plan there, with as much as it likes."""
+    planner, request = BASELINES[name]
+    try:
+        return make_plan(planner, question.problem(), request)
+    except (InfeasiblePlanError, InapplicablePlannerError):
+        return make_plan(planner, question.problem(1e15), request)
