@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
+from planners.scheduler.bound import lower_bound
+from planners.scheduler.instance import instance_of
 from planners.scheduler.problem import PlacementName, ScheduleProblem, placement
 from simulator import LayerCosts, Plan, Recompute, Schedule, equal_microbatches, stages_from_cuts, to_text
 
@@ -60,6 +62,15 @@ class LayoutCosts:
     def samples(self, microbatches: int) -> int:
         """Samples of the largest of so many micro-batches."""
         return -(-self.problem.batch // microbatches)
+
+    def least_seconds(self, layout: Layout) -> float:
+        """Seconds of all forwards and gradients that no order of a layout undercuts, where links share no channel.
+
+        Of micro-batches that are unlike all are taken as the smallest. ValueError where `missing_bytes` is above 0.
+        """
+        smallest = replace(self.problem, batch=self.problem.batch // layout.microbatches * layout.microbatches)
+        costs = self if smallest.batch == self.problem.batch else LayoutCosts(LayerCosts(smallest))
+        return lower_bound(instance_of(costs.schedule_problem(layout)))
 
     def missing_bytes(self, layout: Layout, spare: Sequence[float] = ()) -> float:
         """Bytes by which the fullest device fails to hold one micro-batch of each of its stages; 0 where all do.

@@ -11,6 +11,8 @@ import numpy as np
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
+from planners.scheduler.bound import lower_bound
+from planners.scheduler.instance import instance_of
 from planners.scheduler.problem import PlacementName
 from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSchedule, search_schedule
 from planners.search.candidates import devices_in_order, straight_shape
@@ -21,11 +23,11 @@ from simulator import InfeasiblePlanError, Plan, Problem, Recompute
 STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v": 2}
 """Placements that are tried where none is requested."""
 
-CLIMBED, FINALISTS = 6, 3
-"""Layouts whose cuts are improved, and layouts whose order is searched in full."""
+CLIMBS = ((8, 150), (2, 600))
+"""How many of the best layouts are improved, one group after the other, and by how many moves each."""
 
-PATIENCE = 40
-"""Moves in a row that improve nothing, after which a climb ends."""
+FINALISTS = 3
+"""Layouts whose order is searched in full."""
 
 STEPS = (1, 2, 4, 8)
 """Layers by which a move shifts cuts."""
@@ -56,8 +58,10 @@ class OrderSearch:
             *islice(filter(None, (search.plan(one, QUICK) for one in layouts)), 1)
         ]  # an answer, if it is cut short
         ranked = sorted(layouts, key=search.value)
-        if self.climbs:
-            ranked = sorted([*map(search.climb, ranked[:CLIMBED]), *ranked[CLIMBED:]], key=search.value)
+        for count, moves in CLIMBS if self.climbs else ():
+            ranked = sorted(
+                [*(search.climbed(one, moves) for one in ranked[:count]), *ranked[count:]], key=search.value
+            )
         finalists = list(dict.fromkeys(ranked))[:FINALISTS]
         plans += filter(None, (search.plan(layout, self.seconds) for layout in finalists))
         if not plans:
@@ -121,7 +125,8 @@ class _Layouts:
         self.words = _words(problem)
         self.orders = 0
         self._values: dict[Layout, tuple[float, float]] = {}
-        self._found: dict[Plan, FoundSchedule] = {}
+        self._bounds: dict[Layout, tuple[float, float]] = {}
+        self._found: dict[Plan, tuple[Layout, FoundSchedule]] = {}
 
     def begin(self) -> Iterator[Layout]:
         """Every placement, number of micro-batches and recomputation, with balanced cuts."""
@@ -178,9 +183,14 @@ class _Layouts:
         """Bytes that a device misses for one micro-batch, and seconds of a quick order; smaller is better."""
         if layout not in self._values:
             missing = self.costs.missing_bytes(layout)
-            self._values[layout] = missing, 0.0 if missing else self.order(layout, QUICK).makespan
+            seconds = 0.0 if missing else self.order(layout, QUICK).makespan
+            self._values[layout] = missing, seconds * self._share(layout)
             self.evaluate.report(self.orders, self._values[layout][1])
         return self._values[layout]
+
+    def _share(self, layout: Layout) -> float:
+        """Part of the samples of a layout's micro-batches, all as large as the largest, that there are."""
+        return self.problem.batch / (layout.microbatches * self.costs.samples(layout.microbatches))
 
     def order(self, layout: Layout, seconds: float, spare: Sequence[float] = ()) -> FoundSchedule:
         """The best order that a search finds for a layout; seconds: QUICK for a few list schedules."""
@@ -190,16 +200,23 @@ class _Layouts:
         self.orders += found.evaluations
         return found
 
-    def climb(self, layout: Layout) -> Layout:
-        """A layout that PATIENCE random moves in a row do not improve."""
-        failed = 0
-        while failed < PATIENCE:
-            moved = self._moved(layout)
-            if moved is None or self.value(moved) >= self.value(layout):
-                failed += 1
-            else:
-                layout, failed = moved, 0
+    def climbed(self, layout: Layout, moves: int) -> Layout:
+        """A layout after so many random moves that improve it; one whose lower bound is no better gets no order."""
+        for _ in range(moves):
+            moved, best = self._moved(layout), self.value(layout)
+            if moved is not None and self.bound(moved) < best and self.value(moved) < best:
+                layout = moved
         return layout
+
+    def bound(self, layout: Layout) -> tuple[float, float]:
+        """Bytes that a device misses for one micro-batch, and seconds that no order undercuts."""
+        if layout not in self._bounds:
+            missing = self.costs.missing_bytes(layout)
+            self._bounds[layout] = (
+                missing,
+                0.0 if missing else lower_bound(instance_of(self.costs.schedule_problem(layout))),
+            )
+        return self._bounds[layout]
 
     def _moved(self, layout: Layout) -> Layout | None:
         """One cut or a run of cuts shifted, or one stage that recomputes otherwise; None where a stage gets no layer."""
@@ -229,18 +246,19 @@ class _Layouts:
                 return None
             found = self.order(layout, seconds, spare)
             plan = self.costs.plan(self.planner.name, layout, found.schedule)
-            self._found[plan] = found
+            self._found[plan] = layout, found
             return plan
 
         return within_memory(self.evaluate, search)
 
     def tell(self, plan: Plan) -> None:
         """Say how good the order of a plan is known to be."""
-        found = self._found[plan]
+        layout, found = self._found[plan]
+        alike = self.problem.batch % layout.microbatches == 0
         self.evaluate.details.update(
             orders_tried=self.orders,
             order_seconds=found.makespan,
-            order_lower_bound_seconds=found.bound,
-            order_proven=found.proven,
+            order_lower_bound_seconds=found.bound if alike else self.costs.least_seconds(layout),
+            order_proven=found.proven and alike,
             halves_assumed=not halves_are_known(self.problem),
         )
