@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from experiments.schedule_search import joint
 from experiments.schedule_search.families import fastest_family
 from experiments.schedule_search.problems import PUBLISHED, questions
 from experiments.studies.study_harness import run_study
 from planners import ScheduleProblem, placement
+from tests.chains import chain
 
 CASE: dict[str, Any] = {
     "name": "two devices",
@@ -110,3 +112,15 @@ def test_the_questions_are_those_of_the_tables() -> None:
     assert len([*questions(quick=True)]) == 12
     groups = [question.group for question in questions()]
     assert [groups.count(group) for group in dict.fromkeys(groups)] == [12, 70, 6]
+
+
+def test_a_network_is_planned_beside_its_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row a seed, with each baseline and its share; a baseline that nothing makes fit is given what it needs."""
+    network = chain([4e12] * 16, parameters=[10**6] * 16, output_elements=[10**6] * 16, stashed_elements=[10**6] * 16)
+    question = joint.JointQuestion(network, 1e9)
+    monkeypatch.setattr(joint, "SEEDS", range(1))
+    (row,) = joint.joint_rows(question)
+    assert [one["name"] for one in row["baselines"]] == ["even 1F1B", "tuned interleaved"]
+    assert all(one["fits"] and one["ratio"] >= 1 for one in row["baselines"])
+    tight = joint.JointQuestion(network, 1e6)
+    assert joint._baseline(tight, "even 1F1B").outcome.fullest.peak_bytes > 1e6
