@@ -19,7 +19,7 @@ from simulator.results.text_tables import Explained, TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.communications import Communication
-from simulator.schedules.ops import COMPUTE_KINDS, OpKind
+from simulator.schedules.ops import OpKind, computes
 from simulator.schedules.schedule import Schedule, check_size
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
 from simulator.simulation import ENGINES, Engine, replay_on
@@ -273,9 +273,9 @@ def _with_slices(program: Program, schedule: Schedule, slice_seconds: Sequence[f
         raise ValueError(
             f"seconds of {len(factor)} slices need whole sequences, schedule {schedule.name!r} has {schedule.microbatches} slices"
         )
-    computes = np.isin(program.kind, COMPUTE_KINDS)
+    working = computes(program.kind)
     return replace(
-        program, seconds=np.where(computes, program.seconds * factor[program.microbatch % len(factor)], program.seconds)
+        program, seconds=np.where(working, program.seconds * factor[program.microbatch % len(factor)], program.seconds)
     )
 
 

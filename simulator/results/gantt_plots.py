@@ -55,6 +55,7 @@ _LEAST_POINTS = 0.5  # drawn width of the narrowest box, where there are few
 _LEAST_GAP = 2.0  # points between two buckets of an all-reduce that can be seen
 _TITLE_CHARACTER = 7.7  # points, the mean of a wide name
 _LEGEND_BESIDE = 6  # entries of a legend that have room beside the heading
+_LEGEND_ROW = 8  # that have room in a row of their own
 _EDGED = 3.0  # points from which a box has an edge
 
 
@@ -264,11 +265,16 @@ def _gantt_figure(
     body = max(0.5, inches * total)
     label = max((len(row.label) for row in rows), default=1)
     width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6
-    above = (0.78 if titled else 0.5) + (0.22 if len(handles) > _LEGEND_BESIDE else 0.0)
+    above = (0.78 if titled else 0.5) + 0.22 * _legend_rows(handles)
     figure = Picture(figsize=(width, body + above + below), dpi=DPI, facecolor="white")
     return figure.add_axes(
         (left / width, below / (body + above + below), (width - left - right) / width, body / (body + above + below))
     )
+
+
+def _legend_rows(handles: Sequence[Patch]) -> int:
+    """Rows of a legend below the heading; 0 where it has room beside it."""
+    return 0 if len(handles) <= _LEGEND_BESIDE else -(-len(handles) // _LEGEND_ROW)
 
 
 def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
@@ -445,8 +451,8 @@ def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
 def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
     words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
     words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
-    beside = len(handles) <= _LEGEND_BESIDE
-    line = 8 if beside else 24
+    below = _legend_rows(handles)
+    beside, line = not below, 8 + 16 * below
     over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     ax.annotate(words, (0, 1), (0, line), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
     if title is not None:
@@ -460,7 +466,7 @@ def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: st
         handles=handles,
         loc="lower right" if beside else "lower left",
         bbox_to_anchor=(1.0 if beside else 0.0, 1.0),
-        ncols=len(handles),
+        ncols=-(-len(handles) // max(1, below)),
         frameon=False,
         fontsize=8.5,
         handlelength=1.0,

@@ -537,6 +537,14 @@ def test_pairs_forwards_again_and_offloads_are_told_apart() -> None:
     assert "halves: overlapped pair" in names
 
 
+def test_a_long_legend_has_two_rows() -> None:
+    """Ten entries: every name is within the page."""
+    figure = gantt(replay_schedule(from_text(MODERN), OpSeconds(1, 1.5, weight=1, update=1, offload=1)).timeline).figure
+    (legend,) = (one for ax in figure.axes if (one := ax.get_legend()))
+    assert len(legend.get_texts()) == 10
+    assert_readable(figure)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("limit", [np.inf, 3.5, 5.0, 1e6])
 def test_memory_of_numbers_is_drawn_in_their_unit(limit: float) -> None:
     """Without a limit no line; with one it stands in every panel where it is in view."""
