@@ -44,7 +44,7 @@ def assert_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
         assert evaluate.peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(plans(3))
 def test_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
     """Of every synchronous family, on the reference engine."""
