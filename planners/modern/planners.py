@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import combinations, islice
+from math import comb
 
 import numpy as np
 
@@ -25,6 +26,9 @@ STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v
 
 CLIMBS = ((8, 150), (2, 600))
 """How many of the best layouts are improved, one group after the other, and by how many moves each."""
+
+FEW = 36
+"""Partitions in all up to which every one is a layout to begin with."""
 
 FINALISTS = 3
 """Layouts whose order is searched in full."""
@@ -162,9 +166,11 @@ class _Layouts:
         return sorted({-(-batch // size) for size in sizes if size <= batch})
 
     def _balanced(self, layout: Layout) -> list[tuple[int, ...]]:
-        """Cuts that balance seconds, of forwards and backwards together, and cuts that balance what devices hold."""
-        costs = self.evaluate.layer_costs
+        """All cuts where these are FEW; else those that balance seconds of both passes together, and what devices hold."""
+        costs, layers = self.evaluate.layer_costs, len(self.problem.workload)
         devices = [layout.devices[place] for place in layout.places]
+        if comb(layers - 1, len(devices) - 1) <= FEW:
+            return list(combinations(range(1, layers), len(devices) - 1))
         tables = straight_costs(costs, devices, self.costs.samples(layout.microbatches), alternating=True)
         chunks = len(devices) // len(layout.devices)
         found = [cuts for _, cuts in fastest_cuts(tables, layout.microbatches * chunks)[:1]]
