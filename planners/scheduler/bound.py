@@ -131,10 +131,7 @@ def _bound(instance: Instance, ways: Ways) -> float:
         drain = np.inf
         for h in range(held_at[device], held_at[device + 1]):
             p = held[h]
-            later = False
-            for other in range(held_at[device], held_at[device + 1]):
-                q = held[other]
-                later = later or (q > p and not instance.first[p + 1 : q + 1].any())
+            later = h + 1 < held_at[device + 1] and not instance.first[p + 1 : held[h + 1] + 1].any()
             if count[p] > 0 and not later:
                 drain = min(drain, max(0.0, around[p] + tail[p] - seconds[0, p] - work))
         bound = max(bound, opens + load + after)

@@ -18,6 +18,10 @@ from planners.scheduler.replay import Trace
 from simulator import kernel
 
 
+NO_CAP = 2**31
+"""More micro-batches than any schedule has."""
+
+
 class Setting(NamedTuple):
     """What list scheduling goes by.
 
@@ -48,9 +52,9 @@ def settings_of(instance: Instance, stages: int) -> Iterator[Setting]:
     caps = (
         stages - stage,
         2 * (stages - stage) - 1,
-        np.full(len(stage), 2**31),
+        np.full(len(stage), NO_CAP),
         stages - stage + 1,
-        *(np.maximum(1, np.ceil(part * ways.round / period)) for part in (1.0, 1.5, 2.0, 1.25, 2.5)),
+        *(np.clip(np.ceil(part * ways.round / (period or 1.0)), 1, NO_CAP) for part in (1.0, 1.5, 2.0, 1.25, 2.5)),
     )
     farthest = np.stack([-1.0 * stage, stage - 2.0 * stages])
     in_turn = np.stack([ways.head, ways.head + ways.round - instance.seconds[1]])

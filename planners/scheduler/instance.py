@@ -8,6 +8,8 @@ after k ops of every code that it waits for have ended, so the micro-batches can
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -99,29 +101,34 @@ def instance_of(problem: ScheduleProblem) -> Instance:
 def memory_units(problem: ScheduleProblem) -> tuple[Integers, Integers, Integers]:
     """Memory freed at the input and at the weight gradient (int64 [stages]) and limits (int64 [devices]) as whole numbers.
 
-    The unit is the largest power of ten, at most 1, of which all are multiples; where there is none, what is kept is rounded up
-    and limits down, so that an order within the limits in units is within them in bytes.
+    The unit is the largest power of ten of which all are multiples; where none is small enough, what is kept is rounded up and
+    limits down, but not below the least that would do, so that an order within the limits in units is within them in bytes.
     """
     kept = np.array([problem.each("freed_at_input_gradient"), problem.each("freed_at_weight_gradient")])
-    limit = np.array(problem.each("limit"))
     most = kept.sum() * problem.microbatches * len(problem.chains)  # a limit above all that is ever kept is none
-    limit = np.minimum(limit, most)
-    scale = 1.0
-    while not _whole(kept * scale) or not _whole(limit * scale):
-        if most * scale * 10 > MOST_MEMORY:
-            break
-        scale *= 10
-    first, second = (np.where(_near(row), np.round(row), np.ceil(row)).astype(np.int64) for row in kept * scale)
-    return (
-        first,
-        second,
-        np.where(_near(limit * scale), np.round(limit * scale), np.floor(limit * scale)).astype(np.int64),
-    )
+    limit = np.minimum(np.array(problem.each("limit")), most)
+    finest = math.floor(math.log10(MOST_MEMORY) - math.log10(most)) if most else 0
+    powers = range(min(0, finest), finest)
+    power = next((one for one in powers if _whole(_times(kept, one)) and _whole(_times(limit, one))), finest)
+    first, second = (_units(row, np.ceil) for row in _times(kept, power))
+    least = np.array(problem.held_by_one((first + second).tolist()), dtype=np.int64)
+    return first, second, np.maximum(least, _units(_times(limit, power), np.floor))
+
+
+def _times(values: Floats, power: int) -> Floats:
+    """Values times a power of ten, which may itself be too large for a number."""
+    return values * 10.0 ** (power // 2) * 10.0 ** (power - power // 2)
+
+
+def _units(values: Floats, rounded: Callable[[Floats], Floats]) -> Integers:
+    """Values that are whole but for the rounding of decimal fractions, and others rounded, int64."""
+    units: Integers = np.where(_near(values), np.round(values), rounded(values)).astype(np.int64)
+    return units
 
 
 def _near(values: Floats) -> NDArray[np.bool_]:
     """Which values are whole but for the rounding of decimal fractions."""
-    near: NDArray[np.bool_] = np.abs(values - np.round(values)) <= 1e-12 * np.maximum(1.0, np.abs(values))
+    near: NDArray[np.bool_] = np.abs(values - np.round(values)) <= 1e-12 * np.abs(values)
     return near
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from hardware_profiles import brief
+from simulator import check_size
 
 PlacementName = Literal["straight", "interleaved", "v", "wave", "bidirectional"]
 PLACEMENTS: tuple[str, ...] = get_args(PlacementName)
@@ -17,6 +19,18 @@ Chains = tuple[tuple[int, ...], ...]
 
 Numbers = float | Sequence[float]
 """One number for all stages, boundaries or devices, or one for each."""
+
+MOST_STAGES = (2**15 - 1) // 3
+"""Stages of all chains at most: three kinds of ops of each are told apart by 16 bits."""
+
+MOST_OPS = 2**23
+"""Forwards and backwards at most."""
+
+MOST_STEPS = 2**26
+"""Forwards and backwards times the stages of a device at most: list scheduling looks at each of these at every op."""
+
+MOST_SUM = 1e300
+"""Seconds of everything, and bytes, at most, so that no sum overflows."""
 
 
 def placement(name: str, stages: int, devices: int) -> Chains:
@@ -33,6 +47,7 @@ def placement(name: str, stages: int, devices: int) -> Chains:
         raise ValueError(f"placement {name!r} is unknown; choices: {', '.join(PLACEMENTS)}")
     if stages < 1 or devices < 1:
         raise ValueError(f"a placement has at least 1 stage and 1 device, got {stages} stages and {devices} devices")
+    _check_stages(stages)
     rule, fits = {
         "straight": ("as many stages as devices", stages == devices),
         "interleaved": ("a whole number of stages a device", stages % devices == 0),
@@ -63,8 +78,8 @@ class ScheduleProblem:
     freed_at_input_gradient, freed_at_weight_gradient: bytes of a micro-batch that a stage keeps from the start of its forward to
         the end of each of the two (of the full backward)
     limit: bytes that each device has for them; infinite for none
-    Raises ValueError for counts that do not go together, for numbers that are negative or not finite, and for a limit that not
-    even one micro-batch keeps.
+    Raises ValueError for counts that do not go together, for numbers that are negative or not finite, for what is too large to be
+    searched, and for a limit that not even one micro-batch keeps.
     """
 
     chains: Chains
@@ -85,16 +100,13 @@ class ScheduleProblem:
             raise ValueError(f"devices are numbered from 0 and each has a stage, got {self.chains}")
         if self.microbatches < 1:
             raise ValueError(f"micro-batches must be at least 1, got {self.microbatches}")
+        self._check_size()
         counts = {"transfer": (self.stages - 1, "boundaries"), "limit": (self.devices, "devices")}
         for name in (field.name for field in fields(self)[2:]):
             count, what = counts.get(name, (self.stages, "stages"))
             object.__setattr__(self, name, _spread(name.replace("_", " "), getattr(self, name), count, what))
-        for device, (limit, least) in enumerate(zip(self.each("limit"), self.least_limits(), strict=True)):
-            if limit < least:
-                raise ValueError(
-                    f"device {device} has {limit:.12g} for what its micro-batches keep, one of them keeps {least:.12g}: "
-                    f"the least limit that would do is {least:.12g}"
-                )
+        self._check_sums()
+        self._check_limits()
 
     def __repr__(self) -> str:
         return brief(
@@ -116,6 +128,40 @@ class ScheduleProblem:
         values: tuple[float, ...] = getattr(self, name)
         return values
 
+    def _check_size(self) -> None:
+        """ValueError for more stages or ops than a search takes, before anything of that size is made."""
+        _check_stages(self.stages * len(self.chains))
+        check_size(self.stages, self.microbatches, most=MOST_OPS)
+        stages = max(Counter(device for chain in self.chains for device in chain).values())
+        if 2 * self.stages * self.microbatches * stages > MOST_STEPS:
+            raise ValueError(
+                f"{stages} stages on one device and {self.microbatches} micro-batches are too many to be searched: ops times "
+                f"stages of a device are at most {MOST_STEPS:,}"
+            )
+
+    def _check_sums(self) -> None:
+        """ValueError for seconds or bytes whose sum over all micro-batches may overflow."""
+        kept = (*self.each("freed_at_input_gradient"), *self.each("freed_at_weight_gradient"))
+        ops = (*self.each("forward"), *self.each("input_gradient"), *self.each("weight_gradient"))
+        sums = {
+            "seconds of all ops and transfers": sum((*ops, *self.each("transfer"), *self.each("transfer"))),
+            "bytes of all micro-batches": sum(kept),
+        }
+        for what, one in sums.items():
+            if not one * self.microbatches <= MOST_SUM:
+                raise ValueError(f"{what} must sum to at most {MOST_SUM:g}, got {one * self.microbatches:.6g}")
+
+    def _check_limits(self) -> None:
+        """ValueError for a limit below the least; where all devices have one limit, for the device that needs most."""
+        limits, needed = self.each("limit"), self.least_limits()
+        short = [device for device, (limit, least) in enumerate(zip(limits, needed, strict=True)) if limit < least]
+        if short:
+            device = max(short, key=needed.__getitem__) if len(set(limits)) == 1 else short[0]
+            raise ValueError(
+                f"device {device} has {limits[device]:.12g} for what its micro-batches keep, one of them keeps "
+                f"{needed[device]:.12g}: the least limit that would do is {needed[device]:.12g}"
+            )
+
     def counts(self) -> tuple[int, ...]:
         """Micro-batches of each chain."""
         each, more = divmod(self.microbatches, len(self.chains))
@@ -123,18 +169,24 @@ class ScheduleProblem:
 
     def least_limits(self) -> tuple[float, ...]:
         """Bytes that each device needs for one micro-batch at a time: the least under which there is an order."""
+        halves = self.each("freed_at_input_gradient"), self.each("freed_at_weight_gradient")
+        return self.held_by_one([first + second for first, second in zip(*halves, strict=True)])
+
+    def held_by_one(self, kept: Sequence[float]) -> tuple[float, ...]:
+        """The most that one micro-batch at a time holds on each device, of what each stage keeps of it."""
         least = [0.0] * self.devices
-        kept = [
-            first + second
-            for first, second in zip(
-                self.each("freed_at_input_gradient"), self.each("freed_at_weight_gradient"), strict=True
-            )
-        ]
         for chain, count in zip(self.chains, self.counts(), strict=True):
-            for device in set(chain) if count else ():
-                needed = math.fsum(kept[stage] for stage, where in enumerate(chain) if where == device)
-                least[device] = max(least[device], needed)
+            held: dict[int, list[float]] = {}
+            for stage, device in enumerate(chain if count else ()):
+                held.setdefault(device, []).append(kept[stage])
+            for device, several in held.items():
+                least[device] = max(least[device], math.fsum(several))
         return tuple(least)
+
+
+def _check_stages(stages: int) -> None:
+    if stages > MOST_STAGES:
+        raise ValueError(f"a search takes at most {MOST_STAGES:,} stages, got {stages}")
 
 
 def _spread(name: str, value: Numbers, count: int, what: str) -> tuple[float, ...]:

@@ -35,6 +35,7 @@ def test_placements(name: str, stages: int, devices: int, chains: tuple[tuple[in
         ("v", 4, 4, "two stages a device"),
         ("wave", 12, 4, "an even number of stages a device"),
         ("bidirectional", 8, 4, "as many stages as devices"),
+        ("straight", 10**9, 10**9, "a search takes at most 10,922 stages, got 1000000000"),
         ("straight", 0, 0, "at least 1 stage and 1 device"),
     ],
 )
@@ -60,7 +61,21 @@ def given(**changes: Any) -> ScheduleProblem:
         ({"limit": math.nan}, "limit 0 must be a number of at least 0"),
         ({"microbatches": 0}, "micro-batches must be at least 1"),
         ({"limit": [9, 9, 1, 9]}, "device 2 has 1 .* the least limit that would do is 2"),
+        (
+            {"limit": 0.5, "freed_at_input_gradient": [1, 2, 3, 1]},
+            "device 2 has 0.5 .* the least limit that would do is 4",
+        ),
         ({"chains": ((0, 1, 3, 4),)}, "devices are numbered from 0"),
+        ({"chains": ((0,) * 5462, (0,) * 5462)}, "a search takes at most 10,922 stages, got 10924"),
+        (
+            {"microbatches": 10**9},
+            "a schedule has at most 8,388,608 ops: a forward and a backward of 4 stages and 1000000000",
+        ),
+        ({"chains": ((0,) * 64,), "microbatches": 65536, "transfer": 0}, "64 stages on one device .* 67,108,864"),
+        ({"forward": 1e300}, "seconds of all ops and transfers must sum to at most 1e.300, got 3.2e.301"),
+        ({"transfer": 1e299}, "seconds of all ops and transfers must sum to at most 1e.300, got 4.8e.300"),
+        ({"forward": 1e308, "input_gradient": 1e308}, "must sum to at most 1e.300, got inf"),
+        ({"freed_at_input_gradient": 1e299}, "bytes of all micro-batches must sum to at most 1e.300, got 3.2e.300"),
         ({"chains": ((0, 1), (1,))}, "of one length"),
     ],
 )
@@ -79,6 +94,24 @@ def test_least_limits() -> None:
     assert both.least_limits() == (5, 4, 4, 5)
     one = given(chains=placement("bidirectional", 4, 4), microbatches=1, freed_at_input_gradient=[1, 2, 3, 4])
     assert one.least_limits() == (2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1e9, 1e250])
+def test_memory_units_of_any_size(scale: float) -> None:
+    """A limit of three micro-batches is one of three micro-batches in whatever unit."""
+    first, second, limit = memory_units(
+        given(freed_at_input_gradient=scale, freed_at_weight_gradient=2 * scale, limit=9 * scale)
+    )
+    assert first.min() > 0
+    assert (3 * (first + second) == limit).all()
+
+
+def test_least_limit_in_units() -> None:
+    """Who has the least limit that would do has room for one micro-batch in units, too, be there a common unit or none."""
+    first, second, limit = memory_units(
+        given(freed_at_input_gradient=1 / 3, freed_at_weight_gradient=1 / 7, limit=1 / 3 + 1 / 7)
+    )
+    assert (first + second <= limit).all()
 
 
 def test_memory_units() -> None:
