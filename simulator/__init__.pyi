@@ -59,6 +59,7 @@ from .schedules.schedule import Schedule as Schedule, ScheduleError as ScheduleE
 from .schedules.checks import check_schedule as check_schedule
 from .schedule_replay import (
     ScheduleReplay as ScheduleReplay,
+    check_slices as check_slices,
     named_schedule as named_schedule,
     replay_schedule as replay_schedule,
 )

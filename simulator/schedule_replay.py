@@ -196,6 +196,13 @@ def named_schedule(
     return schedule if repeats == 1 else repeated_minibatches(schedule, repeats)
 
 
+def check_slices(name: str, slices: int | None, seconds: OpSeconds) -> None:
+    """ValueError for seconds of another number of slices than the sequences of a family's schedule have."""
+    family, given = schedule_families().get(name), len(seconds.slice_seconds)
+    if given and family is not None and "slices" in family.options and given != (slices or 1):
+        raise ValueError(f"seconds of {given} slices, schedule {name!r} has {slices or 1} a sequence")
+
+
 def _stream(
     name: str, family: ScheduleFamily, stages: int, total: int | None, minibatches: int | None, asked: int | None
 ) -> tuple[int, int]:
@@ -273,10 +280,9 @@ def _with_slices(program: Program, schedule: Schedule, slice_seconds: Sequence[f
         raise ValueError(
             f"seconds of {len(factor)} slices need whole sequences, schedule {schedule.name!r} has {schedule.microbatches} slices"
         )
-    working = computes(program.kind)
-    return replace(
-        program, seconds=np.where(working, program.seconds * factor[program.microbatch % len(factor)], program.seconds)
-    )
+    with np.errstate(over="ignore"):  # the program refuses sums that overflow
+        longer = program.seconds * factor[program.microbatch % len(factor)]
+    return replace(program, seconds=np.where(computes(program.kind), longer, program.seconds))
 
 
 def _communication(schedule: Schedule, asked: Communication | None) -> Communication:

@@ -8,11 +8,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from experiments.compare.problem_options import (
+    SEARCH,
     add_question,
     read_problem,
     read_request,
 )
-from experiments.terminal.argument_types import add_options, check_choice, count, refuse
+from experiments.terminal.argument_types import add_options, check_choice, count, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
@@ -132,9 +133,7 @@ def _check_partition(arguments: argparse.Namespace) -> None:
             "sequence",
             "recompute",
             "no_contention",
-            "schedule",
-            "microbatches",
-            "seed",
+            *names_of(SEARCH),
             "out",
         ),
         "does not go with --workers: the profile is partitioned as it was measured",

@@ -16,8 +16,8 @@ from experiments.terminal.argument_types import (
     numbers,
     refuse,
 )
-from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json
+from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
+from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
 
 if TYPE_CHECKING:
     from planners import SearchedSchedule
@@ -39,7 +39,7 @@ _SEARCHED = ("chunks", "placement", "seconds", "objective")
 
 _NOT_SEARCHED = (
     *[name for name in _OPTIONS if name != "chunks"],
-    *("minibatches", "update", "predict", "overlapped", "sizes", "communication", "noise"),
+    *("minibatches", "update", "predict", "overlapped", "slice_seconds", "sizes", "communication", "noise"),
 )
 """Arguments of a replay that a search has no use for."""
 
@@ -85,7 +85,7 @@ REPLAY: dict[str, Option] = {
     "--placement NAME": "how stages go round the devices of a search: straight (default), interleaved, v, wave or "
     "bidirectional",
     "--seconds T": ("seconds of search (default 1); the same work on every machine", float),
-    "--objective NAME": "what the search makes short: makespan (default), longest-stage or steady",
+    "--objective NAME": "what the search makes short: makespan (default) or longest-stage",
     "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",
@@ -131,13 +131,14 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(result)
     else:
         print_explained(replayed)
+    if result.get("interrupted"):
+        return INTERRUPTED
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE
 
 
 def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay | SearchedSchedule:
     from experiments.compare.questions import SEARCH
-    from planners import search_on_numbers
-    from simulator import OpMemory, OpSeconds, replay_schedule
+    from simulator import OpMemory, OpSeconds, check_slices, replay_schedule
 
     if arguments.forward is None or arguments.backward is None:
         raise UsageError("a schedule needs --forward and --backward, seconds of its ops")
@@ -148,20 +149,26 @@ def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay | SearchedSched
     if memory and arguments.stash is None:
         raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
     if arguments.schedule == SEARCH:
+        from planners import search_on_numbers
+
         refuse(arguments, _NOT_SEARCHED, "is not of a schedule that is searched for")
         if arguments.stages is None or arguments.microbatches is None:
             raise UsageError("--schedule search needs --stages and --microbatches")
         asked = {name: value for name in _SEARCHED if (value := getattr(arguments, name)) is not None}
-        return search_on_numbers(
-            arguments.stages,
-            arguments.microbatches,
-            OpSeconds(**seconds),
-            OpMemory(**memory) if memory else None,
-            seed=arguments.seed,
-            engine=arguments.engine,
-            **asked,
-        )
+        with progress("searching an order") as report:
+            return search_on_numbers(
+                arguments.stages,
+                arguments.microbatches,
+                OpSeconds(**seconds),
+                OpMemory(**memory) if memory else None,
+                seed=arguments.seed,
+                engine=arguments.engine,
+                progress=lambda evaluations, cost: report(evaluations, f"best {cost:.4g} s"),
+                **asked,
+            )
     refuse(arguments, [name for name in _SEARCHED if name != "chunks"], "goes with --schedule search")
+    if arguments.schedule is not None:
+        check_slices(arguments.schedule, arguments.slices, OpSeconds(**seconds))
     replayed = replay_schedule(
         _schedule(arguments),
         OpSeconds(**seconds),

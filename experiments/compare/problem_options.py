@@ -70,9 +70,14 @@ SEARCH: dict[str, Option] = {
     "--stages K": ("stages of the pipeline (default: searched)", count),
     "--chunks V": ("stages a device (default: the schedule's, or searched)", count),
     "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
+    "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved or v (default: searched)",
+    "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }
 """What the planners may choose, and the seed."""
+
+PLANNER_OPTIONS = ("candidates", "placement", "seconds")
+"""Those that some planners alone take, as the registry lists them."""
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +151,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         microbatches=arguments.microbatches,
         stages=arguments.stages,
         chunks=arguments.chunks,
-        options={} if arguments.candidates is None else {"candidates": arguments.candidates},
+        options={name: value for name in PLANNER_OPTIONS if (value := getattr(arguments, name)) is not None},
     )
 
 

@@ -122,6 +122,7 @@ def simulate(
         )
     settings = {name: numbers.pop(name) for name in ("sizes", "communication") if name in numbers}
     if isinstance(what, str):
+        simulator.check_slices(what, numbers.get("slices"), simulator.OpSeconds(**seconds))
         what = simulator.named_schedule(what, engine=engine, **numbers)
     elif numbers:
         raise ValueError(f"a schedule that is data says its own {', '.join(sorted(numbers))}")

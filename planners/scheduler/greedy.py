@@ -17,7 +17,6 @@ from planners.scheduler.instance import Floats, Instance, Integers
 from planners.scheduler.replay import Trace
 from simulator import kernel
 
-
 NO_CAP = 2**31
 """More micro-batches than any schedule has."""
 

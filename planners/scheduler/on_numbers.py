@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hardware_profiles import brief
-from planners.scheduler.bound import Objective
 from planners.scheduler.problem import ScheduleProblem
 from planners.scheduler.problem import placement as chains_of
 from planners.scheduler.search import FoundSchedule, search_schedule
-from simulator import Engine, Explained, OpMemory, OpSeconds, Schedule, ScheduleReplay, TextTable, replay_schedule
+from simulator import (
+    ENGINES,
+    Engine,
+    Explained,
+    OpMemory,
+    OpSeconds,
+    Schedule,
+    ScheduleReplay,
+    TextTable,
+    replay_schedule,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +66,8 @@ class SearchedSchedule(Explained):
     def known(self) -> str:
         """What is proven, in words."""
         what = self.found.objective.replace("-", " ")
+        if self.found.interrupted:
+            return f"interrupted, this is the best so far: at most {100 * self.found.gap:.3g} % above the best {what}"
         if self.found.proven:
             return f"proven optimal: no order within the memory has a shorter {what}"
         return f"at most {100 * self.found.gap:.3g} % above the best {what}"
@@ -70,6 +83,7 @@ class SearchedSchedule(Explained):
             "gap": found.gap,
             "proven": found.proven,
             "evaluations": found.evaluations,
+            "interrupted": found.interrupted,
         }
 
     def tables(self) -> tuple[TextTable, ...]:
@@ -109,18 +123,22 @@ def search_on_numbers(
     *,
     placement: str = "straight",
     chunks: int | None = None,
-    seconds: float = 1.0,
-    objective: Objective = "makespan",
-    seed: int = 0,
     engine: Engine = "simpy",
+    **search: Any,
 ) -> SearchedSchedule:
     """The order of ops with the least seconds within the memory of every device.
 
     stages: of the pipeline, all chunks counted; chunks: stages a device
     placement: how stages go round the devices, one of PLACEMENTS
-    seconds: of search, as `search_schedule` counts them; engine: of the replay of what was found
-    Raises ValueError for numbers that no order can be made of, and for a limit that not even one micro-batch keeps.
+    engine: of the replay of what was found; search: what `search_schedule` takes (seconds, objective, seed, progress)
+    Raises ValueError for numbers that no order can be made of, ops that are not searched, and a limit that not even one
+    micro-batch keeps.
     """
+    if engine not in ENGINES:
+        raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
+    for name in ("update", "predict", "overlapped", "slice_seconds"):
+        if np.any(getattr(ops, name) or 0.0):
+            raise ValueError(f"{name.replace('_', '-')} is not of a schedule that is searched for")
     devices = _devices(placement, stages, chunks)
     kept: Sequence[tuple[float, float]] = [(1.0, 0.5)] * stages if memory is None else memory.of_stages(stages)
     problem = ScheduleProblem(
@@ -134,7 +152,7 @@ def search_on_numbers(
         freed_at_weight_gradient=[part for _, part in kept],
         limit=float("inf") if memory is None else memory.memory,
     )
-    found = search_schedule(problem, seconds=seconds, objective=objective, seed=seed)
+    found = search_schedule(problem, **search)
     replayed = replay_schedule(found.schedule, ops, engine=engine)
     return SearchedSchedule(replayed if memory is None else replayed.holding(memory), found)
 
@@ -144,4 +162,6 @@ def _devices(name: str, stages: int, chunks: int | None) -> int:
     own = {"v": 2, "wave": 4 if stages % 4 == 0 else 2, "interleaved": 2}.get(name, 1)
     if chunks is not None and name in ("straight", "bidirectional", "v") and chunks != own:
         raise ValueError(f"placement {name!r} has {own} stages a device and pipeline, not {chunks} chunks")
+    if chunks is not None and (chunks < 1 or stages % chunks):
+        raise ValueError(f"a placement needs stages divisible by chunks (stages a device), got {stages} and {chunks}")
     return max(1, stages // (chunks or own))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +21,9 @@ from simulator import Schedule
 OPS_PER_SECOND = 100_000_000
 """Ops replayed in a second of search: the work that one second stands for, whatever the machine takes for it."""
 
+LONGEST_WALK = OPS_PER_SECOND // 2
+"""Ops replayed by one walk at most: between walks an interrupt is heard."""
+
 LIST_SCHEDULING = 10
 """Ops replayed in the time in which list scheduling places one."""
 
@@ -35,6 +38,7 @@ class FoundSchedule:
     cost: seconds of the objective; makespan: seconds of the whole order; bound: seconds of the objective that no order can beat
     peaks: bytes that each device keeps for its micro-batches at most
     evaluations: orders made or replayed
+    interrupted: the search was stopped from outside before its end
     """
 
     problem: ScheduleProblem
@@ -45,6 +49,7 @@ class FoundSchedule:
     bound: float
     peaks: tuple[float, ...]
     evaluations: int
+    interrupted: bool = False
 
     def __repr__(self) -> str:
         known = "proven" if self.proven else f"gap {100 * self.gap:.2f} %"
@@ -63,6 +68,10 @@ class FoundSchedule:
         return self.cost <= self.bound * (1.0 + EXACT)
 
 
+Improved = Callable[[int, float], object]
+"""Told of every better order: orders made or replayed so far, and seconds of the objective."""
+
+
 @dataclass(slots=True)
 class _Search:
     """The one mutable object: the work left, and the best orders so far, best first."""
@@ -73,6 +82,7 @@ class _Search:
     work: int
     trace: Trace
     random: NDArray[np.uint64]
+    progress: Improved
     evaluations: int = 0
     best: list[tuple[float, Codes]] = field(default_factory=list)
 
@@ -93,6 +103,8 @@ class _Search:
             self.best.append((cost, (self.trace.order if order is None else order).copy()))
             self.best.sort(key=lambda one: one[0])
             del self.best[KEPT:]
+            if self.best[0][0] == cost:
+                self.progress(self.evaluations, cost)
 
     def try_order(self, codes: Codes, offsets: Integers, fill: bool, tolerance: float = 0.0) -> None:
         """Replay an order and remember it."""
@@ -140,11 +152,13 @@ def search_schedule(
     objective: Objective = "makespan",
     seed: int = 0,
     patterns: Sequence[Schedule] = (),
+    progress: Improved = lambda evaluations, cost: None,
 ) -> FoundSchedule:
     """The best order found in the work that `seconds` stand for (see OPS_PER_SECOND): the same on every machine.
 
     patterns: orders to begin from; the answer is never worse than one of them that fits
-    Raises ValueError for seconds or a seed that are negative.
+    An interrupt ends the search; what it has found by then is marked.
+    Raises KeyboardInterrupt if that is nothing, and ValueError for seconds or a seed that are negative.
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective {objective!r} is unknown; choices: {', '.join(OBJECTIVES)}")
@@ -159,7 +173,27 @@ def search_schedule(
         int(min(seconds, 1e9) * OPS_PER_SECOND),
         trace_of(instance),
         random,
+        progress,
     )
+    interrupted = False
+    try:
+        _run(search, problem, patterns)
+    except KeyboardInterrupt:
+        if not search.best:
+            raise
+        interrupted = True
+    cost, codes = search.best[0]
+    makespan = float(replay(instance, codes, instance.offsets, False, 0.0, search.trace))
+    schedule = schedule_of(instance, codes, problem, "search")
+    peaks = peaks_of(instance, codes, problem)
+    return FoundSchedule(
+        problem, schedule, objective, cost, makespan, search.bound, peaks, search.evaluations, interrupted
+    )
+
+
+def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]) -> None:
+    """Everything that the search tries, in turn."""
+    instance = search.instance
     search.try_order(one_at_a_time(instance), instance.offsets, False)
     for pattern in patterns:
         codes = codes_of(instance, pattern, problem)
@@ -167,11 +201,6 @@ def search_schedule(
             search.try_order(codes, instance.offsets, False)
     _list_scheduling(search, problem)
     _annealing(search)
-    cost, codes = search.best[0]
-    makespan = float(replay(instance, codes, instance.offsets, False, 0.0, search.trace))
-    schedule = schedule_of(instance, codes, problem, "search")
-    peaks = peaks_of(instance, codes, problem)
-    return FoundSchedule(problem, schedule, objective, cost, makespan, search.bound, peaks, search.evaluations)
 
 
 def _list_scheduling(search: _Search, problem: ScheduleProblem) -> None:
@@ -218,7 +247,7 @@ def _annealing(search: _Search) -> None:
                 fill,
                 (0.0, 0.5, 1.0)[(turn // 2 + rank) % 3],
                 search.longest_stage,
-                min(steps, 1 + search.work // search.ops),
+                min(steps, 1 + search.work // search.ops, 1 + LONGEST_WALK // search.ops),
                 0.5 * unit,
                 0.03 * unit,
                 search.bound * (1.0 + EXACT),

@@ -89,13 +89,18 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     )
 
 
+MOST_DIGITS = 300
+"""Decimals that numbers can be rounded to."""
+
+
 def stashes_over_time(
     timeline: Timeline, stashes: Sequence[StageStash], limits: Sequence[float]
 ) -> tuple[DeviceMemory, ...]:
     """What each device of a timeline holds of numbers that were given, one a stage, in their unit; by device id.
 
     limits: of the devices
-    Only what ops keep, by the rule of `memory_over_time`. Sums are rounded to twelve digits, so that three times 0.1 is 0.3.
+    Only what ops keep, by the rule of `memory_over_time`. Sums are rounded to twelve digits, so that three times 0.1 is 0.3, and
+    what is the limit to twelve digits is the limit.
     """
     rows = timeline.compute()
     held = np.unique(np.stack([timeline.device[rows], timeline.stage[rows], timeline.replica[rows]]), axis=1)
@@ -110,7 +115,12 @@ def stashes_over_time(
     most = max(one.peak_bytes for one in found)
     digits = max(0, 12 - math.ceil(math.log10(most))) if most else 0
     activations = np.array(CATEGORIES) == "activations"
-    levels = [np.round(one.bytes.sum(axis=1), digits) for one in found]
+    levels = []
+    for one, limit in zip(found, limits, strict=True):
+        level = one.bytes.sum(axis=1)
+        if digits <= MOST_DIGITS:
+            level = np.round(level, digits)
+        levels.append(np.where(np.abs(level - limit) <= 1e-12 * most, limit, level))
     return tuple(replace(one, bytes=level[:, None] * activations) for one, level in zip(found, levels, strict=True))
 
 

@@ -84,6 +84,8 @@ def test_too_little_memory_is_infeasible(shared_data: Path, capsys: pytest.Captu
         (["--workers", "4", "--bandwidths", "1e9", "--planner", "uniform"], "--workers is for --planner pipedream"),
         (["--workers", "4", "--bandwidths", "1e9", "--cluster", "pipedream-a"], "--cluster does not go with --workers"),
         (["--workers", "4", "--bandwidths", "1e9", "--batch", "8"], "--batch does not go with --workers"),
+        (["--workers", "4", "--bandwidths", "1e9", "--stages", "8"], "--stages does not go with --workers"),
+        (["--workers", "4", "--bandwidths", "1e9", "--seconds", "8"], "--seconds does not go with --workers"),
         (["--straight"], "--straight goes with --workers"),
         (["--bandwidths", "1e9"], "--bandwidths goes with --workers"),
     ],
@@ -96,6 +98,22 @@ def test_usage_errors_are_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_options_of_planners_that_search_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    """The placement and the seconds of a search are options of the command line; other planners refuse them in one line."""
+    problem = ["--workload", "chain:8", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "4"]
+    words = [*problem, "--microbatches", "2", "--placement", "v", "--seconds"]
+    found = planned(capsys, "--planner", "scheduler", *words, "0.001")
+    assert [stage["devices"] for stage in found["stages"]] == [[0], [1], [1], [0]]
+    for name, seconds, said in (
+        ("scheduler", "soon", "seconds must be a number above 0, got 'soon'"),
+        ("greedy", "1", "option 'placement' cannot be requested of this planner"),
+    ):
+        assert main(["plan", "--planner", name, *words, seconds]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
 
 
 def test_workers_need_a_profile(capsys: pytest.CaptureFixture[str]) -> None:

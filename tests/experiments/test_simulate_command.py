@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,60 @@ def test_engines_that_know_shared_lanes_take_them(capsys: pytest.CaptureFixture[
     documents = [simulated(capsys, *words, "--engine", engine) for engine in ("simpy", "compiled")]
     assert [document["engine"] for document in documents] == ["simpy", "compiled"]
     assert documents[0]["makespan_seconds"] == documents[1]["makespan_seconds"]
+
+
+SEARCH = ("simulate", "--schedule", "search", "--stages", "4", "--microbatches", "8", *SECONDS)
+
+
+def test_an_interrupted_search_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best order so far is printed as one document that says so; exit code 130."""
+
+    @contextmanager
+    def interrupted(*words: str) -> Iterator[Any]:
+        def stop(done: int, text: str = "") -> None:
+            raise KeyboardInterrupt
+
+        yield stop
+
+    monkeypatch.setattr("experiments.commands.simulate_command.progress", interrupted)
+    assert main((*SEARCH, "--seconds", "1e9", "--json")) == 130
+    assert json.loads(capsys.readouterr().out)["interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--slice-seconds 1,2", "--slice-seconds is not of a schedule that is searched for"),
+        ("--placement interleaved --chunks 3", "divisible by chunks (stages a device), got 4 and 3"),
+        ("--stages 1000000000", "a search takes at most 10,922 stages"),
+        ("--microbatches 1000000000", "a schedule has at most 8,388,608 ops"),
+        ("--stash 1,2,3,4 --memory 0.5", "device 3 has 0.5 for what its micro-batches keep, one of them keeps 4"),
+    ],
+)
+def test_searches_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+    """Exit code 2 and one line, before anything of that size is made."""
+    assert main((*SEARCH, *words.split())) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("slices", "seconds", "said"),
+    [
+        ((), "1,2,3", "seconds of 3 slices, schedule 'seq1f1b' has 1 a sequence"),
+        (("--slices", "4"), "1,2", "seconds of 2 slices, schedule 'seq1f1b' has 4 a sequence"),
+        (("--slices", "2"), "1e308,1e308", "must sum to at most 1e+300 seconds"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_slices_have_seconds_each(
+    capsys: pytest.CaptureFixture[str], slices: tuple[str, ...], seconds: str, said: str
+) -> None:
+    """As many seconds as a sequence has slices, in one line."""
+    words = ("--schedule", "seq1f1b", "--stages", "2", "--microbatches", "6", *slices, "--slice-seconds", seconds)
+    assert main(("simulate", *words, *SECONDS)) == 2
+    assert said in capsys.readouterr().err
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------

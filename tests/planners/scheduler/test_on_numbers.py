@@ -72,6 +72,10 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
             {"memory": OpMemory(2, memory=[4, 4])},
             "limit needs one number or one for each of 4 devices, got 2 numbers",
         ),
+        (6, {"placement": "interleaved", "chunks": 4}, "divisible by chunks (stages a device), got 6 and 4"),
+        (6, {"placement": "interleaved", "chunks": 7}, "divisible by chunks (stages a device), got 6 and 7"),
+        (10**9, {}, "a search takes at most 10,922 stages"),
+        (4, {"engine": "abacus"}, "engine 'abacus' is unknown"),
         (4, {"seconds": -1.0}, "seconds and seed must be at least 0"),
     ],
 )
@@ -80,3 +84,36 @@ def test_what_cannot_be_is_refused(stages: int, asked: dict[str, Any], said: str
     with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
         search_on_numbers(stages, 4, SECONDS, **asked)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("ops", [{"update": 1}, {"predict": [0, 1]}, {"overlapped": 3}, {"slice_seconds": [1, 2]}])
+def test_ops_that_are_not_searched_are_refused(ops: dict[str, Any]) -> None:
+    """A replay of what was found would count them, the search does not."""
+    with pytest.raises(ValueError, match="is not of a schedule that is searched for"):
+        search_on_numbers(2, 4, OpSeconds(5, 6, **ops))
+
+
+@pytest.mark.parametrize(
+    "seconds", [(0, 0, 0, 0), (0, 0, 0, 3), (1, 1, 0, 1e280), (1e280, 1, 1, 0), (5e-324, 5e-324, 0, 0)]
+)
+def test_numbers_of_any_size(seconds: tuple[float, ...]) -> None:
+    """No warning, no order that is faster than its bound, and what holds one micro-batch of 1e-300 holds what is found."""
+    forward, backward, weight, transfer = seconds
+    ops = OpSeconds(forward, backward, weight=weight, transfer=transfer)
+    for kept in (0, 1e-300, 1 / 3, 1e290):
+        found = search_on_numbers(4, 4, ops, OpMemory(kept, memory=2 * kept), placement="v", seconds=0.001)
+        assert found.fits
+        assert found.found.bound <= found.found.cost == found.timeline.makespan_seconds
+
+
+def test_an_interrupt_leaves_the_best_so_far() -> None:
+    """What has been found by then is the answer, marked; nothing is proven of it."""
+
+    def stop(evaluations: int, cost: float) -> None:
+        raise KeyboardInterrupt
+
+    found = search_on_numbers(4, 8, SECONDS, OpMemory(2, memory=8), progress=stop)
+    check_schedule(found.schedule)
+    assert found.record()["interrupted"]
+    assert found.record()["evaluations"] == 1
+    assert "interrupted, this is the best so far" in found.summary()
