@@ -24,7 +24,7 @@ from simulator.results.memory import DeviceMemory, memory_over_time
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
 from simulator.schedules import build_schedule
-from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, OpKind
+from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
@@ -367,8 +367,10 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
 
 def _order_of(plan: Plan) -> Schedule:
     """The ops that a plan brings itself: of one mini-batch, which its update ends."""
-    kinds = (*COMPUTE_KINDS, OpKind.PREDICT, OpKind.RECOMPUTE, *HOST_KINDS)
-    schedule = from_text("\n".join(plan.order), plan.schedule, len(kinds) * len(plan.stages) * len(plan.microbatches))
+    text = "\n".join(plan.order)
+    rare = [kind for kind in (OpKind.RECOMPUTE, *HOST_KINDS) if LETTERS[kind] in text]
+    kinds = (*COMPUTE_KINDS, OpKind.PREDICT, *rare)
+    schedule = from_text(text, plan.schedule, len(kinds) * len(plan.stages) * len(plan.microbatches))
     if not schedule.flush or schedule.stages != len(plan.stages):
         raise InfeasiblePlanError(
             f"the order of plan {plan.planner!r} must be of {len(plan.stages)} stages, without updates; "
