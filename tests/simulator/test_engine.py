@@ -120,7 +120,7 @@ def test_idle_links_under_contention_equal_no_contention(
     np.testing.assert_allclose(contended.transfers.end, free.transfers.end, rtol=1e-12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_contention_without_routes_is_no_contention(data: st.DataObject) -> None:
     """The loop for contended links finds the same times as the lean one where every link is its own (1e-12)."""
@@ -153,7 +153,7 @@ def contended_programs(draw: st.DrawFn) -> Program:
     return lower(build_schedule(name, p, m), costs, forward_sizes=[2] * m, split_replicas=replicas, updates=True)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(program=contended_programs())
 def test_contention_only_delays(program: Program) -> None:
     """The order on each device is fixed, so that no task and no tensor is earlier than on unlimited links."""
@@ -163,7 +163,7 @@ def test_contention_only_delays(program: Program) -> None:
     assert (contended.transfers.end >= free.transfers.end - 1e-9).all()
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(program=contended_programs(), seed=st.integers(0, 2**32 - 1))
 def test_channels_serve_first_come_first_served(program: Program, seed: int) -> None:
     """Served one after the other in the order in which heads reach them, the channels alone give the replay's times (1e-9).

@@ -66,7 +66,7 @@ def assert_same(program: Program, contention: bool) -> None:
         assert bits(compiled.transfers.start, reference.transfers.start)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(program=lowered(), contention=st.sampled_from((True, True, True, False)))
 def test_engine_and_event_loop_agree_to_the_last_bit(program: Program | None, contention: bool) -> None:
     """Any plan, with contention and without, events of one moment included: the times are small whole numbers often enough."""

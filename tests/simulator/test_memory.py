@@ -357,7 +357,7 @@ def untimed_peak(costs: PlanCosts, timeline: Timeline, stage: int, replica: int)
     return most
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(replayed_plans())
 def test_memory_is_never_negative_and_at_least_what_the_order_needs(replayed: tuple[PlanCosts, Outcome]) -> None:
     """No category is ever below 0, nothing is left at the end, and a device with one list of ops peaks at least as it must."""

@@ -12,7 +12,7 @@ from simulator.simulation import replay_compiled
 from tests.simulator.strategies import plans
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(plans(1))
 def test_peaks_are_those_of_memory_over_time(case: tuple[Problem, list[Plan]]) -> None:
     """Every device, to the last byte; and the fullest of them is found without a look at all."""

@@ -62,7 +62,7 @@ def lowered(draw: st.DrawFn) -> Program | None:
         return None
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(program=lowered())
 def test_engine_and_recurrence_agree_to_the_last_bit(program: Program | None) -> None:
     """Start and end of every task are the same bits on both engines, on any plan; a deadlock is the same deadlock."""
@@ -78,7 +78,7 @@ def test_engines_agree_on_noisy_durations(program: Program | None, seed: int) ->
         assert_engines_agree(program.with_noise(0.3, np.random.default_rng(seed)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(program=lowered())
 def test_no_task_starts_before_its_lane_and_its_data(program: Program | None) -> None:
     """start = max(end of the lane's task before, end of each dependency + lag), and end = start + seconds, for every task but the
