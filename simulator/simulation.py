@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -368,7 +369,7 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
 def _order_of(plan: Plan) -> Schedule:
     """The ops that a plan brings itself: of one mini-batch, which its update ends."""
     text = "\n".join(plan.order)
-    rare = [kind for kind in (OpKind.RECOMPUTE, *HOST_KINDS) if LETTERS[kind] in text]
+    rare = [kind for kind in (OpKind.RECOMPUTE, *HOST_KINDS) if re.search(f"[0-9]{LETTERS[kind]}[0-9]", text)]
     kinds = (*COMPUTE_KINDS, OpKind.PREDICT, *rare)
     schedule = from_text(text, plan.schedule, len(kinds) * len(plan.stages) * len(plan.microbatches))
     if not schedule.flush or schedule.stages != len(plan.stages):
