@@ -16,10 +16,10 @@ from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
 from planners.scheduler.problem import PlacementName
 from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSchedule, search_schedule
-from planners.search.candidates import devices_in_order, straight_shape
+from planners.search.candidates import MOST_OPS, devices_in_order, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
-from simulator import InfeasiblePlanError, Plan, Problem, Recompute
+from simulator import InfeasiblePlanError, Plan, Problem, Recompute, check_size
 
 STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v": 2}
 """Placements that are tried where none is requested."""
@@ -100,6 +100,9 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if seconds is not None and not _is_positive(seconds):
         return f"seconds must be a number above 0, got {seconds!r}"
     chunks = request.chunks
+    own = STAGES_A_DEVICE.get(wanted or "")
+    if own and chunks is not None and chunks != own and (wanted != "interleaved" or chunks < own):
+        return f"placement {wanted!r} has {own} stage{'s'[: own - 1]} a device, not {chunks}"
     if chunks is None and (wanted or (request.stages or 0) > len(problem.cluster.devices)):
         chunks = STAGES_A_DEVICE.get(wanted or "v")
     return straight_shape(problem, replace(request, chunks=chunks))
@@ -108,7 +111,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 def _is_positive(text: str) -> bool:
     try:
         return 0.0 < float(text) < float("inf")
-    except ValueError:
+    except (TypeError, ValueError):
         return False
 
 
@@ -141,7 +144,7 @@ class _Layouts:
             stages = request.stages or min(len(order), layers // chunks) * chunks
             if stages % chunks or not 1 <= stages // chunks <= len(order):
                 continue
-            for count in self._counts():
+            for count in self._counts(stages):
                 layout = Layout(placement, order[: stages // chunks], (0,) * (stages - 1), count, ())
                 for cuts in self._balanced(layout):
                     for word in self.words if self.planner.climbs else self.words[:1]:
@@ -157,13 +160,18 @@ class _Layouts:
         ]
         return tuple(fit if self.planner.climbs else fit[:1])
 
-    def _counts(self) -> list[int]:
-        """Numbers of micro-batches: the requested one, else those that give each 1, 2, 3, 4, 6, 8, ... samples."""
+    def _counts(self, stages: int) -> list[int]:
+        """Numbers of micro-batches: the requested one, else those that give each 1, 2, 3, 4, 6, 8, ... samples.
+
+        ValueError for more than a search replays.
+        """
         batch, asked = self.problem.batch, self.planner.request.microbatches
         if asked is not None:
+            check_size(stages, asked, most=MOST_OPS)
             return [asked]
         sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
-        return sorted({-(-batch // size) for size in sizes if size <= batch})
+        most = max(1, MOST_OPS // (2 * stages))
+        return sorted({count for size in sizes if size <= batch and (count := -(-batch // size)) <= most})
 
     def _balanced(self, layout: Layout) -> list[tuple[int, ...]]:
         """All cuts where these are FEW; else those that balance seconds of both passes together, and what devices hold."""

@@ -104,12 +104,26 @@ def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
         (Request(options={"placement": "z"}), "placement 'z' is unknown; choices: straight, interleaved, v"),
         (Request(options={"seconds": "0"}), "seconds must be a number above 0, got '0'"),
         (Request(options={"seconds": "soon"}), "seconds must be a number above 0, got 'soon'"),
+        (Request(options={"seconds": [1]}), "seconds must be a number above 0, got [1]"),  # type: ignore[dict-item]
+        (Request(chunks=2, options={"placement": "straight"}), "placement 'straight' has 1 stage a device, not 2"),
+        (
+            Request(chunks=1, options={"placement": "interleaved"}),
+            "placement 'interleaved' has 2 stages a device, not 1",
+        ),
+        (Request(chunks=3, options={"placement": "v"}), "placement 'v' has 2 stages a device, not 3"),
         (Request(stages=3, chunks=2), "3 stages cannot be 2 a device"),
     ],
 )
 def test_what_it_cannot_plan_is_said(request_: Request, reason: str) -> None:
     """One line, with the value and the choices."""
     assert applicable_planners(UNLIKE, request_)["modern"] == reason
+
+
+def test_more_ops_than_a_search_replays_are_refused() -> None:
+    """Before anything of that size is made; where micro-batches are not requested, so many are not tried."""
+    problem = Problem(uniform_chain(4), line(speeds=(1.0,) * 2), 2**24)
+    with pytest.raises(ValueError, match="a schedule has at most 4,194,304 ops: a forward and a backward of 2 stages"):
+        make_plan("scheduler", problem, Request(microbatches=2**24))
 
 
 def test_boards_stream_their_layers() -> None:
