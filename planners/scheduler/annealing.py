@@ -20,6 +20,12 @@ from simulator import kernel
 EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
 """Quantiles of the exponential distribution; rounded, as logarithms differ in their last bit between machines."""
 
+REACH = 12
+"""Places that an op moves at most, near ones likelier."""
+
+TO_THE_EDGE = 3
+"""Of 8 moves of the critical path, how many go to an edge of the stretch of ops that a device runs without waiting."""
+
 
 class Walk(NamedTuple):
     """How an annealing walks.
@@ -97,7 +103,7 @@ def anneal(
     owner = np.empty(len(codes), dtype=np.int64)
     for device in range(devices):
         owner[offsets[device] : offsets[device + 1]] = device
-    cost = cost_of(replay(instance, codes, offsets, walk.fill, walk.tolerance, trace), walk.longest_stage, trace)
+    cost = cost_of(replay(instance, codes, offsets, walk.fill, walk.tolerance, trace, True), walk.longest_stage, trace)
     found = cost
     best[:] = trace.order
     on_path = 0
@@ -108,26 +114,33 @@ def anneal(
                 on_path += 1
     temperature = walk.hot
     cools = (walk.cold / walk.hot - 1.0) / walk.steps * walk.hot
-    reach = 12
     for step in range(walk.steps):
         if found <= walk.target:
             return found, step
         temperature += cools
-        if on_path > 0 and draw(random, 5) > 0:
-            origin = rows[draw(random, on_path)]
+        turn = draw(random, on_path) if on_path > 0 and draw(random, 5) > 0 else -1
+        origin = rows[turn] if turn >= 0 else draw(random, len(codes))
+        low, high = offsets[owner[origin]], offsets[owner[origin] + 1] - 1
+        target = origin
+        if turn < 0 or draw(random, 8) >= TO_THE_EDGE:
+            distance = 1 + draw(random, 1 + draw(random, REACH))
+            target = min(max(origin + distance if draw(random, 2) else origin - distance, low), high)
+        elif draw(
+            random, 2
+        ):  # to the begin or the end of its stretch of the path, the only moves inside that can shorten it
+            while turn + 1 < on_path and rows[turn + 1] == target - 1 and target > low:
+                turn += 1
+                target -= 1
         else:
-            origin = draw(random, len(codes))
-        device = owner[origin]
-        low, high = offsets[device], offsets[device + 1] - 1
-        distance = 1 + draw(random, 1 + draw(random, reach))
-        target = origin + distance if draw(random, 2) else origin - distance
-        target = min(max(target, low), high)
+            while turn > 0 and rows[turn - 1] == target + 1 and target < high:
+                turn -= 1
+                target += 1
         swap = draw(random, 3) == 0
         moved, other = codes[origin], codes[target]
         if moved == other:
             continue
         _move(codes, origin, target, swap)
-        makespan = replay(instance, codes, offsets, walk.fill, walk.tolerance, trace)
+        makespan = replay(instance, codes, offsets, walk.fill, walk.tolerance, trace, True)
         changed = cost_of(makespan, walk.longest_stage, trace)
         if changed <= cost + temperature * EXPONENTIAL[draw(random, 1024)]:
             cost = changed
@@ -145,7 +158,7 @@ def anneal(
 
 
 @kernel()
-def _move(codes: Codes, origin: int, target: int, swap: bool) -> None:
+def _move(codes: Codes, origin: int | np.int64, target: int | np.int64, swap: bool) -> None:
     """Exchange two ops of a device, or shift one to the other's place."""
     moved = codes[origin]
     if swap:

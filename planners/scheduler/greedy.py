@@ -37,11 +37,27 @@ class Setting(NamedTuple):
     weight_tolerance: float
 
 
+TIGHT = (
+    (0.5, 0.1, 0, 0),
+    (1.0, 0.1, 1, 4),
+    (0.75, 0.25, 0, 0),
+    (0.75, 0.0, 0, 2),
+    (1.0, 0.0, 1, 4),
+    (0.75, 0.25, 0, 2),
+)
+ROOMY = ((1.0, 1.0, 0, 1), (1.0, 0.0, 0, 0), (1.0, 0.25, 1, 2), (1.0, 0.5, 0, 1), (1.0, 0.9, 1, 5), (1.0, 1.0, 0, 2))
+"""Tolerance in longest forwards, weight tolerance, urgency and cap (numbers of `settings_of`) that are best most often: where
+memory holds fewer micro-batches than there are stages to go, and where it holds as many."""
+
+TOLERANCES = ((1.0, 1.0), (1.0, 0.0), (1.0, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 1.0), (0.5, 0.25), (1.0, 0.25))
+"""Of ready ops and of weight gradients, each of which is tried with every urgency and cap."""
+
+
 def settings_of(instance: Instance, stages: int) -> Iterator[Setting]:
     """Settings worth trying, those that are best most often first.
 
-    Caps are stages to go in the chain (what 1F1B has in flight), about twice as many (enough to hide transfers), parts of the
-    micro-batches that pass while one goes there and back, or none; urgency is how far an op is along its chain, or its time in a
+    Caps are stages to go in the chain (what 1F1B has in flight), about twice as many (enough to hide transfers), none, or parts
+    of the micro-batches that pass while one goes there and back; urgency is how far an op is along its chain, or its time in a
     stream without conflicts.
     """
     ways = ways_of(instance)
@@ -57,11 +73,15 @@ def settings_of(instance: Instance, stages: int) -> Iterator[Setting]:
     )
     farthest = np.stack([-1.0 * stage, stage - 2.0 * stages])
     in_turn = np.stack([ways.head, ways.head + ways.round - instance.seconds[1]])
+    urgencies = ((farthest, 0.0), (in_turn, period))
     longest = float(instance.seconds[0].max())
-    for tolerance, weights in ((longest, 1.0), (longest, 0.0), (longest, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 1.0)):
-        for urgency, each in ((farthest, 0.0), (in_turn, period)):
-            for cap in caps:
-                yield Setting(cap.astype(np.int64), urgency, each, tolerance, weights)
+    tight = bool((instance.keep * (stages - stage) > instance.limit[instance.device]).any())
+    every = (
+        (*pair, urgency, cap) for pair in TOLERANCES for urgency in range(len(urgencies)) for cap in range(len(caps))
+    )
+    for tolerance, weights, urgency, cap in dict.fromkeys((*(TIGHT if tight else ROOMY), *every)):
+        order, each = urgencies[urgency]
+        yield Setting(caps[cap].astype(np.int64), order, each, tolerance * longest, weights)
 
 
 @kernel(error_model="numpy")

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planners.scheduler.problem import ScheduleProblem
-from simulator import OpKind, Schedule
+from simulator import OpKind, Schedule, kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -138,66 +137,109 @@ def _whole(values: Floats) -> bool:
 
 def peaks_of(instance: Instance, codes: Codes, problem: ScheduleProblem) -> tuple[float, ...]:
     """Most bytes that each device holds at once in an order: int16 [ops], device by device."""
-    kind, position = np.divmod(codes.astype(np.int64), len(instance.device))
     at_input, at_weight = (
         np.tile(np.array(problem.each(name)), len(problem.chains))
         for name in ("freed_at_input_gradient", "freed_at_weight_gradient")
     )
     freed = np.where(instance.split, at_input, at_input + at_weight)
-    change = np.array([at_input + at_weight, -freed, freed - at_input - at_weight])[kind, position]
-    rows = pairwise(instance.offsets.tolist())
-    return tuple(float(np.cumsum(change[begin:end]).max(initial=0.0)) for begin, end in rows)
+    changes = np.concatenate([at_input + at_weight, -freed, freed - at_input - at_weight])
+    return tuple(_peaks(codes, instance.offsets, changes).tolist())
+
+
+@kernel()
+def _peaks(codes: Codes, offsets: Integers, changes: Floats) -> Floats:
+    """The highest sum of the changes of each device's codes so far, from 0."""
+    peaks = np.zeros(len(offsets) - 1)
+    for device in range(len(peaks)):
+        held = 0.0
+        for row in range(offsets[device], offsets[device + 1]):
+            held += changes[codes[row]]
+            peaks[device] = max(peaks[device], held)
+    return peaks
 
 
 def schedule_of(instance: Instance, codes: Codes, problem: ScheduleProblem, name: str) -> Schedule:
     """An order as a schedule; micro-batches of a chain are numbered in a row, chain after chain."""
     positions = len(instance.device)
-    kind, position = np.divmod(codes.astype(np.int64), positions)
-    chain, stage = np.divmod(position, problem.stages)
+    chain, stage = np.divmod(np.arange(positions, dtype=np.int32), problem.stages)
     begins = np.concatenate([[0], np.cumsum(problem.counts())])[chain]
-    turn = np.empty(len(codes), dtype=np.int64)
-    for code in range(3 * positions):
-        rows = np.flatnonzero(codes == code)
-        turn[rows] = np.arange(len(rows))
-    letters = np.array([OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT])[kind]
-    letters = np.where((kind == INPUT) & ~instance.split[position], OpKind.BACKWARD, letters)
+    kinds = np.repeat(
+        np.array([OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT], dtype=np.int8), positions
+    )
+    kinds[positions : 2 * positions][~instance.split] = OpKind.BACKWARD
     return Schedule(
         name,
         problem.stages,
         problem.microbatches,
         instance.offsets.copy(),
-        stage.astype(np.int32),
-        letters.astype(np.int8),
-        (turn + begins).astype(np.int32),
+        np.tile(stage, 3)[codes],
+        kinds[codes],
+        _numbers(codes, np.tile(begins, 3).astype(np.int32)),
     )
+
+
+@kernel()
+def _numbers(codes: Codes, begins: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The micro-batch of each op, from the first one of its code on."""
+    number, following = np.empty(len(codes), dtype=np.int32), begins.copy()
+    for row in range(len(codes)):
+        number[row] = following[codes[row]]
+        following[codes[row]] += 1
+    return number
 
 
 def codes_of(instance: Instance, schedule: Schedule, problem: ScheduleProblem) -> Codes | None:
-    """The codes of a schedule's order, or None where its ops are not those of the problem on its devices."""
-    if (schedule.stages, schedule.microbatches) != (problem.stages, problem.microbatches):
+    """The codes of a schedule's order, or None where its ops are not those of the problem on its devices.
+
+    A full backward runs as both gradients, a weight gradient that takes nothing with its input gradient.
+    """
+    sizes = (schedule.stages, schedule.microbatches, schedule.ranks)
+    if sizes != (problem.stages, problem.microbatches, problem.devices):
         return None
-    kind = np.select(
-        [schedule.kind == OpKind.FORWARD, schedule.kind == OpKind.WEIGHT_GRADIENT],
-        [FORWARD, WEIGHT],
-        np.where(np.isin(schedule.kind, [OpKind.BACKWARD, OpKind.INPUT_GRADIENT]), INPUT, -1),
-    )
     device = schedule.device_of_rank()[schedule.rank_of_row()]
-    first = np.zeros(schedule.microbatches, dtype=np.int64)  # device of each micro-batch's first stage says its chain
-    begins = (schedule.stage == 0) & (kind == FORWARD)
+    begins = (schedule.stage == 0) & (schedule.kind == OpKind.FORWARD)
+    first = np.full(
+        problem.microbatches, -1, dtype=np.int64
+    )  # device of each micro-batch's first stage, which says its chain
     first[schedule.microbatch[begins]] = device[begins]
-    chain_of = {chain[0]: number for number, chain in enumerate(problem.chains)}
-    if (kind < 0).any() or not set(first.tolist()) <= set(chain_of):
+    chain = np.full(problem.microbatches, -1, dtype=np.int64)
+    for number, devices in enumerate(problem.chains):
+        chain[first == devices[0]] = number
+    if (chain < 0).any() or tuple(np.bincount(chain, minlength=len(problem.chains)).tolist()) != problem.counts():
         return None
-    chain = np.array([chain_of[one] for one in first.tolist()], dtype=np.int64)
-    if tuple(np.bincount(chain, minlength=len(problem.chains)).tolist()) != problem.counts():
-        return None
-    position = chain[schedule.microbatch] * problem.stages + schedule.stage
-    if schedule.ranks != problem.devices or (instance.device[position] != device).any():
-        return None
-    # a full backward runs as both gradients, a weight gradient that takes nothing with its input gradient
-    split = instance.split[position]
-    times = np.where((kind == WEIGHT) & ~split, 0, np.where((schedule.kind == OpKind.BACKWARD) & split, 2, 1))
-    row = np.repeat(np.arange(len(kind)), times)
-    second = np.concatenate([[False], row[1:] == row[:-1]])
-    codes: Codes = (np.where(second, WEIGHT, kind[row]) * len(instance.device) + position[row]).astype(np.int16)
-    return codes
+    codes = np.empty(int(instance.offsets[-1]), dtype=np.int16)
+    whole = _encode(instance, device, schedule.stage, schedule.kind, chain[schedule.microbatch] * problem.stages, codes)
+    return codes if whole else None
+
+
+@kernel()
+def _encode(
+    instance: Instance,
+    device: NDArray[np.int32],
+    stage: NDArray[np.int32],
+    kind: NDArray[np.int8],
+    begins: Integers,
+    codes: Codes,
+) -> bool:
+    """Codes of rows of a schedule; whether they are all that the devices run, each as often as it should be.
+
+    begins: int64 [rows]; first position of the chain of each row's micro-batch
+    """
+    positions, placed = len(instance.device), 0
+    done = np.zeros(3 * positions, dtype=np.int64)
+    for row in range(len(stage)):
+        position = begins[row] + stage[row]
+        split = instance.split[position]
+        if kind[row] > OpKind.WEIGHT_GRADIENT or instance.device[position] != device[row]:
+            return False
+        if kind[row] == OpKind.WEIGHT_GRADIENT and not split:
+            continue
+        first = FORWARD if kind[row] == OpKind.FORWARD else (WEIGHT if kind[row] == OpKind.WEIGHT_GRADIENT else INPUT)
+        last = WEIGHT if kind[row] == OpKind.BACKWARD and split else first
+        for code in range(first * positions + position, last * positions + position + 1, positions):
+            if placed == instance.offsets[device[row] + 1] or done[code] == instance.passes[position]:
+                return False
+            codes[placed] = code
+            done[code] += 1
+            placed += 1
+    return placed == len(codes)

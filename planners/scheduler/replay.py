@@ -50,12 +50,15 @@ def trace_of(instance: Instance) -> Trace:
 
 
 @kernel(error_model="numpy")
-def replay(instance: Instance, codes: Codes, offsets: Integers, fill: bool, tolerance: float, trace: Trace) -> float:
+def replay(
+    instance: Instance, codes: Codes, offsets: Integers, fill: bool, tolerance: float, trace: Trace, path: bool
+) -> float:
     """Makespan of an order, infinite for one that deadlocks or breaks a limit.
 
     codes: int16, those of device d at offsets[d]:offsets[d + 1], int64 [D + 1]
     fill: weight gradients are left out of `codes`; each device runs the one that waits longest where it fits before the next op
         is ready (but for `tolerance` of its seconds), where a forward lacks the memory, and at the end
+    path: whether `cause`, `rows` and `places` of the trace are wanted
     """
     device_of, _, seconds, split, lag, first, last, keep, freed, _, limit, rows_at, held, held_at = instance
     order, cause, ends, rows, places, finish, start, work = trace
@@ -122,11 +125,13 @@ def replay(instance: Instance, codes: Codes, offsets: Integers, fill: bool, tole
                             chosen, oldest = p, ended
                 if chosen >= 0:
                     kind, position, code, ready = 2, chosen, 2 * positions + chosen, 0.0
-                    places[row] = -1
+                    if path:
+                        places[row] = -1
                 elif i >= last_i:
                     break
             if not fill or kind < 2:
-                places[row] = i
+                if path:
+                    places[row] = i
                 i += 1
             if kind == 0:
                 if kept + keep[position] > limit[device]:
@@ -138,10 +143,12 @@ def replay(instance: Instance, codes: Codes, offsets: Integers, fill: bool, tole
                 kept -= keep[position] - freed[position]
             if ready > now:
                 begins = ready
-                cause[row] = rows[needed]
+                if path:
+                    cause[row] = rows[needed]
             else:
                 begins = now
-                cause[row] = -1
+                if path:
+                    cause[row] = -1
             if row == rows_at[device]:
                 start[device] = begins
             now = begins + seconds[kind, position]
@@ -150,7 +157,8 @@ def replay(instance: Instance, codes: Codes, offsets: Integers, fill: bool, tole
             done[code] = number + 1
             if kind < 2:
                 ends[code * most + number] = now
-                rows[code * most + number] = row
+                if path:
+                    rows[code * most + number] = row
                 # the device that waits for it
                 waiting = -1
                 if kind == 0:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
 from planners.scheduler.annealing import Walk, anneal, cost_of
+from planners.scheduler.blocks import Block, blocks_of, paused_blocks, replay_block, warm_ups
 from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound
-from planners.scheduler.greedy import Setting, list_schedule, settings_of
+from planners.scheduler.greedy import TIGHT, Setting, list_schedule, settings_of
 from planners.scheduler.instance import Codes, Instance, Integers, codes_of, instance_of, peaks_of, schedule_of
+from planners.scheduler.patterns import one_at_a_time, patterns_of
 from planners.scheduler.problem import ScheduleProblem
 from planners.scheduler.replay import Trace, replay, trace_of
 from simulator import Schedule
 
-OPS_PER_SECOND = 100_000_000
+OPS_PER_SECOND = 130_000_000
 """Ops replayed in a second of search: the work that one second stands for, whatever the machine takes for it."""
 
 LONGEST_WALK = OPS_PER_SECOND // 2
@@ -26,6 +30,9 @@ LONGEST_WALK = OPS_PER_SECOND // 2
 
 LIST_SCHEDULING = 10
 """Ops replayed in the time in which list scheduling places one."""
+
+UNCACHED = 2**16
+"""Ops of an order above which its replay waits for memory: each then counts as three."""
 
 EXACT = 1e-9
 """Part of a bound by which rounding may part it from an order that attains it."""
@@ -72,9 +79,59 @@ Improved = Callable[[int, float], object]
 """Told of every better order: orders made or replayed so far, and seconds of the objective."""
 
 
+class _Arm(NamedTuple):
+    """A way to anneal: the form and the tolerance of `replay`, and the first temperature in mean seconds of an op."""
+
+    fill: bool
+    tolerance: float
+    heat: float
+
+
+ARMS = (
+    _Arm(False, 0.0, 0.1),
+    _Arm(True, 0.0, 1.0),
+    _Arm(False, 0.0, 0.5),
+    _Arm(True, 0.5, 0.5),
+    _Arm(False, 0.0, 0.03),
+    _Arm(True, 0.0, 0.25),
+    _Arm(False, 0.0, 0.2),
+)
+"""None is best everywhere: long streams want the coldest, small problems the hottest."""
+
+LONG = 1000
+"""Ops above which the coldest arms come first: a hot walk of a long stream undoes more than it can mend."""
+
+NEAR = 1.04
+"""How far above the best order one may be that a long stream is annealed from."""
+
+SPARK = 1e-300
+"""What an untried arm promises at least: more than one that gained nothing."""
+
+COOLS_TO = 0.06
+"""Part of an annealing's first temperature at which it ends."""
+
+STEPS, GROWTH = 1000, 1.5
+"""Replays of the first walks, and by how much those of every further round are longer."""
+
+ISLANDS = 2
+"""Orders of each origin that are annealed apart at first; every round leaves out the worst of all, down to as many."""
+
+PAUSED = 120
+"""Blocks with random pauses that are tried where a device has several stages."""
+
+PAUSED_WORK = 20_000
+"""Ops replayed in the time in which one of them is made."""
+
+TRIAL = 3
+"""Micro-batches a device of the short stream on which settings are tried for a long one."""
+
+Maker = Setting | Block
+"""What makes an order."""
+
+
 @dataclass(slots=True)
 class _Search:
-    """The one mutable object: the work left, and the best orders so far, best first."""
+    """The one mutable object: the work left, and the best orders of each origin so far, best first."""
 
     instance: Instance
     longest_stage: bool
@@ -84,43 +141,66 @@ class _Search:
     random: NDArray[np.uint64]
     progress: Improved
     evaluations: int = 0
-    best: list[tuple[float, Codes]] = field(default_factory=list)
+    origins: dict[str, list[tuple[float, Codes]]] = field(default_factory=dict)
 
     @property
     def ops(self) -> int:
-        return len(self.trace.order)
+        """Work of the replay of an order."""
+        return len(self.trace.order) * (3 if len(self.trace.order) > UNCACHED else 1)
+
+    @property
+    def best(self) -> tuple[float, Codes] | None:
+        """The best order of all and its cost; None while there is none."""
+        return min((kept[0] for kept in self.origins.values()), key=_cost, default=None)
 
     def over(self) -> bool:
         """Whether nothing better is possible, or no work is left."""
-        return self.work <= 0 or bool(self.best and self.best[0][0] <= self.bound * (1.0 + EXACT))
+        best = self.best
+        return self.work <= 0 or (best is not None and best[0] <= self.bound * (1.0 + EXACT))
 
-    def keep(self, makespan: float, order: Codes | None = None) -> None:
-        """Remember an order, by default the one in the trace, if it is among the best few and differs from them in cost."""
-        cost = cost_of(makespan, self.longest_stage, self.trace) if order is None else makespan
-        if cost == math.inf or any(cost == other for other, _ in self.best):
+    def keep(self, origin: str, cost: float, order: Codes) -> None:
+        """Remember an order if it is among the best of its origin and differs from them in cost."""
+        kept = self.origins.get(origin, [])
+        if cost == math.inf or any(cost == other for other, _ in kept):
             return
-        if len(self.best) < KEPT or cost < self.best[-1][0]:
-            self.best.append((cost, (self.trace.order if order is None else order).copy()))
-            self.best.sort(key=lambda one: one[0])
-            del self.best[KEPT:]
-            if self.best[0][0] == cost:
+        if len(kept) < ISLANDS or cost < kept[-1][0]:
+            best = self.best
+            self.origins[origin] = sorted([*kept, (cost, order.copy())], key=_cost)[:ISLANDS]
+            if best is None or cost < best[0]:
                 self.progress(self.evaluations, cost)
 
-    def try_order(self, codes: Codes, offsets: Integers, fill: bool, tolerance: float = 0.0) -> None:
-        """Replay an order and remember it."""
+    def try_order(self, origin: str, codes: Codes) -> None:
+        """Replay a whole order and remember it."""
         self.work -= self.ops
         self.evaluations += 1
-        self.keep(replay(self.instance, codes, offsets, fill, tolerance, self.trace))
+        makespan = replay(self.instance, codes, self.instance.offsets, False, 0.0, self.trace, False)
+        self.keep(origin, cost_of(makespan, self.longest_stage, self.trace), codes)
 
-    def list_schedule(self, setting: Setting) -> float:
-        """List scheduling under a setting; its makespan."""
-        self.work -= self.ops * LIST_SCHEDULING
+    def price(self, maker: Maker) -> int:
+        """Work of making an order."""
+        return len(self.trace.order) * LIST_SCHEDULING if isinstance(maker, Setting) else 2 * self.ops
+
+    def make(self, maker: Maker) -> float:
+        """Make an order, which comes into the trace; its cost."""
+        self.work -= self.price(maker)
         self.evaluations += 1
-        return float(list_schedule(self.instance, setting, self.trace))
+        if isinstance(maker, Setting):
+            makespan = list_schedule(self.instance, maker, self.trace)
+        else:
+            makespan = replay_block(self.instance, maker, self.trace)
+        return float(cost_of(makespan, self.longest_stage, self.trace))
+
+    def pace(self) -> float:
+        """Seconds a micro-batch of the first chain in the later half of the stream just made."""
+        deepest = int(np.argmax(self.instance.last))
+        most = len(self.trace.ends) // (2 * len(self.instance.device))
+        passes = int(self.instance.passes[deepest])
+        ends = self.trace.ends[deepest * most : deepest * most + passes]
+        return float(ends[-1] - ends[passes // 2]) / max(1, passes - 1 - passes // 2)
 
 
-KEPT = 6
-"""Orders that annealing begins from."""
+def _cost(order: tuple[float, Codes]) -> float:
+    return order[0]
 
 
 def without_weights(instance: Instance, codes: Codes) -> tuple[Codes, Integers]:
@@ -128,21 +208,6 @@ def without_weights(instance: Instance, codes: Codes) -> tuple[Codes, Integers]:
     rest = codes < 2 * len(instance.device)
     offsets = np.concatenate([[0], np.cumsum(rest)])[instance.offsets]
     return codes[rest], offsets
-
-
-def one_at_a_time(instance: Instance) -> Codes:
-    """The order that runs every micro-batch to its end before the next one: it fits wherever any order does."""
-    positions = len(instance.device)
-    chain = np.cumsum(instance.first) - 1
-    lists: list[list[int]] = [[] for _ in instance.limit]
-    for number in range(int(instance.passes.max())):
-        for one in range(int(chain[-1]) + 1):
-            held = np.flatnonzero((chain == one) & (instance.passes > number)).tolist()
-            for p in held:
-                lists[instance.device[p]].append(p)
-            for p in reversed(held):
-                lists[instance.device[p]] += [positions + p, 2 * positions + p][: 1 + int(instance.split[p])]
-    return np.array([code for codes in lists for code in codes], dtype=np.int16)
 
 
 def search_schedule(
@@ -156,7 +221,8 @@ def search_schedule(
 ) -> FoundSchedule:
     """The best order found in the work that `seconds` stand for (see OPS_PER_SECOND): the same on every machine.
 
-    patterns: orders to begin from; the answer is never worse than one of them that fits
+    patterns: orders to begin from beside the families of the problem's placement; the answer is never worse than one of them
+        that fits
     An interrupt ends the search; what it has found by then is marked.
     Raises KeyboardInterrupt if that is nothing, and ValueError for seconds or a seed that are negative.
     """
@@ -179,11 +245,12 @@ def search_schedule(
     try:
         _run(search, problem, patterns)
     except KeyboardInterrupt:
-        if not search.best:
+        if search.best is None:
             raise
         interrupted = True
-    cost, codes = search.best[0]
-    makespan = float(replay(instance, codes, instance.offsets, False, 0.0, search.trace))
+    assert search.best is not None  # what runs one micro-batch at a time fits
+    cost, codes = search.best
+    makespan = float(replay(instance, codes, instance.offsets, False, 0.0, search.trace, False))
     schedule = schedule_of(instance, codes, problem, "search")
     peaks = peaks_of(instance, codes, problem)
     return FoundSchedule(
@@ -194,67 +261,120 @@ def search_schedule(
 def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]) -> None:
     """Everything that the search tries, in turn."""
     instance = search.instance
-    search.try_order(one_at_a_time(instance), instance.offsets, False)
-    for pattern in patterns:
+    _constructions(search, problem)
+    for pattern in itertools.chain(patterns, patterns_of(problem)):
+        if search.best is not None and search.best[0] <= search.bound:
+            break
         codes = codes_of(instance, pattern, problem)
         if codes is not None:
-            search.try_order(codes, instance.offsets, False)
-    _list_scheduling(search, problem)
+            search.try_order("pattern", codes)
+    if search.best is None:
+        search.try_order("one at a time", one_at_a_time(instance))
     _annealing(search)
 
 
-def _list_scheduling(search: _Search, problem: ScheduleProblem) -> None:
-    """List scheduling under every setting; of a long stream under those that are best on a short one."""
+def _constructions(search: _Search, problem: ScheduleProblem) -> None:
+    """Orders that are made at once: blocks and list schedules; of a long stream those that promise most on a short one."""
+    one_each = len(search.instance.device) == problem.devices
+    paused = 0 if one_each else min(PAUSED, search.work // 8 // (PAUSED_WORK + 2 * search.ops))
     settings = list(settings_of(search.instance, problem.stages))
-    share = search.work // 3
-    each = search.ops * LIST_SCHEDULING
-    if each * len(settings) > share and problem.microbatches > 4 * problem.devices:
-        short = replace(problem, microbatches=3 * problem.devices)
-        trial_instance = instance_of(short)
-        trial = replace(search, instance=trial_instance, trace=trace_of(trial_instance), best=[], bound=0.0)
-        fit = max(1, share // (trial.ops * LIST_SCHEDULING))
-        ranked = sorted((trial.list_schedule(one), number) for number, one in enumerate(settings[:fit]))
-        search.work, search.evaluations = trial.work, trial.evaluations
-        settings = [settings[number] for _, number in ranked]
-    for setting in settings:
-        if search.over() or search.work < each:
+    makers: list[Maker] = [
+        *settings[: len(TIGHT)],
+        *(warm_ups(search.instance, problem.stages) if one_each else ()),
+        *blocks_of(search.instance),
+        *settings[len(TIGHT) :],
+        *paused_blocks(search.instance, paused, int(search.random[0] % 2**32)),
+    ]
+    search.work -= paused * PAUSED_WORK
+    share = search.work // 2
+    rest = share if share > STEPS // 2 * search.ops else 0  # too little for annealing is better spent here
+    short = TRIAL * problem.devices * len(problem.chains)
+    if sum(search.price(one) for one in makers) > share and problem.microbatches > short:
+        makers = _ranked(search, makers, replace(problem, microbatches=short), share // 2)
+    for maker in makers:
+        if search.over() or search.work < rest + search.price(maker):
             return
-        makespan = search.list_schedule(setting)
-        if makespan < math.inf:
-            order = search.trace.order.copy()
-            search.keep(makespan)
-            if search.work > 0:
-                codes, offsets = without_weights(search.instance, order)
-                search.try_order(codes, offsets, True, setting.weight_tolerance)
+        cost = search.make(maker)
+        search.keep(type(maker).__name__, cost, search.trace.order)
+
+
+def _ranked(search: _Search, makers: Sequence[Maker], short: ScheduleProblem, share: int) -> list[Maker]:
+    """Makers by what their orders of a short stream, at the pace of its later half, come to in the whole stream; best first."""
+    instance = instance_of(short)
+    trial = replace(search, instance=instance, trace=trace_of(instance), work=share, origins={})
+    more = int(search.instance.passes[0] - instance.passes[0])
+    promise = []
+    for number, maker in enumerate(makers):
+        if trial.work <= 0:
+            break
+        cost = trial.make(maker)
+        if cost < math.inf:
+            promise.append((cost + more * trial.pace(), number))
+    search.work -= share - trial.work
+    search.evaluations = trial.evaluations
+    return [makers[number] for _, number in sorted(promise)]
+
+
+@dataclass(slots=True)
+class _Island:
+    """An order that is annealed apart from the others, and what each arm has gained on it a replay, lately most of all."""
+
+    cost: float
+    codes: Codes
+    gains: list[float | None] = field(default_factory=lambda: [None] * len(ARMS))
+    used: list[int] = field(default_factory=lambda: [0] * len(ARMS))
+
+    def promise(self, untried: float) -> tuple[float, int, int]:
+        """What its most promising arm may gain, how often that was used (negative), and which one it is.
+
+        untried: part of what the best arm gained that one not yet tried promises; the first of all promises more than anything
+        """
+        most = max((gain for gain in self.gains if gain is not None), default=math.inf)
+        promises = (untried * max(most, SPARK) if gain is None else gain for gain in self.gains)
+        promise, used, arm = max(zip(promises, (-one for one in self.used), range(0, -len(ARMS), -1), strict=True))
+        return promise, used, -arm
+
+    def learn(self, arm: int, cost: float, taken: int) -> None:
+        """What a walk of `taken` replays came to."""
+        self.gains[arm] = max(0.0, self.cost - cost) / max(1, taken) + (self.gains[arm] or 0.0) / 4
+        self.used[arm] += 1
 
 
 def _annealing(search: _Search) -> None:
-    """Walks from the best orders, both forms in turn, each round twice as long as the one before."""
+    """Walks from the best orders of each origin, in time without the worst of them.
+
+    A small problem tries every arm on every order; a long stream, for which a walk is dear, goes where most is gained.
+    """
     instance, trace = search.instance, search.trace
     unit = float(instance.seconds.mean())
     whole = np.empty_like(trace.order)
-    steps, turn = 2000, 0
-    while not search.over() and search.work >= steps * search.ops // 8:
-        for rank in range(len(search.best)):
-            if search.over():
-                break
-            fill = turn % 2 == 0
-            codes = search.best[min(rank, len(search.best) - 1)][1].copy()
-            offsets = instance.offsets
-            if fill:
+    long = search.ops > LONG
+    arms = sorted(ARMS, key=lambda arm: (arm.fill, arm.heat)) if long else ARMS
+    orders = sorted(itertools.chain(*search.origins.values()), key=_cost)
+    islands = [_Island(*order) for order in orders if not long or order[0] <= NEAR * orders[0][0]]
+    steps = float(STEPS)
+    while unit and search.work >= STEPS // 10 * search.ops:
+        for turn in range(len(arms) * len(islands)):
+            limit = min(int(steps), search.work // search.ops, 1 + LONGEST_WALK // search.ops)
+            if search.over() or limit < 1:
+                return
+            if long:
+                island = max(islands, key=lambda one: one.promise(0.5))
+            else:
+                island = islands[turn % len(islands)]
+            number = island.promise(0.5 if long else math.inf)[-1]
+            arm = arms[number]
+            codes, offsets = island.codes.copy(), instance.offsets
+            if arm.fill:
                 codes, offsets = without_weights(instance, codes)
-            walk = Walk(
-                fill,
-                (0.0, 0.5, 1.0)[(turn // 2 + rank) % 3],
-                search.longest_stage,
-                min(steps, 1 + search.work // search.ops, 1 + LONGEST_WALK // search.ops),
-                0.5 * unit,
-                0.03 * unit,
-                search.bound * (1.0 + EXACT),
-            )
+            hot, target = arm.heat * unit, search.bound * (1.0 + EXACT)
+            walk = Walk(arm.fill, arm.tolerance, search.longest_stage, limit, hot, COOLS_TO * hot, target)
             cost, taken = anneal(instance, codes, offsets, walk, search.random, trace, whole)
-            search.work -= taken * search.ops
+            search.work -= max(1, taken) * search.ops
             search.evaluations += taken
-            search.keep(cost, whole)
-        turn += 1
-        steps = int(steps * 1.5)
+            island.learn(number, cost, taken)
+            if cost < island.cost:
+                island.cost, island.codes = cost, whole.copy()
+                search.keep("annealing", cost, whole)
+        islands = sorted(islands, key=lambda one: one.cost)[: max(ISLANDS, len(islands) - 1)]
+        steps *= GROWTH

@@ -81,8 +81,13 @@ def after_backwards(columns: Columns, lag: int, added: OpKind) -> Columns:
     stage, kind, microbatch = columns
     backward = np.flatnonzero(kind == OpKind.BACKWARD)
     after = np.append(backward[lag:], np.full(min(lag, len(backward)), len(kind) - 1)) + 1
-    return (
-        np.insert(stage, after, stage[backward]),
-        np.insert(kind, after, added),
-        np.insert(microbatch, after, microbatch[backward]),
-    )
+    place = after + np.arange(len(after))
+    kept = np.ones(len(kind) + len(after), dtype=np.bool_)
+    kept[place] = False
+
+    def woven(column: NDArray[np.integer], values: NDArray[np.integer] | OpKind) -> NDArray[np.integer]:
+        whole = np.empty(len(kept), dtype=column.dtype)
+        whole[kept], whole[place] = column, values
+        return whole
+
+    return woven(stage, stage[backward]), woven(kind, added), woven(microbatch, microbatch[backward])
