@@ -129,7 +129,7 @@ def _capped(tables: Tables, caps: NDArray[np.float64]) -> Tables:
 
     Of stages: without the ends behind the last one within the caps; others remain where seconds fall as layers are added.
     """
-    ends = _last_ends(tables.stage_seconds, caps)
+    ends = _last_ends(tables.stage_seconds, np.ascontiguousarray(caps))
     links = np.where(tables.link_seconds <= caps[:, None, None], tables.link_seconds, np.inf)
     return tables._replace(link_seconds=links, furthest=np.minimum(tables.furthest, ends[tables.kind]))
 
@@ -218,7 +218,8 @@ def _labels(
     state, place = np.array([[0.0, *band.least]]), np.zeros((1, 2), dtype=np.int64)
     places = []
     for stage in range(len(band.tables.kind)):
-        ahead = Ahead(band.rest[stage + 1], band.floor[:, stage + 1], weight, limit)
+        floor = np.ascontiguousarray(band.floor[:, stage + 1])  # one type for one pass and two: compiled once
+        ahead = Ahead(band.rest[stage + 1], floor, weight, limit)
         state, place, complete = _extended(band.tables, stage, state, place, ahead, most)
         if not complete:
             return None

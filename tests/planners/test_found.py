@@ -194,7 +194,7 @@ def test_flushed_partitions(recorded: Recorded) -> None:
             network(rng.integers(1, 20, 7).tolist(), rng.integers(0, 30, 7).tolist(), rng.integers(0, 12, 7).tolist())
         )
         for memory in (1e9, 160.0, 90.0):
-            pipeline = FlushedPipeline(5, 4, 8, (1, 2, 3, 4, 5), memory, 3.0, seed % 2 == 0, 2.0, 1.5)
+            pipeline = FlushedPipeline(5, 4, 8, np.arange(1, 6), memory, 3.0, seed % 2 == 0, 2.0, 1.5)
             found = flushed_partition(table, pipeline)
             values[f"{seed} {memory}"] = found and [[one.start, one.stop, one.workers] for one in found]
     recorded(**values)
