@@ -226,6 +226,22 @@ OPPOSITE = {
 }
 """Two pipelines in opposite directions."""
 
+MODERN = {
+    "planner": "modern",
+    "schedule": "search",
+    "replication": "split",
+    "microbatches": [3, 3, 2],
+    "stages": [{"layers": [0, 1], "devices": [0]}, {"layers": [2], "devices": [1]}, {"layers": [3], "devices": [0]}],
+    "order": [
+        "0F0 2F0 2I0 (0F1;0I0)OVERLAP_F_B 2W0 0W0 (2F1 2I1 2W1 0I1 0W1)*1 0F2 2F2 2B2 0B2",
+        "1F0 1A0 1B0 1F1 1A1 1B1 1F2 1A2 1B2",
+        "1O0 1L0 1O2 1L2",
+    ],
+    "recompute": ["none", "whole", False],
+    "options": {},
+}
+"""An order of its own: split backwards, a pair, a pattern, stages that recompute or offload."""
+
 
 def _node(number: int, operator: str, seconds: str, output: str, parameters: str) -> str:
     return (
@@ -384,9 +400,20 @@ READERS: tuple[Reader, ...] = (
             json.dumps(PLAN, indent=2).encode(),
             json.dumps({**PLAN, "plan": {**PLAN["plan"], "schedule": "1f1b", "forward_sizes": []}}).encode(),  # type: ignore[dict-item]
             json.dumps({**PLAN, "plan": OPPOSITE}, indent=2).encode(),
+            json.dumps({**PLAN, "plan": MODERN}, indent=2).encode(),
         ),
         (
             *(b'"round-robin"', b'"split"', b'"1f1b-rr"', b'"interleaved-1f1b"', b'"xpipe"', b'"pipedream"', b'"fp16"'),
+            *(
+                b'"zb-v"',
+                b'"dualpipe"',
+                b'"hanayo"',
+                b'"seq1f1b"',
+                b'"whole"',
+                b"(0F1;0I0)OVERLAP_F_B",
+                b"0O0 0L0",
+                b"1A1",
+            ),
             *(
                 b'"alexnet"',
                 b'"chain:100000"',
@@ -408,6 +435,7 @@ READERS: tuple[Reader, ...] = (
             b"0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n",
             b"0F0,0SEND_F0,,0F1,0RECV_B0,0B0,(0F2;0B1)OVERLAP_F_B,0I2,0W2\n1RECV_F0,1F0,1B0,1F1,1B1,1F2,1I2,1W2\n",
             b"0F0,0B0,0U0,0P1,0F1,0B1,0U1\n",
+            b"0F0 (0F1;0I0)OVERLAP_F_B (0W0 0I1 0W1)*1\n1F0 1A0 1B0 1F1 1A1 1B1\n0O0 0L0\n",
         ),
         (
             b"0F0",
@@ -417,6 +445,9 @@ READERS: tuple[Reader, ...] = (
             b"0F99999999999",
             b"0U0",
             b"(0F0;0B0)OVERLAP_F_B",
+            b"(0F1 0B1)*2",
+            b"0A0",
+            b"0L0 0O0",
             b"0UNSHARD",
             b"0B0,0B0",
         ),

@@ -100,7 +100,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if seconds is not None and not _is_positive(seconds):
         return f"seconds must be a number above 0, got {seconds!r}"
     chunks = request.chunks
-    own = STAGES_A_DEVICE.get(wanted or "")
+    own = STAGES_A_DEVICE[wanted] if wanted else None
     if own and chunks is not None and chunks != own and (wanted != "interleaved" or chunks < own):
         return f"placement {wanted!r} has {own} stage{'s'[: own - 1]} a device, not {chunks}"
     if chunks is None and (wanted or (request.stages or 0) > len(problem.cluster.devices)):
