@@ -78,7 +78,7 @@ STUDIES: dict[str, Study] = {
     "modern-schedules": Study(
         "experiments.modern_schedules",
         "Which schedule is fastest at which memory, how far from the bound, and how far ahead is a searched order?",
-        1.3,
+        1.4,
         0.1,
         figures=("modern_schedules",),
         quick="one set of uneven stages, three limits, short searches",
