@@ -22,7 +22,7 @@ from planners.scheduler.problem import ScheduleProblem
 from planners.scheduler.replay import Trace, replay, trace_of
 from simulator import Schedule
 
-OPS_PER_SECOND = 130_000_000
+OPS_PER_SECOND = 110_000_000
 """Ops replayed in a second of search: the work that one second stands for, whatever the machine takes for it."""
 
 LONGEST_WALK = OPS_PER_SECOND // 2
@@ -110,7 +110,7 @@ SPARK = 1e-300
 COOLS_TO = 0.06
 """Part of an annealing's first temperature at which it ends."""
 
-STEPS, GROWTH = 1000, 1.5
+STEPS, GROWTH = 2000, 2.5
 """Replays of the first walks, and by how much those of every further round are longer."""
 
 ISLANDS = 2
