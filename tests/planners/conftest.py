@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
 from hardware_profiles.gpu import DEFAULT_EFFICIENCIES
 from planners import PLANNERS, Request, Result, applicable_planners, make_plan
-from simulator import Problem
+from simulator import Plan, Problem
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import measured_chain, random_chain
 
@@ -106,17 +107,31 @@ REQUESTS = {
 """What each planner is asked: all that it can do, with little work for an order of ops where it searches for one."""
 
 
-@pytest.fixture(params=list(PROBLEMS))
+@pytest.fixture(scope="module", params=list(PROBLEMS))
 def problem(request: pytest.FixtureRequest) -> Problem:
-    """Each of the small problems in turn."""
+    """Each of the small problems in turn: all tests of a module that take it run on one before the next, in one worker mostly."""
     return PROBLEMS[request.param]
 
 
 @functools.cache
-def searched(name: str, problem_name: str) -> Result | str:
-    """The first search of a planner on a problem, or why it does not apply; tests share it."""
+def _searched(name: str, problem_name: str) -> Result | str:
     reason = applicable_planners(PROBLEMS[problem_name])[name]
     return make_plan(name, PROBLEMS[problem_name], REQUESTS[name]) if reason is None else reason
+
+
+def searched(name: str, problem: Problem) -> Result | str:
+    """The first search of a planner on one of the small problems, or why it does not apply; tests share it."""
+    return _searched(name, next(key for key, value in PROBLEMS.items() if value is problem))
+
+
+def shape(plan: Plan) -> list[Any]:
+    """Schedule, layers before each stage, devices of each, micro-batches."""
+    return [
+        plan.schedule,
+        [stage.layers[0] for stage in plan.stages],
+        [list(stage.devices) for stage in plan.stages],
+        len(plan.microbatches),
+    ]
 
 
 @pytest.fixture
@@ -124,7 +139,7 @@ def plan_of() -> Callable[[str, Problem], Result]:
     """(planner, problem) -> what it found; skips where the planner does not apply."""
 
     def find(name: str, problem: Problem) -> Result:
-        found = searched(name, next(key for key, value in PROBLEMS.items() if value is problem))
+        found = searched(name, problem)
         if isinstance(found, str):
             pytest.skip(found)
         return found

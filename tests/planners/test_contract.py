@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ from planners import (
 from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
-from tests.planners.conftest import REQUESTS, line, slower
+from tests.planners.conftest import REQUESTS, line, searched, shape, slower
+from tests.records import Recorded
 
 Find = Callable[[str, Problem], Result]
 
@@ -44,6 +46,25 @@ def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem, plan_
     assert not found.interrupted
     assert found.evaluations >= 1
     assert found.outcome.fits
+
+
+def test_answers(problem: Problem, recorded: Recorded) -> None:
+    """Of each planner: its plan, its bound, what it took, and each improvement on the way; or why it does not apply."""
+    values: dict[str, Any] = {}
+    for name in PLANNERS:
+        found = searched(name, problem)
+        if isinstance(found, str):
+            values[name] = found
+            continue
+        values[name] = {
+            "plan": shape(found.plan),
+            "bound": found.bound,
+            "proof": str(found.proof),
+            "evaluations": found.evaluations,
+            "history": [[step.evaluations, step.iteration_seconds] for step in found.history],
+            "details": dict(found.details),
+        }
+    recorded(**values)
 
 
 @pytest.mark.parametrize("name", PLANNERS)

@@ -14,7 +14,6 @@ import pytest
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import Cluster, load_cluster
 from planners import (
-    PLANNERS,
     Evaluator,
     InapplicablePlannerError,
     PartitionCosts,
@@ -30,41 +29,11 @@ from planners.pipedream.partitioner import InfeasiblePartition, MemoryLimit, net
 from planners.straight.grid import _Grid
 from planners.unequal import Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.found_sizes import FoundSizes
-from simulator import InfeasiblePlanError, Plan, Problem
+from simulator import InfeasiblePlanError, Problem
 from tests.chains import chain
-from tests.planners.conftest import PROBLEMS, line, searched
+from tests.planners.conftest import PROBLEMS, line, shape
 from tests.planners.test_pipedream import network, tabled
 from tests.records import Recorded
-
-
-def shape(plan: Plan) -> list[Any]:
-    """Schedule, layers before each stage, devices of each, micro-batches."""
-    return [
-        plan.schedule,
-        [stage.layers[0] for stage in plan.stages],
-        [list(stage.devices) for stage in plan.stages],
-        len(plan.microbatches),
-    ]
-
-
-@pytest.mark.parametrize("name", PLANNERS)
-def test_answers_to_the_small_problems(name: str, recorded: Recorded) -> None:
-    """The plan of each problem, its bound, what it took, and each improvement on the way; or why the planner does not apply."""
-    values: dict[str, Any] = {}
-    for key in PROBLEMS:
-        found = searched(name, key)
-        if isinstance(found, str):
-            values[key] = found
-            continue
-        values[key] = {
-            "plan": shape(found.plan),
-            "bound": found.bound,
-            "proof": str(found.proof),
-            "evaluations": found.evaluations,
-            "history": [[step.evaluations, step.iteration_seconds] for step in found.history],
-            "details": dict(found.details),
-        }
-    recorded(**values)
 
 
 def with_memory(problem: Problem, memory_bytes: float) -> Problem:
