@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -31,7 +31,7 @@ class OptimumCase(msgspec.Struct, frozen=True, kw_only=True):
     freed_at_input_gradient: list[float]
     freed_at_weight_gradient: list[float]
     memory_limit: float
-    best_makespan: float
+    best_makespan: Annotated[float, msgspec.Meta(gt=0)]
     proven: bool = False
 
     def problem(self) -> ScheduleProblem:

@@ -212,8 +212,6 @@ class _Layouts:
             seconds = LISTS * LIST_SCHEDULING * 3 * layout.microbatches * len(layout.recompute) / OPS_PER_SECOND
         found = search_schedule(self.costs.schedule_problem(layout, spare), seconds=seconds)
         self.orders += found.evaluations
-        if found.interrupted:
-            raise KeyboardInterrupt
         return found
 
     def climbed(self, layout: Layout, moves: int) -> Layout:

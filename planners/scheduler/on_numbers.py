@@ -11,7 +11,7 @@ import numpy as np
 from hardware_profiles import brief
 from planners.scheduler.problem import ScheduleProblem
 from planners.scheduler.problem import placement as chains_of
-from planners.scheduler.search import FoundSchedule, search_schedule
+from planners.scheduler.search import FoundSchedule, SearchInterrupted, search_schedule
 from simulator import (
     ENGINES,
     Engine,
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchedSchedule(Explained):
-    """A schedule that was searched for, replayed, and how good it is known to be."""
+    """A schedule that was searched for, replayed, and how good it is known to be; the best so far, if it was interrupted."""
 
     replayed: ScheduleReplay
     found: FoundSchedule
+    interrupted: bool = False
 
     def __repr__(self) -> str:
         return brief(self, f"{self.replayed!r}, {self.known}")
@@ -66,7 +67,7 @@ class SearchedSchedule(Explained):
     def known(self) -> str:
         """What is proven, in words."""
         what = self.found.objective.replace("-", " ")
-        if self.found.interrupted:
+        if self.interrupted:
             return f"interrupted, this is the best so far: at most {100 * self.found.gap:.3g} % above the best {what}"
         if self.found.proven:
             return f"proven optimal: no order within the memory has a shorter {what}"
@@ -83,7 +84,7 @@ class SearchedSchedule(Explained):
             "gap": found.gap,
             "proven": found.proven,
             "evaluations": found.evaluations,
-            "interrupted": found.interrupted,
+            "interrupted": self.interrupted,
         }
 
     def tables(self) -> tuple[TextTable, ...]:
@@ -152,9 +153,12 @@ def search_on_numbers(
         freed_at_weight_gradient=[part for _, part in kept],
         limit=float("inf") if memory is None else memory.memory,
     )
-    found = search_schedule(problem, **search)
+    try:
+        found, interrupted = search_schedule(problem, **search), False
+    except SearchInterrupted as stopped:
+        found, interrupted = stopped.found, True
     replayed = replay_schedule(found.schedule, ops, engine=engine)
-    return SearchedSchedule(replayed if memory is None else replayed.holding(memory), found)
+    return SearchedSchedule(replayed if memory is None else replayed.holding(memory), found, interrupted)
 
 
 def _devices(name: str, stages: int, chunks: int | None) -> int:

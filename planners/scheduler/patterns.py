@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planners.scheduler.instance import Codes, Instance
+from planners.scheduler.instance import Codes, Instance, Integers
 from planners.scheduler.problem import PLACEMENTS, ScheduleProblem, placement
 from simulator import SCHEDULES, Schedule, build_schedule
 
@@ -43,12 +44,19 @@ def one_at_a_time(instance: Instance) -> Codes:
     """The order that runs every micro-batch to its end before the next one: it fits wherever any order does."""
     positions = len(instance.device)
     chain = np.cumsum(instance.first) - 1
-    lists: list[list[int]] = [[] for _ in instance.limit]
-    for number in range(int(instance.passes.max())):
-        for one in range(int(chain[-1]) + 1):
-            held = np.flatnonzero((chain == one) & (instance.passes > number)).tolist()
-            for p in held:
-                lists[instance.device[p]].append(p)
-            for p in reversed(held):
-                lists[instance.device[p]] += [positions + p, 2 * positions + p][: 1 + int(instance.split[p])]
-    return np.array([code for codes in lists for code in codes], dtype=np.int16)
+    passes = instance.passes[instance.first]
+    parts: list[Integers] = []
+    for device in range(len(instance.limit)):
+        held = [np.flatnonzero((instance.device == device) & (chain == one)) for one in range(len(passes))]
+        lists = [_down_and_up(rows, positions, instance.split[rows]) for rows in held]
+        shared = int(passes.min())  # the first chains have one micro-batch more
+        parts += [np.tile(np.concatenate(lists), shared)]
+        parts += [codes for codes, count in zip(lists, passes, strict=True) if count > shared]
+    return np.concatenate(parts).astype(np.int16)
+
+
+def _down_and_up(rows: Integers, positions: int, split: NDArray[np.bool_]) -> Integers:
+    """Codes of one micro-batch on the positions of a device: forwards, then backwards from the last on."""
+    backwards = np.stack([positions + rows, 2 * positions + rows], axis=1)[::-1]
+    wanted = np.stack([np.ones_like(split), split], axis=1)[::-1]
+    return np.concatenate([rows, backwards[wanted]])

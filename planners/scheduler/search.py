@@ -45,7 +45,6 @@ class FoundSchedule:
     cost: seconds of the objective; makespan: seconds of the whole order; bound: seconds of the objective that no order can beat
     peaks: bytes that each device keeps for its micro-batches at most
     evaluations: orders made or replayed
-    interrupted: the search was stopped from outside before its end
     """
 
     problem: ScheduleProblem
@@ -56,7 +55,6 @@ class FoundSchedule:
     bound: float
     peaks: tuple[float, ...]
     evaluations: int
-    interrupted: bool = False
 
     def __repr__(self) -> str:
         known = "proven" if self.proven else f"gap {100 * self.gap:.2f} %"
@@ -223,8 +221,7 @@ def search_schedule(
 
     patterns: orders to begin from beside the families of the problem's placement; the answer is never worse than one of them
         that fits
-    An interrupt ends the search; what it has found by then is marked.
-    Raises KeyboardInterrupt if that is nothing, and ValueError for seconds or a seed that are negative.
+    Raises ValueError for seconds or a seed that are negative, SearchInterrupted with what has been found for a KeyboardInterrupt.
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective {objective!r} is unknown; choices: {', '.join(OBJECTIVES)}")
@@ -241,21 +238,31 @@ def search_schedule(
         random,
         progress,
     )
-    interrupted = False
     try:
         _run(search, problem, patterns)
     except KeyboardInterrupt:
         if search.best is None:
             raise
-        interrupted = True
+        raise SearchInterrupted(_found(search, problem, objective)) from None
+    return _found(search, problem, objective)
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """A search that was stopped from outside; `found` is the best so far."""
+
+    def __init__(self, found: FoundSchedule) -> None:
+        super().__init__("a search for an order was interrupted")
+        self.found = found
+
+
+def _found(search: _Search, problem: ScheduleProblem, objective: Objective) -> FoundSchedule:
+    """The best order of a search."""
     assert search.best is not None  # what runs one micro-batch at a time fits
-    cost, codes = search.best
+    instance, (cost, codes) = search.instance, search.best
     makespan = float(replay(instance, codes, instance.offsets, False, 0.0, search.trace, False))
     schedule = schedule_of(instance, codes, problem, "search")
     peaks = peaks_of(instance, codes, problem)
-    return FoundSchedule(
-        problem, schedule, objective, cost, makespan, search.bound, peaks, search.evaluations, interrupted
-    )
+    return FoundSchedule(problem, schedule, objective, cost, makespan, search.bound, peaks, search.evaluations)
 
 
 def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]) -> None:

@@ -25,6 +25,9 @@ Block = list[tuple[int, int, int, int]]
 PERIOD = 6
 """Slots from one micro-batch to the next: two forwards, two input gradients, two weight gradients on every device."""
 
+MOST_DEVICES = 256
+"""Their orders are made slot by slot, in the square of the devices' time and more: 8 s for as many."""
+
 WEIGHT = {"i": "w", "I": "W"}
 """The weight gradient that an input gradient leaves."""
 
@@ -37,7 +40,7 @@ def v_half(stages: int, microbatches: int) -> Schedule:
 
     Unit chunks, m >= 2p: 6m + 3p-7 for an even p of at least 4, 6m + 3p-4 for an odd one of at least 3.
     """
-    devices = v_devices("v-half", stages)
+    devices = _block_devices("v-half", stages)
     pause = 3 if devices % 2 == 0 else 0
     block = [
         (2 * d, 3 * devices - d - 2, 3 * devices + pause + 2 * d - 1, 6 * devices + pause - d - 2)
@@ -51,10 +54,18 @@ def v_min(stages: int, microbatches: int) -> Schedule:
 
     Unit chunks, m >= 2p: 6m + 4p-5 for p of at least 4, or 6m + 4p-7 where that is a multiple of 3.
     """
-    devices = v_devices("v-min", stages)
+    devices = _block_devices("v-min", stages)
     pause = 2 if devices % 3 == 0 else 0
     block = [(d, 2 * devices - d - 1, 2 * devices + pause + d, 4 * devices + pause - d - 1) for d in range(devices)]
     return from_letters("v-min", stages, microbatches, repeated(block, microbatches, 2 * ((devices + 4) // 3)))
+
+
+def _block_devices(name: str, stages: int) -> int:
+    """Devices, two stages each; ValueError for more than MOST_DEVICES."""
+    devices = v_devices(name, stages)
+    if devices > MOST_DEVICES:
+        raise ValueError(f"{name} is built for at most {MOST_DEVICES} devices, got {stages} stages on {devices}")
+    return devices
 
 
 def repeated(block: Block, microbatches: int, limit: int) -> list[str]:

@@ -66,6 +66,8 @@ def test_a_best_that_is_missed_fails(
         ([], "the list of cases is empty"),
         ([{**CASE, "placement": "z"}], "Invalid enum value 'z'"),
         ([{key: CASE[key] for key in CASE if key != "devices"}], "missing required field `devices`"),
+        ([{**CASE, "best_makespan": 0}], "Expected `float` > 0.0 - at `$[0].best_makespan`"),
+        ([{**CASE, "stages": 10**9, "devices": 10**9}], "case 0 (two devices): a search takes at most 10,922 stages"),
         ([{**CASE, "memory_limit": 1}], "case 0 (two devices): device 0 has 1"),
         ([{**CASE, "forward": [1, 1, 1]}], "case 0 (two devices): forward needs one number"),
     ],

@@ -146,6 +146,13 @@ def test_v_half_and_v_min_keep_their_memory(p: int) -> None:
         assert least.makespan_seconds == 6 * m + 4 * p - (5 if p % 3 else 7)
 
 
+@pytest.mark.parametrize("name", ["v-half", "v-min"])
+def test_building_blocks_of_too_many_devices_are_refused(name: str) -> None:
+    """In one line, before minutes of work."""
+    with pytest.raises(ValueError, match=f"{name} is built for at most 256 devices, got 4096 stages on 2048"):
+        build_schedule(name, 4096, 1000)
+
+
 def test_v_half_keeps_its_pace_where_weight_gradients_take_less() -> None:
     """F 14407, I 14380, W 9676, transfers 1610: each further micro-batch takes its ops' seconds, and no bubble."""
     seconds = [replayed(build_schedule("v-half", 16, m), 14407, 14380, 9676, 1610).makespan_seconds for m in (24, 40)]
