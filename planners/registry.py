@@ -82,9 +82,9 @@ _not_for_bapipe = _Later("bapipe.explorer", "inapplicable")
 _no_tree = _Later("pipedream.planner", "inapplicable")
 _not_in_grid = _Later("straight.grid", "inapplicable")
 _not_for_unequal = _Later("unequal.planners", "inapplicable")
-_no_order = _Later("modern.planners", "inapplicable")
+_no_order = _Later("modern.order_search", "inapplicable")
 _brute_force = _Later("straight.brute_force", "BruteForce")
-_order_search = _Later("modern.planners", "OrderSearch")
+_order_search = _Later("modern.order_search", "OrderSearch")
 
 
 def _more_microbatches_than_samples(problem: Problem, request: Request) -> str | None:
@@ -210,7 +210,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _for_order,
         ("stages", "chunks"),
         ORDER_OPTIONS,
-        by_default=_Later("modern.planners", "halves_are_known"),
+        by_default=_Later("modern.order_search", "halves_are_known"),
     ),
     "scheduler": PlannerEntry(
         lambda request: _order_search(request, "scheduler", climbs=False),

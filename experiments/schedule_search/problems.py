@@ -25,7 +25,7 @@ class SearchQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedRow:
+class ProfiledRow:
     """Stage times of the zero-bubble paper (arXiv 2401.10241, table of profiled times), in microseconds and its memory units."""
 
     devices: int
@@ -53,12 +53,12 @@ class PublishedRow:
 
 
 PUBLISHED = (
-    PublishedRow(8, 24, 18522, 18086, 9337, 601, 201216, 73728),
-    PublishedRow(8, 64, 18546, 18097, 9321, 762, 201216, 73728),
-    PublishedRow(8, 32, 29802, 29428, 19530, 577, 303104, 131072),
-    PublishedRow(16, 48, 11347, 11248, 8132, 377, 378880, 163840),
-    PublishedRow(16, 128, 11325, 11308, 8109, 378, 378880, 163840),
-    PublishedRow(32, 128, 10408, 10204, 7703, 408, 454656, 196608),
+    ProfiledRow(8, 24, 18522, 18086, 9337, 601, 201216, 73728),
+    ProfiledRow(8, 64, 18546, 18097, 9321, 762, 201216, 73728),
+    ProfiledRow(8, 32, 29802, 29428, 19530, 577, 303104, 131072),
+    ProfiledRow(16, 48, 11347, 11248, 8132, 377, 378880, 163840),
+    ProfiledRow(16, 128, 11325, 11308, 8109, 378, 378880, 163840),
+    ProfiledRow(32, 128, 10408, 10204, 7703, 408, 454656, 196608),
 )
 
 SPREADS = {"even": 0.0, "uneven 10 %": 0.1, "uneven 30 %": 0.3}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Phase
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
-from planners.scheduler.problem import PlacementName, ScheduleProblem, placement
+from planners.scheduler.schedule_problem import PlacementName, ScheduleProblem, placement
 from simulator import LayerCosts, Plan, Recompute, Schedule, equal_microbatches, stages_from_cuts, to_text
 
 Floats = NDArray[np.float64]

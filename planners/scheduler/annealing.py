@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.scheduler.instance import Codes, Instance, Integers
-from planners.scheduler.replay import Trace, replay
+from planners.scheduler.instance import Codes, Integers, ScheduleInstance
+from planners.scheduler.order_replay import Trace, replay
 from simulator import kernel
 
 EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
@@ -66,7 +66,7 @@ def cost_of(makespan: float, longest_stage: bool, trace: Trace) -> float:
 
 
 @kernel()
-def _critical(instance: Instance, trace: Trace, longest_stage: bool, critical: Integers) -> int:
+def _critical(instance: ScheduleInstance, trace: Trace, longest_stage: bool, critical: Integers) -> int:
     """Rows of the ops on the path that makes the replay as long as it is, last first, into `critical`; their number."""
     device = int(np.argmax(trace.finish - trace.start) if longest_stage else np.argmax(trace.finish))
     row, count = int(instance.offsets[device + 1]) - 1, 0
@@ -85,7 +85,7 @@ def _critical(instance: Instance, trace: Trace, longest_stage: bool, critical: I
 
 @kernel(error_model="numpy")
 def anneal(
-    instance: Instance,
+    instance: ScheduleInstance,
     codes: Codes,
     offsets: Integers,
     walk: Walk,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planners.scheduler.instance import MOST_MEMORY, Codes, Floats, Instance, Integers
-from planners.scheduler.replay import Trace, replay
+from planners.scheduler.instance import MOST_MEMORY, Codes, Floats, Integers, ScheduleInstance
+from planners.scheduler.order_replay import Trace, replay
 from simulator import kernel
 
 LEAST, MOST, STEP = 100, 200, 2
@@ -24,7 +24,7 @@ HOPS, ENTRIES = (0.0, 0.0, 0.1, 0.2, 0.3), (0.0, 0.0, 0.1, 0.5, 1.0)
 """Random pauses in periods, at most: from device to device, and before a run of devices."""
 
 
-class Block(NamedTuple):
+class BuildingBlock(NamedTuple):
     """When the first micro-batch passes each position; the next ones follow it a period apart.
 
     starts: float64 [2, P]; of forwards and input gradients
@@ -37,7 +37,7 @@ class Block(NamedTuple):
     tolerance: float
 
 
-def blocks_of(instance: Instance) -> Iterator[Block]:
+def blocks_of(instance: ScheduleInstance) -> Iterator[BuildingBlock]:
     """Blocks without pauses, of the two least periods at which what they hold fits into memory."""
     pauses = np.zeros((2, len(instance.device)))
     for weights in (True, False):
@@ -46,20 +46,22 @@ def blocks_of(instance: Instance) -> Iterator[Block]:
         another = first_fit(instance, percent + STEP, pauses, weights, longer)
         for found, times in ((percent, starts), (another, longer)):
             if found <= MOST:
-                yield from (Block(times, least_period(instance) * found / 100, tolerance) for tolerance in TOLERANCES)
+                yield from (
+                    BuildingBlock(times, least_period(instance) * found / 100, tolerance) for tolerance in TOLERANCES
+                )
 
 
-def warm_ups(instance: Instance, stages: int) -> Iterator[Block]:
+def warm_ups(instance: ScheduleInstance, stages: int) -> Iterator[BuildingBlock]:
     """Blocks of so many forwards ahead of the first input gradient as there are stages to go, or more, as memory holds."""
     to_go = stages - np.arange(len(instance.device)) % stages
     period = least_period(instance)
     held = np.minimum(instance.limit[instance.device], MOST_MEMORY) // np.maximum(1, instance.keep)
     for ahead in (to_go, (3 * to_go + 1) // 2, 2 * to_go - 1):
         starts = np.stack([np.zeros(len(to_go)), (np.clip(ahead, 1, np.maximum(1, held)) - 0.5) * period])
-        yield from (Block(starts, period, tolerance) for tolerance in TOLERANCES)
+        yield from (BuildingBlock(starts, period, tolerance) for tolerance in TOLERANCES)
 
 
-def paused_blocks(instance: Instance, number: int, seed: int) -> Iterator[Block]:
+def paused_blocks(instance: ScheduleInstance, number: int, seed: int) -> Iterator[BuildingBlock]:
     """Blocks with random pauses: one at each hop of a run of neighbouring devices, another before it."""
     random = np.random.default_rng(seed)
     hops = np.abs(np.diff(instance.device)) != 1
@@ -73,11 +75,11 @@ def paused_blocks(instance: Instance, number: int, seed: int) -> Iterator[Block]
         starts = np.zeros((2, len(run)))
         percent = first_fit(instance, LEAST, pauses[turn], bool(turn % 2), starts)
         if percent <= MOST:
-            yield Block(starts, least_period(instance) * percent / 100, TOLERANCES[turn % len(TOLERANCES)])
+            yield BuildingBlock(starts, least_period(instance) * percent / 100, TOLERANCES[turn % len(TOLERANCES)])
 
 
 @kernel()
-def least_period(instance: Instance) -> float:
+def least_period(instance: ScheduleInstance) -> float:
     """Seconds that the busiest device takes for a micro-batch of each of its chains."""
     busy = np.zeros(len(instance.limit))
     for p in range(len(instance.device)):
@@ -86,7 +88,7 @@ def least_period(instance: Instance) -> float:
 
 
 @kernel()
-def first_fit(instance: Instance, percent: int, pauses: Floats, weights: bool, starts: Floats) -> int:
+def first_fit(instance: ScheduleInstance, percent: int, pauses: Floats, weights: bool, starts: Floats) -> int:
     """The first period from `percent` of the least on of which the block fits into memory, above MOST if none does.
 
     pauses, weights, starts: as of `fit_block`
@@ -102,7 +104,7 @@ def first_fit(instance: Instance, percent: int, pauses: Floats, weights: bool, s
     return percent
 
 
-def replay_block(instance: Instance, block: Block, trace: Trace) -> float:
+def replay_block(instance: ScheduleInstance, block: BuildingBlock, trace: Trace) -> float:
     """Makespan of the stream of a block, whose order comes into `trace`; infinite where it breaks a limit."""
     passes = np.bincount(instance.device, weights=2 * instance.passes, minlength=len(instance.limit)).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(passes)])
@@ -112,7 +114,7 @@ def replay_block(instance: Instance, block: Block, trace: Trace) -> float:
 
 
 @kernel(error_model="numpy")
-def unroll(instance: Instance, starts: Floats, period: float, codes: Codes, offsets: Integers) -> None:
+def unroll(instance: ScheduleInstance, starts: Floats, period: float, codes: Codes, offsets: Integers) -> None:
     """The order of a block: forwards and input gradients by their time, into `codes`, at `offsets`: int64 [D + 1]."""
     positions = len(instance.device)
     done = np.zeros(2 * positions, dtype=np.int64)
@@ -137,7 +139,7 @@ def unroll(instance: Instance, starts: Floats, period: float, codes: Codes, offs
 
 
 @kernel(error_model="numpy")
-def fit_block(instance: Instance, period: float, pauses: Floats, weights: bool, starts: Floats) -> None:
+def fit_block(instance: ScheduleInstance, period: float, pauses: Floats, weights: bool, starts: Floats) -> None:
     """The block that passes each chain as early as its devices are free of its other passes, into `starts`.
 
     pauses: float64 [2, P]; seconds that each pass waits after it could start
@@ -182,7 +184,7 @@ def fit_block(instance: Instance, period: float, pauses: Floats, weights: bool, 
 
 
 @kernel(error_model="numpy")
-def fits(instance: Instance, starts: Floats, period: float) -> bool:
+def fits(instance: ScheduleInstance, starts: Floats, period: float) -> bool:
     """Whether the stream of a block stays within the limits where weight gradients follow their input gradients at once."""
     for device in range(len(instance.limit)):
         begins, ends = instance.held_offsets[device], instance.held_offsets[device + 1]

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from planners.scheduler.instance import WEIGHT, Floats, Instance
+from planners.scheduler.instance import WEIGHT, Floats, ScheduleInstance
 from simulator import kernel
 
 Objective = Literal["makespan", "longest-stage"]
@@ -36,7 +36,7 @@ class Ways(NamedTuple):
     tail: Floats
 
 
-def ways_of(instance: Instance) -> Ways:
+def ways_of(instance: ScheduleInstance) -> Ways:
     """The least times of every position's chain."""
     forward, backward, weight = instance.seconds
     positions = len(forward)
@@ -52,7 +52,7 @@ def ways_of(instance: Instance) -> Ways:
     return Ways(head, around, tail)
 
 
-def lower_bound(instance: Instance, objective: Objective = "makespan") -> float:
+def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -> float:
     """Seconds that no order within the limits can beat: of everything, or of the device that is busy longest.
 
     objective: `longest-stage` bounds the longest time from a device's first start to its last end
@@ -74,7 +74,7 @@ def lower_bound(instance: Instance, objective: Objective = "makespan") -> float:
 
 
 @kernel(error_model="numpy")
-def _bound(instance: Instance, ways: Ways) -> float:
+def _bound(instance: ScheduleInstance, ways: Ways) -> float:
     """The largest term of any device."""
     _, count, seconds, split, _, _, _, keep, freed, _, limits, _, held, held_at = instance
     head, around, tail = ways

@@ -1,4 +1,4 @@
-"""Instance: a schedule problem as flat columns, the form that compiled searches take.
+"""ScheduleInstance: a schedule problem as flat columns, the form that compiled searches take.
 
 A position is a stage of a chain; positions are numbered chain after chain. Micro-batches of one size are alike, so an order is a
 sequence of codes a device, `kind * positions + position`, and the micro-batch of an op is the number of ops of its code before.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.scheduler.problem import ScheduleProblem
+from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import OpKind, Schedule, kernel
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ MOST_MEMORY = 2**45
 """Units of memory that a limit has at most: whole numbers, of which no sum is inexact."""
 
 
-class Instance(NamedTuple):
+class ScheduleInstance(NamedTuple):
     """The problem by positions (P) and devices (D).
 
     device, passes: int64 [P]; of the position; micro-batches of its chain
@@ -59,7 +59,7 @@ class Instance(NamedTuple):
     held_offsets: Integers
 
 
-def instance_of(problem: ScheduleProblem) -> Instance:
+def instance_of(problem: ScheduleProblem) -> ScheduleInstance:
     """The flat form of a problem."""
     chains, stages, devices = len(problem.chains), problem.stages, problem.devices
     device = np.array(problem.chains, dtype=np.int64).ravel()
@@ -79,7 +79,7 @@ def instance_of(problem: ScheduleProblem) -> Instance:
         [keep[(device == device[p]) & (stage > stage[p])].sum() for p in range(len(device))], dtype=np.int64
     )
     ops = np.bincount(device, weights=count * (2 + split), minlength=devices).astype(np.int64)
-    return Instance(
+    return ScheduleInstance(
         device,
         count,
         seconds,
@@ -135,7 +135,7 @@ def _whole(values: Floats) -> bool:
     return bool(_near(values).all())
 
 
-def peaks_of(instance: Instance, codes: Codes, problem: ScheduleProblem) -> tuple[float, ...]:
+def peaks_of(instance: ScheduleInstance, codes: Codes, problem: ScheduleProblem) -> tuple[float, ...]:
     """Most bytes that each device holds at once in an order: int16 [ops], device by device."""
     at_input, at_weight = (
         np.tile(np.array(problem.each(name)), len(problem.chains))
@@ -158,7 +158,7 @@ def _peaks(codes: Codes, offsets: Integers, changes: Floats) -> Floats:
     return peaks
 
 
-def schedule_of(instance: Instance, codes: Codes, problem: ScheduleProblem, name: str) -> Schedule:
+def schedule_of(instance: ScheduleInstance, codes: Codes, problem: ScheduleProblem, name: str) -> Schedule:
     """An order as a schedule; micro-batches of a chain are numbered in a row, chain after chain."""
     positions = len(instance.device)
     chain, stage = np.divmod(np.arange(positions, dtype=np.int32), problem.stages)
@@ -188,7 +188,7 @@ def _numbers(codes: Codes, begins: NDArray[np.int32]) -> NDArray[np.int32]:
     return number
 
 
-def codes_of(instance: Instance, schedule: Schedule, problem: ScheduleProblem) -> Codes | None:
+def codes_of(instance: ScheduleInstance, schedule: Schedule, problem: ScheduleProblem) -> Codes | None:
     """The codes of a schedule's order, or None where its ops are not those of the problem on its devices.
 
     A full backward runs as both gradients, a weight gradient that takes nothing with its input gradient.
@@ -214,7 +214,7 @@ def codes_of(instance: Instance, schedule: Schedule, problem: ScheduleProblem) -
 
 @kernel()
 def _encode(
-    instance: Instance,
+    instance: ScheduleInstance,
     device: NDArray[np.int32],
     stage: NDArray[np.int32],
     kind: NDArray[np.int8],

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hardware_profiles import brief
-from planners.scheduler.problem import ScheduleProblem
-from planners.scheduler.problem import placement as chains_of
+from planners.scheduler.schedule_problem import ScheduleProblem
+from planners.scheduler.schedule_problem import placement as chains_of
 from planners.scheduler.search import FoundSchedule, SearchInterrupted, search_schedule
 from simulator import (
     ENGINES,

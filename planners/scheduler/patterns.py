@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.scheduler.instance import Codes, Instance, Integers
-from planners.scheduler.problem import PLACEMENTS, ScheduleProblem, placement
+from planners.scheduler.instance import Codes, Integers, ScheduleInstance
+from planners.scheduler.schedule_problem import PLACEMENTS, ScheduleProblem, placement
 from simulator import SCHEDULES, Schedule, build_schedule
 
 LIE = {"straight": "straight", "interleaved": "looped", "v": "wave", "wave": "wave", "bidirectional": "bidirectional"}
@@ -40,7 +40,7 @@ def _lie(problem: ScheduleProblem) -> str:
     return ""
 
 
-def one_at_a_time(instance: Instance) -> Codes:
+def one_at_a_time(instance: ScheduleInstance) -> Codes:
     """The order that runs every micro-batch to its end before the next one: it fits wherever any order does."""
     positions = len(instance.device)
     chain = np.cumsum(instance.first) - 1

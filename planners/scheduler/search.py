@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from hardware_profiles import brief
 from planners.scheduler.annealing import Walk, anneal, cost_of
-from planners.scheduler.blocks import Block, blocks_of, paused_blocks, replay_block, warm_ups
+from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
 from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound
-from planners.scheduler.greedy import TIGHT, Setting, list_schedule, settings_of
-from planners.scheduler.instance import Codes, Instance, Integers, codes_of, instance_of, peaks_of, schedule_of
+from planners.scheduler.instance import Codes, Integers, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
+from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
+from planners.scheduler.order_replay import Trace, replay, trace_of
 from planners.scheduler.patterns import one_at_a_time, patterns_of
-from planners.scheduler.problem import ScheduleProblem
-from planners.scheduler.replay import Trace, replay, trace_of
+from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import Schedule
 
 OPS_PER_SECOND = 110_000_000
@@ -123,7 +123,7 @@ PAUSED_WORK = 20_000
 TRIAL = 3
 """Micro-batches a device of the short stream on which settings are tried for a long one."""
 
-Maker = Setting | Block
+Maker = ListSetting | BuildingBlock
 """What makes an order."""
 
 
@@ -131,7 +131,7 @@ Maker = Setting | Block
 class _Search:
     """The one mutable object: the work left, and the best orders of each origin so far, best first."""
 
-    instance: Instance
+    instance: ScheduleInstance
     longest_stage: bool
     bound: float
     work: int
@@ -176,13 +176,13 @@ class _Search:
 
     def price(self, maker: Maker) -> int:
         """Work of making an order."""
-        return len(self.trace.order) * LIST_SCHEDULING if isinstance(maker, Setting) else 2 * self.ops
+        return len(self.trace.order) * LIST_SCHEDULING if isinstance(maker, ListSetting) else 2 * self.ops
 
     def make(self, maker: Maker) -> float:
         """Make an order, which comes into the trace; its cost."""
         self.work -= self.price(maker)
         self.evaluations += 1
-        if isinstance(maker, Setting):
+        if isinstance(maker, ListSetting):
             makespan = list_schedule(self.instance, maker, self.trace)
         else:
             makespan = replay_block(self.instance, maker, self.trace)
@@ -201,7 +201,7 @@ def _cost(order: tuple[float, Codes]) -> float:
     return order[0]
 
 
-def without_weights(instance: Instance, codes: Codes) -> tuple[Codes, Integers]:
+def without_weights(instance: ScheduleInstance, codes: Codes) -> tuple[Codes, Integers]:
     """The forwards and input gradients of an order, and their offsets by device."""
     rest = codes < 2 * len(instance.device)
     offsets = np.concatenate([[0], np.cumsum(rest)])[instance.offsets]

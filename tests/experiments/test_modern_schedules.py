@@ -21,7 +21,7 @@ from experiments.modern_schedules.memory_points import (
     placed,
 )
 from experiments.schedule_search.families import comparable_families
-from experiments.schedule_search.problems import PublishedRow
+from experiments.schedule_search.problems import ProfiledRow
 from experiments.studies.study_harness import run_study
 from planners import ScheduleProblem, placement
 
@@ -71,7 +71,7 @@ def test_the_mean_and_range_of_seeds() -> None:
 
 def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Bounds lie below all; a search keeps to its limit, is not slower at a higher one, nor than a family in its memory."""
-    monkeypatch.setattr("experiments.modern_schedules.memory_points.ROW", PublishedRow(2, 4, 1, 1, 1, 0, 2, 1))
+    monkeypatch.setattr("experiments.modern_schedules.memory_points.ROW", ProfiledRow(2, 4, 1, 1, 1, 0, 2, 1))
     monkeypatch.setattr("experiments.modern_schedules.__main__.QUICK", Effort(range(1), (1, 2), 0.002))
     assert run_study("modern-schedules", ["--quick", "--json"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)

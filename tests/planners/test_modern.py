@@ -11,7 +11,7 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, applicable_planners, make_plan, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
-from planners.modern.planners import OrderSearch
+from planners.modern.order_search import OrderSearch
 from simulator import LayerCosts, Problem, check_schedule, simulate
 from simulator.results.memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
@@ -148,7 +148,7 @@ def test_requests_fix_the_placement_and_the_stages() -> None:
 def test_a_climb_moves_cuts_and_keeps_every_layer() -> None:
     """Random moves shift cuts in order and flip recomputation of one stage, and never leave a stage without a layer."""
     search = OrderSearch()
-    from planners.modern.planners import _Layouts
+    from planners.modern.order_search import _Layouts
 
     layouts = _Layouts(search, UNLIKE, Evaluator(UNLIKE), np.random.default_rng(0))
     layout = Layout("v", (0, 1), (2, 4, 7), 6, ("none",) * 4)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from planners.scheduler.problem import ScheduleProblem, placement
+from planners.scheduler.schedule_problem import ScheduleProblem, placement
 from simulator import OpKind, OpSeconds, Schedule, Timeline, check_schedule, given_costs, lower, replay_compiled
 from simulator.engines import reference
 

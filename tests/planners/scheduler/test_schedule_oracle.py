@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 
-from planners.scheduler.problem import ScheduleProblem
+from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_schedule
 from tests.planners.scheduler.schedule_cases import schedule_problems
 

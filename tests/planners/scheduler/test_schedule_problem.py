@@ -1,4 +1,4 @@
-"""Tests of `planners.scheduler.problem`: placements, and what is refused at the door."""
+"""Tests of `planners.scheduler.schedule_problem`: placements, and what is refused at the door."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planners.scheduler.instance import memory_units
-from planners.scheduler.problem import ScheduleProblem, placement
+from planners.scheduler.schedule_problem import ScheduleProblem, placement
 
 
 @pytest.mark.parametrize(

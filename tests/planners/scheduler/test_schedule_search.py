@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import codes_of, instance_of
-from planners.scheduler.problem import ScheduleProblem, placement
-from planners.scheduler.replay import replay, trace_of
+from planners.scheduler.order_replay import replay, trace_of
+from planners.scheduler.schedule_problem import ScheduleProblem, placement
 from planners.scheduler.search import search_schedule
 from simulator import OpSeconds, build_schedule, from_text, from_torch_csv, replay_schedule, to_text, to_torch_csv
 from tests.planners.scheduler.schedule_cases import (

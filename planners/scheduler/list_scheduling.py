@@ -13,15 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from planners.scheduler.bound import ways_of
-from planners.scheduler.instance import Floats, Instance, Integers
-from planners.scheduler.replay import Trace
+from planners.scheduler.instance import Floats, Integers, ScheduleInstance
+from planners.scheduler.order_replay import Trace
 from simulator import kernel
 
 NO_CAP = 2**31
 """More micro-batches than any schedule has."""
 
 
-class Setting(NamedTuple):
+class ListSetting(NamedTuple):
     """What list scheduling goes by.
 
     caps: int64 [P]; forwards of a position at most whose input gradients have not begun
@@ -53,7 +53,7 @@ TOLERANCES = ((1.0, 1.0), (1.0, 0.0), (1.0, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 
 """Of ready ops and of weight gradients, each of which is tried with every urgency and cap."""
 
 
-def settings_of(instance: Instance, stages: int) -> Iterator[Setting]:
+def settings_of(instance: ScheduleInstance, stages: int) -> Iterator[ListSetting]:
     """Settings worth trying, those that are best most often first.
 
     Caps are stages to go in the chain (what 1F1B has in flight), about twice as many (enough to hide transfers), none, or parts
@@ -81,11 +81,11 @@ def settings_of(instance: Instance, stages: int) -> Iterator[Setting]:
     )
     for tolerance, weights, urgency, cap in dict.fromkeys((*(TIGHT if tight else ROOMY), *every)):
         order, each = urgencies[urgency]
-        yield Setting(caps[cap].astype(np.int64), order, each, tolerance * longest, weights)
+        yield ListSetting(caps[cap].astype(np.int64), order, each, tolerance * longest, weights)
 
 
 @kernel(error_model="numpy")
-def list_schedule(instance: Instance, setting: Setting, trace: Trace) -> float:
+def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace) -> float:
     """Makespan of the order that list scheduling makes in `trace`, infinite if it gets stuck."""
     caps, urgency, period, tolerance, weight_tolerance = setting
     device_of, count, seconds, split, lag, first, last, keep, freed, reserve, limit, rows_at, held, held_at = instance

@@ -14,7 +14,7 @@ from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
-from planners.scheduler.problem import PlacementName
+from planners.scheduler.schedule_problem import PlacementName
 from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSchedule, search_schedule
 from planners.search.candidates import MOST_OPS, devices_in_order, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting

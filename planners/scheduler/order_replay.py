@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.scheduler.instance import Codes, Floats, Instance, Integers
+from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance
 from simulator import kernel
 
 
@@ -33,7 +33,7 @@ class Trace(NamedTuple):
     work: Integers
 
 
-def trace_of(instance: Instance) -> Trace:
+def trace_of(instance: ScheduleInstance) -> Trace:
     """Room for replays of an instance."""
     ops, positions, devices = int(instance.offsets[-1]), len(instance.device), len(instance.limit)
     entries = 2 * positions * int(instance.passes.max())
@@ -51,7 +51,7 @@ def trace_of(instance: Instance) -> Trace:
 
 @kernel(error_model="numpy")
 def replay(
-    instance: Instance, codes: Codes, offsets: Integers, fill: bool, tolerance: float, trace: Trace, path: bool
+    instance: ScheduleInstance, codes: Codes, offsets: Integers, fill: bool, tolerance: float, trace: Trace, path: bool
 ) -> float:
     """Makespan of an order, infinite for one that deadlocks or breaks a limit.
 
