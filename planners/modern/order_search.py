@@ -25,7 +25,10 @@ STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v
 """Placements that are tried where none is requested."""
 
 CLIMBS = ((8, 150), (2, 600))
-"""How many of the best layouts are improved, one group after the other, and by how many moves each."""
+"""How many of the best layouts are improved, one group after the other, and by how many moves each, at most."""
+
+MOVES_A_LAYER = 4
+"""Moves of a climb, at most."""
 
 FEW = 36
 """Partitions in all up to which every one is a layout to begin with."""

@@ -141,9 +141,10 @@ def search_on_numbers(
         if np.any(getattr(ops, name) or 0.0):
             raise ValueError(f"{name.replace('_', '-')} is not of a schedule that is searched for")
     devices = _devices(placement, stages, chunks)
+    chains = chains_of(placement, stages, devices)  # refuses what is too large, before anything of that size is made
     kept: Sequence[tuple[float, float]] = [(1.0, 0.5)] * stages if memory is None else memory.of_stages(stages)
     problem = ScheduleProblem(
-        chains=chains_of(placement, stages, devices),
+        chains=chains,
         microbatches=microbatches,
         forward=ops.forward,
         input_gradient=ops.backward,
