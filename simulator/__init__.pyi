@@ -38,6 +38,7 @@ from .plans.plan import (
     Plan as Plan,
     Problem as Problem,
     Recompute as Recompute,
+    recompute_words as recompute_words,
     Replication as Replication,
     Stage as Stage,
     check_plan as check_plan,

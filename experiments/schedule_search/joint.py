@@ -10,7 +10,7 @@ from typing import Any
 
 from hardware_profiles import Cluster, GraphicsProcessor, load_cluster
 from planners import Request, Result, make_plan
-from simulator import Llama, Problem, Workload, load_workload
+from simulator import InfeasiblePlanError, Llama, Problem, Workload, load_workload, recompute_words
 
 SEEDS = range(3)
 
@@ -90,8 +90,8 @@ def _baseline(question: JointQuestion, name: str) -> Result:
     """A baseline within the memory, recomputing what it must; where nothing helps, with as much memory as it likes."""
     planner, request = BASELINES[name]
     found = []
-    for word in ("none", "attention", "whole"):
-        with suppress(ValueError):  # it does not fit, or there is no attention
+    for word in recompute_words(question.workload):
+        with suppress(InfeasiblePlanError):
             found.append(make_plan(planner, replace(question.problem(), recompute=word), request))
     if not found:
         return make_plan(planner, question.problem(1e15), request)

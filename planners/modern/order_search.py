@@ -19,7 +19,7 @@ from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSche
 from planners.search.candidates import MOST_OPS, devices_in_order, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
-from simulator import InfeasiblePlanError, Plan, Problem, Recompute, check_size
+from simulator import InfeasiblePlanError, Plan, Problem, check_size, recompute_words
 
 STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v": 2}
 """Placements that are tried where none is requested."""
@@ -118,21 +118,13 @@ def _is_positive(text: str) -> bool:
         return False
 
 
-def _words(problem: Problem) -> tuple[Recompute, ...]:
-    """What stages may run again: what the problem says of all, or where that is nothing whatever the network has."""
-    if problem.recompute != "none":
-        return (problem.recompute,)
-    attention = any(layer.kind == "attention" for layer in problem.workload.layers)
-    return ("none", "attention", "whole") if attention else ("none", "whole")
-
-
 class _Layouts:
     """Layouts of one problem and what is known of them."""
 
     def __init__(self, planner: OrderSearch, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> None:
         self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
         self.costs = LayoutCosts(evaluate.layer_costs)
-        self.words = _words(problem)
+        self.words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
         self.orders = 0
         self._values: dict[Layout, tuple[float, float]] = {}
         self._bounds: dict[Layout, tuple[float, float]] = {}

@@ -238,14 +238,18 @@ def recompute_word(value: Recompute | bool) -> Recompute:
     return value if not isinstance(value, bool) else "whole" if value else "none"
 
 
+def recompute_words(workload: Workload) -> tuple[Recompute, ...]:
+    """What stages of a network may run again."""
+    return get_args(Recompute) if any(layer.kind == "attention" for layer in workload.layers) else ("none", "whole")
+
+
 def check_recompute(workload: Workload, word: str) -> None:
     """Raise ValueError for what is no word of `Recompute`, and for attention that is to run again where there is none."""
-    choices = get_args(Recompute)
-    if word not in choices:
-        raise ValueError(f"recompute {word!r} is unknown; choices: {', '.join(choices)}")
-    if word == "attention" and not any(layer.kind == "attention" for layer in workload.layers):
+    if word not in get_args(Recompute):
+        raise ValueError(f"recompute {word!r} is unknown; choices: {', '.join(get_args(Recompute))}")
+    if word not in (choices := recompute_words(workload)):
         raise ValueError(
-            f"recompute 'attention': workload {workload.name!r} has no attention layers; choices: none, whole"
+            f"recompute {word!r}: workload {workload.name!r} has no attention layers; choices: {', '.join(choices)}"
         )
 
 
