@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from experiments.unequal_sizes.plain_recurrence import Recurrence
 from planners.unequal import UnequalProblem
 
 
@@ -40,3 +41,8 @@ def problem_from_callables(
         backward_caps=backward_caps,
         recomputation=recomputation,
     )
+
+
+def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
+    """Seconds of one mini-batch with a flush, by the plain recurrence."""
+    return float(Recurrence(problem)([forward_sizes], [backward_sizes])[0])

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train every seed and print."""
-    from experiments.training.clocks import TrainedMethod
+    from experiments.training.clocks import MethodCase
     from simulator import check_size
     from simulator.training import (
         DATA_SETS,
@@ -110,15 +110,15 @@ def run(arguments: argparse.Namespace) -> int:
     network = NETWORKS[arguments.network](stages, data.features, data.classes)
     clock, seconds_of = _clock(arguments, network, data)
     with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):
-        found = TrainedMethod(
+        case = MethodCase(
             arguments.method,
-            stages,
+            arguments.method,
             per_minibatch,
-            minibatches,
             warmup=arguments.warmup_minibatches or 0,
             replicas=tuple(arguments.replicas or ()),
             replica_updates=arguments.replica_updates or DEFAULT_UPDATES,
-        ).order(clock)
+        )
+        found = case.order(clock, stages, minibatches)
         optimizer = OPTIMIZERS[arguments.optimizer]()
         training = Training(found.order, arguments.method, network, data, optimizer, settings, rule)
         trained = train(training, range(arguments.seeds), jobs=min(arguments.jobs, arguments.seeds))
@@ -180,26 +180,18 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
 
 def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tuple[Clock, str]:
     """The clock asked for, and what its seconds are of."""
-    from experiments.training.clocks import GivenClock, network_clock
+    from experiments.training.clocks import given_clock, network_clock
     from hardware_profiles import load_cluster
+    from simulator import OpSeconds
 
-    given = [
-        name
-        for name in ("forward", "backward", "update", "predict", "transfer")
-        if getattr(arguments, name) is not None
-    ]
+    names = ("forward", "backward", "update", "predict", "transfer")
+    given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if given:
-        refuse(arguments, ["cluster"], f"times the network's layers; it does not go with --{given[0]}")
+        first = next(iter(given))
+        refuse(arguments, ["cluster"], f"times the network's layers; it does not go with --{first}")
         if arguments.forward is None or arguments.backward is None:
-            raise UsageError(f"--{given[0]} needs both --forward and --backward")
-        clock = GivenClock(
-            _for_stages(arguments.forward, len(network)),
-            _for_stages(arguments.backward, len(network)),
-            arguments.update or 0.0,
-            arguments.predict or 0.0,
-            arguments.transfer or 0.0,
-        )
-        return clock, "given seconds"
+            raise UsageError(f"--{first} needs both --forward and --backward")
+        return given_clock(OpSeconds(**given)), "given seconds"
     cluster = load_cluster(arguments.cluster or DEFAULT_CLUSTER)
     replicas = arguments.replicas or [1] * len(network)
     if len(cluster.devices) < sum(replicas):
@@ -211,10 +203,6 @@ def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tu
         f"the network's own layers on {cluster.name}, one {'stage' if arguments.replicas is None else 'replica'} a device, "
         "without contention",
     )
-
-
-def _for_stages(values: Sequence[float], stages: int) -> tuple[float, ...]:
-    return tuple(values) * stages if len(values) == 1 else tuple(values)
 
 
 RUN = (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.terminal.output import UsageError
-from experiments.training.clocks import ClusterClock
+from experiments.training.clocks import ClusterClock, MethodCase
 from experiments.training.method_throughput import (
     BATCH,
     DEVICES,
@@ -16,7 +16,7 @@ from experiments.training.method_throughput import (
     cluster_problem,
     data_parallel_plan,
 )
-from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with
+from experiments.training.seed_grid import CaseResult, Setting, rule_with
 from simulator import LayerCosts, Plan, equal_microbatches, simulate
 
 OTHER_CLUSTERS = ("dapple-c", "dgx-a100:1")
@@ -67,7 +67,7 @@ class MachineClock:
         if case.label == DATA_PARALLEL:
             seconds = simulate(self.problem, data_parallel_plan(self.problem)).iteration_seconds
             return np.arange(1, minibatches + 1, dtype=np.float64) * seconds
-        found = case.trained(setting, minibatches).order(self.clock)
+        found = setting.order(case, self.clock, minibatches)
         return np.maximum.accumulate(found.order.update_seconds)
 
     def memory(self, case: MethodCase) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from hardware_profiles import legible
 from simulator.results.figures import FAINT, INK, time_unit
 
 if TYPE_CHECKING:
-    from experiments.training.seed_grid import CaseResult, MethodCase
+    from experiments.training.clocks import MethodCase
+    from experiments.training.seed_grid import CaseResult
 
 
 def curve(

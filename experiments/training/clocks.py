@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
+import numpy as np
+
 from hardware_profiles import Cluster
 from simulator import (
     COPY_RULES,
@@ -21,6 +23,7 @@ from simulator import (
     OptimizerName,
     Plan,
     PlanCosts,
+    PredictionRule,
     Problem,
     Schedule,
     Stage,
@@ -34,7 +37,6 @@ from simulator import (
 )
 from simulator.engines import recurrence
 from simulator.training import (
-    REPLICATED_METHODS,
     Convolution,
     DataSet,
     Dense,
@@ -52,33 +54,17 @@ FLUSHED = "1f1b"
 """Synchronous schedule of a warm-up, and of the synchronous method unless another is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenClock:
-    """Seconds of a stage for a whole MINI-BATCH forward and backward (a micro-batch takes a T-th), of an update, of a prediction.
+def given_clock(seconds: OpSeconds) -> Clock:
+    """The clock of ops that take these seconds: forwards, backwards and transfers those of a whole MINI-BATCH, of which a
+    micro-batch takes a T-th, updates and predictions as they are. It raises ValueError for numbers that do not fit the stages."""
 
-    transfer: seconds of a whole mini-batch's tensor one way between neighbours
-    """
-
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    update: float = 0.0
-    predict: float = 0.0
-    transfer: float = 0.0
-
-    def __call__(self, schedule: Schedule, per_minibatch: int) -> Timeline:
-        """Replay; ValueError for numbers that do not fit the stages."""
-        costs = given_costs(
-            schedule.stages,
-            OpSeconds(
-                [seconds / per_minibatch for seconds in self.forward],
-                [seconds / per_minibatch for seconds in self.backward],
-                update=self.update,
-                predict=self.predict,
-                transfer=self.transfer / per_minibatch,
-            ),
-            devices=schedule,
-        )
+    def replay(schedule: Schedule, per_minibatch: int) -> Timeline:
+        whole = {name: np.atleast_1d(getattr(seconds, name)) for name in ("forward", "backward", "transfer")}
+        shares = replace(seconds, **{name: (one / per_minibatch).tolist() for name, one in whole.items()})
+        costs = given_costs(schedule.stages, shares, devices=schedule)
         return recurrence.replay(lower(schedule, costs, updates=True))
+
+    return replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,55 +105,44 @@ class MethodOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedMethod:
-    """A whole training run: `minibatches` mini-batches of a method on stages, T = `per_minibatch`.
+class MethodCase:
+    """A method and its settings, under a name.
 
+    label: what it is called; method: name in `PREDICTION_RULES`; per_minibatch: T
+    rule: settings of the method other than the default
     flushed: schedule of the synchronous method, and of a warm-up: `warmup` synchronous mini-batches first (PipeMare's T3)
     replicas: of each stage, which take mini-batches in turn and update by `replica_updates` (T is 1); none where empty
-    ValueError for an unknown method, a warm-up that leaves no mini-batch, or replicas of a method that is not for them.
     """
 
+    label: str
     method: str
-    stages: int
-    per_minibatch: int
-    minibatches: int
+    per_minibatch: int = 1
+    rule: PredictionRule | None = None
     flushed: str = FLUSHED
     warmup: int = 0
     replicas: tuple[int, ...] = ()
     replica_updates: str = "overlapped"
 
-    def __post_init__(self) -> None:
-        if self.method not in METHOD_SCHEDULES:
-            raise ValueError(f"method {self.method!r} is unknown; choices: {', '.join(METHOD_SCHEDULES)}")
-        if not 0 <= self.warmup < self.minibatches:
-            raise ValueError(
-                f"the warm-up must have 0 to {self.minibatches - 1} of {self.minibatches} mini-batches, got {self.warmup}"
-            )
-        if not self.replicas:
-            return
-        if self.method not in REPLICATED_METHODS:
-            raise ValueError(
-                f"replicas that take turns train by the methods {' and '.join(REPLICATED_METHODS)}, got {self.method!r}"
-            )
-        if self.per_minibatch != 1:
-            raise ValueError(f"replicas in turn take whole mini-batches, T = 1, got T = {self.per_minibatch}")
-        if max(self.replicas) > self.minibatches:
-            raise ValueError(f"{max(self.replicas)} replicas need as many mini-batches, got {self.minibatches}")
+    def order(self, clock: Clock, stages: int, minibatches: int) -> MethodOrder:
+        """The order of ops of so many mini-batches. Synchronous: one flushed iteration, repeated. Asynchronous: the whole run as
+        one timeline, behind the warm-up.
 
-    def order(self, clock: Clock) -> MethodOrder:
-        """The order of its ops. Synchronous: one flushed iteration, repeated. Asynchronous: the whole run as one timeline,
-        behind the warm-up."""
+        ValueError for a warm-up that leaves no mini-batch, or replicas that T or the mini-batches are not for.
+        """
+        if not 0 <= self.warmup < minibatches:
+            raise ValueError(
+                f"the warm-up must have 0 to {minibatches - 1} of {minibatches} mini-batches, got {self.warmup}"
+            )
         if self.replicas:
-            options = {"replicas": self.replicas, "replica_updates": self.replica_updates}
-            return self._read(clock(build_schedule("1f1b-rr", self.stages, self.minibatches, **options), 1))
-        iteration = clock(build_schedule(self.flushed, self.stages, self.per_minibatch), self.per_minibatch)
+            return self._in_turn(clock, stages, minibatches)
+        iteration = clock(build_schedule(self.flushed, stages, self.per_minibatch), self.per_minibatch)
         if self.method == "synchronous":
             one = self._read(iteration)
-            return replace(one, order=repeated(one.order, self.minibatches))
+            return replace(one, order=repeated(one.order, minibatches))
         schedule = build_schedule(
             METHOD_SCHEDULES[self.method],
-            self.stages,
-            self.per_minibatch * (self.minibatches - self.warmup),
+            stages,
+            self.per_minibatch * (minibatches - self.warmup),
             microbatches_per_minibatch=self.per_minibatch,
         )
         found = self._read(clock(schedule, self.per_minibatch))
@@ -175,6 +150,14 @@ class TrainedMethod:
             return found
         first = repeated(training_order(iteration, self.per_minibatch), self.warmup)
         return replace(found, order=joined(first, found.order))
+
+    def _in_turn(self, clock: Clock, stages: int, minibatches: int) -> MethodOrder:
+        if self.per_minibatch != 1:
+            raise ValueError(f"replicas in turn take whole mini-batches, T = 1, got T = {self.per_minibatch}")
+        if max(self.replicas) > minibatches:
+            raise ValueError(f"{max(self.replicas)} replicas need as many mini-batches, got {minibatches}")
+        options = {"replicas": self.replicas, "replica_updates": self.replica_updates}
+        return self._read(clock(build_schedule("1f1b-rr", stages, minibatches, **options), 1))
 
     def _read(self, timeline: Timeline) -> MethodOrder:
         table = version_table(timeline, self.per_minibatch)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
-from experiments.training.clocks import FLUSHED, GivenClock, TrainedMethod
-from simulator import PREDICTION_RULES, PredictionRule
+from experiments.training.clocks import Clock, MethodCase, MethodOrder, given_clock
+from simulator import PREDICTION_RULES, OpSeconds, PredictionRule
 from simulator.training import (
     NETWORKS,
     OPTIMIZERS,
@@ -24,28 +24,6 @@ from simulator.training import (
 
 GROUP = 5
 """Seeds trained side by side: more of them leave the caches, fewer pay more calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class MethodCase:
-    """One row of a grid.
-
-    label: what it is called; method: name in `PREDICTION_RULES`; per_minibatch: T
-    rule: settings of the method other than the default; flushed: schedule of a synchronous method
-    warmup: synchronous mini-batches first
-    """
-
-    label: str
-    method: str
-    per_minibatch: int = 1
-    rule: PredictionRule | None = None
-    flushed: str = FLUSHED
-    warmup: int = 0
-
-    def trained(self, setting: Setting, minibatches: int) -> TrainedMethod:
-        """A whole run of this case; its warm-up leaves a mini-batch at least."""
-        warmup = min(self.warmup, minibatches - 1)
-        return TrainedMethod(self.method, setting.stages, self.per_minibatch, minibatches, self.flushed, warmup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +45,11 @@ class Setting:
     def label(self) -> str:
         """As in `adam 0.002`."""
         return f"{self.optimizer} {self.learning_rate:g}"
+
+    def order(self, case: MethodCase, clock: Clock, minibatches: int) -> MethodOrder:
+        """The order of ops of a case; its warm-up leaves a mini-batch at least."""
+        shorter = replace(case, warmup=min(case.warmup, minibatches - 1))
+        return shorter.order(clock, self.stages, minibatches)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,9 +126,8 @@ def rule_with(method: str, **settings: Any) -> PredictionRule:
     return replace(PREDICTION_RULES[method], **settings)
 
 
-def unit_clock(stages: int) -> GivenClock:
-    """Equal stages, a mini-batch 1 s forward and 2 s backward: for runs whose seconds nobody reads."""
-    return GivenClock((1.0,) * stages, (2.0,) * stages)
+UNIT_CLOCK = given_clock(OpSeconds(1.0, 2.0))
+"""Equal stages, a mini-batch 1 s forward and 2 s backward: for runs whose seconds nobody reads."""
 
 
 def train_grid(
@@ -200,7 +182,7 @@ def _train(
     minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
     if setting.unit_inputs:
         data = replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0)
-    found = case.trained(setting, minibatches).order(unit_clock(setting.stages))
+    found = setting.order(case, UNIT_CLOCK, minibatches)
     network = NETWORKS[setting.network](setting.stages, data.features, data.classes)
     settings = TrainingSettings(batch=setting.batch, learning_rate=setting.learning_rate, evaluate_every=evaluate_every)
     optimizer = OPTIMIZERS[setting.optimizer]()

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.studies.timing import least_seconds
 from experiments.umpipe.pymoo_search import available, pymoo_search
-from experiments.unequal_sizes.matrix_form import matrix
+from experiments.unequal_sizes.matrix_form import Matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence
 from planners.unequal import FoundSizes, Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 
@@ -48,8 +48,8 @@ def exact(problem: UnequalProblem) -> FoundSizes:
 GENETIC: dict[str, Genetic] = {
     "DGAP": Genetic(Recurrence),
     "DGAP, single chromosome": Genetic(Recurrence, chromosomes="single"),
-    "TiDGAP": Genetic(matrix, seeded=True),
-    "TiDGAP, unseeded": Genetic(matrix),
+    "TiDGAP": Genetic(Matrix, seeded=True),
+    "TiDGAP, unseeded": Genetic(Matrix),
     "TiDGAP, compiled": Genetic(),
     "TiDGAP, distinct survivors": Genetic(survival="distinct"),
 }

@@ -12,7 +12,7 @@ import numpy as np
 from numba import get_num_threads, prange
 from numpy.typing import ArrayLike, NDArray
 
-from experiments.unequal_sizes.matrix_form import matrix
+from experiments.unequal_sizes.matrix_form import Matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence
 from planners.unequal import Compiled, PopulationEvaluator, UnequalProblem, differing_stages, evaluate_rows, population
 from simulator import kernel
@@ -61,7 +61,7 @@ def _makespans(
 
 POPULATION_EVALUATORS: dict[str, Callable[[UnequalProblem], PopulationEvaluator]] = {
     "recurrence": Recurrence,
-    "matrix": matrix,
+    "matrix": Matrix,
     "compiled": Compiled,
     "compiled-parallel": CompiledParallel,
 }

@@ -11,12 +11,12 @@ pay for many. On the grid of `problem` the subtractions are exact: the result is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from planners.unequal import Chain, UnequalProblem, differing_stages, population
+from planners.unequal import Chain, PopulationEvaluator
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,7 +51,7 @@ class ChainMatrix:
     classes: tuple[_Class, ...]
     block_of: Integers
 
-    def __call__(self, sizes: Integers, differs: Integers | None = None) -> Floats:
+    def __call__(self, sizes: Integers, differs: Integers) -> Floats:
         """Seconds of every individual; ValueError for sizes that are not candidates.
 
         `differs` (individuals, K) as `differing_stages`.
@@ -69,10 +69,8 @@ class ChainMatrix:
                 for shape, rows in self._split(block)
             ]
             upstream, first = block, np.full(len(sizes), stage)
-            if chain.coupled and differs is not None:
-                first = (
-                    first + 2 * chain.stages * differs[:, chain.stages - 1 - stage]
-                )  # only a backward chain is coupled
+            if differs.shape[1]:  # only a backward chain is coupled
+                first = first + 2 * chain.stages * differs[:, chain.stages - 1 - stage]
             processes = [first * count + block]
             if stage + 1 < chain.stages:
                 processes.append((chain.stages + stage) * count + block)
@@ -148,32 +146,17 @@ def chain_matrix(chain: Chain, candidates: Sequence[int]) -> ChainMatrix:
     return ChainMatrix(chain, sizes, code, np.searchsorted(edges, blocks), tuple(classes), block_of.ravel())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Matrix:
-    """Both chains of a problem in matrix form. Build with `matrix(problem)`; call for makespans of a population."""
+@dataclass(frozen=True, slots=True)
+class Matrix(PopulationEvaluator):
+    """Both chains of a problem in matrix form, whose tables are built once; sizes are candidates."""
 
-    problem: UnequalProblem
-    forward: ChainMatrix
-    backward: ChainMatrix
+    tables: tuple[ChainMatrix, ChainMatrix] = field(init=False, repr=False)
 
-    def forward_population(self, forward_sizes: ArrayLike) -> Floats:
-        """Seconds of the forward pass of every individual; sizes (individuals, K), all of them candidates."""
-        return self.forward(population(self.problem, forward_sizes))
+    def __post_init__(self) -> None:
+        chains = self.problem.forward_chain, self.problem.backward_chain
+        forward, backward = (chain_matrix(chain, self.problem.candidates) for chain in chains)
+        object.__setattr__(self, "tables", (forward, backward))
 
-    def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
-        """Seconds of the backward pass of every individual; `forward_sizes` as in `Compiled`."""
-        sizes = population(self.problem, backward_sizes)
-        return self.backward(sizes, differing_stages(self.problem, sizes, forward_sizes))
-
-    def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
-        """Seconds of a mini-batch with a flush of every individual."""
-        return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
-
-
-def matrix(problem: UnequalProblem) -> Matrix:
-    """The matrix form of a problem, with its tables built."""
-    return Matrix(
-        problem,
-        chain_matrix(problem.forward_chain, problem.candidates),
-        chain_matrix(problem.backward_chain, problem.candidates),
-    )
+    def chain_seconds(self, chain: Chain, sizes: Integers, differs: Integers) -> Floats:
+        """Seconds of one pass."""
+        return self.tables[chain.reverse](sizes, differs)

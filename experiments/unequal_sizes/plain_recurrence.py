@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from planners.unequal import Chain, UnequalProblem, differing_stages, population
+from planners.unequal import Chain, PopulationEvaluator
 
 
 def process_ends(
@@ -44,31 +44,11 @@ def chain_profile(chain: Chain, sizes: Sequence[int], differs: Sequence[int] = (
     return profile
 
 
-def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
-    """Seconds of one mini-batch with a flush: forward + backward, exactly additive."""
-    return float(Recurrence(problem)([forward_sizes], [backward_sizes])[0])
-
-
 @dataclass(frozen=True, slots=True)
-class Recurrence:
-    """A `PopulationEvaluator`: one individual after the other."""
+class Recurrence(PopulationEvaluator):
+    """The plain recurrence: one individual after the other."""
 
-    problem: UnequalProblem
-
-    def forward_population(self, forward_sizes: ArrayLike) -> NDArray[np.float64]:
-        """Seconds of the forward pass."""
-        rows = population(self.problem, forward_sizes).tolist()
-        return np.array([chain_profile(self.problem.forward_chain, row)[-1][-1] for row in rows])
-
-    def backward_population(
-        self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None
-    ) -> NDArray[np.float64]:
-        """Seconds of the backward pass."""
-        rows = population(self.problem, backward_sizes)
-        differs = differing_stages(self.problem, rows, forward_sizes).tolist()
-        pairs = zip(rows.tolist(), differs, strict=True)
-        return np.array([chain_profile(self.problem.backward_chain, *pair)[-1][-1] for pair in pairs])
-
-    def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> NDArray[np.float64]:
-        """Seconds of a mini-batch with a flush."""
-        return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
+    def chain_seconds(self, chain: Chain, sizes: NDArray[np.int64], differs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Seconds of one pass."""
+        rows = zip(sizes.tolist(), differs.tolist(), strict=True)
+        return np.array([chain_profile(chain, *row)[-1][-1] for row in rows])

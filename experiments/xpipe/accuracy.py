@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.training.clocks import MethodCase
 from experiments.training.method_comparison import (
     compared,
     directions,
@@ -17,7 +18,7 @@ from experiments.training.method_comparison import (
     replicated,
     seed_blocks,
 )
-from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with, train_grid
+from experiments.training.seed_grid import CaseResult, Setting, rule_with, train_grid
 from simulator.training import DATA_SETS
 
 SYNCHRONOUS = MethodCase("synchronous", "synchronous", 4)

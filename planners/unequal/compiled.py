@@ -14,9 +14,8 @@ sample of a block is known by additions, without a table. Durations lie on a gri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -180,50 +179,50 @@ def evaluate_rows(
         result[i] = _chain_end(durations, reverse, sizes, i, differs, ends, counts)
 
 
-class PopulationEvaluator(Protocol):
-    """Seconds of many individuals of one problem; sizes (individuals, K) in stage order, results (individuals,)."""
-
-    def forward_population(self, forward_sizes: ArrayLike) -> Floats:
-        """Seconds of the forward pass."""
-
-    def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
-        """Seconds of the backward pass; `forward_sizes` are needed where recomputation depends on them."""
-
-    def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
-        """Seconds of a mini-batch with a flush."""
-
-
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """The compiled recurrence: a `PopulationEvaluator`."""
+class PopulationEvaluator(ABC):
+    """Seconds of many individuals of one problem; sizes (individuals, K) in stage order, results (individuals,)."""
 
     problem: UnequalProblem
 
+    @abstractmethod
+    def chain_seconds(self, chain: Chain, sizes: Integers, differs: Integers) -> Floats:
+        """Seconds of one pass; `sizes` are checked, `differs` as of `differing_stages`."""
+
     def forward_population(self, forward_sizes: ArrayLike) -> Floats:
         """Seconds of the forward pass."""
-        return chain_population(self.problem.forward_chain, population(self.problem, forward_sizes))
+        sizes = population(self.problem, forward_sizes)
+        return self.chain_seconds(self.problem.forward_chain, sizes, fixed_stages(sizes))
 
     def backward_population(self, backward_sizes: ArrayLike, forward_sizes: ArrayLike | None = None) -> Floats:
         """Seconds of the backward pass; `forward_sizes` are needed where recomputation depends on them."""
         sizes = population(self.problem, backward_sizes)
-        return _evaluate(self.problem.backward_chain, sizes, differing_stages(self.problem, sizes, forward_sizes))
+        differs = differing_stages(self.problem, sizes, forward_sizes)
+        return self.chain_seconds(self.problem.backward_chain, sizes, differs)
 
     def __call__(self, forward_sizes: ArrayLike, backward_sizes: ArrayLike) -> Floats:
         """Seconds of a mini-batch with a flush."""
         return self.forward_population(forward_sizes) + self.backward_population(backward_sizes, forward_sizes)
 
 
-def makespan(problem: UnequalProblem, forward_sizes: Sequence[int], backward_sizes: Sequence[int]) -> float:
-    """Seconds of one mini-batch with a flush, of one individual."""
-    return float(Compiled(problem)([forward_sizes], [backward_sizes])[0])
+@dataclass(frozen=True, slots=True)
+class Compiled(PopulationEvaluator):
+    """The compiled recurrence."""
+
+    def chain_seconds(self, chain: Chain, sizes: Integers, differs: Integers) -> Floats:
+        """Seconds of one pass."""
+        return chain_population(chain, sizes, differs)
 
 
-def chain_population(chain: Chain, sizes: Integers) -> Floats:
+def chain_population(chain: Chain, sizes: Integers, differs: Integers | None = None) -> Floats:
     """End times of one chain for many individuals; sizes (individuals, K) are trusted.
 
-    Where recomputation depends on the sizes, as if no stage recomputed.
+    differs: as of `differing_stages`; none: as if no stage recomputed where that depends on the sizes
     """
-    return _evaluate(chain, sizes, np.zeros((len(sizes), 0), dtype=np.int64))
+    result = np.empty(len(sizes))
+    again = fixed_stages(sizes) if differs is None else differs
+    evaluate_rows(chain.durations, chain.reverse, sizes, again, result, 0, len(sizes))
+    return result
 
 
 def population(problem: UnequalProblem, sizes: ArrayLike) -> Integers:
@@ -239,13 +238,12 @@ def population(problem: UnequalProblem, sizes: ArrayLike) -> Integers:
 def differing_stages(problem: UnequalProblem, sizes: Integers, forward_sizes: ArrayLike | None) -> Integers:
     """1 where a stage runs forward again because its sizes differ, (individuals, K); no columns where that is fixed."""
     if not problem.coupled:
-        return np.zeros((len(sizes), 0), dtype=np.int64)
+        return fixed_stages(sizes)
     if forward_sizes is None:
         raise ValueError("the backward pass needs the forward sizes where recomputation is 'where-differs'")
     return np.ascontiguousarray(sizes != population(problem, forward_sizes), dtype=np.int64)
 
 
-def _evaluate(chain: Chain, sizes: Integers, differs: Integers) -> Floats:
-    result = np.empty(len(sizes))
-    evaluate_rows(chain.durations, chain.reverse, sizes, differs, result, 0, len(sizes))
-    return result
+def fixed_stages(sizes: Integers) -> Integers:
+    """No columns, for individuals of whose stages none runs forward again because of their sizes; (individuals, 0)."""
+    return np.zeros((len(sizes), 0), dtype=np.int64)

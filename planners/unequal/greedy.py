@@ -117,7 +117,7 @@ def found_sizes(
     problem: UnequalProblem, forward: Sequence[int], backward: Sequence[int], evaluations: int, started: float
 ) -> FoundSizes:
     """Given sizes as an answer, with the bound of the problem; `started` is a `time.perf_counter` value."""
-    makespan = compiled.makespan(problem, forward, backward)
+    makespan = float(compiled.Compiled(problem)([forward], [backward])[0])
     bound = min(lower_bound(problem), makespan)
     return FoundSizes(
         forward_sizes=tuple(int(size) for size in forward),

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS as EVALUATORS
-from experiments.unequal_sizes.plain_recurrence import Recurrence, chain_profile, makespan
+from experiments.unequal_sizes.plain_recurrence import Recurrence, chain_profile
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from experiments.unequal_sizes.table_costs import program_of
 from planners.unequal import RECOMPUTATION, UnequalProblem
 from simulator.engines import event_loop
-from tests.unequal import problem_from_callables
+from tests.unequal import makespan, problem_from_callables
 
 
 def forward_seconds(problem: UnequalProblem, sizes: tuple[int, ...]) -> float:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.training.clocks import GivenClock, TrainedMethod, network_clock, network_workload
+from experiments.training.clocks import MethodCase, given_clock, network_clock, network_workload
 from hardware_profiles import load_cluster
-from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, build_schedule
+from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, OpSeconds, build_schedule
 from simulator.training import (
     DATA_SETS,
     OPTIMIZERS,
@@ -28,8 +28,8 @@ from simulator.training import (
 from tests.simulator.training.test_replicas import SETTINGS, losses_by_versions, train_once
 
 KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
-UNIT = GivenClock((4.0,) * 3, (8.0,) * 3)
-"""Three stages: a mini-batch takes 4 s forward and 8 s backward on each."""
+UNIT = given_clock(OpSeconds(4.0, 8.0))
+"""A mini-batch takes 4 s forward and 8 s backward on each stage."""
 
 needs_sklearn = pytest.mark.skipif(
     find_spec("sklearn") is None,
@@ -131,7 +131,7 @@ def test_given_seconds(capsys: pytest.CaptureFixture[str], clusters: None) -> No
 
 def test_warm_up_is_synchronous_then_asynchronous(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
     """PipeMare's T3: 4 flushed mini-batches of 24 s, then 20 of 12 s behind a fill of 2 · 6 s."""
-    found = TrainedMethod("pipemare", 3, 2, 24, warmup=4).order(UNIT)
+    found = MethodCase("", "pipemare", 2, warmup=4).order(UNIT, 3, 24)
     assert found.order.makespan == 4 * 24.0 + 20 * 12.0 + 2 * 6.0
     assert found.copies == (2, 2, 1)
     words = ("--method", "pipemare", "--forward", "4", "--backward", "8", "--warmup-minibatches", "4")
@@ -140,9 +140,9 @@ def test_warm_up_is_synchronous_then_asynchronous(capsys: pytest.CaptureFixture[
 
 def test_copies_are_those_of_the_timeline() -> None:
     """Per stage, by the method's rule: 3 for XPipe, N - k for stashing at T = 1, 1 flushed."""
-    assert TrainedMethod("xpipe", 3, 2, 6).order(UNIT).copies == (3, 3, 3)
-    assert TrainedMethod("pipedream", 3, 1, 6).order(UNIT).copies == (3, 2, 1)
-    assert TrainedMethod("synchronous", 3, 2, 6).order(UNIT).copies == (1, 1, 1)
+    assert MethodCase("", "xpipe", 2).order(UNIT, 3, 6).copies == (3, 3, 3)
+    assert MethodCase("", "pipedream", 1).order(UNIT, 3, 6).copies == (3, 2, 1)
+    assert MethodCase("", "synchronous", 2).order(UNIT, 3, 6).copies == (1, 1, 1)
     assert set(METHOD_SCHEDULES) == set(COPY_RULES)
 
 
@@ -158,7 +158,7 @@ def test_replicas_train_on_the_versions_of_their_timeline(
     assert found["backward_difference_per_stage"] == [missing[0] - 1, 0]
     data = DATA_SETS["wine"]()
     schedule = build_schedule("1f1b-rr", 2, 24, replicas=(3, 1), replica_updates=rule)
-    timeline = GivenClock((3.0, 1.0), (6.0, 2.0))(schedule, 1)
+    timeline = given_clock(OpSeconds((3.0, 1.0), (6.0, 2.0)))(schedule, 1)
     order = training_order(timeline, 1)
     run = train_once(
         order, "pipedream", perceptron(2, data.features, data.classes), data, OPTIMIZERS["adam"](), TrainingSettings(8)
@@ -173,8 +173,8 @@ def test_replicas_train_on_the_versions_of_their_timeline(
 @pytest.mark.parametrize("rule", ["overlapped", "barrier"])
 def test_replicas_are_trained_by_the_version_table(rule: str, clusters: None) -> None:
     """The order of the command gives each mini-batch the loss that the version table defines; 4-2-2, both rules."""
-    data, replicas, clock = DATA_SETS["wine"](), (4, 2, 2), GivenClock((4.0, 2.0, 2.0), (8.0, 4.0, 4.0))
-    found = TrainedMethod("pipedream", 3, 1, 24, replicas=replicas, replica_updates=rule).order(clock)
+    data, replicas, clock = DATA_SETS["wine"](), (4, 2, 2), given_clock(OpSeconds((4.0, 2.0, 2.0), (8.0, 4.0, 4.0)))
+    found = MethodCase("", "pipedream", replicas=replicas, replica_updates=rule).order(clock, 3, 24)
     network = perceptron(3, data.features, data.classes, hidden=7)
     run = train_once(found.order, "pipedream", network, data, MomentumSGD(), SETTINGS)
     timeline = clock(build_schedule("1f1b-rr", 3, 24, replicas=replicas, replica_updates=rule), 1)
@@ -200,11 +200,11 @@ def test_replicas_have_devices_of_their_own(capsys: pytest.CaptureFixture[str], 
 
 
 def test_orders_of_replicas_are_checked() -> None:
-    """T, the method and the number of mini-batches, where no command line stands before."""
-    with pytest.raises(ValueError, match=r"by the methods naive and pipedream, got 'xpipe'"):
-        TrainedMethod("xpipe", 3, 1, 6, replicas=(2, 1, 1)).order(UNIT)
+    """T and the number of mini-batches, where no command line stands before."""
+    with pytest.raises(ValueError, match=r"7 replicas need as many mini-batches, got 6"):
+        MethodCase("", "naive", replicas=(7, 1, 1)).order(UNIT, 3, 6)
     with pytest.raises(ValueError, match=r"T = 1, got T = 2"):
-        TrainedMethod("naive", 3, 2, 6, replicas=(2, 1, 1)).order(UNIT)
+        MethodCase("", "naive", 2, replicas=(2, 1, 1)).order(UNIT, 3, 6)
 
 
 @needs_sklearn

@@ -22,7 +22,7 @@ from experiments.time_to_accuracy import dated_training
 from experiments.time_to_accuracy.learning_plots import GROUPS, curve, target_figure, time_figure
 from experiments.training import method_throughput
 from experiments.training import seed_grid as training_grid
-from experiments.training.clocks import TrainedMethod
+from experiments.training.clocks import MethodCase
 from experiments.training.method_comparison import (
     compared,
     directions,
@@ -34,7 +34,7 @@ from experiments.training.method_comparison import (
 )
 from experiments.training.method_plots import color_of
 from experiments.training.method_throughput import CLUSTER, WORKLOAD
-from experiments.training.seed_grid import CaseResult, MethodCase, Setting, rule_with, train_grid, unit_clock
+from experiments.training.seed_grid import UNIT_CLOCK, CaseResult, Setting, rule_with, train_grid
 from experiments.xpipe import accuracy as xpipe
 from experiments.xpipe.abstract_claims import accuracy_claims, claims, prediction_claims
 from experiments.xpipe.xpipe_plots import accuracy_figure, difference_figure, throughput_figure
@@ -455,8 +455,8 @@ def test_the_order_of_ops_does_not_depend_on_the_clock(monkeypatch: pytest.Monke
     monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
     clock = dated_training.MachineClock("dapple-b", "chain")
     for case in time_study.CASES:
-        run = TrainedMethod(case.method, 8, case.per_minibatch, 6, case.flushed, min(case.warmup, 3))
-        orders = [run.order(seconds).order for seconds in (unit_clock(8), clock.clock)]
+        shorter = replace(case, warmup=min(case.warmup, 3))
+        orders = [shorter.order(seconds, 8, 6).order for seconds in (UNIT_CLOCK, clock.clock)]
         for k in range(8):
             own = [np.stack([order.kind, order.microbatch])[:, order.stage == k] for order in orders]
             assert np.array_equal(*own), case.label

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
-from experiments.unequal_sizes.plain_recurrence import makespan
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import (
     RECOMPUTATION,
@@ -33,7 +32,7 @@ from planners.unequal.greedy import greedy_chain
 from planners.unequal.planners import SEARCHES
 from planners.unequal.profiles import Front, origin
 from planners.unequal.sweep import Known
-from tests.unequal import problem_from_callables
+from tests.unequal import makespan, problem_from_callables
 
 
 def small_problem(seed: int, family: str, recomputation: str) -> UnequalProblem:
