@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -24,6 +24,9 @@ from hardware_profiles import LAYER_KINDS, brief
 
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""
+
+Split = Literal["", "columns", "rows", "heads", "features", "tokens", "vocabulary"]
+"""How a tensor-parallel group divides a layer: see `simulator.workloads.shares`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class Layer:
     measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if analytic
     tied_to: name of an earlier layer whose weight this one uses too (an output head that multiplies with the
         embedding's matrix), "" for none; tied_parameters: elements of that weight
+    split: how a tensor-parallel group divides it, "" for not at all
+    undivided: of its own weight elements, those that every member of such a group keeps (a bias after `rows`)
+    heads: of attention the key-value heads, which the size of a group divides; 0 for other layers
     """
 
     name: str
@@ -52,6 +58,9 @@ class Layer:
     measured: tuple[tuple[float, float, float], ...] = ()
     tied_to: str = ""
     tied_parameters: int = 0
+    split: Split = ""
+    undivided: int = 0
+    heads: int = 0
 
     def __repr__(self) -> str:
         measured = f", measured at {len(self.measured)} sizes" if self.measured else ""
@@ -237,6 +246,13 @@ def _check_layer(where: str, layer: Layer) -> None:
     _check_count(f"{where}: parameters", layer.parameters, least=0)
     _check_count(f"{where}: sequential_steps", layer.sequential_steps, least=1)
     _check_count(f"{where}: tied_parameters", layer.tied_parameters, least=0)
+    if layer.split not in get_args(Split):
+        choices = ", ".join(repr(one) for one in get_args(Split))
+        raise ValueError(f"{where}: split must be one of {choices}, got {layer.split!r}")
+    for count in ("undivided", "heads"):
+        _check_count(f"{where}: {count}", getattr(layer, count), least=0)
+    if layer.undivided > layer.parameters:
+        raise ValueError(f"{where}: undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
     if layer.tied_parameters and not layer.tied_to:
         raise ValueError(f"{where}: tied_parameters go with tied_to, got {layer.tied_parameters} without")
     for figure in ("flop", "output_elements", "stashed_elements"):

@@ -13,11 +13,11 @@ FLOP: full s×s attention, also for causal models (what dense matrix products do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.workloads.builder import Builder
-from simulator.workloads.layers import Layer, Workload
+from simulator.workloads.layers import Layer, Split, Workload
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
@@ -102,12 +102,14 @@ class _Matrix:
     """The weights of a projection: features that go in, and that come out; with a bias or not.
 
     tied: the matrix is the embedding's, which counts its parameters; a bias counts here
+    split: as of a `Layer`
     """
 
     rows: int
     columns: int
     bias: bool
     tied: bool = False
+    split: Split = ""
 
 
 class _Network:
@@ -125,6 +127,8 @@ class _Network:
                 output_elements=tokens_hidden,
                 parameters=(model.vocabulary + model.positions + model.token_types) * model.hidden,
                 stashed_elements=MASK * tokens_hidden if model.dropout and not model.rotary else 0.0,
+                split="vocabulary",
+                undivided=(model.positions + model.token_types) * model.hidden,
             )
         )
         x = x if model.norm_first else self.norm("embedding_norm", x)
@@ -132,15 +136,17 @@ class _Network:
             x = self.block(f"block{number}", x)
         logits = self.heads(self.norm("final_norm", x) if model.norm_first else x)
         kept = FP32 * sum(self.builder.output_elements(each) for each in logits)  # log-probabilities
-        self.builder.add(Layer("loss", "loss", output_elements=1, stashed_elements=kept), logits)
+        loss = Layer("loss", "loss", output_elements=1, stashed_elements=kept, split="features")
+        self.builder.add(loss, logits)
         return self.builder.build(model.name, sample="sequence", minibatch=1)
 
     def block(self, name: str, x: int) -> int:
         first = self.model.norm_first
         for number, half in ((1, self.attention), (2, self.mlp)):
             y = half(name, self.norm(f"{name}.norm{number}", x) if first else x)
+            output = self.builder.output_elements(x)
             y = self.builder.add(
-                Layer(f"{name}.add{number}", "elementwise", output_elements=self.builder.output_elements(x)), [y, x]
+                Layer(f"{name}.add{number}", "elementwise", output_elements=output, split="tokens"), [y, x]
             )
             x = y if first else self.norm(f"{name}.norm{number}", y)
         return x
@@ -150,28 +156,30 @@ class _Network:
         hidden = self.model.hidden
         weights = hidden * (2 if self.model.norm_bias else 1)
         output = self.builder.output_elements(x)
-        layer = Layer(name, "normalization", output_elements=output, parameters=weights)
+        layer = Layer(name, "normalization", output_elements=output, parameters=weights, split="tokens")
         return self.builder.add(layer, [x])
 
     def projection(self, name: str, x: int, matrix: _Matrix, *, tokens: int = 0, dropout: bool = False) -> int:
         """A linear map of each of `tokens` tokens (0: all), then dropout if asked."""
         output = (tokens or self.model.sequence) * matrix.columns
-        weights = matrix.rows * matrix.columns
+        weights, bias = matrix.rows * matrix.columns, matrix.columns if matrix.bias else 0
         layer = Layer(
             name,
             "linear",
             output_elements=output,
             flop=2.0 * matrix.rows * output,
-            parameters=(0 if matrix.tied else weights) + (matrix.columns if matrix.bias else 0),
+            parameters=(0 if matrix.tied else weights) + bias,
             tied_to="embedding" if matrix.tied else "",
             tied_parameters=weights if matrix.tied else 0,
             stashed_elements=MASK * output if dropout else 0.0,
+            split=matrix.split,
+            undivided=bias if matrix.split == "rows" else 0,
         )
         return self.builder.add(layer, [x])
 
-    def activation(self, name: str, x: int, output: float) -> int:
+    def activation(self, name: str, x: int, output: float, split: Split = "") -> int:
         """GELU, tanh or (from two halves) SwiGLU, out of place."""
-        return self.builder.add(Layer(name, "activation", output_elements=output), [x], keeps_inputs=True)
+        return self.builder.add(Layer(name, "activation", output_elements=output, split=split), [x], keeps_inputs=True)
 
     def attention(self, name: str, x: int) -> int:
         model = self.model
@@ -179,39 +187,43 @@ class _Network:
         fused_width = query_width + 2 * model.key_value_heads * model.head_size
         # softmax output; with dropout also the mask and what dropout puts out
         kept = model.heads * model.sequence**2 * (2 + MASK if model.dropout else 1)
-        y = self.projection(f"{name}.qkv", x, _Matrix(model.hidden, fused_width, model.attention_bias))
+        matrix = _Matrix(model.hidden, fused_width, model.attention_bias, split="columns")
+        y = self.projection(f"{name}.qkv", x, matrix)
         layer = Layer(
             f"{name}.attention",
             "attention",
             output_elements=model.sequence * query_width,
             flop=4.0 * model.sequence**2 * query_width,
             stashed_elements=kept,
+            split="heads",
+            heads=model.key_value_heads,
         )
         y = self.builder.add(layer, [y])
-        matrix = _Matrix(query_width, model.hidden, model.attention_bias)
+        matrix = _Matrix(query_width, model.hidden, model.attention_bias, split="rows")
         return self.projection(f"{name}.projection", y, matrix, dropout=model.dropout)
 
     def mlp(self, name: str, x: int) -> int:
         model = self.model
-        up = _Matrix(model.hidden, model.intermediate * (2 if model.gated else 1), model.mlp_bias)
+        up = _Matrix(model.hidden, model.intermediate * (2 if model.gated else 1), model.mlp_bias, split="columns")
         y = self.projection(f"{name}.mlp_up", x, up)
-        y = self.activation(f"{name}.activation", y, model.sequence * model.intermediate)
-        down = _Matrix(model.intermediate, model.hidden, model.mlp_bias)
+        y = self.activation(f"{name}.activation", y, model.sequence * model.intermediate, "features")
+        down = _Matrix(model.intermediate, model.hidden, model.mlp_bias, split="rows")
         return self.projection(f"{name}.mlp_down", y, down, dropout=model.dropout)
 
     def heads(self, x: int) -> list[int]:
         """What the loss reads."""
         model = self.model
+        words = _Matrix(
+            model.hidden, model.vocabulary, bias=model.after != "language", tied=model.tied, split="columns"
+        )
         if model.after == "language":
-            return [self.projection("head", x, _Matrix(model.hidden, model.vocabulary, bias=False, tied=model.tied))]
+            return [self.projection("head", x, words)]
         logits, square = [], _Matrix(model.hidden, model.hidden, bias=True)
         if model.after != "pooler":
-            y = self.projection("masked.transform", x, square)
-            y = self.activation("masked.activation", y, model.sequence * model.hidden)
+            y = self.projection("masked.transform", x, replace(square, split="tokens"))
+            y = self.activation("masked.activation", y, model.sequence * model.hidden, "tokens")
             y = self.norm("masked.norm", y)
-            logits.append(
-                self.projection("masked.head", y, _Matrix(model.hidden, model.vocabulary, bias=True, tied=model.tied))
-            )
+            logits.append(self.projection("masked.head", y, words))
         if model.after != "masked":
             y = self.projection("pooler", x, square, tokens=1)
             y = self.activation("pooler.activation", y, model.hidden)

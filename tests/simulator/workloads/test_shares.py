@@ -1,0 +1,102 @@
+"""What a member of a tensor-parallel group does and keeps, against the formulas of Korthikanti et al. 2022."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from simulator.workloads.catalog import load_workload
+from simulator.workloads.language_models import Gpt, Llama
+from simulator.workloads.layers import Layer, Workload
+from simulator.workloads.shares import Share, share_of
+
+SEQUENCE, HIDDEN, HEADS = 64, 96, 12
+
+
+def block_shares(workload: Workload, degree: int, *, sequence_parallel: bool = False) -> dict[str, Share]:
+    """Shares of the layers of the second block, by name without the block's."""
+    read = workload.input_elements()
+    return {
+        layer.name.split(".")[1]: share_of(layer, read[i], degree, sequence_parallel=sequence_parallel)
+        for i, layer in enumerate(workload.layers)
+        if layer.name.startswith("block2.")
+    }
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4, 12])
+def test_a_block_keeps_what_korthikanti_counts_of_a_member(degree: int) -> None:
+    """s·h·(10 + 24/t + 5·a·s/(h·t)) bytes at 16 bits (equation 2); with sequence parallelism s·h/t·(34 + 5·a·s/h) (equation 4);
+    selective recomputation makes the last term again, what attention keeps beside its input."""
+    workload = Gpt(2, HIDDEN, HEADS, SEQUENCE, 100).workload()
+    scores = 5 * HEADS * SEQUENCE**2 // degree
+    plain, divided = (block_shares(workload, degree, sequence_parallel=one) for one in (False, True))
+    assert 2 * math.fsum(one.stashed for one in plain.values()) == SEQUENCE * HIDDEN * (10 + 24 // degree) + scores
+    assert 2 * math.fsum(one.stashed for one in divided.values()) == SEQUENCE * HIDDEN * 34 // degree + scores
+    for shares in (plain, divided):
+        attention = shares["attention"]
+        assert 2 * (attention.stashed - attention.read) == scores
+
+
+def test_what_full_recomputation_keeps_is_divided_with_sequence_parallelism_alone() -> None:
+    """A block's input of 2·s·h bytes is whole on every member, or 2·s·h/t (section 5)."""
+    workload = Gpt(2, HIDDEN, HEADS, SEQUENCE, 100).workload()
+    plain, divided = (block_shares(workload, 4, sequence_parallel=one) for one in (False, True))
+    assert (plain["add2"].output, plain["add2"].whole_output) == (SEQUENCE * HIDDEN, True)
+    assert (divided["add2"].output, divided["add2"].whole_output) == (SEQUENCE * HIDDEN / 4, False)
+
+
+def test_weights_are_divided_but_for_norms_and_biases_behind_rows() -> None:
+    """12·h² + 13·h of a block: (12·h² + 7·h)/t and 6·h whole; the embedding's positions whole."""
+    workload = Gpt(2, HIDDEN, HEADS, SEQUENCE, 100).workload()
+    weights = math.fsum(one.parameters for one in block_shares(workload, 4).values())
+    assert weights == (12 * HIDDEN**2 + 7 * HIDDEN) // 4 + 6 * HIDDEN
+    embedding = share_of(workload.layers[0], 0.0, 4)
+    assert embedding.parameters == 100 * HIDDEN / 4 + SEQUENCE * HIDDEN
+    head = share_of(workload.layers[-2], SEQUENCE * HIDDEN, 4)
+    assert (head.parameters, head.tied_parameters) == (0, 100 * HIDDEN / 4)
+
+
+def test_members_of_a_group_do_all_flop_of_the_network_together() -> None:
+    """No product is done twice, but by BERT's pooler and next-sentence head, which no group divides."""
+    for workload in (Llama(2, 64, 8, intermediate=160, key_value_heads=4).workload(), load_workload("bert-base")):
+        read = workload.input_elements()
+        whole = sum(one.flop for one in workload.layers if not one.split)
+        divided = math.fsum(
+            share_of(one, read[i], 4, sequence_parallel=True).flop for i, one in enumerate(workload.layers)
+        )
+        assert math.isclose(4 * divided, workload.flop() + 3 * whole, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_block_reduces_two_tensors_each_way(sequence_parallel: bool) -> None:
+    """2 all-reduces of s·h elements forward and 2 backward; with sequence parallelism 4 halves each way (section 4.2.2)."""
+    shares = block_shares(Gpt(2, HIDDEN, HEADS, SEQUENCE, 100).workload(), 2, sequence_parallel=sequence_parallel)
+    reducing = [one for one in shares.values() if one.forward or one.backward]
+    assert [one.reduced for one in reducing] == [SEQUENCE * HIDDEN] * 4
+    assert sum(one.forward for one in reducing) == sum(one.backward for one in reducing) == 2
+
+
+def test_a_group_of_one_has_the_layer_itself() -> None:
+    """Figures of degree 1 are those of the layer, and nothing is reduced."""
+    workload = load_workload("gpt2")
+    for layer, read in zip(workload.layers, workload.input_elements(), strict=True):
+        for sequence_parallel in (False, True):
+            share = share_of(layer, read, 1, sequence_parallel=sequence_parallel)
+            assert share[:6] == (
+                layer.flop,
+                read,
+                layer.output_elements,
+                layer.parameters,
+                layer.tied_parameters,
+                layer.stashed_elements,
+            )
+            assert share.reduced == share.forward == share.backward == 0
+
+
+def test_an_unknown_split_and_more_undivided_weights_than_there_are_are_refused() -> None:
+    """One line with the choices; the part is a part."""
+    with pytest.raises(ValueError, match=r"split must be one of '', 'columns', 'rows'.*got 'diagonal'"):
+        Workload("w", (Layer("a", "linear", split="diagonal"),), ())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="undivided is a part of its 3 parameters, got 4"):
+        Workload("w", (Layer("a", "linear", parameters=3, undivided=4),), ())
