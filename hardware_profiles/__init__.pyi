@@ -8,6 +8,7 @@ from .accelerator import (
     Precision as Precision,
     StreamingAccelerator as StreamingAccelerator,
     Work as Work,
+    passes as passes,
     streaming as streaming,
 )
 from .cluster import (

@@ -45,6 +45,8 @@ class Work:
     input_elements, output_elements: tensor elements read and written a sample
     parameters: weight elements, read once a call whatever the number of samples
     sequential_steps: dependent kernel calls a pass (time steps of a recurrent layer), 1 otherwise
+    scratch_elements: elements that the pass moves to and from memory between its own kernels a sample, beside input and output
+        (the scores of attention without a fused kernel); none of it is hidden behind the products
     """
 
     kind: str
@@ -53,6 +55,7 @@ class Work:
     output_elements: float
     parameters: float
     sequential_steps: int = 1
+    scratch_elements: float = 0.0
 
 
 @runtime_checkable

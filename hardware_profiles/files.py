@@ -75,10 +75,11 @@ class ComputeTable(FileTable, frozen=True, kw_only=True):
 
 
 class OverheadTable(FileTable, frozen=True, kw_only=True):
-    """`[overhead]` of a GPU: fixed costs of a pass over a layer, and of each sequential step in it."""
+    """`[overhead]` of a GPU: fixed costs of a pass over a layer, of each sequential step in it, and of its launch by the host."""
 
     call_us: OverheadMicroseconds = DEFAULT_CALL_OVERHEAD / MICRO
     step_us: OverheadMicroseconds = DEFAULT_STEP_OVERHEAD / MICRO
+    launch_us: OverheadMicroseconds = 0.0
 
 
 class EfficiencyTable(FileTable, frozen=True, kw_only=True):
@@ -160,6 +161,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             peak_flops=rates,
             call_overhead=self.overhead.call_us * MICRO,
             step_overhead=self.overhead.step_us * MICRO,
+            launch_overhead=self.overhead.launch_us * MICRO,
             efficiencies={
                 kind: table.over(default)
                 for kind, default in DEFAULT_EFFICIENCIES.items()

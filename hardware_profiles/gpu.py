@@ -2,6 +2,7 @@
 
     seconds = call_overhead
             + max( steps * (step_overhead + flop / (peak * efficiency)), bytes / (bandwidth * share) )
+            + scratch / (bandwidth * share)
 
     efficiency = ceiling * flop / (flop + half_work)
 
@@ -17,7 +18,7 @@ fill. A roofline (Williams, Waterman, Patterson, CACM 2009) whose compute roof s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hardware_profiles.accelerator import (
@@ -109,10 +110,13 @@ DEFAULT_EFFICIENCIES: Mapping[str, KindEfficiency] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one pass asks of the hardware, of all its steps together: FLOP and bytes of memory traffic."""
+    """What one pass asks of the hardware, of all its steps together: FLOP, bytes of memory traffic beside the products, and bytes
+    that it moves between them.
+    """
 
     flop: float
     traffic: float
+    scratch: float = 0.0
 
 
 def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> Demand:
@@ -124,12 +128,13 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
     - weight gradient: the same FLOP where there are parameters, else nothing; reads the input and the
       output's gradient, writes the parameters' gradient
     - embeddings: a gather of the rows used; no input gradient; a weight gradient as wide as the table
+    - what a layer moves between its own kernels it moves once in the forward, twice in the whole backward
 
     Parameters are read once a call, whatever the samples.
     """
     inputs = work.input_elements * samples
     outputs = work.output_elements * samples
-    flop = work.flop * samples
+    flop, scratch = work.flop * samples, work.scratch_elements * samples
     parametric = work.parameters > 0
     if work.kind in ZERO_COST_KINDS:
         return Demand(0.0, 0.0)
@@ -145,6 +150,7 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
     elif phase == "input_gradient":
         if not parametric:
             flop *= 2.0 if work.kind == "attention" else 1.0
+            scratch *= 2.0
             # A sum passes its gradient on without its inputs; every other kind reads them (or a mask) again.
             inputs *= 1.0 if work.kind == "elementwise" else 2.0
         elements = inputs + outputs + work.parameters
@@ -152,7 +158,7 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
         elements = inputs + outputs + work.parameters
     else:
         return Demand(0.0, 0.0)
-    return Demand(flop, elements * bytes_per_element)
+    return Demand(flop, elements * bytes_per_element, scratch * bytes_per_element)
 
 
 def window_overlap(work: Work) -> float:
@@ -174,6 +180,8 @@ class GraphicsProcessor:
     peak_flops: FLOP/s by precision, as on the data sheet (dense, no sparsity)
     memory_bytes: what a plan may fill, the reserve not counted; memory_bandwidth: bytes/s
     call_overhead, step_overhead: seconds a pass, and seconds a sequential step
+    launch_overhead: seconds that the host needs before it can send the next layer's forward (half as much again for a backward);
+        not part of `seconds`: a host that is ahead of its device costs nothing
     efficiencies: by kind of layer; a kind left out takes the default's
     reserve_bytes: memory beside `memory_bytes` that driver, communication buffers and fragmentation take
     host_bandwidth: bytes/s to the host, and as many back at the same time; 0 where it is not known
@@ -191,6 +199,7 @@ class GraphicsProcessor:
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
     reserve_bytes: float = 0.0
     host_bandwidth: float = 0.0
+    launch_overhead: float = 0.0
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)
 
@@ -200,7 +209,7 @@ class GraphicsProcessor:
     def __post_init__(self) -> None:
         rules = {
             "above 0": ("memory_bytes", "memory_bandwidth"),
-            "at least 0": ("call_overhead", "step_overhead", "reserve_bytes", "host_bandwidth"),
+            "at least 0": ("call_overhead", "step_overhead", "reserve_bytes", "host_bandwidth", "launch_overhead"),
         }
         check_figures(self.name, self, rules)
         peaks = checked_rates(self.name, "peak_flops", self.peak_flops)
@@ -236,7 +245,7 @@ class GraphicsProcessor:
         if precision == VECTOR_PRECISION and efficiency.window_exponent > 0.0:
             gain = window_overlap(work) ** efficiency.window_exponent
             if gain > 1.0:
-                transformed = Demand(needed.flop, needed.traffic * efficiency.transform_traffic)
+                transformed = replace(needed, traffic=needed.traffic * efficiency.transform_traffic)
                 busy = min(busy, self._roofline(work, transformed, efficiency, ceiling * gain, peak))
         return self.call_overhead + busy
 
@@ -247,4 +256,5 @@ class GraphicsProcessor:
             step_flop = needed.flop / work.sequential_steps
             reached = ceiling * step_flop / (step_flop + efficiency.saturation_seconds * peak)
             compute += needed.flop / (peak * reached)
-        return max(compute, needed.traffic / (self.memory_bandwidth * efficiency.memory))
+        rate = self.memory_bandwidth * efficiency.memory
+        return max(compute, needed.traffic / rate) + needed.scratch / rate

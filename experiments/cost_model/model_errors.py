@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardware_profiles import Accelerator, Work
+from hardware_profiles import Accelerator
 from simulator import Workload, gnmt, load_workload, read_profile
 
 Row = dict[str, Any]
@@ -67,10 +67,9 @@ class LayerSeconds:
 def predicted_seconds(workload: Workload, accelerator: Accelerator, samples: int) -> list[LayerSeconds]:
     """Seconds of each layer by the accelerator's model in fp32; the loss is left out."""
     rows = []
-    for layer, read in zip(workload.layers, workload.input_elements(), strict=True):
+    for layer, work in zip(workload.layers, workload.works(), strict=True):
         if layer.kind == "loss":
             continue
-        work = Work(layer.kind, layer.flop, float(read), layer.output_elements, layer.weights, layer.sequential_steps)
         forward = accelerator.seconds(work, samples, "forward", "fp32")
         backward = accelerator.seconds(work, samples, "backward", "fp32")
         rows.append(LayerSeconds(layer.name, layer.has_weight_gradient, forward, backward))

@@ -104,11 +104,13 @@ class _Rates:
         if analytic and not accelerator.sublinear:
             sizes = set(range(1, batch + 1))
         divisors = {size: size if per_sample else 1 for size in sizes}
-        least = np.min([self.costs.seconds(device, size, phase) / divisors[size] for size in sorted(sizes)], axis=0)
+        least = np.min(
+            [self.costs.kernel_seconds(device, size, phase) / divisors[size] for size in sorted(sizes)], axis=0
+        )
         for number, layer in enumerate(layers):
             if layer.measured:
                 least[number] = min(
-                    float(self.costs.seconds(device, size, phase)[number]) / (size if per_sample else 1)
+                    float(self.costs.kernel_seconds(device, size, phase)[number]) / (size if per_sample else 1)
                     for size in _ends(layer, batch)
                 )
         return np.asarray(least * self.problem.overlap, dtype=np.float64)  # where every op is one of an overlapped pair

@@ -9,9 +9,12 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import PRECISION_BYTES, Accelerator, Phase, Work, streaming
+from hardware_profiles import PRECISION_BYTES, Accelerator, Phase, Work, passes, streaming
 from simulator.plans.plan import OPTIMIZER_STATES, Problem, Recompute
 from simulator.workloads.layers import Layer, TiedWeight
+
+BACKWARD_LAUNCHES = 1.5
+"""Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
 
 
 class LayerCosts:
@@ -24,6 +27,7 @@ class LayerCosts:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
+        self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._measured = any(layer.measured for layer in problem.workload.layers)
         kinds: dict[int, int] = {}
@@ -47,30 +51,61 @@ class LayerCosts:
     @cached_property
     def works(self) -> tuple[Work, ...]:
         """What each layer asks of an accelerator a sample."""
-        inputs = self.problem.workload.input_elements()
-        return tuple(
-            Work(layer.kind, layer.flop, float(read), layer.output_elements, layer.weights, layer.sequential_steps)
-            for layer, read in zip(self.problem.workload.layers, inputs, strict=True)
-        )
+        return self.problem.workload.works()
 
     def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
-        """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]."""
+        """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]: of its kernels, and what they
+        wait for the host.
+
+        A host that sends a layer every `launch_overhead` seconds is behind where layers are small, and ahead after a large one:
+        what the pass of a network waits in all is laid on the layers before which it waits, so that seconds of layers add up.
+        """
+        key = (self._kind_of_device[device], samples, phase)
+        if key not in self._seconds:
+            kernels = self.kernel_seconds(device, samples, phase)
+            launches = self._launch_seconds(device, samples, phase)
+            self._seconds[key] = kernels + launch_waits(kernels, launches, phase) if launches.any() else kernels
+        return self._seconds[key]
+
+    def _launch_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+        """Seconds that the host needs to launch each layer's pass, float64 [layers]; a backward takes half as much again as a
+        forward, and is divided over the gradients that a layer has. 0 where a profile tells what a pass takes.
+        """
+        launch: float = getattr(self._accelerators[self._kind_of_device[device]], "launch_overhead", 0.0)
+        if not launch or self._measured:
+            return np.zeros(len(self.works))
+
+        def runs(parts: Iterable[Phase]) -> NDArray[np.float64]:
+            """Passes of these in which each layer has a kernel."""
+            kernels = (self.kernel_seconds(device, samples, one) for one in parts)
+            return sum((np.where(seconds > 0.0, 1.0, 0.0) for seconds in kernels), np.zeros(len(self.works)))
+
+        if phase == "forward":
+            launches = runs((phase,))
+        else:
+            launches = BACKWARD_LAUNCHES * runs(passes(phase)) / np.maximum(runs(passes("backward")), 1.0)
+        return launches * launch
+
+    def kernel_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+        """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers]: as if the host
+        launched it in no time.
+        """
         kind = self._kind_of_device[device]
         key = (kind, samples, phase)
-        if key not in self._seconds:
+        if key not in self._kernels:
             accelerator = self._accelerators[kind]
 
             @cache  # blocks of a network repeat
             def modelled(work: Work) -> float:
                 return accelerator.seconds(work, samples, phase, self.problem.precision)
 
-            self._seconds[key] = np.array(
+            self._kernels[key] = np.array(
                 [
                     measured_layer_seconds(layer, samples, phase) if layer.measured else modelled(work)
                     for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
                 ]
             )
-        return self._seconds[key]
+        return self._kernels[key]
 
     def streams(self, device: int) -> bool:
         """Whether the layers of a stage work at the same time on this device, so that a stage is no sum of its layers."""
@@ -227,6 +262,19 @@ class LayerCosts:
         workload = self.problem.workload
         crossing = {producer for producer, consumer in workload.edges if producer in near and consumer not in near}
         return sum(workload.layers[producer].output_elements for producer in crossing) * self.problem.element_bytes
+
+
+def launch_waits(kernels: NDArray[np.float64], launches: NDArray[np.float64], phase: Phase) -> NDArray[np.float64]:
+    """Seconds that a device waits for the host before each layer of a pass, float64 [layers].
+
+    Layer i ends at max(end of the layer before, launches up to i) + kernels[i]: the waits up to i are the most by which launches
+    up to some layer exceed the kernels before it. A forward goes through the layers upwards, every gradient downwards.
+    """
+    if phase != "forward":
+        return launch_waits(kernels[::-1], launches[::-1], "forward")[::-1]
+    behind = np.cumsum(launches) - np.concatenate([[0.0], np.cumsum(kernels)[:-1]])
+    behind[kernels == 0.0] = 0.0  # nothing runs that could wait
+    return np.diff(np.maximum.accumulate(np.maximum(behind, 0.0)), prepend=0.0)
 
 
 def measured_layer_seconds(layer: Layer, samples: int, phase: Phase) -> float:

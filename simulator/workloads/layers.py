@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hardware_profiles import LAYER_KINDS, brief
+from hardware_profiles import LAYER_KINDS, Work, brief
 
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""
@@ -40,6 +40,7 @@ class Layer:
     output_elements: elements of the output tensor a sample
     stashed_elements: elements a sample that stay in memory from forward to backward
     sequential_steps: dependent kernel calls a pass (time steps), 1 otherwise
+    scratch_elements: elements a sample that a forward moves between kernels of its own (scores of attention that is not fused)
     measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if analytic
     tied_to: name of an earlier layer whose weight this one uses too (an output head that multiplies with the
         embedding's matrix), "" for none; tied_parameters: elements of that weight
@@ -58,6 +59,7 @@ class Layer:
     measured: tuple[tuple[float, float, float], ...] = ()
     tied_to: str = ""
     tied_parameters: int = 0
+    scratch_elements: float = 0.0
     split: Split = ""
     undivided: int = 0
     heads: int = 0
@@ -178,6 +180,21 @@ class Workload:
             incoming[consumer].append(self.layers[producer].output_elements)
         return np.array([math.fsum(each) for each in incoming], dtype=np.float64)
 
+    def works(self) -> tuple[Work, ...]:
+        """What each layer asks of an accelerator for one sample."""
+        return tuple(
+            Work(
+                layer.kind,
+                layer.flop,
+                float(read),
+                layer.output_elements,
+                layer.weights,
+                layer.sequential_steps,
+                layer.scratch_elements,
+            )
+            for layer, read in zip(self.layers, self.input_elements(), strict=True)
+        )
+
     def cut_elements(self) -> npt.NDArray[np.float64]:
         """Elements a sample that cross each cut: entry i is between layers[:i] and layers[i:].
 
@@ -255,7 +272,7 @@ def _check_layer(where: str, layer: Layer) -> None:
         raise ValueError(f"{where}: undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
     if layer.tied_parameters and not layer.tied_to:
         raise ValueError(f"{where}: tied_parameters go with tied_to, got {layer.tied_parameters} without")
-    for figure in ("flop", "output_elements", "stashed_elements"):
+    for figure in ("flop", "output_elements", "stashed_elements", "scratch_elements"):
         _check_amount(f"{where}: {figure}", getattr(layer, figure))
     before = 0.0
     for row in layer.measured:

@@ -115,6 +115,17 @@ def test_layers_without_parameters_have_no_weight_gradient() -> None:
     assert demand(scores, 1, "input_gradient", 4).flop == 2e9
 
 
+def test_scratch_is_added_to_the_products_and_moves_twice_in_a_backward() -> None:
+    """Scores that no fused kernel keeps: their bytes take 160 us beside 20 ms of products, and as much in each gradient."""
+    plain = Work("attention", 1e9, 1e3, 1e3, 0)
+    unfused = replace(plain, scratch_elements=2e6)
+    for phase, times in (("forward", 1), ("backward", 2)):
+        extra = device().seconds(unfused, 10, phase, "fp32") - device().seconds(plain, 10, phase, "fp32")
+        assert extra == pytest.approx(times * 10 * 8e6 / 50e9)
+    weighted = replace(unfused, parameters=1e3)
+    assert [demand(weighted, 1, phase, 4).scratch for phase in ("input_gradient", "weight_gradient")] == [8e6, 8e6]
+
+
 @pytest.mark.parametrize("kind", ["input", "reshape"])
 def test_inputs_and_views_cost_nothing(kind: str) -> None:
     """Nothing is launched for data that arrive, nor for a view."""
@@ -294,7 +305,7 @@ def test_memory_is_above_zero(name: str, value: float) -> None:
         device(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["call_overhead", "step_overhead", "reserve_bytes"])
+@pytest.mark.parametrize("name", ["call_overhead", "step_overhead", "reserve_bytes", "launch_overhead"])
 def test_overheads_are_at_least_zero(name: str) -> None:
     """Nothing takes less than no time, or less than no memory."""
     with pytest.raises(ValueError, match=f"plain: {name} is at least 0: -1"):

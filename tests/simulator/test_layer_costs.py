@@ -115,6 +115,34 @@ def test_the_precision_is_no_matter_of_a_measured_network() -> None:
     assert half.update_seconds(0, 1e6) - overhead == pytest.approx(update * (2 + 2 + 2 + 4 + 4) / (4 * 3 + 4 * 2))
 
 
+def launched(flop: list[float], overhead: float, parameters: list[int] | None = None) -> LayerCosts:
+    """A chain on one device whose host takes so long for each layer's forward."""
+    cluster = replace(chain_cluster(1), devices=(UnitDevice(launch_overhead=overhead),))
+    return LayerCosts(Problem(chain(flop, parameters=parameters or [0] * len(flop)), cluster, 1))
+
+
+def test_kernels_wait_for_a_host_that_is_behind() -> None:
+    """Launched at 3, 6, 9 and 12 s, kernels of 1, 1, 9 and 2 s end at 4, 7, 18 and 20: the large one lets the host get ahead."""
+    costs = launched([1.0, 1.0, 9.0, 2.0], 3.0)
+    assert costs.seconds(0, 1, "forward").tolist() == [4.0, 3.0, 11.0, 2.0]
+    assert costs.kernel_seconds(0, 1, "forward").tolist() == [1.0, 1.0, 9.0, 2.0]
+    assert costs.seconds(0, 9, "forward").tolist() == [9.0 + 3.0, 9.0, 81.0, 18.0]
+
+
+def test_gradients_are_launched_from_the_last_layer_to_the_first() -> None:
+    """Backwards of 4, 2 and 2 s are launched every 1.5 x 2 s, one gradient of two every 1.5 s."""
+    costs = launched([2.0, 1.0, 1.0], 2.0, parameters=[1, 1, 1])
+    assert costs.seconds(0, 1, "backward").tolist() == [5.0, 3.0, 5.0]
+    assert costs.seconds(0, 1, "weight_gradient").tolist() == [2.5, 1.5, 2.5]
+
+
+def test_what_runs_nothing_is_launched_by_nobody() -> None:
+    """A view and a measured layer wait for no host."""
+    assert launched([0.0, 1.0, 0.0, 1.0], 3.0).seconds(0, 1, "forward").tolist() == [0.0, 4.0, 0.0, 3.0]
+    slow = replace(chain_cluster(1), devices=(UnitDevice(launch_overhead=3.0),))
+    assert LayerCosts(replace(measured(ROWS).problem, cluster=slow)).seconds(0, 2, "forward").tolist() == [1.0]
+
+
 def plan_costs(stages: tuple[Stage, ...], **changes: Any) -> PlanCosts:
     """Costs of a plan of 2 micro-batches of 2 samples."""
     return PlanCosts(mixed(**changes), Plan("hand", "1f1b", stages, (2, 2)))
