@@ -81,10 +81,6 @@ from .search.evaluator import (
     Request as Request,
     Score as Score,
 )
-from .scheduler.schedule_problem import (
-    PLACEMENTS as PLACEMENTS,
-    ScheduleProblem as ScheduleProblem,
-    placement as placement,
-)
+from .scheduler.schedule_problem import ScheduleProblem as ScheduleProblem
 from .scheduler.search import FoundSchedule as FoundSchedule, search_schedule as search_schedule
 from .unequal.planners import UnequalNested as UnequalNested, UnequalSizes as UnequalSizes

@@ -135,7 +135,7 @@ def _for_order(problem: Problem, request: Request) -> str | None:
 
 
 ORDER_OPTIONS = {
-    "placement": "how stages go round the devices: straight, interleaved, v",
+    "placement": "how stages go round the devices: straight, interleaved, v, wave",
     "seconds": "work of the search for an order in seconds",
 }
 

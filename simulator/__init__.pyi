@@ -78,6 +78,14 @@ from .schedules import (
     schedule_families as schedule_families,
 )
 from .schedules.asynchronous import REPLICA_UPDATES as REPLICA_UPDATES
+from .schedules.placements import (
+    LEAST_CHUNKS as LEAST_CHUNKS,
+    PLACEMENTS as PLACEMENTS,
+    USUAL_CHUNKS as USUAL_CHUNKS,
+    Chains as Chains,
+    Placement as Placement,
+    chains_of as chains_of,
+)
 from .schedules.unequal import (
     UNEQUAL_SCHEDULES as UNEQUAL_SCHEDULES,
     unequal_schedule as unequal_schedule,

@@ -70,7 +70,7 @@ SEARCH: dict[str, Option] = {
     "--stages K": ("stages of the pipeline (default: searched)", count),
     "--chunks V": ("stages a device (default: the schedule's, or searched)", count),
     "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
-    "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved or v (default: searched)",
+    "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved, v, wave (default: searched)",
     "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from experiments.modern_schedules.memory_points import FULL, PLACEMENTS, QUICK, measure, over_seeds
+from experiments.modern_schedules.memory_points import FULL, PLACES, QUICK, measure, over_seeds
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.report_tables import ReportTable, Row, figure
 
@@ -71,7 +71,7 @@ LIMITS = ReportTable(
     {
         "stages": "{stages}",
         "limit": figure("limit_microbatches", "g"),
-        **{place: f"{{{place}}}" for place, _ in PLACEMENTS.values()},
+        **{place: f"{{{place}}}" for place in PLACES},
     },
 )
 

@@ -17,8 +17,8 @@ from typing import Any
 from experiments.schedule_search.families import comparable_families, replay_family
 from experiments.schedule_search.problems import PUBLISHED, uneven
 from experiments.terminal.output import tracked
-from planners import FoundSchedule, ScheduleProblem, placement, search_schedule
-from simulator import Schedule, schedule_families
+from planners import FoundSchedule, ScheduleProblem, search_schedule
+from simulator import USUAL_CHUNKS, Placement, Schedule, chains_of, schedule_families
 
 ROW = PUBLISHED[0]
 """Whose stage times, transfers and memory these are: 8 devices, 24 micro-batches."""
@@ -32,13 +32,8 @@ SPREAD = 0.3
 SLICES = 2
 """Of a sequence: the fewest with which Seq1F1B is not 1F1B; they take as long as each other."""
 
-PLACEMENTS = {
-    "straight": ("straight", 1),
-    "looped": ("interleaved", 2),
-    "wave": ("v", 2),
-    "bidirectional": ("bidirectional", 1),
-}
-"""Where families lie -> placement and stages a device, the defaults of those families."""
+PLACES: tuple[Placement, ...] = ("straight", "interleaved", "v", "bidirectional")
+"""Placements, each with its usual stages a device: with two, waves are a V."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,7 @@ class FamilyPoint:
     """A family in the placement it lies in: what it runs, in what memory, in which order."""
 
     name: str
-    place: str
+    place: Placement
     problem: ScheduleProblem
     schedule: Schedule
     peak: float
@@ -74,7 +69,7 @@ def measure(effort: Effort) -> dict[str, Any]:
     for stages, seed in tracked("searching", sets, lambda one: f"{one[0]} stages, seed {one[1]}"):
         straight = uneven(ROW.problem(math.inf), SPREAD if stages == "uneven" else 0.0, seed)
         points = family_points(straight)
-        found = {place: search_limits(straight, place, points, effort) for place, _ in PLACEMENTS.values()}
+        found = {place: search_limits(straight, place, points, effort) for place in PLACES}
         about = {"stages": stages, "seed": seed}
         families += [{**about, **_family_row(point, found[point.place][point.peak])} for point in points]
         searched += [
@@ -98,9 +93,10 @@ def left_out() -> list[str]:
     return [name for name, one in schedule_families().items() if one.flush and name not in comparable_families()]
 
 
-def placed(straight: ScheduleProblem, name: str, chunks: int) -> ScheduleProblem:
-    """The same devices, their parts of the model cut into `chunks` equal stages each, in another placement; without a limit."""
-    chains = placement(name, chunks * straight.devices, straight.devices)
+def placed(straight: ScheduleProblem, place: Placement) -> ScheduleProblem:
+    """The same devices, their parts of the model cut into equal stages, in another placement; without a limit."""
+    chunks = USUAL_CHUNKS[place]
+    chains = chains_of(place, chunks * straight.devices, straight.devices)
     return replace(
         straight,
         chains=chains,
@@ -128,9 +124,9 @@ def family_points(straight: ScheduleProblem) -> list[FamilyPoint]:
     points = []
     for name in comparable_families():
         family = schedule_families()[name]
-        place, chunks = PLACEMENTS[family.placement]
+        place: Placement = "v" if family.placement == "wave" else family.placement
         slices = SLICES if "slices" in family.options else 1
-        problem = sliced(placed(straight, place, chunks), slices)
+        problem = sliced(placed(straight, place), slices)
         replayed = replay_family(name, problem, slices)
         if replayed is not None:
             peak, makespan = max(replayed.peak_memory), replayed.timeline.makespan_seconds
@@ -139,13 +135,13 @@ def family_points(straight: ScheduleProblem) -> list[FamilyPoint]:
 
 
 def search_limits(
-    straight: ScheduleProblem, place: str, points: Sequence[FamilyPoint], effort: Effort
+    straight: ScheduleProblem, place: Placement, points: Sequence[FamilyPoint], effort: Effort
 ) -> dict[float, FoundSchedule]:
     """Limit -> the order found in a placement, at the given limits and at the peaks of its families.
 
     A search begins from these families and from the order of the limit before it.
     """
-    problem = placed(straight, place, dict(PLACEMENTS.values())[place])
+    problem = placed(straight, place)
     here = [point for point in points if point.place == place]
     unit = ROW.kept
     found: dict[float, FoundSchedule] = {}

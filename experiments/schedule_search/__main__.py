@@ -26,7 +26,8 @@ from experiments.schedule_search.problems import SearchQuestion, questions
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import tracked
 from experiments.terminal.report_tables import ReportTable, Row, either, figure
-from planners import ScheduleProblem, placement
+from planners import ScheduleProblem
+from simulator import chains_of
 
 SECONDS = 1.0
 """Of search for a case of a file."""
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> Findings:
 def _compile() -> None:
     """Search what no order of a tight memory ends early, so that all of the search is compiled before it is timed."""
     for name, stages in (("straight", 3), ("v", 4), ("bidirectional", 2)):
-        chains = placement(name, stages, stages if name != "v" else 2)
+        chains = chains_of(name, stages, stages if name != "v" else 2)
         free = ScheduleProblem(
             chains=chains, microbatches=6, forward=3, input_gradient=4, weight_gradient=2, transfer=1
         )

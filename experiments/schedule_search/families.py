@@ -38,10 +38,10 @@ def replay_family(name: str, problem: ScheduleProblem, slices: int = 1) -> Sched
 
     slices: of a sequence, for families that have them: the problem's micro-batches are then these slices
     """
-    family, chunks = schedule_families()[name], problem.stages // problem.devices
-    if chunks == 1 and family.placement in ("looped", "wave"):  # another family then, by another name
+    family = schedule_families()[name]
+    if not family.lies_on(problem.chains):
         return None
-    options = {"chunks": chunks, "slices": slices}
+    options = {"chunks": problem.stages // problem.devices, "slices": slices}
     try:
         schedule = build_schedule(
             name,
@@ -50,8 +50,6 @@ def replay_family(name: str, problem: ScheduleProblem, slices: int = 1) -> Sched
             **{option: value for option, value in options.items() if option in family.options},
         )
     except (ValueError, ScheduleError):
-        return None
-    if schedule.holders() != tuple(zip(*problem.chains, strict=True)):
         return None
     kept, longer = (problem.each(name) for name in ("freed_at_input_gradient", "freed_at_weight_gradient"))
     ops = OpSeconds(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from experiments.terminal.output import InputError
 from hardware_profiles import read_bytes
-from planners import FoundSchedule, ScheduleProblem, placement, search_schedule
+from planners import FoundSchedule, ScheduleProblem, search_schedule
+from simulator import Placement, chains_of
 
 TOLERANCE = 1e-9
 """Relative; sums of seconds are rounded."""
@@ -22,7 +23,7 @@ class OptimumCase(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     devices: int
     stages: int
-    placement: Literal["straight", "interleaved", "v", "wave", "bidirectional"]
+    placement: Placement
     microbatches: int
     forward: list[float]
     input_gradient: list[float]
@@ -37,7 +38,7 @@ class OptimumCase(msgspec.Struct, frozen=True, kw_only=True):
     def problem(self) -> ScheduleProblem:
         """What is searched; ValueError for numbers that do not go together."""
         return ScheduleProblem(
-            chains=placement(self.placement, self.stages, self.devices),
+            chains=chains_of(self.placement, self.stages, self.devices),
             microbatches=self.microbatches,
             forward=self.forward,
             input_gradient=self.input_gradient,

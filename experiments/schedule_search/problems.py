@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners import ScheduleProblem, placement
+from planners import ScheduleProblem
+from simulator import chains_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class ProfiledRow:
     def problem(self, limit: float) -> ScheduleProblem:
         """A straight pipeline; limit: in micro-batches of a device."""
         return ScheduleProblem(
-            chains=placement("straight", self.devices, self.devices),
+            chains=chains_of("straight", self.devices, self.devices),
             microbatches=self.microbatches,
             forward=self.forward,
             input_gradient=self.input_gradient,
@@ -118,7 +119,7 @@ def _v(devices: int, microbatches: int, limit: float) -> ScheduleProblem:
     """Stages of half a device each, that go down the devices and back up; memory in stages of a micro-batch."""
     row = TWO_A_DEVICE
     return ScheduleProblem(
-        chains=placement("v", 2 * devices, devices),
+        chains=chains_of("v", 2 * devices, devices),
         microbatches=microbatches,
         forward=row.forward,
         input_gradient=row.input_gradient,

@@ -13,8 +13,18 @@ from numpy.typing import NDArray
 from hardware_profiles import Phase
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
-from planners.scheduler.schedule_problem import PlacementName, ScheduleProblem, placement
-from simulator import LayerCosts, Plan, Recompute, Schedule, equal_microbatches, stages_from_cuts, to_text
+from planners.scheduler.schedule_problem import ScheduleProblem
+from simulator import (
+    LayerCosts,
+    Placement,
+    Plan,
+    Recompute,
+    Schedule,
+    chains_of,
+    equal_microbatches,
+    stages_from_cuts,
+    to_text,
+)
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +39,7 @@ class Layout:
     recompute: of each stage, what it runs again
     """
 
-    placement: PlacementName
+    placement: Placement
     devices: tuple[int, ...]
     cuts: tuple[int, ...]
     microbatches: int
@@ -38,7 +48,7 @@ class Layout:
     @property
     def places(self) -> tuple[int, ...]:
         """Place among `devices` of each stage."""
-        return placement(self.placement, len(self.cuts) + 1, len(self.devices))[0]
+        return chains_of(self.placement, len(self.cuts) + 1, len(self.devices))[0]
 
 
 class LayoutCosts:

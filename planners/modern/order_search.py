@@ -14,15 +14,27 @@ from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
-from planners.scheduler.schedule_problem import PlacementName
 from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSchedule, search_schedule
 from planners.search.candidates import MOST_OPS, devices_in_order, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
-from simulator import InfeasiblePlanError, Plan, Problem, check_size, recompute_words
+from simulator import (
+    PLACEMENTS,
+    USUAL_CHUNKS,
+    InfeasiblePlanError,
+    Placement,
+    Plan,
+    Problem,
+    chains_of,
+    check_size,
+    recompute_words,
+)
 
-STAGES_A_DEVICE: dict[PlacementName, int] = {"straight": 1, "interleaved": 2, "v": 2}
+TRIED: tuple[Placement, ...] = ("straight", "interleaved", "v")
 """Placements that are tried where none is requested."""
+
+ONE_WAY = tuple(name for name in PLACEMENTS if name != "bidirectional")
+"""Placements that may be requested: every stage is on one device."""
 
 CLIMBS = ((8, 150), (2, 600))
 """How many of the best layouts are improved, one group after the other, and by how many moves each, at most."""
@@ -98,16 +110,18 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if any(device.streams for device in problem.cluster.devices):
         return "layers of a stage stream on a board: a backward has no two halves"
     wanted, seconds = request.options.get("placement"), request.options.get("seconds")
-    if wanted is not None and wanted not in STAGES_A_DEVICE:
-        return f"placement {wanted!r} is unknown; choices: {', '.join(STAGES_A_DEVICE)}"
+    if wanted is not None and wanted not in ONE_WAY:
+        return f"placement {wanted!r} is unknown; choices: {', '.join(ONE_WAY)}"
     if seconds is not None and not _is_positive(seconds):
         return f"seconds must be a number above 0, got {seconds!r}"
-    chunks = request.chunks
-    own = STAGES_A_DEVICE[wanted] if wanted else None
-    if own and chunks is not None and chunks != own and (wanted != "interleaved" or chunks < own):
-        return f"placement {wanted!r} has {own} stage{'s'[: own - 1]} a device, not {chunks}"
-    if chunks is None and (wanted or (request.stages or 0) > len(problem.cluster.devices)):
-        chunks = STAGES_A_DEVICE.get(wanted or "v")
+    chunks, devices = request.chunks, len(problem.cluster.devices)
+    if chunks is None and (wanted or (request.stages or 0) > devices):
+        chunks = USUAL_CHUNKS[wanted or "v"]
+    if wanted and chunks is not None:
+        try:
+            chains_of(wanted, chunks * devices, devices)
+        except ValueError as error:
+            return str(error)
     return straight_shape(problem, replace(request, chunks=chunks))
 
 
@@ -135,7 +149,7 @@ class _Layouts:
         order, layers = devices_in_order(self.problem), len(self.problem.workload)
         request = self.planner.request
         for placement in self._placements():
-            chunks = request.chunks or STAGES_A_DEVICE[placement]
+            chunks = request.chunks or USUAL_CHUNKS[placement]
             stages = request.stages or min(len(order), layers // chunks) * chunks
             if stages % chunks or not 1 <= stages // chunks <= len(order):
                 continue
@@ -145,13 +159,15 @@ class _Layouts:
                     for word in self.words if self.planner.climbs else self.words[:1]:
                         yield replace(layout, cuts=cuts, recompute=(word,) * stages)
 
-    def _placements(self) -> tuple[PlacementName, ...]:
+    def _placements(self) -> tuple[Placement, ...]:
         """The requested placement, else those with the requested stages a device; `scheduler` takes the first of these."""
         asked, chunks = self.planner.request.options.get("placement"), self.planner.request.chunks
+        if asked is not None:
+            return tuple(name for name in PLACEMENTS if name == asked)
         fit = [
             name
-            for name, own in STAGES_A_DEVICE.items()
-            if (asked in (None, name)) and (chunks in (None, own) or (name == "interleaved" and (chunks or 0) > 2))
+            for name in TRIED
+            if chunks in (None, USUAL_CHUNKS[name]) or (name == "interleaved" and (chunks or 0) > USUAL_CHUNKS[name])
         ]
         return tuple(fit if self.planner.climbs else fit[:1])
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from hardware_profiles import brief
 from planners.scheduler.schedule_problem import ScheduleProblem
-from planners.scheduler.schedule_problem import placement as chains_of
 from planners.scheduler.search import FoundSchedule, SearchInterrupted, search_schedule
 from simulator import (
     ENGINES,
+    LEAST_CHUNKS,
+    USUAL_CHUNKS,
     Engine,
     Explained,
     OpMemory,
@@ -21,6 +22,7 @@ from simulator import (
     Schedule,
     ScheduleReplay,
     TextTable,
+    chains_of,
     replay_schedule,
 )
 
@@ -162,11 +164,9 @@ def search_on_numbers(
     return SearchedSchedule(replayed if memory is None else replayed.holding(memory), found, interrupted)
 
 
-def _devices(name: str, stages: int, chunks: int | None) -> int:
-    """Devices of a placement, by default with as few stages a device as it can have."""
-    own = {"v": 2, "wave": 4 if stages % 4 == 0 else 2, "interleaved": 2}.get(name, 1)
-    if chunks is not None and name in ("straight", "bidirectional", "v") and chunks != own:
-        raise ValueError(f"placement {name!r} has {own} stages a device and pipeline, not {chunks} chunks")
+def _devices(placement: str, stages: int, chunks: int | None) -> int:
+    """Devices of a placement, by default with the usual stages a device, or the least where these do not divide the stages."""
     if chunks is not None and (chunks < 1 or stages % chunks):
         raise ValueError(f"a placement needs stages divisible by chunks (stages a device), got {stages} and {chunks}")
-    return max(1, stages // (chunks or own))
+    usual, least = USUAL_CHUNKS.get(placement, 1), LEAST_CHUNKS.get(placement, 1)
+    return max(1, stages // (chunks or (least if stages % usual else usual)))

@@ -8,36 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance
-from planners.scheduler.schedule_problem import PLACEMENTS, ScheduleProblem, placement
+from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import SCHEDULES, Schedule, build_schedule
-
-LIE = {"straight": "straight", "interleaved": "looped", "v": "wave", "wave": "wave", "bidirectional": "bidirectional"}
-"""What families call each placement."""
 
 
 def patterns_of(problem: ScheduleProblem) -> Iterator[Schedule]:
     """Flushed families of the problem's placement, in its number of stages and micro-batches."""
-    stages, devices = problem.stages, problem.devices
-    lie = _lie(problem)
     for name, family in SCHEDULES.items():
-        if not family.flush or family.lanes or family.communications or family.placement != lie:
+        if not family.flush or family.lanes or family.communications or not family.lies_on(problem.chains):
             continue
-        chunks = {"chunks": stages // devices} if "chunks" in family.options else {}
+        chunks = {"chunks": problem.stages // problem.devices} if "chunks" in family.options else {}
         try:
-            yield build_schedule(name, stages, problem.microbatches, **chunks)
+            yield build_schedule(name, problem.stages, problem.microbatches, **chunks)
         except ValueError:  # counts that this family cannot have
             continue
-
-
-def _lie(problem: ScheduleProblem) -> str:
-    """What families call the problem's placement; empty for one that has no name."""
-    for name in PLACEMENTS:
-        try:
-            if placement(name, problem.stages, problem.devices) == problem.chains:
-                return LIE[name]
-        except ValueError:  # counts that this placement cannot have
-            continue
-    return ""
 
 
 def one_at_a_time(instance: ScheduleInstance) -> Codes:

@@ -6,16 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
 
 from hardware_profiles import brief
-from simulator import check_size
-
-PlacementName = Literal["straight", "interleaved", "v", "wave", "bidirectional"]
-PLACEMENTS: tuple[str, ...] = get_args(PlacementName)
-
-Chains = tuple[tuple[int, ...], ...]
-"""Device of every stage, for each chain of stages that micro-batches pass."""
+from simulator import Chains, check_size
 
 Numbers = float | Sequence[float]
 """One number for all stages, boundaries or devices, or one for each."""
@@ -33,43 +26,11 @@ MOST_SUM = 1e300
 """Seconds of everything, and bytes, at most, so that no sum overflows."""
 
 
-def placement(name: str, stages: int, devices: int) -> Chains:
-    """The chains of a placement of `stages` stages on `devices` devices.
-
-    straight: stage s on device s
-    interleaved: stage s on device s mod D (Megatron-LM)
-    v: two stages a device, down the devices and back up (ZB-V)
-    wave: an even number of stages a device, down and up in turns (Hanayo)
-    bidirectional: every device holds stage s of one chain and stage D - 1 - s of another, each for half of the micro-batches
-    Raises ValueError for an unknown name and for counts that the placement cannot have.
-    """
-    if name not in PLACEMENTS:
-        raise ValueError(f"placement {name!r} is unknown; choices: {', '.join(PLACEMENTS)}")
-    if stages < 1 or devices < 1:
-        raise ValueError(f"a placement has at least 1 stage and 1 device, got {stages} stages and {devices} devices")
-    _check_stages(stages)
-    rule, fits = {
-        "straight": ("as many stages as devices", stages == devices),
-        "interleaved": ("a whole number of stages a device", stages % devices == 0),
-        "v": ("two stages a device", stages == 2 * devices),
-        "wave": ("an even number of stages a device", stages % (2 * devices) == 0),
-        "bidirectional": ("as many stages as devices, at least 2", stages == devices > 1),
-    }[name]
-    if not fits:
-        raise ValueError(f"placement {name!r} has {rule}, got {stages} stages on {devices} devices")
-    turns, places = zip(*(divmod(stage, devices) for stage in range(stages)), strict=True)
-    if name in ("v", "wave"):
-        places = tuple(
-            place if turn % 2 == 0 else devices - 1 - place for turn, place in zip(turns, places, strict=True)
-        )
-    return (places, places[::-1]) if name == "bidirectional" else (places,)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScheduleProblem:
     """Stages on devices, micro-batches of one size, and what each op takes and holds; one number stands for all.
 
-    chains: device of every stage, as `placement` gives it; micro-batches are shared out over the chains as evenly as can be, the
+    chains: device of every stage, as `chains_of` gives it; micro-batches are shared out over the chains as evenly as can be, the
         first chain taking the first of them
     microbatches: in all
     forward, input_gradient, weight_gradient: seconds of each stage; a stage whose weight gradient takes none runs one full
@@ -130,7 +91,9 @@ class ScheduleProblem:
 
     def _check_size(self) -> None:
         """ValueError for more stages or ops than a search takes, before anything of that size is made."""
-        _check_stages(self.stages * len(self.chains))
+        stages = self.stages * len(self.chains)
+        if stages > MOST_STAGES:
+            raise ValueError(f"a search takes at most {MOST_STAGES:,} stages, got {stages}")
         check_size(self.stages, self.microbatches, most=MOST_OPS)
         stages = max(Counter(device for chain in self.chains for device in chain).values())
         if 2 * self.stages * self.microbatches * stages > MOST_STEPS:
@@ -182,11 +145,6 @@ class ScheduleProblem:
             for device, several in held.items():
                 least[device] = max(least[device], math.fsum(several))
         return tuple(least)
-
-
-def _check_stages(stages: int) -> None:
-    if stages > MOST_STAGES:
-        raise ValueError(f"a search takes at most {MOST_STAGES:,} stages, got {stages}")
 
 
 def _spread(name: str, value: Numbers, count: int, what: str) -> tuple[float, ...]:

@@ -128,7 +128,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return f"the grid's plans are synchronous; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].lanes:
         return f"the grid's devices run one op at a time; schedule {request.schedule!r} runs two"
-    if request.schedule is not None and schedule_families()[request.schedule].placement == "wave":
+    if request.schedule is not None and schedule_families()[request.schedule].placement in ("v", "wave"):
         return f"the grid's stages go round their devices; those of schedule {request.schedule!r} go back and forth"
     return straight_shape(problem, request)
 

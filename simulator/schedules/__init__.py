@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hardware_profiles import plugged_in, summary_of
 from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
@@ -24,6 +24,7 @@ from simulator.schedules.looped import (
     interleaved_zero_bubble,
     looped_breadth_first,
 )
+from simulator.schedules.placements import LEAST_CHUNKS, Chains, Placement, chains_of
 from simulator.schedules.schedule import Schedule, check_size
 from simulator.schedules.slices import seq1f1b
 from simulator.schedules.v_shaped import zb_v
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "pipeplan.schedules"
 
 Device = TypeVar("Device")
-
-Placement = Literal["straight", "looped", "wave", "bidirectional"]
-"""Where stages lie on D devices: stage s on device s; on device s mod D, round after round; back and forth, with stage D on
-device D - 1 again; on both of the devices s and D - 1 - s, one for each of two pipelines in opposite directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,7 @@ class ScheduleFamily:
     lanes: several lanes a device, which they may share
     copies: the rule of weight copies, of `simulator.results.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
         none for as many as forwards in flight have used
-    placement: where a plan puts the stages
-    chunks: stages a device, unless the option `chunks` says
+    placement: how its stages go round the devices
     """
 
     build: Callable[..., Schedule]
@@ -71,16 +67,32 @@ class ScheduleFamily:
     lanes: bool = False
     copies: str | None = None
     placement: Placement = "straight"
-    chunks: int = 1
+
+    @property
+    def chunks(self) -> int:
+        """Stages a device at least: as many, unless the option `chunks` says."""
+        return LEAST_CHUNKS[self.placement]
 
     def communication(self, wanted: Communication) -> Communication:
         """The mode of a plan of this family on a problem whose mode is `wanted`."""
         return wanted if not self.communications or wanted in self.communications else self.communications[-1]
 
     def device_of_stage(self, devices: Sequence[Device], chunks: int) -> tuple[Device, ...]:
-        """The device of each of `chunks` stages a device, in one direction; `devices` are ids, or replicas that go together."""
-        back = devices[::-1] if self.placement == "wave" else devices
-        return tuple(device for chunk in range(chunks) for device in (back if chunk % 2 else devices))
+        """The device of each of `chunks` stages a device, in one direction; `devices` are ids, or replicas that go together.
+
+        ValueError for stages a device that the placement cannot have.
+        """
+        return tuple(devices[place] for place in chains_of(self.placement, chunks * len(devices), len(devices))[0])
+
+    def lies_on(self, chains: Chains) -> bool:
+        """Whether its stages lie so; with one stage a device, a family made for several is another then, by another name."""
+        stages, devices = len(chains[0]), len(set(chains[0]))
+        if stages == devices and self.placement not in ("straight", "bidirectional"):
+            return False
+        try:
+            return chains_of(self.placement, stages, devices) == chains
+        except ValueError:  # counts that its placement cannot have
+            return False
 
 
 SCHEDULES: dict[str, ScheduleFamily] = {
@@ -95,16 +107,19 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         interleaved_one_forward_one_backward,
         "1F1B with several stages a device (Megatron-LM)",
         ("chunks", "microbatch_group_size"),
-        placement="looped",
+        placement="interleaved",
     ),
     "interleaved-zb": ScheduleFamily(
         interleaved_zero_bubble,
         "several stages a device, weight gradients put off into the bubbles (torch)",
         ("chunks", "microbatch_group_size"),
-        placement="looped",
+        placement="interleaved",
     ),
     "looped-bfs": ScheduleFamily(
-        looped_breadth_first, "several stages a device, breadth first (looped BFS)", ("chunks",), placement="looped"
+        looped_breadth_first,
+        "several stages a device, breadth first (looped BFS)",
+        ("chunks",),
+        placement="interleaved",
     ),
     "seq1f1b": ScheduleFamily(seq1f1b, "1F1B of slices of the sequences of a micro-batch (Seq1F1B)", ("slices",)),
     "hanayo": ScheduleFamily(
@@ -112,7 +127,6 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         "stages back and forth over the devices, two a device in each wave (Hanayo)",
         ("chunks",),
         placement="wave",
-        chunks=2,
     ),
     "chimera": ScheduleFamily(
         chimera,
@@ -129,19 +143,18 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         dualpipe_v,
         "two stages a device in a V, forwards of one overlap backwards of the other (DualPipeV)",
         communications=("overlapped",),
-        placement="wave",
-        chunks=2,
+        placement="v",
     ),
     "zb-h1": ScheduleFamily(zb_h1, "1F1B in its memory, weight gradients put off into the bubbles (ZB-H1)"),
     "zb-h2": ScheduleFamily(zb_h2, "about twice the warm-up, weight gradients put off: no bubbles (ZB-H2)"),
     "zb-v": ScheduleFamily(
-        zb_v, "two stages a device in a V, weight gradients put off: no bubbles (ZB-V)", placement="wave", chunks=2
+        zb_v, "two stages a device in a V, weight gradients put off: no bubbles (ZB-V)", placement="v"
     ),
     "v-half": ScheduleFamily(
-        v_half, "two stages a device in a V, about half of ZB-V's activations (V-Half)", placement="wave", chunks=2
+        v_half, "two stages a device in a V, about half of ZB-V's activations (V-Half)", placement="v"
     ),
     "v-min": ScheduleFamily(
-        v_min, "two stages a device in a V, about a third of ZB-V's activations (V-Min)", placement="wave", chunks=2
+        v_min, "two stages a device in a V, about a third of ZB-V's activations (V-Min)", placement="v"
     ),
     "pipedream": ScheduleFamily(
         pipedream, "1F1B without flush, an update after every backward", flush=False, copies="problem"

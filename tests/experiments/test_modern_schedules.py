@@ -12,7 +12,7 @@ from experiments.modern_schedules.__main__ import print_document
 from experiments.modern_schedules.memory_point_plots import LEAST, MOST, OFFSETS, labels, named
 from experiments.modern_schedules.memory_points import (
     FULL,
-    PLACEMENTS,
+    PLACES,
     QUICK,
     Effort,
     busiest,
@@ -23,18 +23,7 @@ from experiments.modern_schedules.memory_points import (
 from experiments.schedule_search.families import comparable_families
 from experiments.schedule_search.problems import ProfiledRow
 from experiments.studies.study_harness import run_study
-from planners import ScheduleProblem, placement
-
-STRAIGHT = ScheduleProblem(
-    chains=placement("straight", 2, 2),
-    microbatches=4,
-    forward=1,
-    input_gradient=1,
-    weight_gradient=1,
-    freed_at_input_gradient=0.5,
-    freed_at_weight_gradient=0.5,
-)
-"""Two devices, four micro-batches, every op 1 s; a micro-batch is one unit of memory."""
+from tests.planners.scheduler.schedule_cases import TWO_DEVICES
 
 
 def test_points_by_hand() -> None:
@@ -42,7 +31,7 @@ def test_points_by_hand() -> None:
 
     GPipe's last backward gives nothing back before all forwards are done; two slices a sequence, each half a unit.
     """
-    found = {point.name: (point.peak, point.makespan) for point in family_points(STRAIGHT)}
+    found = {point.name: (point.peak, point.makespan) for point in family_points(TWO_DEVICES)}
     assert set(found) == set(comparable_families())
     by_hand = {"gpipe": (4, 5 * 3), "1f1b": (2, 5 * 3), "zb-h1": (2, 4 * 3 + 1), "seq1f1b": (3 / 2, 9 * 3 / 2)}
     assert {name: found[name] for name in by_hand} == by_hand
@@ -50,12 +39,12 @@ def test_points_by_hand() -> None:
 
 def test_a_device_has_the_same_work_in_every_placement() -> None:
     """Stages of 3 and 9 s: 4 x 9 s on the second device, however its part is cut; two directions give both half of each."""
-    uneven = replace(STRAIGHT, forward=(1, 3), input_gradient=(1, 3), weight_gradient=(1, 3))
-    work = {name: busiest(placed(uneven, name, chunks)) for name, chunks in PLACEMENTS.values()}
+    uneven = replace(TWO_DEVICES, forward=(1, 3), input_gradient=(1, 3), weight_gradient=(1, 3))
+    work = {name: busiest(placed(uneven, name)) for name in PLACES}
     assert work == {"straight": 36, "interleaved": 36, "v": 36, "bidirectional": 24}
-    assert placed(uneven, "v", 2).each("forward") == (0.5, 1.5, 1.5, 0.5)
-    assert placed(uneven, "interleaved", 2).each("forward") == (0.5, 1.5, 0.5, 1.5)
-    assert placed(uneven, "v", 2).least_limits() == (1, 1)
+    assert placed(uneven, "v").each("forward") == (0.5, 1.5, 1.5, 0.5)
+    assert placed(uneven, "interleaved").each("forward") == (0.5, 1.5, 0.5, 1.5)
+    assert placed(uneven, "v").least_limits() == (1, 1)
 
 
 def test_the_mean_and_range_of_seeds() -> None:
@@ -83,7 +72,7 @@ def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         assert row["gap"] == pytest.approx(row["makespan_seconds"] / row["lower_bound_seconds"] - 1)
     for row in families:
         assert row["faster"] >= 0 or row["family"] == "seq1f1b"
-    for place, _ in PLACEMENTS.values():
+    for place in PLACES:
         for stages in ("even", "uneven"):
             front = [row for row in searched if (row["placement"], row["stages"]) == (place, stages)]
             assert all(row["peak_microbatches"] <= row["limit_microbatches"] for row in front)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from experiments.schedule_search import joint
 from experiments.schedule_search.families import fastest_family
 from experiments.schedule_search.problems import PUBLISHED, questions
 from experiments.studies.study_harness import run_study
-from planners import ScheduleProblem, placement
+from planners import ScheduleProblem
+from simulator import chains_of
 from tests.chains import chain
+from tests.planners.scheduler.schedule_cases import TWO_DEVICES
 
 CASE: dict[str, Any] = {
     "name": "two devices",
@@ -67,7 +70,10 @@ def test_a_best_that_is_missed_fails(
         ([{**CASE, "placement": "z"}], "Invalid enum value 'z'"),
         ([{key: CASE[key] for key in CASE if key != "devices"}], "missing required field `devices`"),
         ([{**CASE, "best_makespan": 0}], "Expected `float` > 0.0 - at `$[0].best_makespan`"),
-        ([{**CASE, "stages": 10**9, "devices": 10**9}], "case 0 (two devices): a search takes at most 10,922 stages"),
+        (
+            [{**CASE, "stages": 10**9, "devices": 10**9}],
+            "case 0 (two devices): a placement has at most 1,048,576 stages",
+        ),
         ([{**CASE, "memory_limit": 1}], "case 0 (two devices): device 0 has 1"),
         ([{**CASE, "forward": [1, 1, 1]}], "case 0 (two devices): forward needs one number"),
     ],
@@ -88,22 +94,12 @@ def test_a_wrong_file_is_one_line(
 def test_families_stand_beside() -> None:
     """GPipe's four micro-batches in flight do not fit in the memory of two, 1F1B and its like do; none goes up and down."""
     row = PUBLISHED[0]
-    small = ScheduleProblem(
-        chains=placement("straight", 2, 2),
-        microbatches=4,
-        forward=1,
-        input_gradient=1,
-        weight_gradient=1,
-        freed_at_input_gradient=1,
-        freed_at_weight_gradient=1,
-        limit=4,
-    )
-    name, seconds = fastest_family(small)
+    name, seconds = fastest_family(replace(TWO_DEVICES, limit=2))
     assert name in ("1f1b", "zb-h1")
     assert seconds is not None
     assert 4 * 3 + 1 <= seconds <= 4 * 3 + 3
     least = ScheduleProblem(
-        chains=placement("bidirectional", 2, 2), microbatches=4, forward=1, input_gradient=1, limit=1
+        chains=chains_of("bidirectional", 2, 2), microbatches=4, forward=1, input_gradient=1, limit=1
     )
     assert fastest_family(least) == ("", None)
     assert row.problem(8).each("limit") == (8 * 201216,) * 8

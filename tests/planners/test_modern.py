@@ -101,16 +101,22 @@ def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
     ("request_", "reason"),
     [
         (Request(schedule="1f1b"), "it makes an order of its own, not '1f1b'"),
-        (Request(options={"placement": "z"}), "placement 'z' is unknown; choices: straight, interleaved, v"),
+        (Request(options={"placement": "z"}), "placement 'z' is unknown; choices: straight, interleaved, v, wave"),
         (Request(options={"seconds": "0"}), "seconds must be a number above 0, got '0'"),
         (Request(options={"seconds": "soon"}), "seconds must be a number above 0, got 'soon'"),
         (Request(options={"seconds": [1]}), "seconds must be a number above 0, got [1]"),  # type: ignore[dict-item]
-        (Request(chunks=2, options={"placement": "straight"}), "placement 'straight' has 1 stage a device, not 2"),
         (
-            Request(chunks=1, options={"placement": "interleaved"}),
-            "placement 'interleaved' has 2 stages a device, not 1",
+            Request(chunks=2, options={"placement": "straight"}),
+            "placement 'straight' has as many stages as devices, got 4 stages on 2 devices",
         ),
-        (Request(chunks=3, options={"placement": "v"}), "placement 'v' has 2 stages a device, not 3"),
+        (
+            Request(chunks=3, options={"placement": "wave"}),
+            "placement 'wave' has an even number of stages a device, got 6 stages on 2 devices",
+        ),
+        (
+            Request(chunks=3, options={"placement": "v"}),
+            "placement 'v' has two stages a device, got 6 stages on 2 devices",
+        ),
         (Request(stages=3, chunks=2), "3 stages cannot be 2 a device"),
     ],
 )
@@ -142,6 +148,8 @@ def test_requests_fix_the_placement_and_the_stages() -> None:
     assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (2,), (1,), (0,)]
     plan = make_plan("scheduler", problem, Request(chunks=3, options={**few, "placement": "interleaved"})).plan
     assert [stage.devices[0] for stage in plan.stages] == [0, 1, 2, 3] * 3
+    plan = make_plan("scheduler", problem, Request(stages=8, options={**few, "placement": "wave"})).plan
+    assert [stage.devices[0] for stage in plan.stages] == [0, 1, 1, 0] * 2
     assert make_plan("scheduler", problem, Request(microbatches=2, options=few)).plan.microbatches == (4, 4)
 
 

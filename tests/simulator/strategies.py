@@ -20,15 +20,18 @@ from simulator import (
     Bucket,
     Op,
     OpKind,
+    OpSeconds,
     Plan,
     Problem,
     Program,
     Schedule,
+    Timeline,
     Transfer,
     build_schedule,
     equal_microbatches,
     from_text,
     lower,
+    replay_schedule,
     stages_from_cuts,
     to_text,
 )
@@ -50,6 +53,11 @@ A, F, B, I, W, U = (  # noqa: E741
 FLUSHED = ("gpipe", "1f1b", "eager-1f1b")
 LOOPED = ("interleaved-1f1b", "looped-bfs")
 FAMILIES = (*FLUSHED, *LOOPED, "pipedream", "1f1b-rr", "random")
+
+
+def timeline_of(schedule: Schedule, *seconds: Any, engine: Any = "recurrence", **named: Any) -> Timeline:
+    """The timeline of ops that take what `OpSeconds` says of these numbers."""
+    return replay_schedule(schedule, OpSeconds(*seconds, **named), engine=engine).timeline
 
 
 # ---- hand-made costs -------------------------------------------------------------------------------------------------
@@ -418,7 +426,7 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         shares = shares[:1] * ranks
     begins = np.concatenate([[0], np.cumsum(shares)]).tolist()
     groups = [tuple(range(begins[rank], begins[rank + 1])) for rank in range(ranks)]
-    held = list(family.device_of_stage(groups, chunks))
+    held = list(groups if family.placement == "bidirectional" else family.device_of_stage(groups, chunks))
     many = draw(st.integers(1, 5))
     own: dict[str, Any] = {}
     overlaps, offloads, makes_again = False, False, list[bool]()

@@ -11,32 +11,18 @@ from simulator import (
     Evaluations,
     Op,
     OpKind,
-    OpSeconds,
     Plan,
     Problem,
-    Schedule,
-    Timeline,
     build_schedule,
     check_schedule,
     from_torch_csv,
-    given_costs,
-    lower,
     simulate,
     stages_from_cuts,
     to_text,
     to_torch_csv,
 )
-from simulator.engines import recurrence
-from simulator.engines import reference as simpy_engine
 from tests.chains import random_chain
-from tests.simulator.strategies import bits, star_cluster
-
-ENGINES = {"simpy": simpy_engine.replay, "recurrence": recurrence.replay}
-
-
-def replayed(schedule: Schedule, seconds: OpSeconds, engine: str = "recurrence") -> Timeline:
-    """The timeline of ops of these seconds."""
-    return ENGINES[engine](lower(schedule, given_costs(schedule.stages, seconds, devices=schedule)))
+from tests.simulator.strategies import bits, star_cluster, timeline_of
 
 
 @pytest.mark.parametrize(
@@ -51,7 +37,7 @@ def replayed(schedule: Schedule, seconds: OpSeconds, engine: str = "recurrence")
 def test_figures_of_the_reference(engine: str, name: str, stages: int, m: int, seconds: float) -> None:
     """F = 1, F&B = 3, B = 2, W = 1."""
     schedule = build_schedule(name, stages, m)
-    timeline = replayed(schedule, OpSeconds(1.0, 1.0, weight=1.0, overlapped=3.0), engine)
+    timeline = timeline_of(schedule, 1.0, 1.0, weight=1.0, overlapped=3.0, engine=engine)
     assert timeline.makespan_seconds == seconds
     assert timeline.peak_in_flight().tolist() == [stages + 1] * schedule.ranks
 
@@ -61,11 +47,10 @@ def test_figures_of_the_reference(engine: str, name: str, stages: int, m: int, s
 def test_closed_forms(p: int, forward: float, gradient: float, weight: float) -> None:
     """m(F+B) + (p/2-1)(F&B + B - 3W) for an even m of at least 2p, F = I, F&B = F+B; DualPipeV of half of m alike."""
     backward = gradient + weight
-    seconds = OpSeconds(forward, gradient, weight=weight, overlapped=forward + backward)
     for m in (2 * p, 4 * p + 2):
         expected = m * (forward + backward) + (p / 2 - 1) * (forward + 2 * backward - 3 * weight)
         for schedule in (build_schedule("dualpipe", p, m), build_schedule("dualpipev", p, m // 2)):
-            timeline = replayed(schedule, seconds)
+            timeline = timeline_of(schedule, forward, gradient, weight=weight, overlapped=forward + backward)
             assert timeline.makespan_seconds == expected
             assert timeline.peak_in_flight().max() == p + 1
 
@@ -73,7 +58,7 @@ def test_closed_forms(p: int, forward: float, gradient: float, weight: float) ->
 def test_pairs_that_overlap_well_save_time() -> None:
     """A pair that takes a second less than its ops: no device waits for one that it does not need."""
     schedule = build_schedule("dualpipe", 8, 24)
-    apart, well = (replayed(schedule, OpSeconds(2.0, 3.0, weight=1.0, overlapped=one)) for one in (6.0, 5.0))
+    apart, well = (timeline_of(schedule, 2.0, 3.0, weight=1.0, overlapped=one) for one in (6.0, 5.0))
     assert schedule.overlapped is not None
     pairs = np.bincount(schedule.rank_of_row()[schedule.overlapped], minlength=8)
     assert pairs.min() >= 13
@@ -95,7 +80,7 @@ def test_fewer_micro_batches_than_the_order_is_made_for(name: str, stages: int, 
     schedule = build_schedule(name, stages, m)
     check_schedule(schedule)
     assert int((schedule.kind == OpKind.FORWARD).sum()) == stages * m
-    timeline = replayed(schedule, OpSeconds(1.0, 1.0, weight=1.0, overlapped=2.5))
+    timeline = timeline_of(schedule, 1.0, 1.0, weight=1.0, overlapped=2.5)
     assert timeline.peak_in_flight().max() <= 2 * m
 
 

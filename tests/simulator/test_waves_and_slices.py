@@ -14,27 +14,15 @@ from simulator import (
     OpSeconds,
     Plan,
     Problem,
-    Schedule,
-    Timeline,
     build_schedule,
     check_schedule,
-    given_costs,
-    lower,
     replay_schedule,
     simulate,
     stages_from_cuts,
     to_text,
 )
-from simulator.engines import recurrence
 from tests.chains import random_chain
-from tests.simulator.strategies import star_cluster
-
-
-def replayed(schedule: Schedule, forward: float, backward: float, transfer: float = 0.0) -> Timeline:
-    """The timeline of F, B and c seconds."""
-    costs = given_costs(schedule.stages, OpSeconds(forward, backward, transfer=transfer), devices=schedule)
-    return recurrence.replay(lower(schedule, costs))
-
+from tests.simulator.strategies import star_cluster, timeline_of
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
@@ -42,7 +30,9 @@ def replayed(schedule: Schedule, forward: float, backward: float, transfer: floa
 @pytest.mark.parametrize(("p", "v", "m", "group"), [(2, 2, 8, 4), (4, 2, 16, 8), (4, 3, 12, 6), (2, 2, 6, 3)])
 def test_groups_of_more_micro_batches_take_as_long_where_transfers_are_free(p: int, v: int, m: int, group: int) -> None:
     """mv(F+B) + (p-1)(F+B); device d holds 2(p-1-d) + (v-1)g + 1 micro-batches of single chunks."""
-    timeline = replayed(build_schedule("interleaved-1f1b", p * v, m, chunks=v, microbatch_group_size=group), 1.0, 2.0)
+    timeline = timeline_of(
+        build_schedule("interleaved-1f1b", p * v, m, chunks=v, microbatch_group_size=group), 1.0, 2.0
+    )
     assert timeline.makespan_seconds == 3 * (m * v + p - 1)
     assert timeline.peak_in_flight().tolist() == [2 * (p - 1 - d) + (v - 1) * group + 1 for d in range(p)]
 
@@ -50,8 +40,8 @@ def test_groups_of_more_micro_batches_take_as_long_where_transfers_are_free(p: i
 def test_groups_of_more_micro_batches_hide_transfers() -> None:
     """4 devices, 2 chunks, 16 micro-batches, a quarter of a forward a transfer: sooner in groups of 8 than in groups of 4."""
     seconds = {
-        group: replayed(
-            build_schedule("interleaved-1f1b", 8, 16, chunks=2, microbatch_group_size=group), 1.0, 2.0, 0.25
+        group: timeline_of(
+            build_schedule("interleaved-1f1b", 8, 16, chunks=2, microbatch_group_size=group), 1.0, 2.0, transfer=0.25
         ).makespan_seconds
         for group in (4, 8)
     }
@@ -78,11 +68,11 @@ def test_hanayo_takes_its_closed_forms(p: int, waves: int) -> None:
     """2(2wm + P-1)F for B = F and any multiple of P; 2wP(F+B) + 2(P-1)B for P micro-batches; P of all stages held at most."""
     for units in (1, 3):
         schedule = build_schedule("hanayo", 2 * waves * p, units * p, chunks=2 * waves)
-        timeline = replayed(schedule, 1.0, 1.0)
+        timeline = timeline_of(schedule, 1.0, 1.0)
         assert timeline.makespan_seconds == 2 * (2 * waves * units * p + p - 1)
         assert timeline.peak_in_flight().max() == 2 * waves * p
         if units == 1:
-            assert replayed(schedule, 1.0, 2.0).makespan_seconds == 6 * waves * p + 4 * (p - 1)
+            assert timeline_of(schedule, 1.0, 2.0).makespan_seconds == 6 * waves * p + 4 * (p - 1)
 
 
 def test_stages_of_waves_go_back_and_forth() -> None:
@@ -109,7 +99,7 @@ def test_equal_slices_take_their_closed_form(p: int, k: int, m: int) -> None:
     schedule = build_schedule("seq1f1b", p, m, slices=k)
     check_schedule(schedule)
     for forward, backward in ((1.0, 2.0), (2.0, 1.0)):
-        timeline = replayed(schedule, forward, backward)
+        timeline = timeline_of(schedule, forward, backward)
         assert timeline.makespan_seconds == (m * k + p - 1) * (forward + backward)
         assert timeline.peak_in_flight().tolist() == [min(p - s + k - 1, m * k) for s in range(p)]
 

@@ -15,7 +15,6 @@ from simulator import (
     SCHEDULES,
     Evaluations,
     OpKind,
-    OpSeconds,
     Plan,
     PlanFile,
     Problem,
@@ -23,16 +22,13 @@ from simulator import (
     Timeline,
     build_schedule,
     check_schedule,
-    given_costs,
     load_workload,
-    lower,
     simulate,
     stages_from_cuts,
     to_text,
 )
-from simulator.engines import recurrence
 from simulator.schedules import building_blocks
-from tests.simulator.strategies import bits
+from tests.simulator.strategies import bits, timeline_of
 
 Numbers = float | Sequence[float]
 
@@ -44,9 +40,7 @@ def replayed(
     schedule: Schedule, forward: Numbers = 1.0, gradient: Numbers = 1.0, weight: Numbers = 1.0, transfer: float = 0.0
 ) -> Timeline:
     """The timeline of F, I, W and c seconds, of every stage or of each."""
-    seconds = OpSeconds(forward, gradient, weight=weight, transfer=transfer)
-    costs = given_costs(schedule.stages, seconds, devices=schedule)
-    return recurrence.replay(lower(schedule, costs))
+    return timeline_of(schedule, forward, gradient, weight=weight, transfer=transfer)
 
 
 def longest_stage(timeline: Timeline) -> float:

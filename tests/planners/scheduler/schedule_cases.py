@@ -1,43 +1,36 @@
-"""Schedule problems of these tests, generated ones and the reference's, and independent replays of what is found."""
+"""Schedule problems of these tests, and independent replays of what is found."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
-from planners.scheduler.schedule_problem import ScheduleProblem, placement
-from simulator import OpKind, OpSeconds, Schedule, Timeline, check_schedule, given_costs, lower, replay_compiled
+from planners.scheduler.schedule_problem import ScheduleProblem
+from simulator import (
+    OpKind,
+    OpSeconds,
+    Schedule,
+    Timeline,
+    chains_of,
+    check_schedule,
+    given_costs,
+    lower,
+    replay_compiled,
+)
 from simulator.engines import reference
 
-
-def reference_cases(folder: Path) -> list[dict[str, Any]]:
-    """The cases of the reference with known optima."""
-    cases: list[dict[str, Any]] = json.loads((folder / "schedule_optima.json").read_text(encoding="utf-8"))["cases"]
-    return cases
-
-
-def reference_problem(case: dict[str, Any]) -> ScheduleProblem:
-    """A case of the reference as a problem."""
-    return ScheduleProblem(
-        chains=placement(case["placement"], case["stages"], case["devices"]),
-        microbatches=case["microbatches"],
-        limit=case["memory_limit"],
-        **{
-            name: case[name]
-            for name in (
-                "forward",
-                "input_gradient",
-                "weight_gradient",
-                "transfer",
-                "freed_at_input_gradient",
-                "freed_at_weight_gradient",
-            )
-        },
-    )
+TWO_DEVICES = ScheduleProblem(
+    chains=chains_of("straight", 2, 2),
+    microbatches=4,
+    forward=1,
+    input_gradient=1,
+    weight_gradient=1,
+    freed_at_input_gradient=0.5,
+    freed_at_weight_gradient=0.5,
+)
+"""Two devices, four micro-batches, every op 1 s; a micro-batch is one unit of memory."""
 
 
 @st.composite
@@ -52,7 +45,7 @@ def schedule_problems(draw: st.DrawFn, most_devices: int = 4, most_microbatches:
     def numbers(least: int, most: int, count: int = stages) -> list[int]:
         return draw(st.lists(st.integers(least, most), min_size=count, max_size=count))
 
-    chains = placement(name, stages, devices)
+    chains = chains_of(name, stages, devices)
     given: dict[str, Any] = {
         "chains": chains,
         "microbatches": microbatches,

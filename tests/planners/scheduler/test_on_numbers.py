@@ -64,7 +64,11 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
     [
         (3, {"placement": "v"}, "placement 'v' has two stages a device, got 3 stages on 1 devices"),
         (4, {"placement": "z"}, "placement 'z' is unknown; choices: straight, interleaved, v, wave, bidirectional"),
-        (4, {"placement": "straight", "chunks": 2}, "placement 'straight' has 1 stages a device"),
+        (
+            4,
+            {"placement": "straight", "chunks": 2},
+            "'straight' has as many stages as devices, got 4 stages on 2 devices",
+        ),
         (4, {"objective": "speed"}, "objective 'speed' is unknown; choices: makespan, longest-stage"),
         (4, {"memory": OpMemory(2, memory=1)}, "the least limit that would do is 2"),
         (
@@ -74,7 +78,7 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
         ),
         (6, {"placement": "interleaved", "chunks": 4}, "divisible by chunks (stages a device), got 6 and 4"),
         (6, {"placement": "interleaved", "chunks": 7}, "divisible by chunks (stages a device), got 6 and 7"),
-        (10**9, {}, "a search takes at most 10,922 stages"),
+        (10**9, {}, "a placement has at most 1,048,576 stages"),
         (4, {"engine": "abacus"}, "engine 'abacus' is unknown"),
         (4, {"seconds": -1.0}, "seconds and seed must be at least 0"),
     ],

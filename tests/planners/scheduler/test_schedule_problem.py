@@ -1,4 +1,4 @@
-"""Tests of `planners.scheduler.schedule_problem`: placements, and what is refused at the door."""
+"""Tests of `planners.scheduler.schedule_problem`: what is refused at the door."""
 
 from __future__ import annotations
 
@@ -8,47 +8,14 @@ from typing import Any
 import pytest
 
 from planners.scheduler.instance import memory_units
-from planners.scheduler.schedule_problem import ScheduleProblem, placement
-
-
-@pytest.mark.parametrize(
-    "name, stages, devices, chains",
-    [
-        ("straight", 3, 3, ((0, 1, 2),)),
-        ("interleaved", 6, 3, ((0, 1, 2, 0, 1, 2),)),
-        ("v", 6, 3, ((0, 1, 2, 2, 1, 0),)),
-        ("wave", 8, 2, ((0, 1, 1, 0, 0, 1, 1, 0),)),
-        ("bidirectional", 3, 3, ((0, 1, 2), (2, 1, 0))),
-    ],
-)
-def test_placements(name: str, stages: int, devices: int, chains: tuple[tuple[int, ...], ...]) -> None:
-    """Each placement puts its stages where its picture does."""
-    assert placement(name, stages, devices) == chains
-
-
-@pytest.mark.parametrize(
-    "name, stages, devices, says",
-    [
-        ("spiral", 4, 4, "'spiral' is unknown; choices: straight, interleaved, v, wave, bidirectional"),
-        ("straight", 8, 4, "'straight' has as many stages as devices, got 8 stages on 4 devices"),
-        ("interleaved", 6, 4, "a whole number of stages a device"),
-        ("v", 4, 4, "two stages a device"),
-        ("wave", 12, 4, "an even number of stages a device"),
-        ("bidirectional", 8, 4, "as many stages as devices"),
-        ("straight", 10**9, 10**9, "a search takes at most 10,922 stages, got 1000000000"),
-        ("straight", 0, 0, "at least 1 stage and 1 device"),
-    ],
-)
-def test_placements_that_cannot_be(name: str, stages: int, devices: int, says: str) -> None:
-    """A placement that the stages cannot have is refused in one line that says the rule."""
-    with pytest.raises(ValueError, match=says):
-        placement(name, stages, devices)
+from planners.scheduler.schedule_problem import ScheduleProblem
+from simulator import chains_of
 
 
 def given(**changes: Any) -> ScheduleProblem:
     """A problem of four even stages, changed."""
     numbers = {"forward": 5, "input_gradient": 6, "weight_gradient": 4, "transfer": 1, "freed_at_weight_gradient": 1}
-    return ScheduleProblem(**{"chains": placement("straight", 4, 4), "microbatches": 8, **numbers, **changes})
+    return ScheduleProblem(**{"chains": chains_of("straight", 4, 4), "microbatches": 8, **numbers, **changes})
 
 
 @pytest.mark.parametrize(
@@ -88,11 +55,11 @@ def test_bad_problems(changes: dict[str, Any], says: str) -> None:
 
 def test_least_limits() -> None:
     """A device needs what one micro-batch keeps on all its stages of a chain; of two chains, the one that keeps more."""
-    v = given(chains=placement("v", 4, 2), freed_at_input_gradient=[1, 2, 3, 4])
+    v = given(chains=chains_of("v", 4, 2), freed_at_input_gradient=[1, 2, 3, 4])
     assert v.least_limits() == (2 + 5, 3 + 4)
-    both = given(chains=placement("bidirectional", 4, 4), freed_at_input_gradient=[1, 2, 3, 4])
+    both = given(chains=chains_of("bidirectional", 4, 4), freed_at_input_gradient=[1, 2, 3, 4])
     assert both.least_limits() == (5, 4, 4, 5)
-    one = given(chains=placement("bidirectional", 4, 4), microbatches=1, freed_at_input_gradient=[1, 2, 3, 4])
+    one = given(chains=chains_of("bidirectional", 4, 4), microbatches=1, freed_at_input_gradient=[1, 2, 3, 4])
     assert one.least_limits() == (2, 3, 4, 5)
 
 

@@ -9,16 +9,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from experiments.schedule_search.optima import read_optima
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import codes_of, instance_of
 from planners.scheduler.order_replay import replay, trace_of
-from planners.scheduler.schedule_problem import ScheduleProblem, placement
+from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_schedule
-from simulator import OpSeconds, build_schedule, from_text, from_torch_csv, replay_schedule, to_text, to_torch_csv
+from simulator import (
+    OpSeconds,
+    build_schedule,
+    chains_of,
+    from_text,
+    from_torch_csv,
+    replay_schedule,
+    to_text,
+    to_torch_csv,
+)
 from tests.planners.scheduler.schedule_cases import (
     held_at_most,
-    reference_cases,
-    reference_problem,
     replayed,
     schedule_problems,
 )
@@ -67,7 +75,7 @@ def test_text_of_torch(problem: ScheduleProblem) -> None:
 def test_same_answer_every_time() -> None:
     """Work is counted, not timed: the same inputs and seed give the same order, another seed may not."""
     problem = ScheduleProblem(
-        chains=placement("v", 8, 4),
+        chains=chains_of("v", 8, 4),
         microbatches=6,
         forward=[5, 7, 3, 4, 6, 5, 8, 2],
         input_gradient=6,
@@ -83,18 +91,18 @@ def test_same_answer_every_time() -> None:
 def test_never_worse_than_a_pattern() -> None:
     """An order given to begin from is the least that comes out; one that breaks a limit, or is of other stages, is left."""
     numbers = {"forward": 1.0, "input_gradient": 2.0, "microbatches": 6}
-    problem = ScheduleProblem(chains=placement("straight", 3, 3), limit=[3, 2, 1], **numbers)
+    problem = ScheduleProblem(chains=chains_of("straight", 3, 3), limit=[3, 2, 1], **numbers)
     pattern = build_schedule("1f1b", 3, 6)
     found = search_schedule(problem, seconds=0.0, patterns=[pattern, build_schedule("1f1b", 3, 7)])
     assert found.makespan == 24.0
-    tight = ScheduleProblem(chains=placement("straight", 3, 3), limit=[2, 2, 1], **numbers)
+    tight = ScheduleProblem(chains=chains_of("straight", 3, 3), limit=[2, 2, 1], **numbers)
     assert search_schedule(tight, seconds=0.0, patterns=[pattern]).makespan == 6 * 9.0
 
 
 def test_full_backwards_are_both_gradients() -> None:
     """A pattern with full backwards, in a problem that splits them, runs both gradients in their place."""
     problem = ScheduleProblem(
-        chains=placement("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0, weight_gradient=1.0
+        chains=chains_of("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0, weight_gradient=1.0
     )
     pattern = build_schedule("1f1b", 2, 2)
     assert replay_schedule(pattern, OpSeconds(forward=1.0, backward=1.0, weight=1.0)).timeline.makespan_seconds == 9.0
@@ -108,14 +116,15 @@ def test_full_backwards_are_both_gradients() -> None:
 def test_optima_of_the_reference(shared_data: Path) -> None:
     """Most best known makespans are met at once; none is beaten where it is proven; bounds are at least the reference's."""
     met = []
-    for case in reference_cases(shared_data):
-        problem = reference_problem(case)
+    path = shared_data / "schedule_optima.json"
+    bounds = {case["name"]: case["lower_bound"] for case in json.loads(path.read_text(encoding="utf-8"))["cases"]}
+    for case, problem in read_optima(str(path)):
         found = search_schedule(problem, seconds=0.05)
         assert replayed(problem, found.schedule).makespan_seconds == found.makespan
-        assert case["lower_bound"] <= found.bound, case["name"]
-        assert not case["proven"] or found.bound <= case["best_makespan"] <= found.makespan, case["name"]
-        assert found.makespan <= case["best_makespan"] * 1.03, case["name"]
-        met.append(found.makespan <= case["best_makespan"])
+        assert bounds[case.name] <= found.bound, case.name
+        assert not case.proven or found.bound <= case.best_makespan <= found.makespan, case.name
+        assert found.makespan <= case.best_makespan * 1.03, case.name
+        met.append(found.makespan <= case.best_makespan)
     assert sum(met) >= 0.75 * len(met)
 
 
@@ -123,8 +132,8 @@ def test_optima_of_the_reference(shared_data: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_every_optimum_of_the_reference(shared_data: Path, seed: int) -> None:
     """Every best known makespan is met in a second's work, whatever the seed."""
-    for case in reference_cases(shared_data):
-        assert search_schedule(reference_problem(case), seed=seed).makespan <= case["best_makespan"], case["name"]
+    for case, problem in read_optima(str(shared_data / "schedule_optima.json")):
+        assert search_schedule(problem, seed=seed).makespan <= case.best_makespan, case.name
 
 
 def test_published_rows(shared_data: Path) -> None:
@@ -132,7 +141,7 @@ def test_published_rows(shared_data: Path) -> None:
     for row in json.loads((shared_data / "zero_bubble_rows.json").read_text(encoding="utf-8"))[:4]:
         for times in (1, 2):
             problem = ScheduleProblem(
-                chains=placement("straight", row["p"], row["p"]),
+                chains=chains_of("straight", row["p"], row["p"]),
                 microbatches=row["m"],
                 forward=row["F"],
                 input_gradient=row["B"],
@@ -149,7 +158,7 @@ def test_published_rows(shared_data: Path) -> None:
 
 def test_bad_arguments() -> None:
     """Negative seconds and seeds are refused."""
-    problem = ScheduleProblem(chains=placement("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0)
+    problem = ScheduleProblem(chains=chains_of("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0)
     for wrong in ({"seconds": -1.0}, {"seconds": np.nan}, {"seed": -1}):
         with pytest.raises(ValueError, match="at least 0"):
             search_schedule(problem, **wrong)
