@@ -15,8 +15,11 @@ from .cluster import (
     Channel as Channel,
     Cluster as Cluster,
     ClusterSource as ClusterSource,
+    Flow as Flow,
     Level as Level,
     Link as Link,
+    Rates as Rates,
+    reduce_seconds as reduce_seconds,
 )
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import GraphicsProcessor as GraphicsProcessor

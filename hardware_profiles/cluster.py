@@ -99,6 +99,29 @@ class CollectivePlan:
     occupancy: tuple[float, ...]
 
 
+Rates = tuple[tuple[float, float], ...]
+"""Ways to all-reduce: seconds of latency, and seconds a byte, of each; none among devices that are one."""
+
+
+def reduce_seconds(rates: Rates, size_bytes: float) -> float:
+    """Seconds of an all-reduce of `size_bytes` on the quickest way; of a reduce-scatter or an all-gather the half."""
+    return min((latency + size_bytes * seconds_per_byte for latency, seconds_per_byte in rates), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Transfers that set out together, each of as many bytes, as the slowest of them fares.
+
+    latency: seconds; bandwidth: bytes/s that it reaches, where transfers share a channel evenly
+    route: its channels, in order; loads: how many of the transfers each of these carries
+    """
+
+    latency: float
+    bandwidth: float
+    route: tuple[int, ...]
+    loads: tuple[int, ...]
+
+
 class ClusterSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a cluster comes from: a name, name:SERVERS or path as `load_cluster` takes it; how many devices are in use, if not
     all of them.
@@ -133,7 +156,7 @@ class Cluster:
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     _hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _plans: dict[tuple[int, ...], tuple[CollectivePlan, ...]] = field(
+    _plans: dict[tuple[tuple[int, ...], ...], tuple[CollectivePlan, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -237,6 +260,21 @@ class Cluster:
         latency, bandwidth = self.point_to_point(source, destination)
         return latency + size_bytes / bandwidth
 
+    def flow(self, pairs: Iterable[tuple[int, int]]) -> Flow:
+        """Transfers from the first to the second device of each pair, at once; a pair of one device has nothing to move."""
+        routes = [route for pair in pairs if (route := self.route(*pair))]
+        uses = Counter(index for route in routes for index in route)
+
+        def fares(route: tuple[int, ...]) -> tuple[float, float]:
+            channels = [self.channels[index] for index in route]
+            bandwidth = min((one.bandwidth / uses[index] for index, one in zip(route, channels, strict=True)))
+            return sum(channel.latency for channel in channels), bandwidth
+
+        if not routes:
+            return Flow(0.0, float("inf"), (), ())
+        slowest = max(routes, key=lambda route: fares(route)[0] + ROUTING_BYTES / fares(route)[1])
+        return Flow(*fares(slowest), slowest, tuple(uses[index] for index in slowest))
+
     # --------------------------------------------------------------------------------------------- all-reduce
 
     def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
@@ -252,36 +290,44 @@ class Cluster:
         """
         if not size_bytes >= 0.0:
             raise ValueError(f"{self.name}: size_bytes is at least 0: {size_bytes}")
-        plans = self._collective_plans(devices)
-        return min((plan.latency + size_bytes * plan.seconds_per_byte for plan in plans), default=0.0)
+        return reduce_seconds(self.allreduce_rates(devices), size_bytes)
 
-    def allreduce_channels(self, devices: Sequence[int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Channels that the all-reduce of a large tensor occupies, by rising index, and shares of its seconds (0 to 1) for which
-        it keeps each busy.
+    def allreduce_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
+        """The ways to all-reduce over `devices` while each of `beside`, as many devices each, all-reduces as much; none for one
+        device. Raises ValueError as `allreduce_seconds`.
         """
-        plan = min(self._collective_plans(devices), key=lambda plan: plan.seconds_per_byte, default=None)
+        return tuple((plan.latency, plan.seconds_per_byte) for plan in self._collective_plans(devices, *beside))
+
+    def allreduce_channels(
+        self, devices: Sequence[int], *beside: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Channels that the all-reduces of large tensors occupy, by rising index, and shares of their seconds (0 to 1) for which
+        they keep each busy; beside: as of `allreduce_rates`.
+        """
+        plan = min(self._collective_plans(devices, *beside), key=lambda plan: plan.seconds_per_byte, default=None)
         return ((), ()) if plan is None else (plan.channels, plan.occupancy)
 
-    def _collective_plans(self, devices: Sequence[int]) -> tuple[CollectivePlan, ...]:
-        key = tuple(sorted(devices))
+    def _collective_plans(self, *several: Sequence[int]) -> tuple[CollectivePlan, ...]:
+        key = tuple(tuple(sorted(devices)) for devices in several)
         known = self._plans.get(key)
         if known is None:
-            self._check_ids(key)
-            if len(set(key)) != len(key):
-                raise ValueError(f"{self.name}: an all-reduce names each device once: {tuple(devices)}")
-            known = self._make_collective_plans(frozenset(key)) if len(key) > 1 else ()
+            for devices in key:
+                self._check_ids(devices)
+                if len(set(devices)) != len(devices):
+                    raise ValueError(f"{self.name}: an all-reduce names each device once: {devices}")
+            known = self._make_collective_plans(key) if len(key[0]) > 1 else ()
             self._plans[key] = known
         return known
 
-    def _make_collective_plans(self, devices: frozenset[int]) -> tuple[CollectivePlan, ...]:
-        groups = [[d for d in server if d in devices] for server in self.servers]
-        groups = [group for group in groups if group]
-        flat = self._rings([[device for group in groups for device in group]])
-        sizes = {len(group) for group in groups}
-        if self.allreduce == "flat-ring" or len(groups) == 1 or sizes == {1} or len(sizes) > 1:
+    def _make_collective_plans(self, several: Sequence[Sequence[int]]) -> tuple[CollectivePlan, ...]:
+        housed = [self._by_server(devices) for devices in several]
+        flat = self._rings([[device for group in groups for device in group] for groups in housed])
+        shapes = {tuple(map(len, groups)) for groups in housed}
+        sizes = {size for shape in shapes for size in shape}
+        if self.allreduce == "flat-ring" or len(shapes) > 1 or len(sizes) > 1 or sizes == {1} or len(housed[0]) == 1:
             return (flat,)
-        inside = self._rings(groups)
-        between = self._rings([list(peers) for peers in zip(*groups, strict=True)])
+        inside = self._rings([group for groups in housed for group in groups])
+        between = self._rings([list(peers) for groups in housed for peers in zip(*groups, strict=True)])
         local = sizes.pop()
         # A ring between the servers carries the part that its rank holds after the reduce-scatter.
         parts = ((inside, inside.seconds_per_byte), (between, between.seconds_per_byte / local))
@@ -292,6 +338,20 @@ class Cluster:
                 busy[channel] += share * part / seconds
         hierarchical = CollectivePlan(inside.latency + between.latency, seconds, tuple(busy), tuple(busy.values()))
         return (flat, hierarchical)
+
+    def _by_server(self, devices: Iterable[int]) -> list[list[int]]:
+        """Devices server by server, of those servers that have any."""
+        groups: dict[int, list[int]] = {}
+        for device in sorted(devices, key=self._server_of.__getitem__):
+            groups.setdefault(self._server_of[device][0], []).append(device)
+        return list(groups.values())
+
+    @cached_property
+    def _server_of(self) -> dict[int, tuple[int, int]]:
+        """Number of each device's server, and its place there."""
+        return {
+            device: (number, place) for number, server in enumerate(self.servers) for place, device in enumerate(server)
+        }
 
     def _rings(self, rings: Sequence[Sequence[int]]) -> CollectivePlan:
         """Rings of equal length that run at once, each a reduce-scatter and an all-gather of one tensor."""

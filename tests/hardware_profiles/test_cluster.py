@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import Cluster, Link, Phase, Precision, Work, cluster_names, load_cluster
+from hardware_profiles import Cluster, Link, Phase, Precision, Work, cluster_names, load_cluster, reduce_seconds
 
 GIGA = 1e9
 
@@ -222,6 +222,28 @@ def test_a_flat_ring_is_busy_by_its_uses() -> None:
     links = [Link("d0", "hub", GIGA, duplex="half"), Link("d1", "hub", 2 * GIGA, duplex="half")]
     assert star(2, *links).allreduce_channels([0, 1])[1] == (1.0, 0.5)
     assert star(2, *links).allreduce_channels([0])[1] == ()
+
+
+def test_transfers_at_once_share_a_card_and_have_cards_of_their_own() -> None:
+    """Two from server to server: both over one card at half the rate, or each over its own; none between a device and itself."""
+    shared, own = (two_servers(attach).flow([(0, 2), (1, 3)]) for attach in ("server", "device"))
+    assert (shared.bandwidth, shared.loads) == (GIGA / 2, (2, 2))
+    assert (own.bandwidth, own.loads) == (GIGA, (1, 1))
+    assert own.latency == shared.latency == 2e-3
+    alone = two_servers("server").flow([(1, 1), (0, 2)])
+    assert (alone.latency, alone.bandwidth) == two_servers("server").point_to_point(0, 2)
+    assert (alone.route, alone.loads) == (two_servers("server").route(0, 2), (1, 1))
+    assert two_servers("server").flow([(1, 1)]).bandwidth == float("inf")
+
+
+def test_all_reduces_at_once_share_a_card_and_have_cards_of_their_own() -> None:
+    """Rings of 2 between servers, side by side: each 2·(1/2) bytes, at half the rate over one card; a ring alone as before."""
+    shared, own = (two_servers(attach) for attach in ("server", "device"))
+    assert reduce_seconds(shared.allreduce_rates((0, 2), (1, 3)), GIGA) == pytest.approx(2.0, abs=0.01)
+    assert reduce_seconds(own.allreduce_rates((0, 2), (1, 3)), GIGA) == pytest.approx(1.0, abs=0.01)
+    assert reduce_seconds(own.allreduce_rates((0, 2)), GIGA) == own.allreduce_seconds((0, 2), GIGA)
+    inside = own.allreduce_rates((0, 1), (2, 3))
+    assert inside == own.allreduce_rates((0, 1))
 
 
 def test_unequal_parts_of_servers_take_the_flat_ring() -> None:
