@@ -133,7 +133,7 @@ def test_an_interrupted_search_answers(capsys: pytest.CaptureFixture[str], monke
     [
         ("--slice-seconds 1,2", "--slice-seconds is not of a schedule that is searched for"),
         ("--placement interleaved --chunks 3", "divisible by chunks (stages a device), got 4 and 3"),
-        ("--stages 1000000000", "a search takes at most 10,922 stages"),
+        ("--stages 1000000000", "a placement has at most 1,048,576 stages"),
         ("--microbatches 1000000000", "a schedule has at most 8,388,608 ops"),
         ("--stash 1,2,3,4 --memory 0.5", "device 3 has 0.5 for what its micro-batches keep, one of them keeps 4"),
     ],
