@@ -5,21 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from experiments.compare.comparison import ask, planning
 from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
 from planners import (
     Evaluator,
     Exploration,
-    InfeasiblePartition,
     Request,
-    applicable_planners,
     explore,
-    make_plan,
     split_workload,
     streamed_fractions,
 )
@@ -43,6 +40,9 @@ from simulator import (
 from simulator.engines import reference as engine
 
 Row = dict[str, Any]
+
+ANY = Request()
+"""Whatever a planner finds."""
 
 WORKLOADS = ("vgg16", "resnet50", "gnmt8")
 METHODS = ("data-parallel", "uniform", "pipedream", "pipedream-flush", "bapipe", "bapipe pipeline")
@@ -184,7 +184,7 @@ def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[t
     for label, problem in problems:
         _say(f"{study}: {problem.workload.name} on {label}")
         head = {"study": study, "workload": problem.workload.name, "cluster": label, "batch": problem.batch}
-        outcomes = _outcomes(problem)
+        outcomes = _outcomes(problem, METHODS[:4])
         found = _explored(problem)
         if found is not None:
             outcomes["bapipe"] = simulate(problem, found.best.plan)
@@ -200,30 +200,24 @@ def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[t
             yield "plans", head | _plan_row(problem, method, outcomes.get(method), reference)
 
 
-def _outcomes(problem: Problem) -> dict[str, Outcome]:
-    """Replays of the other methods' plans, where they have one."""
-    reasons = applicable_planners(problem)
+def _outcomes(problem: Problem, methods: Sequence[str], request: Request = ANY) -> dict[str, Outcome]:
+    """Replays of the methods' plans, where they have one; KeyboardInterrupt where a search was interrupted: half a search is no
+    row."""
     found = {}
-    for method in METHODS[:4]:
-        if reasons[method] is None:
-            try:
-                found[method] = _planned(method, problem)
-            except (InfeasiblePlanError, InfeasiblePartition):
-                continue
+    for method in methods:
+        answer = ask(method, planning(problem, request, method))
+        if answer.interrupted:
+            raise KeyboardInterrupt
+        if answer.status == "failed" and answer.error is not None:
+            raise answer.error
+        if answer.result is not None:
+            found[method] = answer.result.outcome
     return found
 
 
-def _planned(method: str, problem: Problem, request: Request | None = None) -> Outcome:
-    """The method's plan, replayed; KeyboardInterrupt where its search was interrupted: half a search is no row."""
-    result = make_plan(method, problem, request or Request())
-    if result.interrupted:
-        raise KeyboardInterrupt
-    return result.outcome
-
-
-def _explored(problem: Problem, request: Request | None = None) -> Exploration | None:
+def _explored(problem: Problem) -> Exploration | None:
     try:
-        return explore(problem, Evaluator(problem), np.random.default_rng(0), request)
+        return explore(problem, Evaluator(problem), np.random.default_rng(0))
     except InfeasiblePlanError:
         return None
 
@@ -320,11 +314,7 @@ def limited(cluster: Cluster, bandwidth: float, memory_gib: float) -> Cluster:
 
 
 def _claim(problem: Problem) -> Row:
-    found = _explored(problem)
-    try:
-        reference = _planned("data-parallel", problem)
-    except InfeasiblePlanError:
-        reference = None
+    found, reference = _explored(problem), _outcomes(problem, ("data-parallel",)).get("data-parallel")
     row: Row = {"data_parallel_fits": reference is not None, "bapipe_fits": found is not None}
     if found is None:
         return row
@@ -363,45 +353,40 @@ def depth_rows(quick: bool = False) -> Iterator[Row]:
     step = 64 if quick else 8
     for devices in (2,) if quick else (2, 4, 8):
         cluster = load_cluster("pipedream-b").take(devices)
-        for method, fits in _DEPTH_METHODS.items():
+        for method, (planner, request) in DEPTH_METHODS.items():
             _say(f"depth: {method} on {devices} V100")
-            low, high = 0, 1
-            while high <= DEEPEST // step and fits(_deep(high * step, cluster)):
-                low, high = high, 2 * high
-            high = min(high, DEEPEST // step + 1)
-            while high - low > 1:
-                middle = (low + high) // 2
-                if fits(_deep(middle * step, cluster)):
-                    low = middle
-                else:
-                    high = middle
-            yield {"method": method, "devices": devices, "layers": low * step}
+            yield {"method": method, "devices": devices, "layers": step * _deepest(cluster, step, planner, request)}
+
+
+def _deepest(cluster: Cluster, step: int, planner: str, request: Request) -> int:
+    """Most times `step` layers for which a planner has a plan, at most DEEPEST in all."""
+
+    def fits(times: int) -> bool:
+        problem = Problem(gnmt(times * step), cluster, 64 * len(cluster.devices))
+        return bool(_outcomes(problem, (planner,), request))
+
+    low, high = 0, 1
+    while high <= DEEPEST // step and fits(high):
+        low, high = high, 2 * high
+    high = min(high, DEEPEST // step + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 DEEPEST = 1024
 """GNMT layers beyond which the search for the largest is not carried on."""
 
 
-def _deep(layers: int, cluster: Cluster) -> Problem:
-    workload = gnmt(layers)
-    return Problem(workload, cluster, 64 * len(cluster.devices))
-
-
-def _fits(method: str, request: Request, problem: Problem) -> bool:
-    try:
-        _planned(method, problem, request)
-    except (InfeasiblePlanError, InfeasiblePartition):
-        return False
-    return True
-
-
-_DEPTH_METHODS: dict[str, Callable[[Problem], bool]] = {
-    "data-parallel": partial(_fits, "data-parallel", Request()),
-    "uniform GPipe": partial(_fits, "uniform", Request(schedule="gpipe")),
-    "pipedream": partial(_fits, "pipedream", Request()),
-    "bapipe 1F1B-SO": partial(_fits, "bapipe", Request(schedule="1f1b-so", microbatches=64)),
-    "bapipe 1F1B": partial(_fits, "bapipe", Request(schedule="1f1b", microbatches=64)),
+DEPTH_METHODS = {
+    "data-parallel": ("data-parallel", ANY),
+    "uniform GPipe": ("uniform", Request(schedule="gpipe")),
+    "pipedream": ("pipedream", ANY),
+    "bapipe 1F1B-SO": ("bapipe", Request(schedule="1f1b-so", microbatches=64)),
+    "bapipe 1F1B": ("bapipe", Request(schedule="1f1b", microbatches=64)),
 }
+"""Planner and what is asked of it, by name."""
 
 
 # ---- command ---------------------------------------------------------------------------------------------------------

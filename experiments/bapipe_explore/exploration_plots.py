@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from experiments.bapipe_explore.exploration import MEMORY_CLAIM, SPEEDUP_CLAIM
+from experiments.bapipe_explore.exploration import DEPTH_METHODS, MEMORY_CLAIM, SPEEDUP_CLAIM
 from experiments.terminal.panel_plots import grid, legend_below, noted, panels
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, FAINT, INK
@@ -48,7 +48,6 @@ SCHEDULE_COLOURS = {
     "1F1B-SO": "#e0a458",
 }
 TITLES = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "gnmt8": "GNMT-8"}
-DEPTH_METHODS = ("data-parallel", "uniform GPipe", "pipedream", "bapipe 1F1B-SO", "bapipe 1F1B")
 GIB = 2.0**30
 
 

@@ -251,14 +251,14 @@ def compare_planners(
                 f"a given plan is called {name!r}, as the planner that is asked, too: give it another name"
             )
     questions = {name: _replaying(problem, plan) for name, plan in (plans or {}).items()}
-    questions |= {name: _planning(problem, request, name, seed) for name in asked}
+    questions |= {name: planning(problem, request, name, seed) for name in asked}
     answers: list[Answer] = []
     for number, (name, question) in enumerate(questions.items()):
         if answers and answers[-1].interrupted:
             answers.append(Answer(name, "interrupted", reason="not asked: an interrupt ended the comparison"))
             continue
         report(number, name)
-        answers.append(_ask(name, question))
+        answers.append(ask(name, question))
     stopped = any(one.interrupted for one in answers)
     if stopped and all(one.result is None for one in answers):
         raise KeyboardInterrupt
@@ -273,7 +273,8 @@ Question = Callable[[], "Result"]
 """What has a plan for an answer."""
 
 
-def _planning(problem: Problem, request: Request, name: str, seed: int) -> Question:
+def planning(problem: Problem, request: Request, name: str, seed: int = 0) -> Question:
+    """What a planner finds."""
     return lambda: planners.make_plan(name, problem, request, seed=seed)
 
 
@@ -282,7 +283,8 @@ def _replaying(problem: Problem, plan: Plan) -> Question:
     return lambda: planners.run_planner(lambda *given: plan, problem, planners.Evaluator(problem), rng)
 
 
-def _ask(name: str, question: Question) -> Answer:
+def ask(name: str, question: Question) -> Answer:
+    """The answer to one question; whatever ends it is its reason."""
     try:
         result = question()
     except KeyboardInterrupt:
@@ -308,5 +310,5 @@ def _reference(problem: Problem, request: Request, plans: Sequence[Answer], seed
     """Iteration seconds of data parallelism, with its own schedule; None where it does not fit or may not be sought."""
     known = next((one for one in plans if one.planner == REFERENCE), None)
     if search and (known is None or (known.result is None and request.schedule is not None)):
-        known = _ask(REFERENCE, _planning(problem, planners.Request(engine=request.engine), REFERENCE, seed))
+        known = ask(REFERENCE, planning(problem, planners.Request(engine=request.engine), REFERENCE, seed))
     return None if known is None or known.result is None else known.result.outcome.iteration_seconds

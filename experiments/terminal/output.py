@@ -181,9 +181,9 @@ def _check_folder(folder: Path, said: str) -> None:
 
 
 @contextmanager
-def progress(description: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Any]:
+def progress(description: str, total: int | None = None) -> Iterator[Any]:
     """A progress bar on stderr; yields a function `(done, text)`. Quiet where stderr is no terminal."""
-    if quiet or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield lambda done, text="": None
         return
     from rich.console import Console
@@ -199,11 +199,9 @@ def progress(description: str, total: int | None = None, *, quiet: bool = False)
         yield report
 
 
-def tracked(
-    description: str, items: Sequence[Item], words: Callable[[Item], str] = lambda item: "", *, quiet: bool = False
-) -> Iterator[Item]:
+def tracked(description: str, items: Sequence[Item], words: Callable[[Item], str] = lambda item: "") -> Iterator[Item]:
     """The items in turn, under a progress bar that says what `words` says of the one at work."""
-    with progress(description, len(items), quiet=quiet) as report:
+    with progress(description, len(items)) as report:
         for number, item in enumerate(items):
             report(number, words(item))
             yield item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.unequal import Compiled, FoundSizes, UnequalProblem, lower_bound
+from planners.unequal import Compiled, FoundSizes, UnequalProblem, evaluated_sizes
 
 
 def available() -> bool:
@@ -60,14 +61,5 @@ def pymoo_search(problem: UnequalProblem, seed: int, *, individuals: int = 200, 
     limit = individuals * (generations + 1)
     result = import_module("pymoo.optimize").minimize(Sizes(), algorithm, ("n_eval", limit), seed=seed, verbose=False)
     found = sizes[np.asarray(result.X, dtype=np.int64)]
-    makespan, bound = float(result.F[0]), lower_bound(problem)
-    return FoundSizes(
-        forward_sizes=tuple(found[:stages].tolist()),
-        backward_sizes=tuple(found[stages:].tolist()),
-        makespan_seconds=makespan,
-        lower_bound_seconds=min(bound, makespan),
-        evaluations=history[-1][0],
-        seconds=time.perf_counter() - started,
-        history=tuple(history),
-        history_seconds=tuple(clock),
-    )
+    answer = evaluated_sizes(problem, found[:stages], found[stages:], history[-1][0], started)
+    return replace(answer, history=tuple(history), history_seconds=tuple(clock))

@@ -25,8 +25,7 @@ Integers = NDArray[np.int64] | NDArray[np.int32]
 
 RING = 0
 SCRIPT = 1
-LITERAL = 2
-BARRIER = 3
+BARRIER = 2
 
 
 class StateTotals(NamedTuple):
@@ -112,11 +111,9 @@ def held_copies(copy_bytes: Floats, start: int, last: int) -> float:
 @kernel(error_model="numpy")
 def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float, replicas: int) -> float:
     """Seconds of the gradient all-reduce of one stage, before the division by `replicas`."""
-    if form in (RING, BARRIER):
-        return 2.0 * (replicas - 1) / replicas * (parameter_bytes / bandwidth)
     if form == SCRIPT:
         return (4.0 * (replicas - 1) * parameter_bytes) / (bandwidth * replicas)
-    return 2.0 * (replicas - 1) * parameter_bytes / bandwidth
+    return 2.0 * (replicas - 1) / replicas * (parameter_bytes / bandwidth)
 
 
 @kernel(error_model="numpy")
@@ -138,14 +135,22 @@ def _split_seconds(
     return max(slowest, entry_seconds)
 
 
-@kernel(error_model="numpy")
-def _copies(
-    form: int, workers: int, numerator: int, denominator: int, fixed: float, replicated: float
-) -> tuple[Floats, Floats]:
-    """Mini-batches that a stage has in flight, and copies of its weights that it keeps, each [m, m'].
+class StageCopies(NamedTuple):
+    """What a stage that takes m' of the m workers that it and all before it take keeps, each [m, m'].
 
-    The stage and all before it take m of `workers`, itself m'. fixed, replicated: as in `VersionMemory`
+    flights: mini-batches in flight; weights: copies of its weights
     """
+
+    flights: Floats
+    weights: Floats
+
+
+@kernel(error_model="numpy")
+def _copies(form: int, workers: int, held: VersionMemory) -> StageCopies:
+    """What the stages of one component of a level keep; empty where memory is not tested there."""
+    if not held.tested:
+        return StageCopies(np.empty((0, 0)), np.empty((0, 0)))
+    numerator, denominator = held.outer_numerator, held.outer_denominator
     flights = np.zeros((workers + 1, workers + 1))
     weights = np.zeros((workers + 1, workers + 1))
     for total in range(1, workers + 1):
@@ -159,15 +164,24 @@ def _copies(
                 versions = 1 - ((-downstream) // (replicas * denominator))
                 flights[total, replicas] = versions
                 alone = replicas == workers and numerator == 0  # one stage: plain data parallelism
-                weights[total, replicas] = versions + fixed + (0.0 if replicas == 1 or alone else replicated)
-    return flights, weights
+                more = 0.0 if replicas == 1 or alone else held.replicated
+                weights[total, replicas] = versions + held.fixed + more
+    return StageCopies(flights, weights)
 
 
 @kernel(error_model="numpy")
-def _bytes(flights: float, weights: float, stash: float, parameters: float, entry: float, recompute: bool) -> float:
-    """Bytes of a stage; one that recomputes keeps its input of each mini-batch in flight, and stashes only one."""
-    kept = stash + flights * entry if recompute else flights * stash
-    return kept + weights * parameters
+def _fits(
+    held: VersionMemory, copies: StageCopies, total: int, replicas: int, stash: float, parameters: float, entry: float
+) -> bool:
+    """Whether a stage is within its memory: one that recomputes keeps its input of each mini-batch in flight, and stashes one.
+
+    True where memory is not tested, which a loop that is hot asks by itself.
+    """
+    if not held.tested:
+        return True
+    flights = copies.flights[total, replicas]
+    kept = stash + flights * entry if held.recompute else flights * stash
+    return bool(kept + copies.weights[total, replicas] * parameters <= held.capacity)
 
 
 @kernel(error_model="numpy")
@@ -195,10 +209,10 @@ def _next_replicas(
 ) -> int:
     """The next count after `replicas` at which a stage is faster than `value`, most + 1 if there is none.
 
-    From 2 replicas on a stage of the ring's or the script's form gets faster with each more, so bisection finds it.
+    From 2 replicas on a stage gets faster with each more, so bisection finds it.
     """
     low, high = replicas + 1, most + 1
-    if form == LITERAL or replicas < 2:
+    if replicas < 2:
         return low
     while low < high:
         middle = (low + high) // 2
@@ -217,7 +231,6 @@ def solve_row(
     """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `row`."""
     seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
     workers, below, straight, transfers, bandwidth, collective_bandwidth, inner, context = level
-    memory, memory_here, outer_numerator, outer_denominator, fixed, replicated, recompute = held
     best, floor, split, last = row
     states = seconds.shape[0]
     lowest = inner.shape[1] == 0
@@ -225,9 +238,8 @@ def solve_row(
     base_seconds = seconds[start - 1] if start > 0 else 0.0
     base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
     base_stash = stash_bytes[start - 1] if start > 0 else 0.0
-    flights, weights = np.empty((0, 0)), np.empty((0, 0))
-    if memory_here:
-        flights, weights = _copies(form, workers, outer_numerator, outer_denominator, fixed, replicated)
+    copies = _copies(form, workers, held)
+    fewest = StageCopies(copies.flights, copies.weights - held.replicated)
     sending = 2.0 * output_bytes / bandwidth if transfers else np.zeros(states)
 
     # Where a stage may end: states that hold state start-1. The official script also takes states that do not, a
@@ -253,12 +265,7 @@ def solve_row(
         stash = stash_bytes[state] - base_stash
         for total in range(1, most_replicas + 1):
             entry = output_bytes[start - 1] if start > 0 else 0.0
-            need = (
-                _bytes(flights[total, total], weights[total, total], stash, held_parameters, entry, recompute)
-                if memory_here
-                else 0.0
-            )
-            if need > memory:
+            if not _fits(held, copies, total, total, stash, held_parameters, entry):
                 continue
             whole = seconds[state] - base_seconds if lowest else inner[context[total, total], start, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, total)
@@ -281,18 +288,7 @@ def solve_row(
             parameters = parameter_bytes[state] - parameter_bytes[cut]
             held_parameters = parameters + held_copies(copy_bytes, cut + 1, state)
             stash = stash_bytes[state] - stash_bytes[cut]
-            if (
-                memory_here
-                and _bytes(
-                    flights[total, replicas],
-                    weights[total, replicas],
-                    stash,
-                    held_parameters,
-                    output_bytes[cut],
-                    recompute,
-                )
-                > memory
-            ):
+            if not _fits(held, copies, total, replicas, stash, held_parameters, output_bytes[cut]):
                 continue
             tail = seconds[state] - seconds[cut] if lowest else inner[context[total, replicas], cut + 1, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
@@ -335,18 +331,7 @@ def solve_row(
                     continue
                 replicas = int(bound * inverse[total]) + 1  # fewer cannot do the compute part in time
                 most = min(most_replicas, total - 1)
-                if (
-                    memory_here
-                    and _bytes(
-                        flights[total, most],
-                        weights[total, most] - replicated,
-                        stash,
-                        parameters,
-                        output_bytes[cut],
-                        recompute,
-                    )
-                    > memory
-                ):
+                if held.tested and not _fits(held, fewest, total, most, stash, parameters, output_bytes[cut]):
                     continue  # fewer replicas keep more versions
                 while replicas <= most and floor_cut[total - replicas] < value:
                     synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
@@ -357,16 +342,8 @@ def solve_row(
                         )
                         continue
                     if best_cut[total - replicas] < value and (
-                        not memory_here
-                        or _bytes(
-                            flights[total, replicas],
-                            weights[total, replicas],
-                            stash,
-                            held_parameters,
-                            output_bytes[cut],
-                            recompute,
-                        )
-                        <= memory
+                        not held.tested
+                        or _fits(held, copies, total, replicas, stash, held_parameters, output_bytes[cut])
                     ):
                         if not lowest and context[total, replicas] > 0:
                             tail = inner[context[total, replicas], cut + 1, state]

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from hardware_profiles import Level
 from planners.pipedream.dynamic_program import (
     BARRIER,
-    LITERAL,
     RING,
     SCRIPT,
     LevelCosts,
@@ -38,7 +37,7 @@ from planners.pipedream.dynamic_program import (
 from planners.pipedream.state_table import StateTable
 from simulator import AntichainStates, InfeasiblePlanError
 
-VARIANTS = {"paper": RING, "barrier": BARRIER, "script": SCRIPT, "literal": LITERAL}
+VARIANTS = {"paper": RING, "barrier": BARRIER, "script": SCRIPT}
 
 _Context = tuple[int, Fraction]  # a level, and the workers downstream of one of its components
 
@@ -165,7 +164,7 @@ def partition(
     levels: of the cluster, lowest first
     variant: "paper", all-reduce by a ring, 2 (m-1)/m W/B, overlapped with compute; "barrier", the same ring after the
         compute, while replicas wait for it; "script", PipeDream's published program, which adds 4 (m-1)/m W/B to it
-        and divides transfers by the replicas; "literal", the paper's form with 2 (m-1) W/B, as some notes of it print
+        and divides transfers by the replicas
     straight: no stage has a second replica
     memory: of a device. Paper: as many weight versions and stashed mini-batches as PipeDream's runtime keeps
         (1 + workers downstream / replicas, rounded up), and what `MemoryLimit` adds. Script: its own test, a level at a time,
@@ -274,10 +273,8 @@ def _transfer_seconds(form: int, table: StateTable, stage: LevelStage, bandwidth
     if form != SCRIPT:
         return float(2.0 * table.output_bytes[stage.start - 1] / bandwidth)
     sent = table.augmented_output_bytes
-    seconds = float(2.0 * sent[stage.start - 1] / (bandwidth) / stage.workers)
-    if stage.stop < len(table):
-        seconds = max(seconds, float(2.0 * sent[stage.stop - 1] / (bandwidth) / stage.workers))
-    return seconds
+    ends = [stage.start, stage.stop] if stage.stop < len(table) else [stage.start]
+    return max(float(2.0 * sent[end - 1] / bandwidth / stage.workers) for end in ends)
 
 
 def slice_total(totals: NDArray[np.float64], start: int, stop: int) -> float:

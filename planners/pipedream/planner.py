@@ -52,12 +52,11 @@ class PipeDream:
     """
 
     request: Request = field(default_factory=Request)
-    variant: str = "paper"
     name: str = "pipedream"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The faster of the partitions that fit; ValueError if the cluster is no tree of equal servers."""
-        return fitting(self.name, preferred_plan(self.name, self.request, self.variant, problem, evaluate), evaluate)
+        return fitting(self.name, preferred_plan(self.name, self.request, problem, evaluate), evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,6 @@ class PipeDreamFlush:
     """
 
     request: Request = field(default_factory=Request)
-    variant: str = "paper"
     name: str = "pipedream-flush"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
@@ -81,7 +79,7 @@ class PipeDreamFlush:
         try:
             # The partition is that of the asynchronous pipeline, whatever count is requested of the flushed one.
             own = Request(engine=self.request.engine)
-            stages = preferred_plan(self.name, own, self.variant, problem, evaluate).stages
+            stages = preferred_plan(self.name, own, problem, evaluate).stages
         except InfeasiblePlanError:
             pass  # weight versions do not fit: the flushed pipeline has only one
         else:
@@ -125,15 +123,15 @@ def inapplicable(problem: Problem) -> str | None:
     return None
 
 
-def preferred_plan(name: str, request: Request, variant: str, problem: Problem, evaluate: Evaluator) -> Plan:
+def preferred_plan(name: str, request: Request, problem: Problem, evaluate: Evaluator) -> Plan:
     """The asynchronous plan that is fastest on the reference engine: partitions differ most in how their transfers compete."""
-    plans = pipedream_plans(name, request, variant, problem, evaluate)
+    plans = pipedream_plans(name, request, problem, evaluate)
     if len(plans) == 1:
         return plans[0]
     return min(plans, key=lambda plan: evaluate(plan).key)
 
 
-def pipedream_plans(name: str, request: Request, variant: str, problem: Problem, evaluate: Evaluator) -> list[Plan]:
+def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Evaluator) -> list[Plan]:
     """One asynchronous plan for each way to look at the cluster and form of the cost, hierarchical first.
 
     Raises InfeasiblePlanError if the dynamic program finds no partition within the memory.
@@ -143,7 +141,7 @@ def pipedream_plans(name: str, request: Request, variant: str, problem: Problem,
     microbatches = equal_microbatches(problem.batch, count)
     table = problem_table(problem, evaluate, max(microbatches))
     plans: list[Plan] = []
-    for view, (form, straight) in itertools.product(cluster_views(problem), _forms(variant, problem)):
+    for view, (form, straight) in itertools.product(cluster_views(problem), _forms(problem)):
 
         def plan_of(found: HierarchicalPartition, view: ClusterView = view) -> Plan:
             return _asynchronous_plan(
@@ -236,15 +234,15 @@ def _in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
     return most_in_flight(build_schedule(name, stages, microbatches, **options))[::-1].copy()
 
 
-def _forms(variant: str, problem: Problem) -> tuple[tuple[str, bool], ...]:
+def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
     """Forms of the cost to search with, and whether straight plans only.
 
     The paper's form holds where replicas do not wait for each other. At a barrier the all-reduce comes on top, and replicas
     that send at once to several stages behind them wait for these as well, which no form of the recurrence knows: plans of the
     forms around it are compared by replay.
     """
-    if variant != "paper" or problem.replica_updates != "barrier":
-        return ((variant, False),)
+    if problem.replica_updates != "barrier":
+        return (("paper", False),)
     return (("barrier", False), ("paper", False), ("barrier", True))
 
 

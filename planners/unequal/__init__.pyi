@@ -12,6 +12,7 @@ from .exact import exact_sizes as exact_sizes
 from .genetic import Genetic as Genetic
 from .greedy import (
     best_equal as best_equal,
+    evaluated_sizes as evaluated_sizes,
     one_size as one_size,
     greedy_dp as greedy_dp,
     local_greedy as local_greedy,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from planners.search.evaluator import BudgetSpent
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.compiled import Compiled, PopulationEvaluator
 from planners.unequal.found_sizes import FoundSizes, Report
-from planners.unequal.greedy import greedy_chain, greedy_pairs
+from planners.unequal.greedy import evaluated_sizes, greedy_chain, greedy_pairs
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import lower_bound
 
@@ -94,19 +94,8 @@ class Genetic:
                     break
         except (KeyboardInterrupt, BudgetSpent):
             interrupted = True
-        best = sum(part.best for part in parts)
-        forward, backward = self._sizes(problem, parts)
-        return FoundSizes(
-            forward_sizes=tuple(forward.tolist()),
-            backward_sizes=tuple(backward.tolist()),
-            makespan_seconds=best,
-            lower_bound_seconds=min(bound, best),
-            evaluations=evaluations,
-            seconds=time.perf_counter() - started,
-            history=tuple(history),
-            history_seconds=tuple(clock),
-            interrupted=interrupted,
-        )
+        found = evaluated_sizes(problem, *self._sizes(problem, parts), evaluations, started)
+        return replace(found, history=tuple(history), history_seconds=tuple(clock), interrupted=interrupted)
 
     def _parts(self, problem: UnequalProblem, evaluate: PopulationEvaluator) -> list[_Part]:
         """One part for each vector that evolves on its own."""

@@ -30,7 +30,7 @@ def equal_sizes(chain: Chain) -> Integers:
 def one_size(problem: UnequalProblem, size: int) -> FoundSizes:
     """One size for all stages and passes."""
     sizes = [size] * problem.stages
-    return found_sizes(problem, sizes, sizes, 1, time.perf_counter())
+    return evaluated_sizes(problem, sizes, sizes, 1, time.perf_counter())
 
 
 def best_equal(problem: UnequalProblem, progress: Report | None = None) -> FoundSizes:
@@ -40,7 +40,7 @@ def best_equal(problem: UnequalProblem, progress: Report | None = None) -> Found
     if progress is not None:
         progress(len(sizes), float("inf"))
     best = sizes[int(np.argmin(compiled.Compiled(problem)(sizes, sizes)))].tolist()
-    return found_sizes(problem, best, best, len(sizes), started)
+    return evaluated_sizes(problem, best, best, len(sizes), started)
 
 
 def local_greedy(problem: UnequalProblem) -> FoundSizes:
@@ -52,7 +52,7 @@ def local_greedy(problem: UnequalProblem) -> FoundSizes:
         for seconds, _, sizes in chain.steps():
             genes.append(int(sizes[np.argmin((-(-chain.samples // sizes) + chain.stages - 1) * seconds[sizes])]))
         chosen.append(chain.ordered(genes))
-    return found_sizes(problem, chosen[0], chosen[1], 1, started)
+    return evaluated_sizes(problem, chosen[0], chosen[1], 1, started)
 
 
 def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> FoundSizes:
@@ -69,11 +69,11 @@ def greedy_dp(problem: UnequalProblem, progress: Report | None = None) -> FoundS
         progress(tried + PAIRS, float("inf"))
     forward, backward = map(greedy_chain, chains)
     if not problem.coupled:
-        return found_sizes(problem, forward, backward, tried, started)
+        return evaluated_sizes(problem, forward, backward, tried, started)
     pairs = [pair for pair in greedy_pairs([forward, backward]) if _within_caps(problem.backward_chain, pair[1])]
     values = compiled.Compiled(problem)([f for f, _ in pairs], [g for _, g in pairs])
     best = int(np.argmin(values))
-    return found_sizes(problem, *pairs[best], tried + len(pairs), started)
+    return evaluated_sizes(problem, *pairs[best], tried + len(pairs), started)
 
 
 def greedy_pairs(found: Sequence[Vector]) -> list[tuple[Vector, Vector]]:
@@ -113,11 +113,15 @@ def trace(layers: Sequence[Front], last: int) -> list[list[int]]:
     return sizes[::-1]
 
 
-def found_sizes(
-    problem: UnequalProblem, forward: Sequence[int], backward: Sequence[int], evaluations: int, started: float
+def evaluated_sizes(
+    problem: UnequalProblem,
+    forward: Sequence[int] | Integers,
+    backward: Sequence[int] | Integers,
+    evaluations: int,
+    started: float,
 ) -> FoundSizes:
     """Given sizes as an answer, with the bound of the problem; `started` is a `time.perf_counter` value."""
-    makespan = float(compiled.Compiled(problem)([forward], [backward])[0])
+    makespan = float(compiled.Compiled(problem)(np.array([forward]), np.array([backward]))[0])
     bound = min(lower_bound(problem), makespan)
     return FoundSizes(
         forward_sizes=tuple(int(size) for size in forward),

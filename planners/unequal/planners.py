@@ -25,7 +25,7 @@ from planners.search.memory_retry import missing_bytes, within_memory
 from planners.unequal.exact import exact_sizes
 from planners.unequal.found_sizes import Cuts, FoundSizes, Report, Sized
 from planners.unequal.genetic import Genetic
-from planners.unequal.greedy import best_equal, found_sizes, greedy_dp, local_greedy, one_size
+from planners.unequal.greedy import best_equal, evaluated_sizes, greedy_dp, local_greedy, one_size
 from planners.unequal.nested import search_partition
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
 from planners.unequal.profiles import lower_bound
@@ -71,10 +71,6 @@ def _greedy_or_equal(problem: UnequalProblem, rng: np.random.Generator, progress
     return replace(found, evaluations=sum(plan.evaluations for plan in plans))
 
 
-def _equal(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
-    return best_equal(problem, progress=progress)
-
-
 def _local(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
     progress(1, float("inf"))
     return local_greedy(problem)
@@ -86,7 +82,7 @@ SEARCHES: dict[str, Search] = {
     "dgap": Genetic(),
     "greedy-dp": _greedy_or_equal,
     "local-greedy": _local,
-    "best-equal": _equal,
+    "best-equal": lambda problem, rng, progress: best_equal(problem, progress),
 }
 """Planner name -> its search."""
 
@@ -393,7 +389,9 @@ def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequenc
     tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
     if isinstance(tight, NothingFits):
         raise InfeasiblePlanError(_does_not_fit(name, tables, tight, max(evaluate.evaluations, made + tight.looked)))
-    found = found_sizes(tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter())
+    found = evaluated_sizes(
+        tight.unequal, tight.forward, tight.backward, evaluate.evaluations - made, time.perf_counter()
+    )
     return Sized(tight.cuts, tight.unequal, found)
 
 

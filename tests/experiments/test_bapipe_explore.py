@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+import planners
 import simulator
 from experiments.bapipe_explore import exploration as bapipe_explore
 from experiments.bapipe_explore.__main__ import print_document
 from experiments.bapipe_explore.exploration_plots import DEPTH_METHODS, figures
 from experiments.studies.study_harness import Findings, run_study
 from hardware_profiles import load_cluster
-from planners import make_plan
+from planners import Request, make_plan
 from simulator import Problem, load_workload
 from tests.drawings import drawing
 from tests.layout import faults
@@ -67,11 +68,14 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bapipe_explore, "_claim", asked)
     tried: list[int] = []
 
-    def fits(problem: Problem) -> bool:
+    def found(problem: Problem, planners: tuple[str], request: Request) -> list[str]:
+        if planners == ("none",):
+            return []
         tried.append(sum(layer.kind == "recurrent" for layer in problem.workload.layers))
-        return problem.batch <= 64 * 4 and tried[-1] <= 201
+        return ["a plan"] * (problem.batch <= 64 * 4 and tried[-1] <= 201)
 
-    monkeypatch.setattr(bapipe_explore, "_DEPTH_METHODS", {"any": fits, "none": lambda problem: False})
+    monkeypatch.setattr(bapipe_explore, "DEPTH_METHODS", {name: (name, Request()) for name in ("any", "none")})
+    monkeypatch.setattr(bapipe_explore, "_outcomes", found)
     problems = [*bapipe_explore.gpu_problems(quick), *bapipe_explore.fpga_problems(quick)]
     monkeypatch.setattr(bapipe_explore, "_schedule_row", lambda row, *shape: shape)
     recorded(
@@ -234,7 +238,7 @@ def test_a_search_that_was_interrupted_ends_the_study(monkeypatch: pytest.Monkey
     """A planner that returns its best so far is asked again by nobody: its plan is not a row."""
     problem = Problem(load_workload("alexnet"), load_cluster("pipedream-b").take(2), 8)
     found = make_plan("data-parallel", problem)
-    monkeypatch.setattr(bapipe_explore, "make_plan", lambda *given: replace(found, interrupted=True))
+    monkeypatch.setattr(planners, "make_plan", lambda *given, seed: replace(found, interrupted=True))
     with pytest.raises(KeyboardInterrupt):
         next(bapipe_explore.plan_rows("gpu", iter([("2 V100", problem)])))
 

@@ -134,7 +134,7 @@ def test_partitions_of_pipedream(recorded: Recorded) -> None:
             network(rng.integers(1, 20, 7).tolist(), rng.integers(0, 30, 7).tolist(), rng.integers(0, 12, 7).tolist())
         )
         for workers, rates in (((4,), (3.0,)), ((2, 3), (8.0, 2.0))):
-            for variant in ("paper", "barrier", "script", "literal"):
+            for variant in ("paper", "barrier", "script"):
                 for memory in (None, 150.0, 75.0):
                     try:
                         found = partition(

@@ -63,7 +63,7 @@ def test_alexnet_on_cluster_a(shared_data: Path) -> None:
     workload = read_profile(shared_data / "pipedream_profiles" / "alexnet.txt")
     problem = Problem(workload, load_cluster("pipedream-a"), 256 * 16)
     evaluate = Evaluator(problem)
-    hierarchical, flat = pipedream_plans("pipedream", Request(), "paper", problem, evaluate)
+    hierarchical, flat = pipedream_plans("pipedream", Request(), problem, evaluate)
     assert (hierarchical.notation, flat.notation) == ("12-2-1-1", "15-1")
     table = problem_table(problem, evaluate, 256)
     by_recurrence = [partition(table, view.levels).slowest_stage_seconds for view in cluster_views(problem)]
