@@ -14,14 +14,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import InputError, tracked
 from experiments.terminal.report_tables import ReportTable, figure
-
-if TYPE_CHECKING:
-    from simulator import Timeline
+from simulator import SCHEDULES, OpSeconds, Timeline, build_schedule, given_costs, lower
+from simulator.engines import recurrence
+from simulator.engines import reference as engine
 
 TOLERANCE = 1e-9
 """Relative; figures that the file gives in six decimals are compared to half of the last one."""
@@ -98,8 +98,6 @@ def read_cases(path: str) -> list[dict[str, Any]]:
 
 def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
     """Replay one case on both engines; a row with the verdict `matched`, `failed` or `unknown`."""
-    from simulator import SCHEDULES
-
     try:
         schedule = str(case["schedule"])
         expected = float(case["expected_makespan"])
@@ -135,10 +133,6 @@ def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
 
 def replay_case(case: dict[str, Any], family: str) -> tuple[Timeline, Timeline]:
     """Timelines of SimPy and of the recurrence."""
-    from simulator import SCHEDULES, OpSeconds, build_schedule, given_costs, lower
-    from simulator.engines import recurrence
-    from simulator.engines import reference as engine
-
     chunks = int(case.get("chunks_per_device", 1))
     stages = int(case["devices"]) * chunks
     options = {"chunks": chunks} if "chunks" in SCHEDULES[family].options and "chunks_per_device" in case else {}

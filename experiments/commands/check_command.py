@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
+import hardware_profiles
+import simulator
 from experiments.compare.problem_options import PROFILED_MINIBATCH
 from experiments.terminal.argument_types import add_options, check_choice
 from experiments.terminal.output import UsageError, blamed_on, print_json, say
-
-if TYPE_CHECKING:
-    from simulator import Plan, Problem
 
 SCHEMAS = ("accelerator", "cluster", "plan")
 
@@ -37,71 +35,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, or print a schema."""
     if arguments.schema is not None:
-        from hardware_profiles import schema
-        from simulator import plan_schema
-
         check_choice("--schema", arguments.schema, SCHEMAS)
-        print_json(plan_schema() if arguments.schema == "plan" else schema(arguments.schema))
+        kind = arguments.schema
+        print_json(simulator.plan_schema() if kind == "plan" else hardware_profiles.schema(kind))
         return 0
-    from simulator import PlanFile
-
     path = arguments.plan or arguments.file
     if arguments.profiled_minibatch is not None and (arguments.plan or not path.endswith(".txt")):
         raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {path}")
-    say(
-        f"{path}: {_plan_summary(*PlanFile.read_plan(path)) if arguments.plan else _summary(path, arguments.profiled_minibatch)}"
+    said = (
+        _plan_summary(*simulator.PlanFile.read_plan(path))
+        if arguments.plan
+        else _summary(path, arguments.profiled_minibatch)
     )
+    say(f"{path}: {said}")
     return 0
 
 
-def _plan_summary(problem: Problem, plan: Plan | None) -> str:
-    from hardware_profiles import legible
-
+def _plan_summary(problem: simulator.Problem, plan: simulator.Plan | None) -> str:
     where = f"{problem.workload.name} on {problem.cluster.name}"
     if plan is None:
         return f"ok: problem of {where}: {problem.batch} samples an iteration, {len(problem.cluster.devices)} devices"
     return (
-        f"ok: plan of {legible(plan.planner)} for {where}: {plan.schedule}, "
+        f"ok: plan of {hardware_profiles.legible(plan.planner)} for {where}: {plan.schedule}, "
         f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
     )
 
 
 def _summary(path: str, profiled_minibatch: int | None) -> str:
-    from simulator import read_any_profile
-
     if path.endswith(".txt"):
-        profile = read_any_profile(path, profiled_minibatch)
+        profile = simulator.read_any_profile(path, profiled_minibatch)
         return (
             f"ok: PipeDream profile of {len(profile)} layers, {profile.parameters():,} parameters, "
             f"mini-batch {profile.minibatch}"
         )
     if path.endswith(".json"):
-        from simulator import PlanFile, is_measured_profile, is_plan_file, load_measured_profile, read_config
-
-        if is_measured_profile(path):
-            measured = load_measured_profile(path)
-            workload = read_any_profile(path)
+        if simulator.is_measured_profile(path):
+            measured = simulator.load_measured_profile(path)
+            workload = simulator.read_any_profile(path)
             return (
                 f"ok: measured profile of {len(workload)} layers, {workload.parameters():,} parameters, "
                 f"on {measured.measurement.device_name}, spread {measured.measurement.spread:.2f}"
                 + ("" if measured.measurement.steady else " (too large)")
             )
-        if is_plan_file(path):
-            found = PlanFile.read(path)
+        if simulator.is_plan_file(path):
+            found = simulator.PlanFile.read(path)
             return _plan_summary(found.problem, found.plan)
-        workload = read_config(path)
+        workload = simulator.read_config(path)
         return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
     if path.endswith(".csv"):
-        from simulator import check_schedule, read_schedule
-
         with blamed_on(path):
-            schedule = read_schedule(path)
-            check_schedule(schedule)
+            schedule = simulator.read_schedule(path)
+            simulator.check_schedule(schedule)
         return (
             f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
             f"{schedule.microbatches} micro-batches, {len(schedule)} ops"
         )
-    from hardware_profiles import check_file
-
-    summary = check_file(path)
-    return summary.removeprefix(f"{path}: ")
+    return hardware_profiles.check_file(path).removeprefix(f"{path}: ")

@@ -8,18 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.compare.problem_options import (
-    add_question,
-    read_problem,
-    read_request,
-)
+import simulator
+from experiments.compare.problem_options import add_question, read_problem, read_request
 from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_folder, print_explained, print_json, progress, say, to_json
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
-    from simulator import Plan, Problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,11 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if any(record["feasible"] for record in document["plans"]) else INFEASIBLE
 
 
-def _given(arguments: argparse.Namespace) -> tuple[Problem, dict[str, Plan]]:
+def _given(arguments: argparse.Namespace) -> tuple[simulator.Problem, dict[str, simulator.Plan]]:
     """The problem of the options or the files, and the plans by the names of their files."""
-    from simulator import PlanFile
-
-    files = {path: PlanFile.read_plan(path) for path in arguments.plan}
+    files = {path: simulator.PlanFile.read_plan(path) for path in arguments.plan}
     names = {path: Path(path).name for path in files}
     if len(set(names.values())) < len(names):
         names = {path: path for path in files}
@@ -107,21 +101,19 @@ def _document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
-    from simulator import save, write_atomically
-
     written = [folder / "comparison.csv", folder / "comparison.json"]
-    write_atomically(written[0], comparison.frame.to_csv(index=False))
-    write_atomically(written[1], to_json(document) + "\n")
+    simulator.write_atomically(written[0], comparison.frame.to_csv(index=False))
+    simulator.write_atomically(written[1], to_json(document) + "\n")
     results = {one.planner: one.result for one in comparison.plans if one.result is not None}
     if not figures or not results:
         return written
-    written.extend(save(comparison.plot(), folder / "comparison"))
+    written.extend(simulator.save(comparison.plot(), folder / "comparison"))
     stems = file_stems(results)
     with progress("drawing") as report:
         for number, (name, result) in enumerate(results.items()):
             report(number, name)
-            written.extend(save(result.plot_gantt(), folder / f"{stems[name]}-gantt"))
-            written.extend(save(result.plot_memory(), folder / f"{stems[name]}-memory"))
+            written.extend(simulator.save(result.plot_gantt(), folder / f"{stems[name]}-gantt"))
+            written.extend(simulator.save(result.plot_memory(), folder / f"{stems[name]}-memory"))
     return written
 
 

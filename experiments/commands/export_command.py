@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import json
+import sys
 
+import planners
+import simulator
 from experiments.compare.problem_options import (
     SEARCH,
     add_question,
@@ -14,9 +17,6 @@ from experiments.compare.problem_options import (
 )
 from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse
 from experiments.terminal.output import UsageError, output_file, say
-
-if TYPE_CHECKING:
-    from simulator import Plan, Problem, Schedule
 
 DEFAULT_PLANNER = "pipedream"
 
@@ -45,67 +45,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
-    from simulator import PlanFile, write_atomically
-
     check_choice("--format", arguments.format, FORMATS)
     path = None if arguments.out is None else output_file(arguments.out)
-    content = PlanFile(_problem(arguments)).to_json() if arguments.format == "problem" else _content(arguments)
+    content = (
+        simulator.PlanFile(_problem(arguments)).to_json() if arguments.format == "problem" else _content(arguments)
+    )
     if path is None:
         print(content, end="")
         return 0
-    write_atomically(path, content)
+    simulator.write_atomically(path, content)
     say(f"{arguments.format} written to {path}")
     return 0
 
 
-def _problem(arguments: argparse.Namespace) -> Problem:
+def _problem(arguments: argparse.Namespace) -> simulator.Problem:
     """The problem of the options or the files; UsageError for options of a search."""
-    from simulator import PlanFile
-
     refuse(arguments, ["planner", *names_of(SEARCH)], "is for a search; --format problem makes none")
-    given = {} if arguments.plan is None else {arguments.plan: PlanFile.read(arguments.plan).problem}
+    given = {} if arguments.plan is None else {arguments.plan: simulator.PlanFile.read(arguments.plan).problem}
     return read_problem(arguments, given)
 
 
 def _content(arguments: argparse.Namespace) -> str:
     """The plan in the format asked for; UsageError for one that torch cannot run."""
-    from simulator import PlanFile, ScheduleError, build_program, chrome_trace, simulate, to_text
-
     problem, plan = _plan(arguments)
     if arguments.format == "plan":
-        return PlanFile(problem, plan).to_json()
+        return simulator.PlanFile(problem, plan).to_json()
     if arguments.format == "chrome-trace":
-        import json
-
-        outcome = simulate(problem, plan)
+        outcome = simulator.simulate(problem, plan)
         name = f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
-        return json.dumps(chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
-    _, schedule, _ = build_program(problem, plan)
+        return json.dumps(simulator.chrome_trace(outcome.timeline, outcome.memory, name=name)) + "\n"
+    _, schedule, _ = simulator.build_program(problem, plan)
     try:
-        return torch_csv(plan, schedule) if arguments.format == "torch-csv" else to_text(schedule)
-    except ScheduleError as error:
+        return torch_csv(plan, schedule) if arguments.format == "torch-csv" else simulator.to_text(schedule)
+    except simulator.ScheduleError as error:
         raise UsageError(f"--format torch-csv: {error}; --format text takes it") from None
 
 
-def torch_csv(plan: Plan, schedule: Schedule) -> str:
+def torch_csv(plan: simulator.Plan, schedule: simulator.Schedule) -> str:
     """The plan's schedule for torch, with a line on stderr where replicas decide how torch is launched.
 
     ScheduleError, saying why, for a plan that torch cannot run.
     """
-    import sys
-
-    from simulator import ScheduleError, to_torch_csv
-
     sizes, replicas = sorted(set(plan.microbatches)), plan.replicas
     if plan.forward_sizes:
-        raise ScheduleError("the plan has micro-batches of other sizes on each stage; torch's have one size everywhere")
-    content = to_torch_csv(schedule)
+        raise simulator.ScheduleError(
+            "the plan has micro-batches of other sizes on each stage; torch's have one size everywhere"
+        )
+    content = simulator.to_torch_csv(schedule)
     if len(set(replicas)) > 1:
-        raise ScheduleError(
+        raise simulator.ScheduleError(
             f"stages have {plan.notation} replicas; torch runs copies of a whole pipeline, as many of each stage"
         )
     if len(sizes) > 1 or sizes[0] % replicas[0]:
-        raise ScheduleError(
+        raise simulator.ScheduleError(
             f"micro-batches of {' or '.join(map(str, sizes))} samples, replicas of a stage: {replicas[0]}; "
             "torch sends tensors of one shape: as many whole samples in every micro-batch of every device"
         )
@@ -119,17 +111,13 @@ def torch_csv(plan: Plan, schedule: Schedule) -> str:
     return content
 
 
-def _plan(arguments: argparse.Namespace) -> tuple[Problem, Plan]:
+def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.Plan]:
     """The plan of the file, or else of the planner, and its problem."""
     if arguments.plan is None:
-        from planners import make_plan
-
         problem = read_problem(arguments)
         name = arguments.planner or DEFAULT_PLANNER
-        return problem, make_plan(name, problem, read_request(arguments), seed=arguments.seed).plan
-    from simulator import PlanFile
-
-    problem, plan = PlanFile.read_plan(arguments.plan)
+        return problem, planners.make_plan(name, problem, read_request(arguments), seed=arguments.seed).plan
+    problem, plan = simulator.PlanFile.read_plan(arguments.plan)
     read_problem(arguments, {arguments.plan: problem})
     own = {
         "planner": plan.planner,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+import hardware_profiles
+import planners
+import simulator
 from experiments.terminal.argument_types import check_choice
 from experiments.terminal.output import print_json, print_table
 
@@ -36,57 +39,41 @@ Row = tuple[str, ...]
 def _rows(topic: str) -> list[Row]:
     """A row for every name that can be loaded; a user's broken file or package is said and passed over."""
     from experiments.compare.questions import names
-    from hardware_profiles import passed_over
 
     rows = []
     for name in names(topic):
         try:
             rows.append((name, *TOPICS[topic][1](name)))
         except Exception as error:  # what packages outside raise cannot be known
-            passed_over(f"{topic.removesuffix('s')} {name}", str(error))
+            hardware_profiles.passed_over(f"{topic.removesuffix('s')} {name}", str(error))
     return rows
 
 
 def _workload(name: str) -> Row:
-    from simulator import load_workload
-
-    workload = load_workload(name)
+    workload = simulator.load_workload(name)
     size = (f"{workload.parameters():,}", f"{workload.flop() / 1e9:.4g}", str(len(workload)))
     return (*size, f"{workload.minibatch} × {workload.sample}")
 
 
-def _accelerator(name: str) -> Row:
-    from hardware_profiles import load_accelerator
-
-    return (f"{load_accelerator(name).memory_bytes / 2**30:.4g}",)
-
-
 def _cluster(name: str) -> Row:
-    from hardware_profiles import load_cluster
-
-    cluster = load_cluster(name)
+    cluster = hardware_profiles.load_cluster(name)
     kinds = ", ".join(sorted({device.name for device in cluster.devices}))
     return str(len(cluster.servers)), str(len(cluster.devices)), kinds
 
 
 def _schedule(name: str) -> Row:
-    from simulator import schedule_families
-
-    family = schedule_families()[name]
+    family = simulator.schedule_families()[name]
     return "yes" if family.flush else "no", ", ".join(family.options), family.summary
-
-
-def _planner(name: str) -> Row:
-    from planners import planner_entry
-
-    return (planner_entry(name).summary,)
 
 
 TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
     "workloads": (("name", "parameters", "forward GFLOP a sample", "layers", "mini-batch a device"), _workload),
-    "accelerators": (("name", "memory, GiB"), _accelerator),
+    "accelerators": (
+        ("name", "memory, GiB"),
+        lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / 2**30:.4g}",),
+    ),
     "clusters": (("name", "servers", "devices", "accelerators"), _cluster),
     "schedules": (("name", "flushes", "options", "summary"), _schedule),
-    "planners": (("name", "summary"), _planner),
+    "planners": (("name", "summary"), lambda name: (planners.planner_entry(name).summary,)),
 }
 """Columns of a topic, and what a name has in those behind the first."""

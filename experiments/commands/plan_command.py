@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from experiments.compare.problem_options import (
-    SEARCH,
-    add_question,
-    read_problem,
-    read_request,
-)
+import planners
+import simulator
+from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request
 from experiments.terminal.argument_types import add_options, check_choice, count, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
-
-if TYPE_CHECKING:
-    from planners import HierarchicalPartition
-    from simulator import Outcome, Workload
 
 VARIANTS = ("paper", "script")
 
@@ -54,13 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None:
         return _run_partition(arguments)
     refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
-    from planners import make_plan
-    from simulator import PlanFile, decisions
-
     problem, request = read_problem(arguments), read_request(arguments)
     path = None if arguments.out is None else output_file(arguments.out)
     with progress(f"planning with {arguments.planner}") as report:
-        result = make_plan(
+        result = planners.make_plan(
             arguments.planner,
             problem,
             request,
@@ -72,13 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"warning: {outcome.warning}", file=sys.stderr)
     flushed = _flushed(outcome)
     if path is not None:
-        PlanFile(problem, result.plan).write(path)
+        simulator.PlanFile(problem, result.plan).write(path)
     if arguments.json:
         print_json(
             {
                 "forward_sizes": [],
                 "backward_sizes": [],
-                **decisions(result.plan),
+                **simulator.decisions(result.plan),
                 "notation": result.plan.notation,
                 **result.record(),
                 "fill_seconds": outcome.fill_seconds,
@@ -99,16 +90,14 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if outcome.fits else INFEASIBLE
 
 
-def _flushed(outcome: Outcome) -> list[dict[str, Any]]:
+def _flushed(outcome: simulator.Outcome) -> list[dict[str, Any]]:
     """GPipe and 1F1B with flush on the stages of an asynchronous plan: replicas split each micro-batch, one update a batch."""
-    from dataclasses import replace
-
-    from simulator import simulate
-
     told = ("iteration_seconds", "samples_per_second", "peak_memory_bytes", "feasible")
     records = []
     for schedule in () if outcome.schedule.flush else ("gpipe", "1f1b"):
-        found = simulate(outcome.problem, replace(outcome.plan, schedule=schedule, replication="split")).record()
+        found = simulator.simulate(
+            outcome.problem, replace(outcome.plan, schedule=schedule, replication="split")
+        ).record()
         records.append({"schedule": schedule, **{name: found[name] for name in told}})
     return records
 
@@ -126,16 +115,7 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
     refuse(
         arguments,
-        (
-            "problem",
-            "devices",
-            "batch",
-            "sequence",
-            "recompute",
-            "no_contention",
-            *names_of(SEARCH),
-            "out",
-        ),
+        ("problem", "devices", "batch", "sequence", "recompute", "no_contention", *names_of(SEARCH), "out"),
         "does not go with --workers: the profile is partitioned as it was measured",
     )
     check_choice("--variant", arguments.variant or VARIANTS[0], VARIANTS)
@@ -160,17 +140,14 @@ STAGES = ReportTable(
 
 
 def _run_partition(arguments: argparse.Namespace) -> int:
-    from planners import MemoryLimit, measured_table, network_levels, partition
-    from simulator import read_any_profile
-
     _check_partition(arguments)
-    workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
-    found = partition(
-        measured_table(workload),
-        network_levels(arguments.workers, arguments.bandwidths),
+    workload = simulator.read_any_profile(arguments.profile, arguments.profiled_minibatch)
+    found = planners.partition(
+        planners.measured_table(workload),
+        planners.network_levels(arguments.workers, arguments.bandwidths),
         variant=arguments.variant or VARIANTS[0],
         straight=arguments.straight,
-        memory=MemoryLimit(inf if arguments.memory is None else arguments.memory),
+        memory=planners.MemoryLimit(inf if arguments.memory is None else arguments.memory),
     )
     document = _partition_document(found, workload, arguments.bandwidths)
     if arguments.json:
@@ -196,17 +173,17 @@ FOUND = (
 """Figures of a partition that its document tells."""
 
 
-def _partition_document(found: HierarchicalPartition, workload: Workload, bandwidths: list[float]) -> dict[str, Any]:
+def _partition_document(
+    found: planners.HierarchicalPartition, workload: simulator.Workload, bandwidths: list[float]
+) -> dict[str, Any]:
     """The partition in base units; states are ranges [start, stop), levels lowest first."""
-    from planners import notation
-
     return {
         "workload": workload.name,
         "minibatch": workload.minibatch,
         "variant": found.variant,
         "workers": found.workers_per_level,
         "bandwidths": bandwidths,
-        "notation": notation(found),
+        "notation": planners.notation(found),
         **{name: getattr(found, name) for name in FOUND},
         "stages": [
             {

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import simulator
 from experiments.terminal.argument_types import add_options, check_choice, count, counts, natural
 from experiments.terminal.output import UsageError, output_file, print_table, progress, say
-
-if TYPE_CHECKING:
-    from simulator import MeasuredProfile
 
 DEVICES = ("cpu", "cuda")
 
@@ -37,14 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print; a spread that is too large is said on stderr."""
-    import sys
-
     check_choice("--device", arguments.device, DEVICES)
     if find_spec("torch") is None:
         raise UsageError("measuring a model needs PyTorch, which is not installed; install pipeplan[torch]")
     from experiments.profiling.layer_profiler import ProfileSettings, check_device, profile_model
     from experiments.profiling.profiled_models import find_model
-    from simulator import write_atomically
 
     check_device(arguments.device)
     found = find_model(arguments.model, arguments.seed)
@@ -63,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = output_file(arguments.out or f"out/profiles/{found.name}.json")
     with progress(f"profiling {found.name}") as report:
         profile = profile_model(found.module, found.name, arguments.model, settings, report)
-    write_atomically(path, profile.to_json())
+    simulator.write_atomically(path, profile.to_json())
     if not profile.measurement.steady:
         print(f"pipeplan profile: {_unsteady(profile)}", file=sys.stderr)
     if arguments.json:
@@ -73,9 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _unsteady(profile: MeasuredProfile) -> str:
-    from simulator import STEADY_SPREAD
-
+def _unsteady(profile: simulator.MeasuredProfile) -> str:
     weights = {
         layer.name: sum(
             one.forward_seconds * one.forward_spread + one.backward_seconds * one.backward_spread
@@ -86,11 +79,11 @@ def _unsteady(profile: MeasuredProfile) -> str:
     worst = sorted(weights, key=lambda name: -weights[name])[:3]
     return (
         f"the spread (interquartile range over median, all layers) is {profile.measurement.spread:.2f}, more than "
-        f"{STEADY_SPREAD}; most of it from {', '.join(worst)}; use a quieter machine or more --repeats"
+        f"{simulator.STEADY_SPREAD}; most of it from {', '.join(worst)}; use a quieter machine or more --repeats"
     )
 
 
-def _print(profile: MeasuredProfile, path: Path) -> None:
+def _print(profile: simulator.MeasuredProfile, path: Path) -> None:
     measured = profile.measurement
     print_table(
         f"{profile.name} on {measured.device} ({measured.device_name}), {profile.minibatch} samples, "

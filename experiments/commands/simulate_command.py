@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import planners
+import simulator
 from experiments.terminal.argument_types import (
     Option,
     add_options,
@@ -18,10 +20,6 @@ from experiments.terminal.argument_types import (
 )
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
-
-if TYPE_CHECKING:
-    from planners import SearchedSchedule
-    from simulator import Outcome, Schedule, ScheduleReplay
 
 _OPTIONS = (
     "microbatches_per_minibatch",
@@ -112,9 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print; exit code 3 if a device holds more than --memory."""
-    from simulator import ENGINES, save, write_atomically
-
-    check_choice("--engine", arguments.engine, ENGINES)
+    check_choice("--engine", arguments.engine, simulator.ENGINES)
     files = [_output(path) for path in arguments.out]
     if arguments.gantt:
         output_file(_stem(arguments.gantt) + ".png", "--gantt")
@@ -122,11 +118,11 @@ def run(arguments: argparse.Namespace) -> int:
     result = replayed.record()
     contents = [_content(path, replayed, arguments) for path in files]
     for path, content in zip(files, contents, strict=True):
-        write_atomically(path, content)
+        simulator.write_atomically(path, content)
     if arguments.gantt:
-        save(replayed.plot(), _stem(arguments.gantt))
+        simulator.save(replayed.plot(), _stem(arguments.gantt))
         if arguments.stash is not None:
-            save(replayed.plot_memory(), _stem(arguments.gantt) + "-memory")
+            simulator.save(replayed.plot_memory(), _stem(arguments.gantt) + "-memory")
     if arguments.json:
         print_json(result)
     else:
@@ -136,31 +132,28 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE
 
 
-def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay | SearchedSchedule:
+def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | planners.SearchedSchedule:
     from experiments.compare.questions import SEARCH
-    from simulator import OpMemory, OpSeconds, check_slices, replay_schedule
 
     if arguments.forward is None or arguments.backward is None:
         raise UsageError("a schedule needs --forward and --backward, seconds of its ops")
     seconds, memory = (
         {name: value for name in kind.__slots__ if (value := getattr(arguments, name)) is not None}
-        for kind in (OpSeconds, OpMemory)
+        for kind in (simulator.OpSeconds, simulator.OpMemory)
     )
     if memory and arguments.stash is None:
         raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
     if arguments.schedule == SEARCH:
-        from planners import search_on_numbers
-
         refuse(arguments, _NOT_SEARCHED, "is not of a schedule that is searched for")
         if arguments.stages is None or arguments.microbatches is None:
             raise UsageError("--schedule search needs --stages and --microbatches")
         asked = {name: value for name in _SEARCHED if (value := getattr(arguments, name)) is not None}
         with progress("searching an order") as report:
-            return search_on_numbers(
+            return planners.search_on_numbers(
                 arguments.stages,
                 arguments.microbatches,
-                OpSeconds(**seconds),
-                OpMemory(**memory) if memory else None,
+                simulator.OpSeconds(**seconds),
+                simulator.OpMemory(**memory) if memory else None,
                 seed=arguments.seed,
                 engine=arguments.engine,
                 progress=lambda evaluations, cost: report(evaluations, f"best {cost:.4g} s"),
@@ -168,33 +161,30 @@ def _of_numbers(arguments: argparse.Namespace) -> ScheduleReplay | SearchedSched
             )
     refuse(arguments, [name for name in _SEARCHED if name != "chunks"], "goes with --schedule search")
     if arguments.schedule is not None:
-        check_slices(arguments.schedule, arguments.slices, OpSeconds(**seconds))
-    replayed = replay_schedule(
+        simulator.check_slices(arguments.schedule, arguments.slices, simulator.OpSeconds(**seconds))
+    replayed = simulator.replay_schedule(
         _schedule(arguments),
-        OpSeconds(**seconds),
+        simulator.OpSeconds(**seconds),
         sizes=arguments.sizes,
         communication=arguments.communication,
         engine=arguments.engine,
         noise=arguments.noise or 0.0,
         seed=arguments.seed,
     )
-    return replayed.holding(OpMemory(**memory)) if memory else replayed
+    return replayed.holding(simulator.OpMemory(**memory)) if memory else replayed
 
 
-def _of_plan(arguments: argparse.Namespace) -> Outcome:
+def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     from experiments.compare.questions import simulate
-    from simulator import OpMemory, OpSeconds, PlanFile
 
     of_a_schedule = ["stages", "microbatches", "minibatches", *_OPTIONS, "sizes", "communication"]
-    of_a_schedule += [*OpSeconds.__slots__, *OpMemory.__slots__]
+    of_a_schedule += [*simulator.OpSeconds.__slots__, *simulator.OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
-    problem, plan = PlanFile.read_plan(arguments.plan)
+    problem, plan = simulator.PlanFile.read_plan(arguments.plan)
     return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise or 0.0, seed=arguments.seed)
 
 
-def _schedule(arguments: argparse.Namespace) -> Schedule:
-    from simulator import check_schedule, named_schedule, read_schedule
-
+def _schedule(arguments: argparse.Namespace) -> simulator.Schedule:
     if arguments.schedule_csv:
         if any(getattr(arguments, name) for name in ("stages", "microbatches", "minibatches", *_OPTIONS)):
             *names, last = (
@@ -202,12 +192,12 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
             )
             raise UsageError(f"{', '.join(names)} and {last} come from the file with --schedule-csv")
         with blamed_on(arguments.schedule_csv):
-            schedule = read_schedule(arguments.schedule_csv)
-            check_schedule(schedule)
+            schedule = simulator.read_schedule(arguments.schedule_csv)
+            simulator.check_schedule(schedule)
         return schedule
     if arguments.stages is None or (arguments.microbatches is None and arguments.minibatches is None):
         raise UsageError("--schedule needs --stages and --microbatches, or --minibatches in their place")
-    return named_schedule(
+    return simulator.named_schedule(
         arguments.schedule,
         arguments.stages,
         arguments.microbatches,
@@ -229,23 +219,24 @@ def _output(path: str) -> Path:
     return output_file(path)
 
 
-def _content(path: Path, replayed: ScheduleReplay | SearchedSchedule | Outcome, arguments: argparse.Namespace) -> str:
+def _content(
+    path: Path,
+    replayed: simulator.ScheduleReplay | planners.SearchedSchedule | simulator.Outcome,
+    arguments: argparse.Namespace,
+) -> str:
     """What the file is to hold, by its name's ending; UsageError for a schedule that torch cannot run."""
-    import json
-
     from experiments.commands.export_command import torch_csv
-    from simulator import Outcome, ScheduleError, chrome_trace, to_text, to_torch_csv
 
     schedule = replayed.schedule
     if path.suffix == ".json":
-        return json.dumps(chrome_trace(replayed.timeline, name=schedule.name, device_word="device")) + "\n"
+        return json.dumps(simulator.chrome_trace(replayed.timeline, name=schedule.name, device_word="device")) + "\n"
     if path.suffix == ".txt":
-        return to_text(schedule)
+        return simulator.to_text(schedule)
     try:
-        if isinstance(replayed, Outcome):
+        if isinstance(replayed, simulator.Outcome):
             return torch_csv(replayed.plan, schedule)
         if len(set(arguments.sizes or ())) > 1:
-            raise ScheduleError("torch's micro-batches have one size, --sizes gives several")
-        return to_torch_csv(schedule)
-    except ScheduleError as error:
+            raise simulator.ScheduleError("torch's micro-batches have one size, --sizes gives several")
+        return simulator.to_torch_csv(schedule)
+    except simulator.ScheduleError as error:
         raise UsageError(f"--out {path}: {error}; a name in .txt takes it") from None

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+import hardware_profiles
+import simulator
 from experiments.terminal.argument_types import Option, add_options, check_choice, count, counts, numbers, refuse
 from experiments.terminal.output import UsageError, print_json, progress
 from experiments.terminal.report_tables import ReportTable, either, figure
+from simulator import training
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from experiments.training.clocks import Clock, MethodOrder
-    from simulator import OptimizerName, PredictionRule
-    from simulator.training import DataSet, Network, TrainingRun
 
 DEFAULT_STAGES = 8
 
@@ -78,36 +80,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train every seed and print."""
     from experiments.training.clocks import MethodCase
-    from simulator import check_size
-    from simulator.training import (
-        DATA_SETS,
-        LEARNING_RATE_SCHEDULES,
-        NETWORKS,
-        OPTIMIZERS,
-        Training,
-        TrainingSettings,
-        minibatches_per_epoch,
-        train,
-    )
 
-    check_choice("--data", arguments.data, DATA_SETS)
-    check_choice("--network", arguments.network, NETWORKS)
-    check_choice("--optimizer", arguments.optimizer, OPTIMIZERS)
-    check_choice("--lr-schedule", arguments.lr_schedule, LEARNING_RATE_SCHEDULES)
+    check_choice("--data", arguments.data, training.DATA_SETS)
+    check_choice("--network", arguments.network, training.NETWORKS)
+    check_choice("--optimizer", arguments.optimizer, training.OPTIMIZERS)
+    check_choice("--lr-schedule", arguments.lr_schedule, training.LEARNING_RATE_SCHEDULES)
     rule = read_rule(arguments)
-    settings = TrainingSettings(
+    settings = training.TrainingSettings(
         batch=arguments.batch,
         learning_rate=arguments.lr,
-        schedule=LEARNING_RATE_SCHEDULES[arguments.lr_schedule],
+        schedule=training.LEARNING_RATE_SCHEDULES[arguments.lr_schedule],
     )
     stages, per_minibatch = _stages(arguments), arguments.microbatches_per_minibatch
     rule.check(stages, per_minibatch)
     if arguments.batch < per_minibatch:
         raise UsageError(f"--batch {arguments.batch} samples cannot be cut into {per_minibatch} micro-batches")
-    data = DATA_SETS[arguments.data]()
-    minibatches = arguments.epochs * minibatches_per_epoch(data, arguments.batch)
-    check_size(stages, per_minibatch * minibatches)
-    network = NETWORKS[arguments.network](stages, data.features, data.classes)
+    data = training.DATA_SETS[arguments.data]()
+    minibatches = arguments.epochs * training.minibatches_per_epoch(data, arguments.batch)
+    simulator.check_size(stages, per_minibatch * minibatches)
+    network = training.NETWORKS[arguments.network](stages, data.features, data.classes)
     clock, seconds_of = _clock(arguments, network, data)
     with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):
         case = MethodCase(
@@ -119,9 +110,9 @@ def run(arguments: argparse.Namespace) -> int:
             replica_updates=arguments.replica_updates or DEFAULT_UPDATES,
         )
         found = case.order(clock, stages, minibatches)
-        optimizer = OPTIMIZERS[arguments.optimizer]()
-        training = Training(found.order, arguments.method, network, data, optimizer, settings, rule)
-        trained = train(training, range(arguments.seeds), jobs=min(arguments.jobs, arguments.seeds))
+        optimizer = training.OPTIMIZERS[arguments.optimizer]()
+        wanted = training.Training(found.order, arguments.method, network, data, optimizer, settings, rule)
+        trained = training.train(wanted, range(arguments.seeds), jobs=min(arguments.jobs, arguments.seeds))
     document = _document(arguments, trained, found, minibatches, seconds_of)
     if arguments.json:
         print_json(document)
@@ -132,20 +123,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _stages(arguments: argparse.Namespace) -> int:
     """Stages asked for; UsageError for replicas of other stages, of a method without a rule for them, or an unknown rule."""
-    from simulator import REPLICA_UPDATES
-    from simulator.training import REPLICATED_METHODS
-
     replicas, updates = arguments.replicas, arguments.replica_updates
     if replicas is None:
         refuse(arguments, ["replica_updates"], "goes with --replicas")
         return arguments.stages or DEFAULT_STAGES
-    if arguments.method not in REPLICATED_METHODS:
+    if arguments.method not in training.REPLICATED_METHODS:
         raise UsageError(
-            f"--replicas goes with --method {' or '.join(REPLICATED_METHODS)}, not {arguments.method}: no paper says what "
-            "others do where replicas of a stage update in rounds"
+            f"--replicas goes with --method {' or '.join(training.REPLICATED_METHODS)}, not {arguments.method}: no paper says "
+            "what others do where replicas of a stage update in rounds"
         )
     if updates is not None:
-        check_choice("--replica-updates", updates, REPLICA_UPDATES)
+        check_choice("--replica-updates", updates, simulator.REPLICA_UPDATES)
     if arguments.microbatches_per_minibatch != 1:
         raise UsageError(
             "--replicas take whole mini-batches in turn: --microbatches-per-minibatch must be 1, got "
@@ -156,15 +144,11 @@ def _stages(arguments: argparse.Namespace) -> int:
     return len(replicas)
 
 
-def read_rule(arguments: argparse.Namespace) -> PredictionRule:
+def read_rule(arguments: argparse.Namespace) -> simulator.PredictionRule:
     """The method's rule with the settings asked for; UsageError for an unknown method, or settings that it has not."""
-    from dataclasses import replace
-
-    from simulator import PREDICTION_RULES
-
     method = arguments.method
-    check_choice("--method", method, PREDICTION_RULES)
-    rule, settings = PREDICTION_RULES[method], {}
+    check_choice("--method", method, simulator.PREDICTION_RULES)
+    rule, settings = simulator.PREDICTION_RULES[method], {}
     for option, field, owners in (
         ("forward_rounding", "forward_rounding", ("xpipe",)),
         ("backward_rounding", "backward_rounding", ("xpipe",)),
@@ -178,11 +162,9 @@ def read_rule(arguments: argparse.Namespace) -> PredictionRule:
     return replace(rule, **settings) if settings else rule
 
 
-def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tuple[Clock, str]:
+def _clock(arguments: argparse.Namespace, network: training.Network, data: training.DataSet) -> tuple[Clock, str]:
     """The clock asked for, and what its seconds are of."""
     from experiments.training.clocks import given_clock, network_clock
-    from hardware_profiles import load_cluster
-    from simulator import OpSeconds
 
     names = ("forward", "backward", "update", "predict", "transfer")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
@@ -191,13 +173,13 @@ def _clock(arguments: argparse.Namespace, network: Network, data: DataSet) -> tu
         refuse(arguments, ["cluster"], f"times the network's layers; it does not go with --{first}")
         if arguments.forward is None or arguments.backward is None:
             raise UsageError(f"--{first} needs both --forward and --backward")
-        return given_clock(OpSeconds(**given)), "given seconds"
-    cluster = load_cluster(arguments.cluster or DEFAULT_CLUSTER)
+        return given_clock(simulator.OpSeconds(**given)), "given seconds"
+    cluster = hardware_profiles.load_cluster(arguments.cluster or DEFAULT_CLUSTER)
     replicas = arguments.replicas or [1] * len(network)
     if len(cluster.devices) < sum(replicas):
         asked = f"--stages {len(network)}" if arguments.replicas is None else f"--replicas of {sum(replicas)} in all"
         raise UsageError(f"{asked}: cluster {cluster.name} has {len(cluster.devices)} devices, one a stage or replica")
-    optimizer: OptimizerName = "momentum" if arguments.optimizer == "sgd" else "adam"
+    optimizer: simulator.OptimizerName = "momentum" if arguments.optimizer == "sgd" else "adam"
     return (
         network_clock(network, data, cluster, arguments.batch, optimizer, replicas),
         f"the network's own layers on {cluster.name}, one {'stage' if arguments.replicas is None else 'replica'} a device, "
@@ -218,7 +200,11 @@ RUN = (
 
 
 def _document(
-    arguments: argparse.Namespace, trained: Sequence[TrainingRun], found: MethodOrder, minibatches: int, seconds_of: str
+    arguments: argparse.Namespace,
+    trained: Sequence[training.TrainingRun],
+    found: MethodOrder,
+    minibatches: int,
+    seconds_of: str,
 ) -> dict[str, Any]:
     copies = max(found.copies)
     return {
@@ -258,8 +244,6 @@ RUNS = ReportTable(
 
 def _print(document: dict[str, Any]) -> None:
     """A row a seed, and what they have in common."""
-    from statistics import mean
-
     what = "{stages} stages, T = {microbatches_per_minibatch}".format_map(document)
     if document["replica_updates"] is not None:
         what = f"replicas {'-'.join(map(str, document['replicas']))}, {document['replica_updates']}"

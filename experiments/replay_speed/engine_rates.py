@@ -8,27 +8,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from experiments.studies.timing import least_seconds
 from experiments.terminal.output import UsageError, tracked
-
-if TYPE_CHECKING:
-    from simulator import Program
+from hardware_profiles import Channel
+from simulator import OpSeconds, Program, build_schedule, given_costs, lower
+from simulator.engines import event_loop
+from simulator.engines import reference as engine
+from simulator.engines.recurrence import order_of, replay_values
 
 SHAPES = ((8, 64), (16, 256), (64, 1024))
-GROWTH = (
-    (8, 16),
-    (16, 32),
-    (32, 64),
-    (64, 128),
-    (128, 256),
-    (256, 512),
-    (512, 1024),
-    (1024, 2048),
-    (2048, 4096),
-    (4096, 8192),
-)
+GROWTH = tuple((8 << power, 16 << power) for power in range(10))
 SIMPY_OPS = 5_000_000
 """The event engine is measured up to this many ops; beyond, the recurrence alone."""
 
@@ -40,9 +34,6 @@ def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -
 
     replayed_ops: in a repeat of the compiled replays, so that one is long enough for the clock
     """
-    from simulator.engines import event_loop
-    from simulator.engines import reference as engine
-
     free, moving = build(devices, microbatches, 0.0), build(devices, microbatches, TRANSFER_SECONDS)
     queueing = on_channels(moving)
     prepared_queueing = event_loop.prepare(queueing, contention=True)
@@ -89,10 +80,6 @@ def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -
 
 def prepared(program: Program) -> Callable[[], float]:
     """A program ready for the recurrence: a replay that takes no argument and gives the makespan in seconds."""
-    import numpy as np
-
-    from simulator.engines.recurrence import order_of, replay_values
-
     order = order_of(program)
     value, seconds = np.arange(len(program), dtype=np.int32), program.seconds[order.task]
     times = np.empty(2 * len(program) + 1)
@@ -101,10 +88,6 @@ def prepared(program: Program) -> Callable[[], float]:
 
 def on_channels(program: Program) -> Program:
     """The program with every transfer class on a channel of its own, on which its transfers take turns."""
-    from dataclasses import replace
-
-    from hardware_profiles import Channel
-
     count = len(program.transfer_seconds) - 1
     return replace(
         program,
@@ -116,8 +99,6 @@ def on_channels(program: Program) -> Program:
 
 def build(devices: int, microbatches: int, transfer: float) -> Program:
     """Schedule and program of one shape."""
-    from simulator import OpSeconds, build_schedule, given_costs, lower
-
     return lower(
         build_schedule("1f1b", devices, microbatches), given_costs(devices, OpSeconds(1.0, 2.0, transfer=transfer))
     )
@@ -174,8 +155,6 @@ def plain_replay(lanes: list[list[tuple[int, float, int, float]]], count: int) -
 def one_size(devices: int, microbatches: int) -> dict[str, Any]:
     """Seconds and memory of one size, measured in this process alone."""
     import resource
-
-    from simulator.engines import reference as engine
 
     prepared(build(2, 2, TRANSFER_SECONDS))()
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
