@@ -63,6 +63,8 @@ class PlannerEntry:
             return f"{refused[0]} cannot be requested of this planner"
         if request.schedule is not None and schedule_families()[request.schedule].placement == "bidirectional":
             return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
+        if request.microbatches is not None and request.microbatches > problem.batch:
+            return f"{request.microbatches} micro-batches are more than the batch of {problem.batch} samples"
         return self.applicable(problem, request)
 
 
@@ -80,17 +82,9 @@ class _Later:
 
 _not_for_bapipe = _Later("bapipe.explorer", "inapplicable")
 _no_tree = _Later("pipedream.planner", "inapplicable")
-_not_in_grid = _Later("straight.grid", "inapplicable")
 _not_for_unequal = _Later("unequal.planners", "inapplicable")
-_no_order = _Later("modern.order_search", "inapplicable")
 _brute_force = _Later("straight.brute_force", "BruteForce")
 _order_search = _Later("modern.order_search", "OrderSearch")
-
-
-def _more_microbatches_than_samples(problem: Problem, request: Request) -> str | None:
-    if request.microbatches is not None and request.microbatches > problem.batch:
-        return f"{request.microbatches} micro-batches are more than the batch of {problem.batch} samples"
-    return None
 
 
 def _for_data_parallel(problem: Problem, request: Request) -> str | None:
@@ -98,40 +92,30 @@ def _for_data_parallel(problem: Problem, request: Request) -> str | None:
         return f"data parallelism updates synchronously; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].chunks > 1:
         return f"data parallelism has one stage; schedule {request.schedule!r} has several a device"
-    return _more_microbatches_than_samples(problem, request)
+    return None
 
 
 def _for_pipedream(problem: Problem, request: Request) -> str | None:
     if request.schedule not in (None, "1f1b-rr"):
         return f"PipeDream runs 1f1b-rr, not {request.schedule!r}; pipedream-flush runs its partition synchronously"
-    return _no_tree(problem) or _more_microbatches_than_samples(problem, request)
+    reason: str | None = _no_tree(problem)
+    return reason
 
 
 def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
     family = schedule_families()[request.schedule or "1f1b"]
     if not family.flush or family.placement != "straight":
         return f"PipeDream's partition has one stage a device and is flushed here; schedule {request.schedule!r} is not that"
-    return _no_tree(problem) or _more_microbatches_than_samples(problem, request)
-
-
-def _for_straight(problem: Problem, request: Request) -> str | None:
-    return _more_microbatches_than_samples(problem, request) or straight_shape(problem, request)
-
-
-def _for_grid(problem: Problem, request: Request) -> str | None:
-    return _more_microbatches_than_samples(problem, request) or _not_in_grid(problem, request)
+    reason: str | None = _no_tree(problem)
+    return reason
 
 
 def _for_bapipe(problem: Problem, request: Request) -> str | None:
-    return _not_for_bapipe(problem, request) or _for_straight(problem, request)
+    return _not_for_bapipe(problem, request) or straight_shape(problem, request)
 
 
 def _for_brute_force(problem: Problem, request: Request) -> str | None:
-    return _for_straight(problem, request) or _brute_force(request).inapplicable(problem)
-
-
-def _for_order(problem: Problem, request: Request) -> str | None:
-    return _more_microbatches_than_samples(problem, request) or _no_order(problem, request)
+    return straight_shape(problem, request) or _brute_force(request).inapplicable(problem)
 
 
 ORDER_OPTIONS = {
@@ -167,19 +151,19 @@ PLANNERS: dict[str, PlannerEntry] = {
     "uniform": PlannerEntry(
         _Later("straight.baselines", "UniformLayers"),
         "equal numbers of layers a device (GPipe)",
-        _for_straight,
+        straight_shape,
         takes=("stages", "chunks"),
     ),
     "greedy": PlannerEntry(
         _Later("straight.baselines", "GreedyBalance"),
         "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
-        _for_straight,
+        straight_shape,
         takes=("stages", "chunks"),
     ),
     "pipeline-data": PlannerEntry(
         _Later("straight.grid", "PipelineDataGrid"),
         "pipeline × data grid: stages x replicas x micro-batches x stages a device (Megatron-LM)",
-        _for_grid,
+        _Later("straight.grid", "inapplicable"),
         takes=("stages", "chunks"),
     ),
     "pipedream": PlannerEntry(
@@ -207,7 +191,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     "modern": PlannerEntry(
         _order_search,
         "stages, placement, order of the ops, micro-batches and recomputation searched together",
-        _for_order,
+        _Later("modern.order_search", "inapplicable"),
         ("stages", "chunks"),
         ORDER_OPTIONS,
         by_default=_Later("modern.order_search", "halves_are_known"),
@@ -215,7 +199,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     "scheduler": PlannerEntry(
         lambda request: _order_search(request, "scheduler", climbs=False),
         "the order of the ops searched for stages balanced by seconds",
-        _for_order,
+        _Later("modern.order_search", "inapplicable"),
         ("stages", "chunks"),
         ORDER_OPTIONS,
         by_default=False,
@@ -249,7 +233,7 @@ def as_entry(made: object) -> PlannerEntry:
             f"must be a function (problem, evaluate, rng) -> Plan, or a PlannerEntry, not {type(made).__name__}"
         )
     build = made if isinstance(made, type) else lambda request: made
-    return PlannerEntry(build, summary_of(made), _more_microbatches_than_samples)
+    return PlannerEntry(build, summary_of(made), lambda problem, request: None)
 
 
 def planner_entry(name: str) -> PlannerEntry:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +36,12 @@ class ProfileCase:
     tokens: int | None = None
 
 
-def _image_network(name: str, tokens: int) -> Workload:
-    return load_workload(name)
-
-
-def _gnmt(layers: int, tokens: int) -> Workload:
-    return gnmt(layers, source_tokens=tokens)
-
-
 CASES = (
-    ProfileCase("vgg16", partial(_image_network, "vgg16")),
-    ProfileCase("alexnet", partial(_image_network, "alexnet")),
-    ProfileCase("resnet50", partial(_image_network, "resnet50")),
-    ProfileCase("gnmt", partial(_gnmt, 8), MEAN_TOKENS),
-    ProfileCase("gnmt_large", partial(_gnmt, 16), MEAN_TOKENS),
+    ProfileCase("vgg16", lambda tokens: load_workload("vgg16")),
+    ProfileCase("alexnet", lambda tokens: load_workload("alexnet")),
+    ProfileCase("resnet50", lambda tokens: load_workload("resnet50")),
+    ProfileCase("gnmt", lambda tokens: gnmt(8, source_tokens=tokens), MEAN_TOKENS),
+    ProfileCase("gnmt_large", lambda tokens: gnmt(16, source_tokens=tokens), MEAN_TOKENS),
 )
 
 

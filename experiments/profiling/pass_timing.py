@@ -17,33 +17,20 @@ Inputs = TypeVar("Inputs")
 Result = TypeVar("Result")
 Made = TypeVar("Made")
 
-KINDS: tuple[tuple[str, str], ...] = (
-    ("Conv", "convolution"),
-    ("Linear", "linear"),
-    ("Bilinear", "linear"),
-    ("MultiheadAttention", "attention"),
-    ("LSTM", "recurrent"),
-    ("GRU", "recurrent"),
-    ("RNN", "recurrent"),
-    ("Embedding", "embedding"),
-    ("Norm", "normalization"),
-    ("Pool", "pooling"),
-    ("Dropout", "dropout"),
-    ("Loss", "loss"),
-    ("Flatten", "reshape"),
-    ("Unflatten", "reshape"),
-    ("Identity", "reshape"),
-    ("Shuffle", "reshape"),
-    ("ReLU", "activation"),
-    ("ELU", "activation"),
-    ("SiLU", "activation"),
-    ("Sigmoid", "activation"),
-    ("Tanh", "activation"),
-    ("Softmax", "activation"),
-    ("Hardswish", "activation"),
-    ("Mish", "activation"),
-)
-"""Kind of layer by a part of its class's name, first match."""
+KINDS = {
+    "convolution": ("Conv",),
+    "linear": ("Linear", "Bilinear"),
+    "attention": ("MultiheadAttention",),
+    "recurrent": ("LSTM", "GRU", "RNN"),
+    "embedding": ("Embedding",),
+    "normalization": ("Norm",),
+    "pooling": ("Pool",),
+    "dropout": ("Dropout",),
+    "loss": ("Loss",),
+    "reshape": ("Flatten", "Unflatten", "Identity", "Shuffle"),
+    "activation": ("ReLU", "ELU", "SiLU", "Sigmoid", "Tanh", "Softmax", "Hardswish", "Mish"),
+}
+"""Parts of a class's name that tell the kind of a layer; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +124,8 @@ def run_spread(timings: Sequence[Sequence[Mapping[str, float]]]) -> float:
 
 def kind_of(name: str, has_weights: bool) -> str:
     """Kind of layer by its class's name; else `linear` if it has weights, `elementwise` if not."""
-    for part, kind in KINDS:
-        if part in name:
-            return kind
-    return "linear" if has_weights else "elementwise"
+    other = "linear" if has_weights else "elementwise"
+    return next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), other)
 
 
 @dataclass(slots=True)
