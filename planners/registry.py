@@ -23,12 +23,12 @@ from planners.search.evaluator import (
     Request,
 )
 from planners.search.result import Proof, Result
-from simulator import InfeasiblePlanError, Problem, schedule_families, simulate
+from simulator import InfeasiblePlanError, Problem, schedule_families, simulate, slice_of
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
 
-SHAPES = {"stages": "a number of stages", "chunks": "stages a device"}
+SHAPES = {"stages": "a number of stages", "chunks": "stages a device", "slices": "slices of sequences"}
 """Fields of a request that only some planners take, and how a message calls them."""
 
 
@@ -65,6 +65,13 @@ class PlannerEntry:
             return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
         if request.microbatches is not None and request.microbatches > problem.batch:
             return f"{request.microbatches} micro-batches are more than the batch of {problem.batch} samples"
+        if request.slices is not None:
+            if request.schedule is None or "slices" not in schedule_families()[request.schedule].options:
+                return f"slices of sequences are of a schedule that has them, not {request.schedule!r}"
+            try:
+                slice_of(problem.workload, 0, request.slices)
+            except ValueError as error:
+                return str(error)
         return self.applicable(problem, request)
 
 
@@ -152,13 +159,13 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("straight.baselines", "UniformLayers"),
         "equal numbers of layers a device (GPipe)",
         straight_shape,
-        takes=("stages", "chunks"),
+        takes=("stages", "chunks", "slices"),
     ),
     "greedy": PlannerEntry(
         _Later("straight.baselines", "GreedyBalance"),
         "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
         straight_shape,
-        takes=("stages", "chunks"),
+        takes=("stages", "chunks", "slices"),
     ),
     "pipeline-data": PlannerEntry(
         _Later("straight.grid", "PipelineDataGrid"),

@@ -126,6 +126,7 @@ from .workloads.measured_profile import (
     load_measured_profile as load_measured_profile,
     read_measured_profile as read_measured_profile,
 )
+from .workloads.sequence_slices import slice_of as slice_of
 from .workloads.pipedream_profile import read_profile as read_profile
 from .workloads.catalog import (
     WORKLOADS as WORKLOADS,

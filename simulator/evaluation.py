@@ -22,6 +22,7 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.engines import event_loop
 from simulator.engines.recurrence import Numbers, Order, makespans_of_values, narrow, order_of, replay_values
 from simulator.engines.timeline import Timeline, moves_of, timeline_of
+from simulator.lowering.coverage import Duration
 from simulator.lowering.fill import durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
@@ -53,12 +54,12 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Durations:
-    """The different durations of a plan's ops.
+    """The different durations of the ops of a plan of whole sequences.
 
-    what: kind of op, stage, replica of each; samples: int64, of each; seconds: float64, of each
+    what: of each; samples: int64, of each; seconds: float64, of each
     """
 
-    what: tuple[tuple[OpKind, int, int], ...]
+    what: tuple[Duration, ...]
     samples: Integers
     seconds: Floats
 
@@ -86,7 +87,7 @@ class Evaluations:
 
     def __call__(self, plan: Plan) -> Evaluation | None:
         """Evaluate a plan; None for one that this cannot: stages that are not contiguous, too many tasks, a stream of which a
-        device runs several lanes.
+        device runs several lanes, slices of sequences.
 
         Raises as `simulator.simulation.simulate`.
         """
@@ -171,6 +172,8 @@ class Evaluations:
 
     def _replay(self, plan: Plan) -> _Replay | None:
         """Replay a flushed mini-batch, or streams that grow as those of a simulation do until one shows its steady state."""
+        if plan.slices > 1:
+            return None  # a stage has other seconds and bytes for each slice
         family = family_of(plan)
         stream = 0 if family is None or family.flush else stream_length(plan)
         if stream and family is not None and family.lanes:
@@ -314,7 +317,7 @@ class Evaluations:
             asked = self._ask(costs, numbers, prepared)
         if self._tied(prepared):
             for row in prepared.updates:
-                kind, stage, replica = prepared.what[row]
+                kind, stage, replica, _ = prepared.what[row]
                 asked[row] = costs.seconds(kind, stage, replica, prepared.ask_samples[row : row + 1])[0]
         return asked
 
@@ -346,7 +349,7 @@ class Evaluations:
         recomputes = np.array([costs.recomputation(stage) for stage in range(len(plan.stages))])
         what, samples, columns = [], [], []
         for one, sizes in structure.asked:
-            kind, stage, replica = one
+            kind, stage, replica, _ = one
             device_kind = self.layers.kind_of_device(costs.device(stage, replica))
             for size in sizes.tolist():
                 again = str(recomputes[stage])
@@ -376,11 +379,11 @@ class Evaluations:
         return _Prepared(
             structure=structure,
             what=tuple(what),
-            ask_stage=np.array([stage for _, stage, _ in what]),
+            ask_stage=np.array([one.stage for one in what]),
             ask_samples=np.array(samples),
             ask_column=np.array(columns),
-            updates=tuple(row for row, (kind, _, _) in enumerate(what) if kind in _UPDATING),
-            computing=np.array([kind not in _UPDATING for kind, _, _ in what]),
+            updates=tuple(row for row, one in enumerate(what) if one.kind in _UPDATING),
+            computing=np.array([one.kind not in _UPDATING for one in what]),
             move_boundary=np.array([0, *(min(source[0], target[0]) for source, target, _ in structure.moves)]),
             move_down=np.array([False, *(source[0] < target[0] for source, target, _ in structure.moves)]),
             move_samples=np.array([0.0, *(float(size) for _, _, size in structure.moves)]),
@@ -432,7 +435,7 @@ class _Prepared:
     """
 
     structure: Structure
-    what: tuple[tuple[OpKind, int, int], ...]
+    what: tuple[Duration, ...]
     ask_stage: Integers
     ask_samples: Integers
     ask_column: Integers

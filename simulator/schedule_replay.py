@@ -13,13 +13,12 @@ from simulator.costs.given import OpMemory, OpSeconds, given_costs
 from simulator.costs.plan_costs import StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
-from simulator.lowering.program import Program
 from simulator.results.memory import DeviceMemory, stashes_over_time
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.communications import Communication
-from simulator.schedules.ops import OpKind, computes
+from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule, check_size
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
 from simulator.simulation import ENGINES, Engine, replay_on
@@ -254,7 +253,15 @@ def replay_schedule(
         raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
     if seed < 0:
         raise ValueError(f"seed must be at least 0, got {seed}")
-    mode = _communication(schedule, communication)
+    mode, slices = _communication(schedule, communication), len(seconds.slice_seconds)
+    if slices:
+        if mode == "streaming" or schedule.lanes is not None or schedule.overlapped is not None:
+            raise ValueError("slices of unlike seconds neither stream, nor overlap, nor share a device")
+        if schedule.microbatches % slices:
+            raise ValueError(
+                f"seconds of {slices} slices need whole sequences, schedule {schedule.name!r} has {schedule.microbatches} slices"
+            )
+        schedule = replace(schedule, slices=slices)
     program = lower(
         schedule,
         given_costs(schedule.stages, seconds, per_sample=bool(sizes), devices=schedule),
@@ -262,27 +269,9 @@ def replay_schedule(
         communication=mode,
         updates=seconds.updates,
     )
-    if seconds.slice_seconds:
-        if mode == "streaming" or schedule.lanes is not None or schedule.overlapped is not None:
-            raise ValueError("slices of unlike seconds neither stream, nor overlap, nor share a device")
-        program = _with_slices(program, schedule, seconds.slice_seconds)
     if noise:
         program = program.with_noise(noise, np.random.default_rng(seed))
     return ScheduleReplay(schedule, replay_on(program, engine), engine)
-
-
-def _with_slices(program: Program, schedule: Schedule, slice_seconds: Sequence[float]) -> Program:
-    """The program where forwards and gradients take as long as their slices do."""
-    factor = np.array(slice_seconds, dtype=np.float64)
-    if not (np.isfinite(factor) & (factor >= 0)).all():
-        raise ValueError(f"slice seconds must be finite numbers of at least 0, got {list(slice_seconds)}")
-    if schedule.microbatches % len(factor):
-        raise ValueError(
-            f"seconds of {len(factor)} slices need whole sequences, schedule {schedule.name!r} has {schedule.microbatches} slices"
-        )
-    with np.errstate(over="ignore"):  # the program refuses sums that overflow
-        longer = program.seconds * factor[program.microbatch % len(factor)]
-    return replace(program, seconds=np.where(computes(program.kind), longer, program.seconds))
 
 
 def _communication(schedule: Schedule, asked: Communication | None) -> Communication:

@@ -298,7 +298,8 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     family = family_of(plan)
     count = len(plan.microbatches) if flushes(plan) else stream or stream_length(plan)
     options = _family_options(problem, plan)
-    forward, backward = plan.forward_sizes or stream_sizes(plan, count), plan.backward_sizes or None
+    sizes = np.repeat(stream_sizes(plan, count), plan.slices)  # of a slice as many samples as of whole sequences
+    forward, backward = plan.forward_sizes or tuple(sizes.tolist()), plan.backward_sizes or None
     replicas = plan.replicas if plan.replication == "split" else None
     communication = problem.communication if family is None else family.communication(problem.communication)
     buckets = tuple(len(costs.buckets(stage)) for stage in range(len(plan.stages)))
@@ -309,6 +310,8 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     known = kept.pop(key, None)
     schedule = known[0] if known else _schedule_of(plan, count, options)
     _check_placement(plan, schedule)
+    if plan.slices > 1:
+        _check_slices(costs)
     for stage in np.unique(schedule.stage[schedule.kind == OpKind.RECOMPUTE]).tolist():
         if not costs.recomputes(stage):
             raise InfeasiblePlanError(
@@ -340,12 +343,26 @@ def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Sched
         return _order_of(plan)
     if plan.forward_sizes:
         return unequal_schedule(plan.schedule, plan.forward_sizes, plan.backward_sizes or plan.forward_sizes)
-    schedule = build_schedule(plan.schedule, len(plan.stages), count, **options)
-    if schedule.microbatches != count:
-        raise InfeasiblePlanError(
-            f"plan {plan.planner!r} cannot slice sequences: what a slice takes is known of numbers alone, not of layers"
-        )
-    return schedule
+    return build_schedule(plan.schedule, len(plan.stages), count, **options)
+
+
+def _check_slices(costs: PlanCosts) -> None:
+    """Raise InfeasiblePlanError for a plan whose sequences cannot be cut into its slices."""
+    plan = costs.plan
+    try:
+        costs.of_slice(0)
+    except ValueError as error:
+        raise InfeasiblePlanError(f"plan {plan.planner!r} cannot slice sequences: {error}") from None
+    for stage, held in enumerate(plan.stages):
+        if costs.recomputation(stage) == "whole":
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} slices sequences: stage {stage} cannot run all of itself again, as later slices read "
+                "what earlier ones keep"
+            )
+        if any(map(costs.layers.streams, held.devices)):
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} slices sequences: layers of stage {stage} stream on a board"
+            )
 
 
 def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
@@ -362,6 +379,10 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
             own = ", ".join(one for one in taken if one not in follow and not plan.forward_sizes)
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r} cannot give schedule {plan.schedule!r} option {name} = {value!r}; it can: {own or 'none'}"
+            )
+        if not isinstance(value, int) or value < 1:
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r}: option {name} of schedule {plan.schedule!r} must be at least 1, got {value!r}"
             )
     return {**{name: value for name, value in follow.items() if name in taken}, **dict(plan.options)}
 

@@ -69,6 +69,7 @@ SEARCH: dict[str, Option] = {
     "--microbatches M": ("micro-batches of an iteration (default: searched)", count),
     "--stages K": ("stages of the pipeline (default: searched)", count),
     "--chunks V": ("stages a device (default: the schedule's, or searched)", count),
+    "--slices K": ("slices of the sequences of a micro-batch (--schedule seq1f1b; uniform, greedy)", count),
     "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
     "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved, v, wave (default: searched)",
     "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
@@ -151,6 +152,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         microbatches=arguments.microbatches,
         stages=arguments.stages,
         chunks=arguments.chunks,
+        slices=arguments.slices,
         options={name: value for name in PLANNER_OPTIONS if (value := getattr(arguments, name)) is not None},
     )
 

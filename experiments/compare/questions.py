@@ -145,7 +145,7 @@ def plan(
 
     budget: evaluations after which the best plan so far is the answer
     progress: called at every improvement
-    wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, options)
+    wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, slices, options)
     Raises as `planners.make_plan` does.
     """
     request = planners.Request(**wanted)

@@ -46,6 +46,10 @@ class TableCosts:
         seconds = float(table[link, samples])
         return Transfer(seconds, seconds, (2 * link + up,))
 
+    def of_slice(self, number: int) -> TableCosts:
+        """Itself: samples are whole."""
+        return self
+
     def recomputes(self, stage: int) -> bool:
         """No: the tables say what a backward takes."""
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from planners.search.evaluator import Evaluator, Request
 from simulator import (
@@ -97,14 +98,21 @@ def straight_shape(problem: Problem, request: Request) -> str | None:
 
 
 def straight_plan(
-    planner: str, problem: Problem, schedule: str, cuts: Sequence[int], devices: Sequence[int], microbatches: int
+    planner: str,
+    problem: Problem,
+    schedule: str,
+    cuts: Sequence[int],
+    devices: Sequence[int],
+    microbatches: int,
+    options: tuple[tuple[str, int | str], ...] = (),
 ) -> Plan:
     """A pipeline of contiguous layers with one device a stage.
 
-    cuts: layers before each boundary, as in `simulator.stages_from_cuts`; devices: of each stage
+    cuts: layers before each boundary, as in `simulator.stages_from_cuts`; devices: of each stage; options: as of a `Plan`
     """
     stages = stages_from_cuts(cuts, len(problem.workload), [(device,) for device in devices])
-    return single_or_pipeline(planner, schedule, stages, equal_microbatches(problem.batch, microbatches))
+    plan = single_or_pipeline(planner, schedule, stages, equal_microbatches(problem.batch, microbatches))
+    return replace(plan, options=options) if options else plan
 
 
 def single_or_pipeline(planner: str, schedule: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...]) -> Plan:
@@ -138,11 +146,11 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
             raise ValueError(
                 f"micro-batches must be at most the batch of {batch} samples, got {request.microbatches} micro-batches"
             )
-        check_size(devices, request.microbatches, most=MOST_OPS)
+        check_size(devices, request.microbatches * (request.slices or 1), most=MOST_OPS)
         return (request.microbatches,)
     powers = [2**power for power in range(batch.bit_length())]
     counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
-    most = MOST_OPS // (2 * devices)
+    most = MOST_OPS // (2 * devices * (request.slices or 1))
     return tuple(sorted(count for count in counts if least <= count <= max(most, least)))
 
 

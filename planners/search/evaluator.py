@@ -33,6 +33,7 @@ class Request:
     microbatches: number of micro-batches of one iteration
     engine: what scores the plans of the search; `compiled` gives what the reference gives, `recurrence` knows no contention
     stages: number of stages; chunks: stages a device
+    slices: of the sequences of a micro-batch, of a schedule that has them
     options: those of one planner, by name, as its entry of the registry lists them
     Raises ValueError for unknown names and counts below 1.
     """
@@ -42,6 +43,7 @@ class Request:
     engine: Engine = "compiled"
     stages: int | None = None
     chunks: int | None = None
+    slices: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,6 +57,13 @@ class Request:
             raise ValueError(f"stages must be at least 1, got {self.stages}")
         if self.chunks is not None and self.chunks < 1:
             raise ValueError(f"chunks must be at least 1 stage a device, got {self.chunks}")
+        if self.slices is not None and self.slices < 1:
+            raise ValueError(f"slices of a sequence must be at least 1, got {self.slices}")
+
+    @property
+    def family_options(self) -> tuple[tuple[str, int | str], ...]:
+        """Options of the schedule's family that a plan says, as its `options`."""
+        return () if self.slices is None else (("slices", self.slices),)
 
 
 @dataclass(frozen=True, slots=True)

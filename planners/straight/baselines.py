@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from math import comb
 
@@ -91,7 +92,7 @@ class UniformLayers:
         cuts = uniform_cuts(len(problem.workload), len(devices))
         return closest_to_fit(
             (
-                straight_plan(self.name, problem, schedule, cuts, devices, count)
+                straight_plan(self.name, problem, schedule, cuts, devices, count, self.request.family_options)
                 for count in microbatch_counts(problem, self.request, len(set(devices)))
             ),
             evaluate,
@@ -113,7 +114,7 @@ class GreedyBalance:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The fastest plan, schedule and number of micro-batches included; InfeasiblePlanError if nothing fits."""
         best = _fastest(self._plans(problem, evaluate), evaluate)
-        if not evaluate(best).fits:
+        if not evaluate(best).fits and self.request.slices is None:
             best = self._tight(problem, evaluate) or best
         return fitting(self.name, best, evaluate)
 
@@ -136,10 +137,9 @@ class GreedyBalance:
 
         def plans() -> Iterator[Plan]:
             for count in microbatch_counts(problem, self.request, len(set(devices))):
+                plan = partial(straight_plan, microbatches=count, options=self.request.family_options)
                 cuts = promising_cuts(evaluate.layer_costs, devices, count)
-                yield _fastest(
-                    (straight_plan(self.name, problem, schedule, one, devices, count) for one in cuts), evaluate
-                )
+                yield _fastest((plan(self.name, problem, schedule, one, devices) for one in cuts), evaluate)
 
         return closest_to_fit(plans(), evaluate)
 

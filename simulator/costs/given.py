@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -69,6 +69,9 @@ class Costs(Protocol):
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Duration of ops of `kind` over each number of samples, float64 [len(samples)]."""
 
+    def of_slice(self, number: int) -> Costs:
+        """What this says of ops on one slice of the sequences."""
+
     def recomputes(self, stage: int) -> bool:
         """Whether the backward of a stage runs forward again, where no ops of their own do."""
 
@@ -97,6 +100,7 @@ class GivenCosts:
     predict: seconds of a weight prediction per stage, or () for none
     overlapped: seconds of an overlapped pair by the stage of its forward, or () for its ops one after the other
     offload: seconds to the host, and as many back, per stage, or () for none
+    slice_seconds: of each slice of a sequence, times those of forwards and gradients; () for slices alike
     transfer_seconds: one way over each boundary between stages on different devices
     devices: device of each replica of each stage
     in_turn: the replicas of a stage take mini-batches in turn and update together
@@ -115,6 +119,7 @@ class GivenCosts:
     in_turn: bool = False
     overlapped: tuple[float, ...] = ()
     offload: tuple[float, ...] = ()
+    slice_seconds: tuple[float, ...] = ()
 
     channels: tuple[Channel, ...] = ()
 
@@ -142,6 +147,21 @@ class GivenCosts:
         if self.per_sample and kind not in (OpKind.UPDATE, OpKind.PREDICT):
             return value * samples.astype(np.float64)
         return np.full(len(samples), value, dtype=np.float64)
+
+    def of_slice(self, number: int) -> GivenCosts:
+        """Its factor times the numbers of forwards and gradients."""
+        if not self.slice_seconds:
+            return self
+        factor = self.slice_seconds[number]
+        kinds = self.forward, self.backward, self.input_gradient, self.weight_gradient
+        forward, backward, input_gradient, weight_gradient = (tuple(factor * one for one in kind) for kind in kinds)
+        return replace(
+            self,
+            forward=forward,
+            backward=backward,
+            input_gradient=input_gradient,
+            weight_gradient=weight_gradient,
+        )
 
     def recomputes(self, stage: int) -> bool:
         """No: the numbers say what a backward takes."""
@@ -262,6 +282,9 @@ def given_costs(
     devices: schedule whose devices these are; default stage s on device s
     Raises ValueError for a wrong number of values, or one that is negative or not finite.
     """
+    factor = tuple(map(float, seconds.slice_seconds))
+    if not all(math.isfinite(one) and one >= 0 for one in factor):
+        raise ValueError(f"slice seconds must be finite numbers of at least 0, got {list(factor)}")
     input_gradient, weight_gradient = (seconds.of_stages(name, stages) for name in ("backward", "weight"))
     return GivenCosts(
         forward=seconds.of_stages("forward", stages),
@@ -276,4 +299,5 @@ def given_costs(
         in_turn=devices is not None and not devices.flush,
         overlapped=() if seconds.overlapped is None else seconds.of_stages("overlapped", stages),
         offload=seconds.of_stages("offload", stages),
+        slice_seconds=factor,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from hardware_profiles import PRECISION_BYTES, Accelerator, Phase, Work, passes, streaming
 from simulator.plans.plan import OPTIMIZER_STATES, Problem, Recompute
 from simulator.workloads.layers import Layer, TiedWeight
+from simulator.workloads.sequence_slices import slice_of
 
 BACKWARD_LAUNCHES = 1.5
 """Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
@@ -29,6 +31,7 @@ class LayerCosts:
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
+        self._slices: dict[tuple[int, int], LayerCosts] = {}
         self._measured = any(layer.measured for layer in problem.workload.layers)
         kinds: dict[int, int] = {}
         self._accelerators: list[Accelerator] = []
@@ -47,6 +50,14 @@ class LayerCosts:
     def kind_of_device(self, device: int) -> int:
         """Number of the device's kind of accelerator."""
         return self._kind_of_device[device]
+
+    def of_slice(self, number: int, slices: int) -> LayerCosts:
+        """What slice `number` of `slices` of every sequence takes and keeps; ValueError as of `slice_of`."""
+        key = number, slices
+        if key not in self._slices:
+            workload = slice_of(self.problem.workload, number, slices)
+            self._slices[key] = LayerCosts(replace(self.problem, workload=workload))
+        return self._slices[key]
 
     @cached_property
     def works(self) -> tuple[Work, ...]:

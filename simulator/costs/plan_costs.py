@@ -51,6 +51,7 @@ class PlanCosts:
         self.problem, self.plan = problem, plan
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self._stage_seconds: dict[tuple[OpKind, int, int, int], float] = {}
+        self._slices: dict[int, PlanCosts] = {}
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -118,6 +119,13 @@ class PlanCosts:
     def devices_of(self, stages: Iterable[int]) -> tuple[int, ...]:
         """Devices that hold any of these stages, rising."""
         return tuple(sorted({device for stage in stages for device in self.plan.stages[stage].devices}))
+
+    def of_slice(self, number: int) -> PlanCosts:
+        """What ops on one slice of the sequences take and keep."""
+        if number not in self._slices:
+            layers = self.layers.of_slice(number, self.plan.slices)
+            self._slices[number] = PlanCosts(layers.problem, self.plan, layers)
+        return self._slices[number]
 
     def device(self, stage: int, replica: int) -> int:
         """Device of one replica of a stage."""
@@ -187,9 +195,9 @@ class PlanCosts:
         return self.problem.overlap * apart
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
-        """Activations of the boundary downwards, as many bytes of gradients upwards."""
+        """Activations of the boundary (of a slice of them) downwards, as many bytes of gradients upwards."""
         devices = self.device(*source), self.device(*target)
-        size = self.boundary_bytes[min(source[0], target[0])] * samples
+        size = self.boundary_bytes[min(source[0], target[0])] * samples / self.plan.slices
         cluster = self.problem.cluster
         return Transfer(cluster.transfer_seconds(*devices, size), size, cluster.route(*devices))
 

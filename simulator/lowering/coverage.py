@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,7 @@ class LaneOps:
     rows_of_stage: per stage, (lane, rows of the stage on that lane, rising)
     in_turn: per stage, devices that take its micro-batches in turn; 1 where one has them all, or all share each of them
     overlapped: rows that begin and end together with the row behind them
+    slices: of sequences, as of a `Schedule`
     """
 
     lane_offsets: NDArray[np.int64]
@@ -90,6 +91,7 @@ class LaneOps:
     rows_of_stage: list[list[tuple[int, Rows]]]
     in_turn: list[int]
     overlapped: Rows
+    slices: int
 
     @property
     def lanes(self) -> int:
@@ -137,6 +139,7 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
         rows_of_stage=[[] for _ in range(schedule.stages)],
         in_turn=in_turn,
         overlapped=np.zeros(0, dtype=np.int64) if overlapped is None else np.flatnonzero(overlapped),
+        slices=schedule.slices,
     )
     for lane, (_, _, device, copy) in enumerate(spans):
         begin, end = int(offsets[lane]), int(offsets[lane + 1])
@@ -183,8 +186,13 @@ def check_covered(ops: LaneOps, forward: Bounds) -> None:
             )
 
 
-Duration = tuple[OpKind, int, int]
-"""What durations are asked for together: kind, stage, replica."""
+class Duration(NamedTuple):
+    """What durations are asked for together; slice_number: of the sequences, None where these are whole."""
+
+    kind: OpKind
+    stage: int
+    replica: int
+    slice_number: int | None = None
 
 
 def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDArray[np.int64]]]]:
@@ -194,10 +202,8 @@ def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDA
     rows_of: dict[tuple[Duration, int], list[Rows]] = {}
     for stage, lanes in enumerate(ops.rows_of_stage):
         for _, rows in lanes:
-            kinds = ops.kind[rows]
-            for kind in np.unique(kinds).tolist():
-                chosen = rows[kinds == kind]
-                what = (OpKind(kind), stage, int(ops.replica[rows[0]]))
+            for kind, part, chosen in _alike(ops, rows):
+                what = Duration(kind, stage, int(ops.replica[rows[0]]), part)
                 samples = ops.samples[chosen]
                 sizes = asked.setdefault(what, [])
                 for size in samples[:1].tolist() if (samples == samples[0]).all() else np.unique(samples).tolist():
@@ -211,6 +217,18 @@ def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDA
                 number[rows] = count
             count += 1
     return number, [(what, np.array(sizes, dtype=np.int64)) for what, sizes in asked.items()]
+
+
+def _alike(ops: LaneOps, rows: Rows) -> Iterator[tuple[OpKind, int | None, Rows]]:
+    """Some rows by their kind and, where sequences are sliced, their slice."""
+    kinds = ops.kind[rows]
+    for kind in np.unique(kinds).tolist():
+        chosen = rows[kinds == kind]
+        if ops.slices == 1:
+            yield OpKind(kind), None, chosen
+        else:
+            part = ops.microbatch[chosen] % ops.slices
+            yield from ((OpKind(kind), one, chosen[part == one]) for one in np.unique(part).tolist())
 
 
 def op_name(ops: LaneOps, row: int) -> str:

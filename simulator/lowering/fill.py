@@ -83,7 +83,7 @@ def values_of(
     """
     own = asked[structure.duration_of]
     if len(structure.pairs):
-        asked_of = [(stage, int(size)) for (_, stage, _), sizes in structure.asked for size in sizes]
+        asked_of = [(stage, int(size)) for (_, stage, *_), sizes in structure.asked for size in sizes]
         forwards = [asked_of[one] for one in structure.pairs[:, 0].tolist()]
         apart = own[structure.pairs].sum(axis=1).tolist()
         pairs = [overlapped(stage, size, both) for (stage, size), both in zip(forwards, apart, strict=True)]
@@ -108,13 +108,15 @@ def values_of(
 
 
 def durations(structure: Structure, costs: Costs, what: Duration, samples: NDArray[np.int64]) -> Values:
-    """Durations of one kind, stage and replica for numbers of samples; an op of no samples takes none. Backward includes the
-    second forward where a stage recomputes within it.
+    """Durations of one kind, stage, replica and slice for numbers of samples; an op of no samples takes none. Backward includes
+    the second forward where a stage recomputes within it.
 
     Where a device is divided in fixed shares, forwards and backwards both take their sum: the forward lane has the share
     F / (F + B) of the device, and F / (F / (F + B)) = F + B.
     """
-    kind, stage, replica = what
+    kind, stage, replica, slice_number = what
+    if slice_number is not None:
+        costs = costs.of_slice(slice_number)
     again = stage not in structure.apart and costs.recomputes(stage)
 
     def alone(one: OpKind) -> Values:

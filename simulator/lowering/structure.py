@@ -33,7 +33,7 @@ class Structure:
 
     value: int32 [tasks]; number of what the task takes. Values stand in this order: durations of ops, and of overlapped pairs
         and the 0 of their second ops, seconds of transfer classes, buckets stage by stage, ties, parts of ops
-    asked: what durations the costs are asked for: (kind, stage, replica), numbers of samples
+    asked: what durations the costs are asked for, and their numbers of samples
     duration_of, sends_offsets, sends_class: of each duration of ops, the number of the asked one; and where an op takes at
         least as long as its sending, the transfer classes that it sends: rows sends_offsets[d]:sends_offsets[d+1]; else empty
     pairs: int64 [pairs, 2]; durations of the forward and the backward of each duration of an overlapped pair
@@ -190,7 +190,7 @@ class _Values:
             replica = ops.replica_of(lane, stage)
             if (stage, replica) not in self._update:
                 self._update[stage, replica] = len(self.duration_of) + len(self._update)
-                asked.append(((OpKind.UPDATE, stage, replica), one))
+                asked.append((Duration(OpKind.UPDATE, stage, replica), one))
         own = np.arange(count, count + len(self._update))
         self.duration_of = np.concatenate([self.duration_of, own])
         if streaming:

@@ -200,6 +200,12 @@ class Plan:
         return len(self.stages) // len({stage.devices for stage in self.stages})
 
     @property
+    def slices(self) -> int:
+        """Slices of each sequence, which its family's option of that name says."""
+        asked = dict(self.options).get("slices", 1)
+        return asked if isinstance(asked, int) else 1
+
+    @property
     def replicas(self) -> tuple[int, ...]:
         """Devices of each stage."""
         return tuple(len(stage.devices) for stage in self.stages)

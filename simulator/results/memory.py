@@ -80,7 +80,9 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
         device = plan.stages[number].devices[replica]
         static[device] += always_there(problem, costs.weight_elements[number], *copies)
-        _activation_events(events[device], costs.stash(number), timeline, number, replica)
+        for part in range(plan.slices):
+            stash = costs.stash(number) if plan.slices == 1 else costs.of_slice(part).stash(number)
+            _activation_events(events[device], stash, timeline, number, replica, (part, plan.slices))
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     return tuple(
@@ -194,8 +196,17 @@ def _first_of_pair(timeline: Timeline, tasks: NDArray[np.integer]) -> NDArray[np
     return np.asarray(tasks if timeline.together is None else timeline.together[tasks], dtype=np.int64)
 
 
-def _activation_events(events: list[_Changes], stash: StageStash, timeline: Timeline, stage: int, replica: int) -> None:
-    holding = timeline.compute() | np.isin(timeline.kind, HOST_KINDS)
+def _activation_events(
+    events: list[_Changes],
+    stash: StageStash,
+    timeline: Timeline,
+    stage: int,
+    replica: int,
+    sliced: tuple[int, int] = (0, 1),
+) -> None:
+    """What a stage's ops take and free; sliced: of which slice of the sequences, and how many these have."""
+    own = timeline.microbatch % sliced[1] == sliced[0]
+    holding = (timeline.compute() | np.isin(timeline.kind, HOST_KINDS)) & own
     rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & holding)
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
     forward, freed = kind == OpKind.FORWARD, kind == OpKind.INPUT_GRADIENT

@@ -70,6 +70,7 @@ class Schedule:
         which bounds the micro-batches in flight where forwards and backwards stand in different lists
     overlapped: bool [rows] or None; a forward that begins and ends together with the row after it, a full backward or an input
         gradient of the same list: an overlapped pair
+    slices: of the sequences of a micro-batch, k: number j·k + i is slice i of micro-batch j
     """
 
     name: str
@@ -84,6 +85,7 @@ class Schedule:
     lanes: Lanes | None = None
     credit: NDArray[np.int32] | None = None
     overlapped: NDArray[np.bool_] | None = None
+    slices: int = 1
 
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {self.stages} stages, {self.microbatches} micro-batches, {len(self)} ops")

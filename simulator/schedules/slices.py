@@ -10,6 +10,8 @@ stages, 2 micro-batches of 2 slices, B = F; digits are forwards, letters the bac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from simulator.schedules.flushed import alternation
@@ -34,4 +36,4 @@ def seq1f1b(stages: int, microbatches: int, slices: int = 1) -> Schedule:
         number = np.where(kind == OpKind.FORWARD, position, latest_first[position])
         return np.full(len(kind), stage), kind, number
 
-    return from_columns("seq1f1b", stages, count, [columns(stage) for stage in range(stages)])
+    return replace(from_columns("seq1f1b", stages, count, [columns(stage) for stage in range(stages)]), slices=slices)

@@ -47,6 +47,7 @@ class Layer:
     split: how a tensor-parallel group divides it, "" for not at all
     undivided: of its own weight elements, those that every member of such a group keeps (a bias after `rows`)
     heads: of attention the key-value heads, which the size of a group divides; 0 for other layers
+    causal_tokens: tokens of a sample, of attention where each token attends to those before it alone; 0 for other layers
     """
 
     name: str
@@ -63,6 +64,7 @@ class Layer:
     split: Split = ""
     undivided: int = 0
     heads: int = 0
+    causal_tokens: int = 0
 
     def __repr__(self) -> str:
         measured = f", measured at {len(self.measured)} sizes" if self.measured else ""
@@ -266,7 +268,7 @@ def _check_layer(where: str, layer: Layer) -> None:
     if layer.split not in get_args(Split):
         choices = ", ".join(repr(one) for one in get_args(Split))
         raise ValueError(f"{where}: split must be one of {choices}, got {layer.split!r}")
-    for count in ("undivided", "heads"):
+    for count in ("undivided", "heads", "causal_tokens"):
         _check_count(f"{where}: {count}", getattr(layer, count), least=0)
     if layer.undivided > layer.parameters:
         raise ValueError(f"{where}: undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")

@@ -197,6 +197,7 @@ class _Network:
             stashed_elements=kept,
             split="heads",
             heads=model.key_value_heads,
+            causal_tokens=model.sequence if model.after == "language" else 0,
         )
         y = self.builder.add(layer, [y])
         matrix = _Matrix(query_width, model.hidden, model.attention_bias, split="rows")

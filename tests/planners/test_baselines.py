@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Request, make_plan, uniform_cuts
+from planners import Evaluator, Request, applicable_planners, make_plan, uniform_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
 from planners.search.evaluator import Score
 from planners.straight.baselines import DataParallel, GreedyBalance, _device_lists, promising_cuts
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, load_workload, simulate
+from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
 from tests.planners.conftest import line
@@ -138,6 +139,27 @@ def test_fewer_layers_than_devices_uses_as_many_stages_as_layers(small_problems:
     """Three layers on four devices: three stages."""
     for name in ("uniform", "greedy"):
         assert len(make_plan(name, small_problems["fewer-layers-than-devices"]).plan.stages) == 3
+
+
+def test_slices_that_are_asked_for_are_planned() -> None:
+    """Plans say so, and are no faster than the bound; planners and networks that have none refuse in one line."""
+    problem = Problem(Gpt(2, 32, 4, 64, vocabulary=100).workload(), load_cluster("dgx-a100:1"), 8)
+    asked = Request(schedule="seq1f1b", slices=4, microbatches=2, stages=4)
+    for name in ("uniform", "greedy"):
+        result = make_plan(name, problem, asked)
+        assert (result.plan.options, result.outcome.schedule.microbatches) == ((("slices", 4),), 8)
+        assert result.bound <= result.outcome.iteration_seconds
+    said = {
+        "pipeline-data": (problem, asked, "slices of sequences cannot be requested of this planner"),
+        "greedy": (
+            problem,
+            replace(asked, schedule="1f1b"),
+            "slices of sequences are of a schedule that has them, not '1f1b'",
+        ),
+        "uniform": (replace(problem, workload=load_workload("vgg16")), asked, "workload 'vgg16' has no slices"),
+    }
+    for name, (what, request, reason) in said.items():
+        assert (applicable_planners(what, request)[name] or "").startswith(reason)
 
 
 def test_looped_schedules_get_two_stages_a_device(small_problems: dict[str, Problem]) -> None:

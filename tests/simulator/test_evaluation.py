@@ -208,7 +208,7 @@ def test_durations_say_what_they_are() -> None:
     assert found is not None
     flop = np.array([layer.flop for layer in CHAIN.layers])
     expected = {OpKind.FORWARD: 1.0, OpKind.BACKWARD: 2.0}
-    for (kind, stage, replica), samples, seconds in zip(found.what, found.samples, found.seconds, strict=True):
+    for (kind, stage, replica, _), samples, seconds in zip(found.what, found.samples, found.seconds, strict=True):
         if kind in expected:
             work = flop[:3] if stage == 0 else flop[3:]
             assert (replica, samples) == (0, 2)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hardware_profiles import load_cluster
 from simulator import (
     InfeasiblePlanError,
     OpKind,
     OpSeconds,
     Plan,
     Problem,
+    Stage,
     build_schedule,
     check_schedule,
     replay_schedule,
     simulate,
     stages_from_cuts,
     to_text,
+    workload_from_spec,
 )
+from simulator.costs.plan_costs import PlanCosts
+from simulator.results.memory import CATEGORIES
+from simulator.workloads.language_models import Gpt
+from simulator.workloads.sequence_slices import slice_of
 from tests.chains import random_chain
-from tests.simulator.strategies import star_cluster, timeline_of
+from tests.simulator.strategies import bits, star_cluster, timeline_of
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
@@ -185,10 +193,91 @@ def test_a_plan_gives_the_size_of_its_groups() -> None:
     assert to_text(simulate(problem, plan).schedule) == to_text(ours)
 
 
-def test_a_plan_has_no_slices_but_whole_sequences() -> None:
-    """What a slice of layers takes is not known; one slice is 1F1B."""
-    problem, plan = plan_of("seq1f1b", (0, 1), slices=2)
-    with pytest.raises(InfeasiblePlanError, match=r"plan 'hand' cannot slice sequences: .* not of layers"):
+def sliced_plan(slices: int, **changes: Any) -> tuple[Problem, Plan]:
+    """Two blocks of a language model on two GPUs, two micro-batches of two sequences of 64 tokens."""
+    model = Gpt(2, 32, 4, 64, vocabulary=100)
+    problem = Problem(model.workload(), load_cluster("dgx-a100:1"), 4, **changes)
+    layers = len(problem.workload)
+    stages = stages_from_cuts((layers // 2,), layers, [(0,), (1,)])
+    return problem, Plan("hand", "seq1f1b", stages, (2, 2), options=(("slices", slices),))
+
+
+def test_one_slice_is_the_whole_sequence() -> None:
+    """A plan of one slice is 1F1B, to the bit."""
+    problem, plan = sliced_plan(1)
+    one, whole = simulate(problem, plan), simulate(problem, replace(plan, schedule="1f1b", options=()))
+    assert one.iteration_seconds == whole.iteration_seconds
+    assert [memory.peak_bytes for memory in one.memory] == [memory.peak_bytes for memory in whole.memory]
+
+
+@pytest.mark.parametrize(("slices", "recompute"), [(2, "none"), (4, "none"), (3, "attention")])
+def test_plans_of_slices_replay_alike(slices: int, recompute: Any) -> None:
+    """Both engines to the bit, times and memory; later slices take longer and keep more, transfers are parts of whole ones."""
+    problem, plan = sliced_plan(slices, recompute=recompute)
+    outcome, twin = (simulate(problem, plan, engine=engine) for engine in ("simpy", "compiled"))
+    assert bits(outcome.timeline.start, twin.timeline.start)
+    assert bits(outcome.timeline.end, twin.timeline.end)
+    assert [memory.peak_bytes for memory in outcome.memory] == [memory.peak_bytes for memory in twin.memory]
+    timeline = outcome.timeline
+    forwards = (timeline.kind == OpKind.FORWARD) & (timeline.stage == 0)
+    seconds = (timeline.end - timeline.start)[forwards & (timeline.microbatch < slices)]
+    assert (np.diff(seconds) > 0).all()
+    costs = PlanCosts(problem, plan)
+    kept = [costs.of_slice(number).stash(0).kept for number in range(slices)]
+    assert kept == sorted(kept)
+    assert (len(set(kept)) == 1) == (recompute == "attention")
+    assert sum(kept) == pytest.approx(costs.stash(0).kept, abs=slices)
+    assert {*timeline.transfers.size_bytes.tolist()} == {costs.boundary_bytes[0] * 2 / slices}
+
+
+def test_memory_of_slices_by_hand() -> None:
+    """The last stage holds all slices of a micro-batch and one more at most, from the largest of the first to the first again."""
+    problem, plan = sliced_plan(4)
+    outcome = simulate(problem, plan)
+    costs = PlanCosts(problem, plan)
+    kept = [2 * costs.of_slice(number).stash(1).kept for number in range(4)]
+    activations = outcome.memory[1].bytes[:, CATEGORIES.index("activations")]
+    assert activations.max() == sum(kept)
+    assert activations[-1] == 0
+
+
+def test_slices_do_together_what_whole_sequences_do() -> None:
+    """FLOP and kept elements of all slices of a sequence sum to its own; the last slice has most of the scores."""
+    workload = Gpt(1, 32, 4, 64, vocabulary=100).workload()
+    parts = [slice_of(workload, number, 4) for number in range(4)]
+    assert sum(part.flop() for part in parts) == pytest.approx(workload.flop(), rel=1e-12)
+    index = next(number for number, layer in enumerate(workload.layers) if layer.kind == "attention")
+    shares = [part.layers[index].flop / workload.layers[index].flop for part in parts]
+    assert shares == [1 / 16, 3 / 16, 5 / 16, 7 / 16]
+    for number, layer in enumerate(workload.layers):
+        assert sum(part.layers[number].stashed_elements for part in parts) == pytest.approx(layer.stashed_elements)
+
+
+@pytest.mark.parametrize(
+    ("workload", "slices", "reason"),
+    [
+        ("vgg16", 2, "its layer '.*' .convolution. is no causal attention, and mixes tokens"),
+        ("bert-base", 2, "its layer 'block1.attention' .attention. is no causal attention"),
+        ("chain:4", 2, "it has no causal attention"),
+        ("gpt2", 2048, "has no slices of less than a token: at most 1024, got 2048"),
+    ],
+)
+def test_networks_without_slices_are_refused(workload: str, slices: int, reason: str) -> None:
+    """Images, encoders, networks of no tokens, more slices than tokens: one line."""
+    problem = Problem(workload_from_spec(workload), star_cluster(1), 2)
+    layers = tuple(range(len(problem.workload)))
+    plan = Plan("hand", "seq1f1b", (Stage(layers, (0,)),), (2,), options=(("slices", slices),))
+    with pytest.raises(InfeasiblePlanError, match=f"^plan 'hand' cannot slice sequences: .*{reason}[^\n]*$"):
         simulate(problem, plan)
-    seconds = [simulate(*plan_of(name, (0, 1))).iteration_seconds for name in ("seq1f1b", "1f1b")]
-    assert seconds[0] == seconds[1]
+
+
+def test_stages_of_slices_keep_what_later_slices_read() -> None:
+    """Recomputation of all of a stage is refused, and options that are no number of at least 1."""
+    with pytest.raises(InfeasiblePlanError, match="stage 0 cannot run all of itself again, as later slices read"):
+        simulate(*sliced_plan(2, recompute="whole"))
+    problem, plan = sliced_plan(2)
+    for wrong in (0, "two"):
+        with pytest.raises(
+            InfeasiblePlanError, match=f"option slices of schedule 'seq1f1b' must be at least 1, got {wrong!r}"
+        ):
+            simulate(problem, replace(plan, options=(("slices", wrong),)))
