@@ -46,6 +46,9 @@ ENGINES: tuple[str, ...] = get_args(Engine)
 MOST_STREAM = 4096
 """Most micro-batches of a stream that does not become steady; one that a plan's turns need is as long as they need."""
 
+WORDS = ("lanes",)
+"""Options of schedules' families that are words; the others are numbers."""
+
 KEPT, KEPT_TASKS = 4, 200_000
 """Structures that are kept for one `LayerCosts`, and tasks of one that is."""
 
@@ -380,7 +383,7 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r} cannot give schedule {plan.schedule!r} option {name} = {value!r}; it can: {own or 'none'}"
             )
-        if not isinstance(value, int) or value < 1:
+        if name not in WORDS and (not isinstance(value, int) or value < 1):
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r}: option {name} of schedule {plan.schedule!r} must be at least 1, got {value!r}"
             )
