@@ -11,8 +11,11 @@ warm-up and drain: before its first input gradient a device runs forwards only, 
     rest of the shortest round; from its last forward on it runs what its memory still holds, and waits for the rest of round and
     tail. The two do not overlap where not all forwards fit at once: then both are added to the work, else the longer of them
 rounds: a forward waits for the input gradient k micro-batches before it where memory holds k; and where it holds no weight
-    gradient's share beside them, for that one's weight gradient, or for the next input gradient
-area: what micro-batches keep, times how long they do, fits into limit times time
+    gradient's share beside them, for that one's weight gradient, or for the next input gradient. The micro-batches of no whole
+    round come last, or first: in the one case their ops at any later stage of the chain all follow the last of the waits, in
+    the other all lead up to the first of them
+area: what micro-batches keep, times how long they do, fits into limit times time, less what cannot be kept yet while the first
+    forwards run, and not any more while the last backwards do
 """
 
 from __future__ import annotations
@@ -58,96 +61,174 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
     objective: `longest-stage` bounds the longest time from a device's first start to its last end
     """
     ways = ways_of(instance)
-    if objective == "longest-stage":  # heads count from the first forward of the device, tails end with its own ops
-        base: dict[int, float] = {}
-        for p in range(len(instance.device)):
-            base[int(instance.device[p])] = min(base.get(int(instance.device[p]), np.inf), ways.head[p])
-        one_chain = bool(instance.first.sum() == 1)
-        start = np.array([base[int(one)] for one in instance.device])
-        ways = Ways(
-            ways.head - start if one_chain else np.zeros(len(start)), ways.round, instance.seconds[WEIGHT].copy()
-        )
-    bound = float(_bound(instance, ways))
+    head, tail = ways.head, ways.tail
+    alone = objective == "longest-stage"
+    if alone:  # heads count from the first forward of the device, tails end with its own ops
+        start = np.full(len(instance.limit), np.inf)
+        np.minimum.at(start, instance.device, head)
+        head = head - start[instance.device] if instance.first.sum() == 1 else np.zeros(len(head))
+        tail = instance.seconds[WEIGHT].copy()
+    bound = float(_bound(instance, Ways(head, ways.round, tail), ways.head, alone))
     ops = int(instance.offsets[-1])
     whole = bool((instance.seconds % 1 == 0).all() and (instance.lag % 1 == 0).all() and bound * ops < 2**53)
     return bound if whole else bound * (1.0 - ops * 2.0**-52)  # a replay adds in another order
 
 
 @kernel(error_model="numpy")
-def _bound(instance: ScheduleInstance, ways: Ways) -> float:
-    """The largest term of any device."""
+def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bool) -> float:
+    """The largest term of any device.
+
+    from_first: float64 [P]; least seconds from the start of its chain to a forward; alone: devices are bounded one by one
+    """
+    bound = 0.0
+    for device in range(len(instance.limit)):
+        work = _work(instance, ways, device)
+        bound = max(bound, work, _area(instance, ways, device, work))
+    for p in range(len(instance.device)):
+        if instance.passes[p] > 0:
+            one = ways.head[p] + ways.round[p] + ways.tail[p]
+            bound = max(bound, one, _rounds(instance, ways, p, from_first, alone))
+    return bound
+
+
+@kernel(error_model="numpy")
+def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
+    """Work with warm-up and drain of a device."""
     _, count, seconds, split, _, _, _, keep, freed, _, limits, _, held, held_at = instance
     head, around, tail = ways
-    bound = 0.0
-    for device in range(len(limits)):
-        limit = limits[device]
-        load, opens, after, back = 0.0, np.inf, np.inf, np.inf
-        least_kept, least_left, kept, longest_backward, longest_weight = np.inf, np.inf, 0.0, 0.0, 0.0
-        ops, area = 0, 0.0
-        for h in range(held_at[device], held_at[device + 1]):
-            p = held[h]
-            if count[p] == 0:
-                continue
-            left = keep[p] - freed[p]
-            ops += count[p]
-            load += count[p] * (seconds[0, p] + seconds[1, p] + seconds[2, p])
-            kept += float(count[p]) * keep[p]
-            area += count[p] * (keep[p] * around[p] + left * seconds[2, p])
-            opens = min(opens, head[p])
-            after = min(after, 0.0 if split[p] else tail[p])
-            back = min(back, head[p] + around[p] - seconds[1, p])
-            least_kept = min(least_kept, keep[p])
-            if split[p]:
-                least_left = min(least_left, left)
-            longest_backward = max(longest_backward, seconds[1, p] + seconds[2, p])
-            longest_weight = max(longest_weight, seconds[2, p])
-            bound = max(bound, head[p] + around[p] + tail[p])
-        if ops == 0:
+    limit = limits[device]
+    load, opens, after, back = 0.0, np.inf, np.inf, np.inf
+    least_kept, least_left, kept, longest_backward, longest_weight = np.inf, np.inf, 0.0, 0.0, 0.0
+    ops = 0
+    for h in range(held_at[device], held_at[device + 1]):
+        p = held[h]
+        if count[p] == 0:
             continue
-        # forwards before the first input gradient: the longest ones that memory holds
-        fit = ops if least_kept * ops <= limit else int(limit // least_kept)
-        room, forwards, above = fit, 0.0, np.inf
-        while room > 0:
-            longest, number = -1.0, 0
-            for h in range(held_at[device], held_at[device + 1]):
-                p = held[h]
-                if seconds[0, p] < above and count[p] > 0:
-                    if seconds[0, p] > longest:
-                        longest, number = seconds[0, p], 0
-                    if seconds[0, p] == longest:
-                        number += count[p]
-            if number == 0:
-                break
-            forwards += min(number, room) * longest
-            room -= min(number, room)
-            above = longest
-        warm_up = max(0.0, back - opens - forwards)
-        # what is left to do when the last forward starts: x input gradients with their weight gradients, y of these alone
-        work = 0.0
-        for x in range(fit + 1):
-            rest = limit - x * least_kept
-            y = ops - x if least_left * (ops - x) <= rest else int(rest // least_left)
-            work = max(work, x * longest_backward + y * longest_weight)
-        drain = np.inf
+        ops += count[p]
+        load += count[p] * (seconds[0, p] + seconds[1, p] + seconds[2, p])
+        kept += float(count[p]) * keep[p]
+        opens = min(opens, head[p])
+        after = min(after, 0.0 if split[p] else tail[p])
+        back = min(back, head[p] + around[p] - seconds[1, p])
+        least_kept = min(least_kept, keep[p])
+        if split[p]:
+            least_left = min(least_left, keep[p] - freed[p])
+        longest_backward = max(longest_backward, seconds[1, p] + seconds[2, p])
+        longest_weight = max(longest_weight, seconds[2, p])
+    if ops == 0:
+        return 0.0
+    # forwards before the first input gradient: the longest ones that memory holds
+    fit = ops if least_kept * ops <= limit else int(limit // least_kept)
+    room, forwards, above = fit, 0.0, np.inf
+    while room > 0:
+        longest, number = -1.0, 0
         for h in range(held_at[device], held_at[device + 1]):
             p = held[h]
-            later = h + 1 < held_at[device + 1] and not instance.first[p + 1 : held[h + 1] + 1].any()
-            if count[p] > 0 and not later:
-                drain = min(drain, max(0.0, around[p] + tail[p] - seconds[0, p] - work))
-        bound = max(bound, opens + load + after)
-        if kept > limit:
-            bound = max(bound, opens + load + warm_up + drain)
-            bound = max(bound, opens + area / limit)
-        else:
-            bound = max(bound, opens + load + max(warm_up, drain))
-        for h in range(held_at[device], held_at[device + 1]):
-            p = held[h]
-            if count[p] > 0 and keep[p] * count[p] > limit:
-                fit = limit // keep[p]
-                waits = around[p]
-                if limit - fit * keep[p] < keep[p] - freed[p]:
-                    waits += min(seconds[2, p], seconds[1, p])
-                full = (count[p] - 1) // fit
-                rest = (count[p] - 1) - full * fit
-                bound = max(bound, head[p] + full * waits + rest * seconds[0, p] + around[p] + tail[p])
-    return bound
+            if seconds[0, p] < above and count[p] > 0:
+                if seconds[0, p] > longest:
+                    longest, number = seconds[0, p], 0
+                if seconds[0, p] == longest:
+                    number += count[p]
+        if number == 0:
+            break
+        forwards += min(number, room) * longest
+        room -= min(number, room)
+        above = longest
+    warm_up = max(0.0, back - opens - forwards)
+    # what is left to do when the last forward starts: x input gradients with their weight gradients, y of these alone
+    work = 0.0
+    for x in range(fit + 1):
+        rest = limit - x * least_kept
+        y = ops - x if least_left * (ops - x) <= rest else int(rest // least_left)
+        work = max(work, x * longest_backward + y * longest_weight)
+    drain = np.inf
+    for h in range(held_at[device], held_at[device + 1]):
+        p = held[h]
+        later = h + 1 < held_at[device + 1] and not instance.first[p + 1 : held[h + 1] + 1].any()
+        if count[p] > 0 and not later:
+            drain = min(drain, max(0.0, around[p] + tail[p] - seconds[0, p] - work))
+    idle = warm_up + drain if kept > limit else max(warm_up, drain)
+    return opens + load + max(after, idle)
+
+
+@kernel(error_model="numpy")
+def _area(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> float:
+    """Area of a device; known: seconds that every order takes at least.
+
+    `up` seconds after the first forward as many may have begun as fill the memory, `down` before the end as many backwards are
+    still to end; where the two may overlap, what they leave empty is not counted.
+    """
+    _, count, seconds, _, _, _, _, keep, freed, _, limits, _, held, held_at = instance
+    head, around, tail = ways
+    opens, closes, forward = np.inf, np.inf, np.inf
+    area, kept, most, most_freed, most_left, pace, weight_pace = 0.0, 0.0, 0, 0, 0, 0.0, 0.0
+    for h in range(held_at[device], held_at[device + 1]):
+        p = held[h]
+        if count[p] == 0:
+            continue
+        left = keep[p] - freed[p]
+        kept += float(count[p]) * keep[p]
+        area += count[p] * (keep[p] * around[p] + left * seconds[2, p])
+        opens, closes, forward = min(opens, head[p]), min(closes, tail[p]), min(forward, seconds[0, p])
+        most, most_freed, most_left = max(most, keep[p]), max(most_freed, freed[p]), max(most_left, left)
+        if left > 0:
+            weight_pace = max(weight_pace, left / seconds[2, p])
+        if freed[p] > 0:
+            pace = max(pace, freed[p] / seconds[1, p])
+    limit = float(limits[device])
+    if kept <= limit:
+        return 0.0
+    begun = int((limit - 1) // most)  # forwards that leave memory empty
+    up, lost = begun * forward, forward * (begun * limit - most * (begun * (begun + 1) / 2))
+    pace = max(pace, weight_pace)
+    down = max(closes, (limit - max(most_freed, most_left)) / pace)
+    lost += _missing(limit - most_left, weight_pace, 0.0, closes)
+    lost += _missing(limit - max(most_freed, most_left), pace, closes, down)
+    if not up + down <= known - opens:
+        lost = 0.0
+    return opens + (area + lost) / limit
+
+
+@kernel(error_model="numpy")
+def _missing(room: float, pace: float, begin: float, end: float) -> float:
+    """The integral of max(0, room - pace * t) over t from `begin` to `end`."""
+    if pace > 0.0:
+        end = min(end, room / pace)
+    return float((end - begin) * (room - pace * (begin + end) / 2)) if end > begin else 0.0
+
+
+@kernel(error_model="numpy")
+def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, alone: bool) -> float:
+    """Rounds of a position; 0 where its memory holds all that pass it. `from_first`, `alone`: as of `_bound`."""
+    device_of, count, seconds, _, _, _, last, keep, freed, _, limits, _, _, _ = instance
+    head, around, tail = ways
+    limit = limits[device_of[p]]
+    if keep[p] * count[p] <= limit:
+        return 0.0
+    fit = limit // keep[p]
+    more = min(seconds[2, p], seconds[1, p]) if limit - fit * keep[p] < keep[p] - freed[p] else 0.0
+    full = (count[p] - 1) // fit
+    several = count[p] - full * fit
+    # the several micro-batches of no whole round, on each device from here on: from the forward of the first to the end of
+    # everything, and to the input gradient here of the last
+    finish = (several - 1) * seconds[0, p] + around[p] + tail[p]
+    begin = around[p] + (several - 1) * seconds[1, p]
+    down, load, weights = np.zeros(len(limits)), np.zeros(len(limits)), np.zeros(len(limits))
+    back, close = np.full(len(limits), np.inf), np.full(len(limits), np.inf)
+    r = p
+    while True:
+        device = device_of[r]
+        if device == device_of[p] or not alone:
+            here = from_first[r] - from_first[p]
+            if load[device] == 0.0:
+                down[device] = here
+            load[device] += several * (seconds[0, r] + seconds[1, r])
+            weights[device] += several * seconds[2, r]
+            back[device] = min(back[device], around[p] - around[r] - here)
+            close[device] = min(close[device], tail[r])
+            finish = max(finish, down[device] + load[device] + max(close[device], weights[device]))
+            begin = max(begin, down[device] + load[device] + back[device])
+        if last[r]:
+            break
+        r += 1
+    return float(head[p] + full * (around[p] + more) + max(finish, begin + tail[p]))
