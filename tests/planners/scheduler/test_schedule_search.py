@@ -156,6 +156,52 @@ def test_published_rows(shared_data: Path) -> None:
             assert found.makespan == found.bound == lower_bound(instance_of(problem))
 
 
+@pytest.mark.parametrize(
+    ("devices", "microbatches", "forward", "transfer", "limit", "seconds"),
+    [
+        (3, 6, [1, 1, 2], 1, 2, 36),  # pairs: 9 from forward to forward twice, then 18 for both to pass the last device
+        (4, 6, 1, 0, 2, 26),
+        (2, 6, [1, 2], 1, 2, 24),
+    ],
+)
+def test_last_round(
+    devices: int, microbatches: int, forward: float | list[float], transfer: float, limit: float, seconds: float
+) -> None:
+    """Micro-batches that memory lets in together pass every device one after the other, which the bound counts."""
+    problem = ScheduleProblem(
+        chains=chains_of("straight", devices, devices),
+        microbatches=microbatches,
+        forward=forward,
+        input_gradient=1.0,
+        transfer=transfer,
+        limit=limit,
+    )
+    found = search_schedule(problem, seconds=0.01)
+    assert found.makespan == found.bound == seconds
+
+
+@pytest.mark.parametrize(
+    ("forward", "weight_gradient", "transfer", "kept", "seconds"),
+    [(2, 1, 2, 1, 45), (2, 3, 1, 2, 41), (1, 3, 2, 2, 31)],
+)
+def test_memory_fills_and_empties(
+    forward: float, weight_gradient: float, transfer: float, kept: float, seconds: float
+) -> None:
+    """Memory for one micro-batch of either chain at a time is not kept while the first comes and the last one's W is run."""
+    problem = ScheduleProblem(
+        chains=chains_of("bidirectional", 2, 2),
+        microbatches=5,
+        forward=forward,
+        input_gradient=forward,
+        weight_gradient=weight_gradient,
+        transfer=transfer,
+        freed_at_input_gradient=kept,
+        limit=kept,
+    )
+    found = search_schedule(problem, seconds=0.01)
+    assert found.makespan == found.bound == seconds
+
+
 def test_bad_arguments() -> None:
     """Negative seconds and seeds are refused."""
     problem = ScheduleProblem(chains=chains_of("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0)
