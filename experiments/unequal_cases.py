@@ -15,19 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import tracked
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from experiments.unequal_sizes.table_costs import program_of
-from planners.unequal import RECOMPUTATION, Compiled, UnequalProblem, exact_sizes, powers_of_two
+from planners.unequal import RECOMPUTATION, Compiled, Floats, Integers, UnequalProblem, exact_sizes, powers_of_two
 from simulator import Program
 from simulator.engines import event_loop, reference
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Evaluate = Callable[[Integers, Integers], Floats]
 
 ENGINES = {"event-loop": event_loop.replay, "simpy": reference.replay}

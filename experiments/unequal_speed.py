@@ -21,18 +21,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.studies.study_harness import Findings, run_study
 from experiments.studies.timing import TICK, least_seconds
 from experiments.terminal.output import UsageError, tracked
 from experiments.unequal_cases import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import random_problem
-from planners.unequal import UnequalProblem, exact_sizes, powers_of_two
+from planners.unequal import Floats, Integers, UnequalProblem, exact_sizes, powers_of_two
 from simulator import kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

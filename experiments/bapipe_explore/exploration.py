@@ -12,14 +12,7 @@ import numpy as np
 
 from experiments.compare.comparison import ask, planning
 from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
-from planners import (
-    Evaluator,
-    Exploration,
-    Request,
-    explore,
-    split_workload,
-    streamed_fractions,
-)
+from planners import Evaluator, Exploration, Request, explore, split_workload, streamed_fractions
 from simulator import (
     Communication,
     InfeasiblePlanError,

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from experiments.bapipe_explore.exploration import DEPTH_METHODS, MEMORY_CLAIM, SPEEDUP_CLAIM
 from experiments.terminal.panel_plots import grid, legend_below, noted, panels
+from experiments.terminal.report_tables import Row
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, FAINT, INK
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Row = Mapping[str, Any]
 
 COLOURS = {
     "data-parallel": "#a5adb5",

@@ -8,13 +8,7 @@ import sys
 
 import planners
 import simulator
-from experiments.compare.problem_options import (
-    SEARCH,
-    add_question,
-    read_problem,
-    read_request,
-    refuse_contradictions,
-)
+from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request, refuse_contradictions
 from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse
 from experiments.terminal.output import UsageError, output_file, say
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -17,9 +18,6 @@ from numpy.typing import NDArray
 from experiments.terminal.panel_plots import BLUE, beside, unframed
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, INK, Picture
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 OTHER, MEMORY = "#8db8dc", "#c0792a"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,12 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.terminal.panel_plots import legend_below, noted, panels
+from experiments.terminal.report_tables import Row
 from hardware_profiles import legible
 
 MEASURED_COLOUR, PREDICTED_COLOUR, LAYER_COLOUR = "#4d4d4d", "#d96f00", "#c3c7cc"
-
-Row = Mapping[str, Any]
-"""A profile of the study's document."""
 
 
 def draw(rows: Sequence[Row], accelerator: str) -> Figure:

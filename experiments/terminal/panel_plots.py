@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simulator.results.figures import INK, logarithmic
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 GRID = "#dfe3e8"
 BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"

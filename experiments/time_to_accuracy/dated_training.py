@@ -9,13 +9,7 @@ from numpy.typing import NDArray
 
 from experiments.terminal.output import UsageError
 from experiments.training.clocks import ClusterClock, MethodCase
-from experiments.training.method_throughput import (
-    BATCH,
-    DEVICES,
-    balanced_stages,
-    cluster_problem,
-    data_parallel_plan,
-)
+from experiments.training.method_throughput import BATCH, DEVICES, balanced_stages, cluster_problem, data_parallel_plan
 from experiments.training.seed_grid import CaseResult, Setting, rule_with
 from simulator import LayerCosts, Plan, equal_microbatches, simulate
 

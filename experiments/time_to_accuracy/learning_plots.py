@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,13 +13,11 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from experiments.terminal.panel_plots import logarithmic_axes, panels, titled
+from experiments.training.clocks import MethodCase
 from experiments.training.method_plots import GRID, color_of, plain
+from experiments.training.seed_grid import CaseResult
 from hardware_profiles import legible
 from simulator.results.figures import FAINT, INK, time_unit
-
-if TYPE_CHECKING:
-    from experiments.training.clocks import MethodCase
-    from experiments.training.seed_grid import CaseResult
 
 
 def curve(

@@ -36,16 +36,7 @@ from simulator import (
     version_table,
 )
 from simulator.engines import recurrence
-from simulator.training import (
-    Convolution,
-    DataSet,
-    Dense,
-    Network,
-    TrainingOrder,
-    joined,
-    repeated,
-    training_order,
-)
+from simulator.training import Convolution, DataSet, Dense, Network, TrainingOrder, joined, repeated, training_order
 
 Clock = Callable[[Schedule, int], Timeline]
 """(schedule, T) -> its timeline; a mini-batch has T micro-batches, whatever the mini-batch's seconds."""

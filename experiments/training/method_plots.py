@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from matplotlib.axes import Axes
 
 from experiments.terminal.panel_plots import unframed
 from simulator.results.figures import FAINT, INK
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 GRID = "#e3e6ea"
 FAMILY_COLORS = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -20,6 +21,7 @@ from experiments.terminal.panel_plots import (
     titled,
     unframed,
 )
+from experiments.terminal.report_tables import Row
 from experiments.umpipe.gains import PUBLISHED, GainCase, gains_by_reading
 from experiments.umpipe.search_comparison import COMPILED_FORM, MATRIX_FORM, Instance
 from experiments.unequal_sizes.table_costs import program_of
@@ -29,10 +31,6 @@ from simulator import gantt
 from simulator.engines import event_loop
 from simulator.results.figures import ALARM, FAINT, INK
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Row = Mapping[str, Any]
 SYSTEMS = {"gpipe": BLUE, "pipedream": ORANGE}
 
 LINES: dict[str, tuple[str, Any]] = {

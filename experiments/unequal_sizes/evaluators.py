@@ -10,15 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import get_num_threads, prange
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from experiments.unequal_sizes.matrix_form import Matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence
-from planners.unequal import Compiled, PopulationEvaluator, UnequalProblem, differing_stages, evaluate_rows, population
+from planners.unequal import (
+    Compiled,
+    Floats,
+    Integers,
+    PopulationEvaluator,
+    UnequalProblem,
+    differing_stages,
+    evaluate_rows,
+    population,
+)
 from simulator import kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planners.unequal import Chain, PopulationEvaluator
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from planners.unequal import Chain, Floats, Integers, PopulationEvaluator
 
 WIDTHS = (8, 24, 80, 288, 1056, 4128)
 PAIR_TABLE_ENTRIES = 1 << 22

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planners.unequal import UnequalProblem
-
-Floats = NDArray[np.float64]
+from planners.unequal import Floats, UnequalProblem
 
 
 def affine_table(rng: np.random.Generator, rows: int, samples: int) -> Floats:

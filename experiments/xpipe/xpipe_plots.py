@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from experiments.terminal.panel_plots import beside, logarithmic_axes, panels, titled
+from experiments.terminal.report_tables import Row
 from experiments.training.method_plots import GRID, color_of, plain
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, FAINT, INK
-
-Row = Mapping[str, Any]
 
 
 def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: str) -> Figure:

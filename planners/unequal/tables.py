@@ -8,13 +8,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardware_profiles import Phase
+from planners.unequal.chain import Floats
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
 from simulator import LayerCosts, Plan, Problem, always_there, stages_from_cuts
-
-Floats = NDArray[np.float64]
 
 CANDIDATES = ("all", "powers-of-two")
 """Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""

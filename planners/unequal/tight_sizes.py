@@ -23,12 +23,12 @@ from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.stage_memory import furthest_ends
 from planners.partitioning.tight_memory import cuts_within
 from planners.search.evaluator import Evaluator
+from planners.unequal.chain import Floats
 from planners.unequal.compiled import Compiled
+from planners.unequal.found_sizes import Cuts
 from planners.unequal.problem import UnequalProblem, powers_of_two
-from planners.unequal.tables import Floats, UnequalTables, memory_limits, unequal_plan, unequal_problem
+from planners.unequal.tables import UnequalTables, memory_limits, unequal_plan, unequal_problem
 from simulator import LayerCosts, Plan
-
-Cuts = tuple[int, ...]
 
 Pairs = tuple[tuple[int, int], ...]
 """Forward and backward size of each stage."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from simulator.results.written_files import write_atomically
-
-if TYPE_CHECKING:
-    from matplotlib.axis import Axis
 
 INK, FAINT, IDLE, ALARM = "#1f2328", "#59636e", "#eceef1", "#b3261e"
 DPI = 100

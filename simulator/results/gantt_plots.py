@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
@@ -18,9 +19,6 @@ from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
 from simulator.results.figures import DPI, FAINT, IDLE, INK, Picture, figures, time_unit
 from simulator.schedules.ops import OpKind, computes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _KINDS: dict[OpKind, tuple[str, str]] = {
     OpKind.FORWARD: ("#4585cf", "forward"),

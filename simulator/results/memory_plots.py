@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -14,9 +15,6 @@ from numpy.typing import NDArray
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, DPI, INK, Picture, byte_unit, figures, time_unit
 from simulator.results.memory import CATEGORIES, DeviceMemory
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 CATEGORY_COLORS: dict[str, str] = dict(
     zip(CATEGORIES, ("#1f4e79", "#9cc9ee", "#4f7a3a", "#f2df9b", "#e08a3c", "#93386b", "#7d8792"), strict=True)
