@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance
-from planners.scheduler.order_replay import Trace, replay
+from planners.scheduler.order_replay import Form, Trace, replay, replay_again
 from simulator import kernel
 
 EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
@@ -23,6 +23,9 @@ EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
 REACH = 12
 """Places that an op moves at most, near ones likelier."""
 
+STEP_WORK = 65
+"""Ops replayed in the time that a step takes beside its replay."""
+
 TO_THE_EDGE = 3
 """Of 8 moves of the critical path, how many go to an edge of the stretch of ops that a device runs without waiting."""
 
@@ -30,15 +33,12 @@ TO_THE_EDGE = 3
 class Walk(NamedTuple):
     """How an annealing walks.
 
-    fill, tolerance: as of `replay`
-    longest_stage: compares orders by the longest time of a device from start to end, not by their makespan
+    form: of its replays; with `longest_stage`, orders are compared by the longest time of a device from start to end
     steps: replays; hot, cold: seconds, the first and the last temperature
     target: seconds at which to stop
     """
 
-    fill: bool
-    tolerance: float
-    longest_stage: bool
+    form: Form
     steps: int
     hot: float
     cold: float
@@ -90,25 +90,29 @@ def anneal(
     offsets: Integers,
     walk: Walk,
     random: NDArray[np.uint64],
-    trace: Trace,
+    traces: tuple[Trace, Trace],
     best: Codes,
-) -> tuple[float, int]:
-    """Cost of the best order met and the replays that it took; the whole order comes into `best`, int16 [N].
+) -> tuple[float, int, int]:
+    """Cost of the best order met, the replays that it took and their work in ops; the whole order comes into `best`, int16 [N].
 
     codes: int16, at offsets: int64 [D + 1]; where it is left at the end is the last order accepted
+    traces: of the order accepted, and one to try others in
     """
+    trace, trial = traces
+    form, work = walk.form, len(trace.order)
     devices = len(instance.limit)
     critical = np.empty(len(trace.order), dtype=np.int64)
     rows = np.empty(len(trace.order), dtype=np.int64)  # places of the critical ops among the codes
     owner = np.empty(len(codes), dtype=np.int64)
     for device in range(devices):
         owner[offsets[device] : offsets[device + 1]] = device
-    cost = cost_of(replay(instance, codes, offsets, walk.fill, walk.tolerance, trace, True), walk.longest_stage, trace)
+    cost = cost_of(replay(instance, codes, offsets, form.fill, form.tolerance, trace, True), form.longest_stage, trace)
+    _copy(instance, trace, trial, trace, True)
     found = cost
     best[:] = trace.order
     on_path = 0
     if cost < np.inf:
-        for one in critical[: _critical(instance, trace, walk.longest_stage, critical)]:
+        for one in critical[: _critical(instance, trace, form.longest_stage, critical)]:
             if trace.places[one] >= 0:
                 rows[on_path] = trace.places[one]
                 on_path += 1
@@ -116,7 +120,7 @@ def anneal(
     cools = (walk.cold / walk.hot - 1.0) / walk.steps * walk.hot
     for step in range(walk.steps):
         if found <= walk.target:
-            return found, step
+            return found, step, work
         temperature += cools
         turn = draw(random, on_path) if on_path > 0 and draw(random, 5) > 0 else -1
         origin = rows[turn] if turn >= 0 else draw(random, len(codes))
@@ -140,21 +144,54 @@ def anneal(
         if moved == other:
             continue
         _move(codes, origin, target, swap)
-        makespan = replay(instance, codes, offsets, walk.fill, walk.tolerance, trace, True)
-        changed = cost_of(makespan, walk.longest_stage, trace)
-        if changed <= cost + temperature * EXPONENTIAL[draw(random, 1024)]:
+        worst = cost + temperature * EXPONENTIAL[draw(random, 1024)]
+        makespan = replay_again(instance, codes, offsets, form, trial, min(origin, target), worst)
+        changed = cost_of(makespan, form.longest_stage, trial)
+        if changed <= worst:
             cost = changed
+            work += STEP_WORK + _copy(instance, trial, trace, trial, True)
             if cost < found:
                 found = cost
                 best[:] = trace.order
             on_path = 0
-            for one in critical[: _critical(instance, trace, walk.longest_stage, critical)]:
+            for one in critical[: _critical(instance, trace, form.longest_stage, critical)]:
                 if trace.places[one] >= 0:
                     rows[on_path] = trace.places[one]
                     on_path += 1
         else:
             _move(codes, target, origin, swap)
-    return found, walk.steps
+            work += STEP_WORK + _copy(instance, trace, trial, trial, False)
+    return found, walk.steps, work
+
+
+@kernel(forceinline=True)
+def _copy(instance: ScheduleInstance, source: Trace, target: Trace, ran: Trace, finished: bool) -> int:
+    """Make equal what a replay changed in one of two traces that were equal, `ran`; the ops that it ran.
+
+    finished: it ran to its end; else only what other replays read is looked after
+    """
+    positions, devices = len(instance.device), len(instance.limit)
+    most = len(source.ends) // (2 * positions)
+    mark, ops = ran.counts[1], 0
+    for device in range(devices):
+        begins = ran.marked[mark, 3 * positions + devices + device]
+        ends = ran.work[3 * positions + devices + device]
+        ops += ends - begins
+        if finished:
+            for row in range(begins, ends):
+                target.order[row], target.cause[row] = source.order[row], source.cause[row]
+                target.places[row] = source.places[row]
+            target.finish[device], target.start[device] = source.finish[device], source.start[device]
+    for code in range(2 * positions):
+        for entry in range(code * most + ran.marked[mark, code], code * most + ran.work[code]):
+            target.ends[entry], target.rows[entry] = source.ends[entry], source.rows[entry]
+    for later in range(mark, ran.counts[0]):
+        for i in range(source.marked.shape[1]):
+            target.marked[later, i] = source.marked[later, i]
+        for i in range(source.marked_times.shape[1]):
+            target.marked_times[later, i] = source.marked_times[later, i]
+    target.counts[:] = source.counts[0]
+    return int(ops)
 
 
 @kernel()

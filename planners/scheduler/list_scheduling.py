@@ -89,7 +89,7 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
     """Makespan of the order that list scheduling makes in `trace`, infinite if it gets stuck."""
     caps, urgency, period, tolerance, weight_tolerance = setting
     device_of, count, seconds, split, lag, first, last, keep, freed, reserve, limit, rows_at, held, held_at = instance
-    order, _, ends, _, _, finish, start, work = trace
+    order, ends, finish, start, work = trace.order, trace.ends, trace.finish, trace.start, trace.work
     positions, devices = len(device_of), len(limit)
     most = len(ends) // (2 * positions)
     done = work[: 3 * positions]

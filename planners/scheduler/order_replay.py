@@ -1,4 +1,8 @@
-"""Replay of an order by counting, with weight gradients placed on the way where the order leaves them out."""
+"""Replay of an order by counting, with weight gradients placed on the way where the order leaves them out.
+
+A replay leaves marks, from which an order that differs only from some op on is replayed again; it is given up where what is left
+of a device, or of the chain of an op, must end too late.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ from numpy.typing import NDArray
 from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance
 from simulator import kernel
 
+MARKS = 16
+"""States of a replay that are marked, about evenly spaced."""
+
 
 class Trace(NamedTuple):
     """What a replay leaves, and room for it to work in; N ops, P positions, D devices, M micro-batches of a chain at most.
@@ -20,7 +27,10 @@ class Trace(NamedTuple):
     rows: int32 [2 P M]; their rows in `order`
     places: int32 [N]; where each row's op stands among the codes that were replayed, -1 where it was left out of them
     finish: float64 [D]; end of the last op of each device; start: float64 [D], of the first
-    work: int64 [3 P + 5 D]
+    left: float64 [D]; seconds of the ops that each device has not yet run
+    work: int64 [3 P + 5 D + 1]
+    marked: int64 [MARKS + 1, 3 P + 5 D + 1] and float64 [MARKS + 1, 3 D]; `work`, then `finish`, `start` and `left`, at each mark
+    counts: int64 [2]; marks, and which of them the last replay began from
     """
 
     order: Codes
@@ -30,7 +40,26 @@ class Trace(NamedTuple):
     places: NDArray[np.int32]
     finish: Floats
     start: Floats
+    left: Floats
     work: Integers
+    marked: Integers
+    marked_times: Floats
+    counts: Integers
+
+
+class Form(NamedTuple):
+    """How an order is replayed.
+
+    fill, tolerance, path: as of `replay`
+    longest_stage: what must not be late is a device's last op from its own first one on
+    after: float64 [2, P]; least seconds from the end of a forward, and of an input gradient, to the end of everything
+    """
+
+    fill: bool
+    tolerance: float
+    path: bool
+    longest_stage: bool
+    after: Floats
 
 
 def trace_of(instance: ScheduleInstance) -> Trace:
@@ -45,7 +74,11 @@ def trace_of(instance: ScheduleInstance) -> Trace:
         np.zeros(ops, dtype=np.int32),
         np.zeros(devices),
         np.zeros(devices),
-        np.zeros(3 * positions + 5 * devices, dtype=np.int64),
+        np.zeros(devices),
+        np.zeros(3 * positions + 5 * devices + 1, dtype=np.int64),
+        np.zeros((MARKS + 1, 3 * positions + 5 * devices + 1), dtype=np.int64),
+        np.zeros((MARKS + 1, 3 * devices)),
+        np.zeros(2, dtype=np.int64),
     )
 
 
@@ -60,25 +93,102 @@ def replay(
         is ready (but for `tolerance` of its seconds), where a forward lacks the memory, and at the end
     path: whether `cause`, `rows` and `places` of the trace are wanted
     """
-    device_of, _, seconds, split, lag, first, last, keep, freed, _, limit, rows_at, held, held_at = instance
-    order, cause, ends, rows, places, finish, start, work = trace
-    positions, devices = len(device_of), len(limit)
-    most = len(ends) // (2 * positions)
-    done = work[: 3 * positions]
-    done[:] = 0
+    positions, devices = len(instance.device), len(instance.limit)
+    work = trace.work
+    work[: 3 * positions] = 0
     at = work[3 * positions : 3 * positions + devices]
     row_of = work[3 * positions + devices : 3 * positions + 2 * devices]
     memory = work[3 * positions + 2 * devices : 3 * positions + 3 * devices]
     blocked = work[3 * positions + 3 * devices : 3 * positions + 4 * devices]
     stack = work[3 * positions + 4 * devices : 3 * positions + 5 * devices]
+    trace.left[:] = 0.0
+    for p in range(positions):
+        for kind in range(3):
+            trace.left[instance.device[p]] += instance.passes[p] * instance.seconds[kind, p]
     for device in range(devices):
-        at[device], row_of[device], memory[device] = offsets[device], rows_at[device], 0
-        finish[device], blocked[device], stack[device] = 0.0, -1, devices - 1 - device
-    height = devices
-    while height > 0:
+        at[device], row_of[device], memory[device] = offsets[device], instance.offsets[device], 0
+        trace.finish[device], trace.start[device], blocked[device], stack[device] = 0.0, 0.0, -1, devices - 1 - device
+    work[-1] = devices
+    trace.counts[:] = 0
+    return _run(instance, codes, offsets, Form(fill, tolerance, path, False, instance.seconds), trace, np.inf)
+
+
+@kernel(error_model="numpy", forceinline=True)
+def replay_again(
+    instance: ScheduleInstance,
+    codes: Codes,
+    offsets: Integers,
+    form: Form,
+    trace: Trace,
+    place: int | np.int64,
+    latest: float,
+) -> float:
+    """As `replay`, of codes that before `place` are those of the trace; infinite once it is clear that it ends after `latest`."""
+    positions, devices = len(instance.device), len(instance.limit)
+    device = 0
+    while offsets[device + 1] <= place:
+        device += 1
+    mark = trace.counts[0] - 1
+    while trace.marked[mark, 3 * positions + device] > place:
+        mark -= 1
+    trace.counts[0], trace.counts[1] = mark + 1, mark
+    for i in range(len(trace.work)):
+        trace.work[i] = trace.marked[mark, i]
+    for i in range(devices):
+        trace.finish[i] = trace.marked_times[mark, i]
+        trace.start[i] = trace.marked_times[mark, devices + i]
+        trace.left[i] = trace.marked_times[mark, 2 * devices + i]
+    at = trace.work[3 * positions : 3 * positions + devices]
+    blocked = trace.work[3 * positions + 3 * devices : 3 * positions + 4 * devices]
+    stack = trace.work[3 * positions + 4 * devices : 3 * positions + 5 * devices]
+    if blocked[device] >= 0 and at[device] == place:  # it may no longer wait
+        blocked[device] = -1
+        stack[trace.work[-1]] = device
+        trace.work[-1] += 1
+        trace.counts[0] = mark  # marked anew
+    return _run(instance, codes, offsets, form, trace, latest)
+
+
+@kernel(error_model="numpy", forceinline=True)
+def _run(
+    instance: ScheduleInstance,
+    codes: Codes,
+    offsets: Integers,
+    form: Form,
+    trace: Trace,
+    latest: float,
+) -> float:
+    """Replay what is left of an order from the state that the trace is in; as of `replay_again`."""
+    device_of, _, seconds, split, lag, first, last, keep, freed, _, limit, rows_at, held, held_at = instance
+    order, cause, ends, rows, places, finish, start, left, work, marked, marked_times, counts = trace
+    fill, tolerance, path, longest_stage, after = form
+    positions, devices = len(device_of), len(limit)
+    most = len(ends) // (2 * positions)
+    done = work[: 3 * positions]
+    at = work[3 * positions : 3 * positions + devices]
+    row_of = work[3 * positions + devices : 3 * positions + 2 * devices]
+    memory = work[3 * positions + 2 * devices : 3 * positions + 3 * devices]
+    blocked = work[3 * positions + 3 * devices : 3 * positions + 4 * devices]
+    stack = work[3 * positions + 4 * devices : 3 * positions + 5 * devices]
+    height = work[-1]
+    spacing = rows_at[devices] // MARKS + 1
+    from_mark = spacing if counts[0] == counts[1] else 0  # a replay begins with a mark
+    failed = False
+    while height > 0 and not failed:
+        if path and from_mark >= spacing and counts[0] <= MARKS:
+            from_mark = 0
+            work[-1] = height
+            for i in range(len(work)):
+                marked[counts[0], i] = work[i]
+            for i in range(devices):
+                marked_times[counts[0], i] = finish[i]
+                marked_times[counts[0], devices + i] = start[i]
+                marked_times[counts[0], 2 * devices + i] = left[i]
+            counts[0] += 1
         height -= 1
         device = stack[height]
         now, kept, i, row = finish[device], memory[device], at[device], row_of[device]
+        rest, since = left[device], start[device] if longest_stage else 0.0
         last_i = offsets[device + 1]
         blocked[device] = -1
         while True:
@@ -99,7 +209,8 @@ def replay(
                     short = kept + keep[position] - limit[device]
                 elif kind == 1:
                     if done[position] <= number:
-                        return np.inf
+                        failed = True
+                        break
                     ready = 0.0
                     if not last[position]:
                         if done[code + 1] <= number:
@@ -109,7 +220,8 @@ def replay(
                         ready = ends[needed] + lag[position + 1]
                 else:
                     if done[code - positions] <= number:
-                        return np.inf
+                        failed = True
+                        break
                     ready = 0.0
             elif not fill:
                 break
@@ -135,7 +247,8 @@ def replay(
                 i += 1
             if kind == 0:
                 if kept + keep[position] > limit[device]:
-                    return np.inf
+                    failed = True
+                    break
                 kept += keep[position]
             elif kind == 1:
                 kept -= freed[position]
@@ -151,7 +264,12 @@ def replay(
                     cause[row] = -1
             if row == rows_at[device]:
                 start[device] = begins
+                since = begins if longest_stage else 0.0
             now = begins + seconds[kind, position]
+            rest -= seconds[kind, position]
+            if now + rest - since > latest or (kind < 2 and now + after[kind, position] - since > latest):
+                failed = True
+                break
             order[row] = code
             number = done[code]
             done[code] = number + 1
@@ -171,7 +289,10 @@ def replay(
                     stack[height] = waiting
                     height += 1
             row += 1
-        finish[device], memory[device], at[device], row_of[device] = now, kept, i, row
+        from_mark += row - row_of[device]
+        finish[device], left[device], memory[device], at[device], row_of[device] = now, rest, kept, i, row
+    if failed:
+        return np.inf
     makespan = 0.0
     for device in range(devices):
         if row_of[device] < rows_at[device + 1]:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from hardware_profiles import brief
 from planners.scheduler.annealing import Walk, anneal, cost_of
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
-from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound
+from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound, ways_of
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
-from planners.scheduler.order_replay import Trace, replay, trace_of
+from planners.scheduler.order_replay import Form, Trace, replay, trace_of
 from planners.scheduler.patterns import one_at_a_time, patterns_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import Schedule
@@ -86,15 +86,16 @@ class _Arm(NamedTuple):
 
 
 ARMS = (
-    _Arm(False, 0.0, 0.1),
     _Arm(True, 0.0, 1.0),
-    _Arm(False, 0.0, 0.5),
+    _Arm(False, 0.0, 0.25),
     _Arm(True, 0.5, 0.5),
-    _Arm(False, 0.0, 0.03),
+    _Arm(False, 0.0, 0.5),
+    _Arm(True, 0.0, 2.0),
+    _Arm(False, 0.0, 0.1),
     _Arm(True, 0.0, 0.25),
-    _Arm(False, 0.0, 0.2),
+    _Arm(False, 0.0, 0.03),
 )
-"""None is best everywhere: long streams want the coldest, small problems the hottest."""
+"""None is best everywhere: long streams want the coldest, V placements the hottest with what the replay places."""
 
 LONG = 1000
 """Ops above which the coldest arms come first: a hot walk of a long stream undoes more than it can mend."""
@@ -108,11 +109,14 @@ SPARK = 1e-300
 COOLS_TO = 0.06
 """Part of an annealing's first temperature at which it ends."""
 
-STEPS, GROWTH = 2000, 2.5
+STEPS, GROWTH = 4000, 2.5
 """Replays of the first walks, and by how much those of every further round are longer."""
 
 ISLANDS = 2
 """Orders of each origin that are annealed apart at first; every round leaves out the worst of all, down to as many."""
+
+FIRST = 3
+"""Orders that a small problem is annealed from: few long walks reach more than many short ones."""
 
 PAUSED = 120
 """Blocks with random pauses that are tried where a device has several stages."""
@@ -350,15 +354,20 @@ class _Island:
 def _annealing(search: _Search) -> None:
     """Walks from the best orders of each origin, in time without the worst of them.
 
-    A small problem tries every arm on every order; a long stream, for which a walk is dear, goes where most is gained.
+    A small problem tries every arm on each of its best orders; a long stream, for which a walk is dear, goes where most is
+    gained.
     """
-    instance, trace = search.instance, search.trace
+    instance, trace, trial = search.instance, search.trace, trace_of(search.instance)
+    ways = ways_of(instance)
+    after = np.stack([ways.round - instance.seconds[0] + ways.tail, ways.tail]) * (not search.longest_stage)
     unit = float(instance.seconds.mean())
     whole = np.empty_like(trace.order)
     long = search.ops > LONG
     arms = sorted(ARMS, key=lambda arm: (arm.fill, arm.heat)) if long else ARMS
     orders = sorted(itertools.chain(*search.origins.values()), key=_cost)
     islands = [_Island(*order) for order in orders if not long or order[0] <= NEAR * orders[0][0]]
+    if not long:
+        islands = islands[:FIRST]
     steps = float(STEPS)
     while unit and search.work >= STEPS // 10 * search.ops:
         for turn in range(len(arms) * len(islands)):
@@ -375,9 +384,10 @@ def _annealing(search: _Search) -> None:
             if arm.fill:
                 codes, offsets = without_weights(instance, codes)
             hot, target = arm.heat * unit, search.bound * (1.0 + EXACT)
-            walk = Walk(arm.fill, arm.tolerance, search.longest_stage, limit, hot, COOLS_TO * hot, target)
-            cost, taken = anneal(instance, codes, offsets, walk, search.random, trace, whole)
-            search.work -= max(1, taken) * search.ops
+            form = Form(arm.fill, arm.tolerance, True, search.longest_stage, after)
+            walk = Walk(form, limit, hot, COOLS_TO * hot, target)
+            cost, taken, work = anneal(instance, codes, offsets, walk, search.random, (trace, trial), whole)
+            search.work -= work
             search.evaluations += taken
             island.learn(number, cost, taken)
             if cost < island.cost:
