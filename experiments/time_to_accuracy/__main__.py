@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> Findings:
     with progress("training") as report:
         grid = [(case, setting) for case in CASES]
         results = train_grid(grid, data, seeds, evaluate_every=EVALUATE_EVERY, jobs=arguments.jobs, report=report)
-    done = results[0].seeds
+    done = results[0].each("seed")
     minibatches = setting.epochs * minibatches_per_epoch(data, setting.batch)
     dated = {
         name: [(result, clock.update_seconds(result.case, setting, minibatches)) for result in results]

@@ -90,10 +90,10 @@ def compared(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
         own = [result for result in results if result.setting == setting]
         reference = next(result for result in own if result.case.method == "synchronous")
         block = [result.record() for result in own]
-        for measure, values in (("train_loss", "losses"), ("test_accuracy", "accuracies")):
+        for measure in ("train_loss", "test_accuracy"):
             tested = []
             for record, result in zip(block, own, strict=True):
-                pair = getattr(reference, values), getattr(result, values)
+                pair = reference.each(measure), result.each(measure)
                 if result is not reference and np.isfinite(np.array(pair)).all(axis=0).any():
                     tested.append((record, paired_difference(*pair)))
             for (record, test), corrected in zip(tested, holm([test.p for _, test in tested]), strict=True):
@@ -120,7 +120,7 @@ def order_of(results: Sequence[CaseResult], labels: Sequence[str], chosen: slice
 
     results: of one setting
     """
-    own = {result.case.label: result.losses[chosen] for result in results}
+    own = {result.case.label: result.each("train_loss")[chosen] for result in results}
     means = [float(np.mean(own[label])) for label in labels]
     pairs = list(itertools.pairwise(labels))
     tests = [paired_difference(own[one], own[other]) for one, other in pairs]
@@ -161,7 +161,7 @@ def directions(
     """
     rows = []
     for setting in dict.fromkeys(result.setting for result in results):
-        own = {result.case.label: result.accuracies for result in results if result.setting == setting}
+        own = {result.case.label: result.each("test_accuracy") for result in results if result.setting == setting}
         for better, worse in pairs:
             test = paired_difference(own[worse], own[better])
             agrees = "same" if test.mean > 0 else "opposite"

@@ -36,7 +36,6 @@ class Setting:
     optimizer: str = "adam"
     learning_rate: float = 0.002
     stages: int = 8
-    network: str = "mlp"
     batch: int = 32
     epochs: int = 10
     unit_inputs: bool = False
@@ -61,34 +60,13 @@ class CaseResult:
     copies: tuple[int, ...]
     runs: tuple[TrainingRun, ...] = field(repr=False)
 
-    @property
-    def losses(self) -> list[float]:
-        """Final train loss of every seed."""
-        return [run.train_loss for run in self.runs]
-
-    @property
-    def accuracies(self) -> list[float]:
-        """Final test accuracy of every seed."""
-        return [run.test_accuracy for run in self.runs]
-
-    @property
-    def diverged(self) -> int:
-        """Seeds that diverged."""
-        return sum(run.diverged for run in self.runs)
-
-    @property
-    def error_ratios(self) -> list[float]:
-        """Prediction error ratio of every seed: the distance of the used weights from the synchronous ones over that of the
-        current weights, above 1 where prediction leads away; NaN where no version differs."""
-        return [run.prediction_error_ratio for run in self.runs]
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds that were trained."""
-        return [run.seed for run in self.runs]
+    def each(self, measure: str) -> list[Any]:
+        """A figure of every seed's run, by its name there."""
+        return [getattr(run, measure) for run in self.runs]
 
     def record(self) -> dict[str, object]:
         """A flat record: means, spreads (standard deviation over seeds), counts."""
+        losses, accuracies = self.each("train_loss"), self.each("test_accuracy")
         return {
             "label": self.case.label,
             "method": self.case.method,
@@ -97,12 +75,12 @@ class CaseResult:
             "optimizer": self.setting.optimizer,
             "learning_rate": self.setting.learning_rate,
             "seeds": len(self.runs),
-            "train_losses": self.losses,
-            "test_accuracies": self.accuracies,
-            **_spread("train_loss", self.losses),
-            **_spread("test_accuracy", self.accuracies),
-            "diverged": self.diverged,
-            "prediction_error_ratio": float(np.mean(self.error_ratios)),
+            "train_losses": losses,
+            "test_accuracies": accuracies,
+            **_spread("train_loss", losses),
+            **_spread("test_accuracy", accuracies),
+            "diverged": sum(self.each("diverged")),
+            "prediction_error_ratio": float(np.mean(self.each("prediction_error_ratio"))),
             "weight_copies": max(self.copies),
             "weight_copies_per_stage": list(self.copies),
         }
@@ -183,7 +161,7 @@ def _train(
     if setting.unit_inputs:
         data = replace(data, train_x=(data.train_x + 1.0) / 2.0, test_x=(data.test_x + 1.0) / 2.0)
     found = setting.order(case, UNIT_CLOCK, minibatches)
-    network = NETWORKS[setting.network](setting.stages, data.features, data.classes)
+    network = NETWORKS["mlp"](setting.stages, data.features, data.classes)
     settings = TrainingSettings(batch=setting.batch, learning_rate=setting.learning_rate, evaluate_every=evaluate_every)
     optimizer = OPTIMIZERS[setting.optimizer]()
     training = Training(found.order, case.method, network, data, optimizer, settings, case.rule)

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> Findings:
         document["cluster"] = cluster_rows(cluster_problem())
         seeds = range(3) if arguments.quick else arguments.seeds
         trained = train_parts(grid_parts(arguments.quick, arguments.headline, epochs), seeds, arguments.jobs, report)
-    done = trained["accuracy"][0].seeds
+    done = trained["accuracy"][0].each("seed")
     document |= {"seeds": done, "interrupted": len(done) < len(seeds)}
     document |= judged(trained)
     document["claims"] = claims(document)

@@ -121,7 +121,7 @@ def judged(trained: dict[str, list[CaseResult]]) -> dict[str, Any]:
     accuracy, shifted = trained["accuracy"], trained["inputs_0_to_1"]
     headline = [one for one in accuracy if one.setting.label == HEADLINE.label]
     eight = [one for one in accuracy if one.setting.label in ("adam 0.001", HEADLINE.label, "sgd 0.1")]
-    blocks = seed_blocks(accuracy[0].seeds)
+    blocks = seed_blocks(accuracy[0].each("seed"))
     orders = {
         name: {block: order_of(results, ORDER, chosen) for block, chosen in blocks.items()}
         for name, results in (("headline_order", headline), ("inputs_0_to_1", shifted))
@@ -142,7 +142,7 @@ def prediction_errors(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
     """Error ratio of every method that predicts: mean over the seeds, its spread, 95 % interval, and p of the ratio 1."""
     rows = []
     for result in results:
-        ratios = result.error_ratios
+        ratios = result.each("prediction_error_ratio")
         if result.case.method not in PREDICTING or not np.isfinite(ratios).any():
             continue
         test = paired_difference([1.0] * len(ratios), ratios)

@@ -284,17 +284,10 @@ def start_partition(
     return best
 
 
-def balanced_problem(
-    tables: UnequalTables, candidates: Sequence[int] = (), *, equal: bool = False
-) -> tuple[Cuts, UnequalProblem]:
-    """The partition that the planners take and its problem, within the memory of the devices.
-
-    candidates: sizes; default `candidate_sizes` of the batch; equal: as "best-equal" takes it
-    Raises InfeasibleSizes where nothing fits.
-    """
-    sizes = tuple(candidates) or candidate_sizes(tables.problem.batch)
+def balanced_problem(tables: UnequalTables) -> tuple[Cuts, UnequalProblem]:
+    """The partition that the planners take and its problem, within the memory of the devices; InfeasibleSizes if none fits."""
     meter, rng = _Meter(Evaluator(tables.problem)), np.random.default_rng(0)
-    found = start_partition(tables, sizes, memory_limits(tables), meter, rng, equal=equal)
+    found = start_partition(tables, candidate_sizes(tables.problem.batch), memory_limits(tables), meter, rng)
     return found.cuts, found.unequal
 
 

@@ -176,7 +176,7 @@ def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
         [(case, SMALL) for case in cases], clusters, range(6), jobs=1, report=lambda done, text: seen.append(done)
     )
     two = trained(clusters, *cases, jobs=2)
-    assert [result.losses for result in one] == [result.losses for result in two]
+    assert [result.each("train_loss") for result in one] == [result.each("train_loss") for result in two]
     assert [run.seed for run in one[1].runs] == list(range(6))
     assert seen == [1, 2, 3, 4]
     assert one[1].copies == (3, 3, 3, 3)
@@ -204,8 +204,8 @@ def test_comparisons_are_with_the_synchronous_case_of_the_setting(clusters: Data
             "rising_seeds": 0.0,
         }
     ]
-    assert order["mean_train_loss"]["also"] == pytest.approx(np.mean(results[1].losses[:3]))
-    assert order["train_loss_deviation"]["also"] == pytest.approx(np.std(results[1].losses[:3], ddof=1))
+    assert order["mean_train_loss"]["also"] == pytest.approx(np.mean(results[1].each("train_loss")[:3]))
+    assert order["train_loss_deviation"]["also"] == pytest.approx(np.std(results[1].each("train_loss")[:3], ddof=1))
     assert order_of(results, ("synchronous", "also"), slice(1))["train_loss_deviation"] == {
         "synchronous": 0.0,
         "also": 0.0,
@@ -236,8 +236,8 @@ def test_any_range_of_seeds_is_trained_as_a_part_of_the_whole(clusters: DataSet)
     case = MethodCase("XPipe T=2", "xpipe", 2)
     whole = trained(clusters, case, seeds=7)[0]
     part = train_grid([(case, SMALL)], clusters, range(4, 7), jobs=1)[0]
-    assert part.seeds == [4, 5, 6]
-    assert part.losses == whole.losses[4:]
+    assert part.each("seed") == [4, 5, 6]
+    assert part.each("train_loss") == whole.each("train_loss")[4:]
 
 
 def test_an_interrupt_leaves_every_case_with_the_same_seeds(clusters: DataSet) -> None:
@@ -252,8 +252,9 @@ def test_an_interrupt_leaves_every_case_with_the_same_seeds(clusters: DataSet) -
         return train_grid([(case, SMALL) for case in cases], clusters, range(6), jobs=1, report=report)
 
     for after in (2, 3):
-        assert [result.seeds for result in stopped(after)] == [[0, 1, 2, 3, 4]] * 2
-    assert [result.losses for result in stopped(3)] == [result.losses for result in trained(clusters, *cases, seeds=5)]
+        assert [result.each("seed") for result in stopped(after)] == [[0, 1, 2, 3, 4]] * 2
+    five = trained(clusters, *cases, seeds=5)
+    assert [result.each("train_loss") for result in stopped(3)] == [result.each("train_loss") for result in five]
     with pytest.raises(KeyboardInterrupt):
         stopped(1)
 
@@ -263,8 +264,8 @@ def test_inputs_of_another_scale_are_another_training(clusters: DataSet) -> None
     case = MethodCase("synchronous", "synchronous", 2)
     moved = replace(clusters, train_x=(clusters.train_x + 1.0) / 2.0, test_x=(clusters.test_x + 1.0) / 2.0)
     (unit,) = train_grid([(case, replace(SMALL, unit_inputs=True))], clusters, range(2), jobs=1)
-    assert unit.losses == trained(moved, case, seeds=2)[0].losses
-    assert unit.losses != trained(clusters, case, seeds=2)[0].losses
+    assert unit.each("train_loss") == trained(moved, case, seeds=2)[0].each("train_loss")
+    assert unit.each("train_loss") != trained(clusters, case, seeds=2)[0].each("train_loss")
 
 
 def test_blocks_of_seeds() -> None:
@@ -333,8 +334,9 @@ def test_prediction_errors_are_those_of_methods_that_predict(clusters: DataSet) 
     results = trained(clusters, *cases, seeds=3)
     (row,) = xpipe.prediction_errors(results)
     assert row["label"] == "XPipe T=2"
-    assert row["ratio"] == pytest.approx(np.mean(results[1].error_ratios))
-    assert (row["least"], row["most"]) == (min(results[1].error_ratios), max(results[1].error_ratios))
+    assert row["ratio"] == pytest.approx(np.mean(results[1].each("prediction_error_ratio")))
+    ratios = results[1].each("prediction_error_ratio")
+    assert (row["least"], row["most"]) == (min(ratios), max(ratios))
     (claim,) = prediction_claims([row | {"ratio": 1.5, "p": 0.01}])
     assert claim["verdict"] == "does not hold: it leads away"
     (claim,) = prediction_claims([row | {"ratio": 0.5, "p": 0.2}])
