@@ -17,6 +17,7 @@ from .results.gantt_plots import gantt as gantt, readable_window as readable_win
 from .engines.kernels import kernel as kernel
 from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
 from .workloads.layers import (
+    Attention as Attention,
     Layer as Layer,
     Workload as Workload,
     WorkloadSource as WorkloadSource,
@@ -133,5 +134,6 @@ from .workloads.catalog import (
     load_workload as load_workload,
     read_any_profile as read_any_profile,
     workload_from_spec as workload_from_spec,
+    workload_families as workload_families,
     workload_names as workload_names,
 )

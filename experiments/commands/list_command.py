@@ -1,9 +1,10 @@
-"""`pipeplan list`: what can be named on the command line."""
+"""`pipeplan list`: what can be named on the command line; workloads and clusters by group."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
 import hardware_profiles
 import planners
@@ -24,29 +25,45 @@ def run(arguments: argparse.Namespace) -> int:
         check_choice("topic", arguments.topic, TOPICS)
     found = {topic: _rows(topic) for topic in (TOPICS if arguments.topic is None else (arguments.topic,))}
     if arguments.json:
-        print_json(
-            {topic: [dict(zip(TOPICS[topic][0], row, strict=True)) for row in rows] for topic, rows in found.items()}
-        )
+        print_json({topic: [_record(topic, *one) for one in rows] for topic, rows in found.items()})
         return 0
     for topic, rows in found.items():
-        print_table(topic.capitalize(), TOPICS[topic][0], rows)
+        print_table(topic.capitalize(), TOPICS[topic][0], _under_headings(rows))
     return 0
 
 
 Row = tuple[str, ...]
 
 
-def _rows(topic: str) -> list[Row]:
-    """A row for every name that can be loaded; a user's broken file or package is said and passed over."""
+def _rows(topic: str) -> list[tuple[str, Row]]:
+    """The group and a row of every name that can be loaded; a user's broken file or package is said and passed over."""
     from experiments.compare.questions import names
 
+    groups = GROUPS[topic]() if topic in GROUPS else {"": names(topic)}
     rows = []
-    for name in names(topic):
-        try:
-            rows.append((name, *TOPICS[topic][1](name)))
-        except Exception as error:  # what packages outside raise cannot be known
-            hardware_profiles.passed_over(f"{topic.removesuffix('s')} {name}", str(error))
+    for group, members in groups.items():
+        for name in members:
+            try:
+                rows.append((group, (name, *TOPICS[topic][1](name))))
+            except Exception as error:  # what packages outside raise cannot be known
+                hardware_profiles.passed_over(f"{topic.removesuffix('s')} {name}", str(error))
     return rows
+
+
+def _record(topic: str, group: str, row: Row) -> dict[str, str]:
+    columns = map(simulator.in_a_line, TOPICS[topic][0])
+    return dict(zip(columns, row, strict=True)) | ({"group": group} if group else {})
+
+
+def _under_headings(rows: Sequence[tuple[str, Row]]) -> list[Row]:
+    """The rows, those of a group indented under a row that names it."""
+    lines: list[Row] = []
+    for group, members in groupby(rows, key=lambda one: one[0]):
+        for number, (_, (name, *facts)) in enumerate(members):
+            if group and not number:
+                lines.append((group, *("" for _ in facts)))
+            lines.append((f"  {name}" if group else name, *facts))
+    return lines
 
 
 def _workload(name: str) -> Row:
@@ -61,13 +78,21 @@ def _cluster(name: str) -> Row:
     return str(len(cluster.servers)), str(len(cluster.devices)), kinds
 
 
+def _cluster_groups() -> Mapping[str, Sequence[str]]:
+    """By what the name begins with, up to a hyphen: the paper or the machine."""
+    groups: dict[str, list[str]] = {}
+    for name in hardware_profiles.cluster_names():
+        groups.setdefault(name.split("-")[0], []).append(name)
+    return groups
+
+
 def _schedule(name: str) -> Row:
     family = simulator.schedule_families()[name]
     return "yes" if family.flush else "no", ", ".join(family.options), family.summary
 
 
 TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
-    "workloads": (("name", "parameters", "forward GFLOP a sample", "layers", "mini-batch a device"), _workload),
+    "workloads": (("name", "parameters", "forward GFLOP\na sample", "layers", "mini-batch\na device"), _workload),
     "accelerators": (
         ("name", "memory, GiB"),
         lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / 2**30:.4g}",),
@@ -77,3 +102,9 @@ TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
     "planners": (("name", "summary"), lambda name: (planners.planner_entry(name).summary,)),
 }
 """Columns of a topic, and what a name has in those behind the first."""
+
+GROUPS: dict[str, Callable[[], Mapping[str, Sequence[str]]]] = {
+    "workloads": lambda: simulator.workload_families(),
+    "clusters": _cluster_groups,
+}
+"""Topics whose names stand in groups."""

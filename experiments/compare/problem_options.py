@@ -46,6 +46,7 @@ PROBLEM: dict[str, Option] = {
     "--devices N": ("use the first N devices of the cluster only", count),
     "--batch N": ("samples of an iteration (default: the workload's mini-batch × devices)", count),
     "--sequence N": ("tokens of a sample, for workloads that have them", count),
+    "--attention FORM": "of transformers: fused (FlashAttention) or unfused (scores in memory); default as the model was trained",
     **PROFILED_MINIBATCH,
     "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
     "--optimizer NAME": "sgd, momentum (default) or adam",
@@ -122,8 +123,9 @@ def _described(arguments: argparse.Namespace) -> Problem:
 
     workload: Workload | str = _given(arguments.workload, DEFAULT_WORKLOAD)
     if arguments.profile is not None:
-        if arguments.sequence is not None:
-            raise UsageError("--sequence cannot change a measured profile")
+        for option in ("sequence", "attention"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(f"--{option} cannot change a measured profile")
         workload = read_any_profile(arguments.profile, arguments.profiled_minibatch)
     elif arguments.profiled_minibatch is not None:
         raise UsageError("--profiled-minibatch goes with --profile")
@@ -133,6 +135,7 @@ def _described(arguments: argparse.Namespace) -> Problem:
         arguments.batch,
         devices=arguments.devices,
         sequence=arguments.sequence,
+        attention=arguments.attention,
         contention=not arguments.no_contention,
         **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
     )
@@ -165,6 +168,7 @@ def options_of(problem: Problem) -> dict[str, object]:
         "profile": workload and workload.profile,
         "profiled_minibatch": workload and workload.profiled_minibatch,
         "sequence": workload and workload.sequence,
+        "attention": workload and workload.attention,
         "cluster": cluster and cluster.name,
         "devices": len(problem.cluster.devices),
         "batch": problem.batch,

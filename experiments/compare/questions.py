@@ -16,7 +16,7 @@ from experiments.compare.comparison import Comparison, compare_planners
 if TYPE_CHECKING:
     from hardware_profiles import Cluster
     from planners import Progress, Result, SearchedSchedule
-    from simulator import Engine, Outcome, Plan, Problem, Schedule, ScheduleReplay, Workload
+    from simulator import Attention, Engine, Outcome, Plan, Problem, Schedule, ScheduleReplay, Workload
 
 TOPICS: dict[str, Callable[[], Sequence[str]]] = {
     "workloads": lambda: sorted(simulator.workload_names()),
@@ -45,20 +45,23 @@ def make_problem(
     *,
     devices: int | None = None,
     sequence: int | None = None,
+    attention: Attention | None = None,
     **training: Any,
 ) -> Problem:
     """A problem; what is given by name is looked up.
 
     workload: or its name, config.json, or chain:N; cluster: or its name, name:SERVERS, or TOML file
     batch: samples of an iteration; default the workload's mini-batch on every device
-    devices: use the first of the cluster only; sequence: tokens of a sample
+    devices: use the first of the cluster only; sequence: tokens of a sample; attention: its form
     training: the other fields of `simulator.Problem` (precision, optimizer, recompute, communication, contention, …)
     Warns of options without an effect. Raises ValueError for unknown names, more devices than there are, options out of range.
     """
     if isinstance(workload, str):
-        workload = simulator.workload_from_spec(workload, sequence)
-    elif sequence is not None:
-        raise ValueError(f"sequence {sequence} is for a workload given by name; {workload.name!r} has its own")
+        workload = simulator.workload_from_spec(workload, sequence, attention)
+    else:
+        for option, value in (("sequence", sequence), ("attention", attention)):
+            if value is not None:
+                raise ValueError(f"{option} {value} is for a workload given by name; {workload.name!r} has its own")
     if isinstance(cluster, str):
         cluster = hardware_profiles.load_cluster(cluster)
     if devices is not None:

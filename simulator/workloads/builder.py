@@ -74,7 +74,7 @@ class Builder:
             if storage not in self._kept:
                 self._kept.add(storage)
                 stashed += self._elements[tensor]
-        self._layers.append(replace(layer, stashed_elements=stashed))
+        self._layers.append(layer if stashed == layer.stashed_elements else replace(layer, stashed_elements=stashed))
         self._edges.extend((producer, index) for producer in sorted(set(inputs)) if producer >= 0)
         return index
 

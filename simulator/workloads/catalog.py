@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hardware_profiles import plugged_in, remembering, shown, unknown
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.huggingface import read_config
 from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
-from simulator.workloads.language_models import LANGUAGE_MODELS
-from simulator.workloads.layers import Workload, WorkloadSource
+from simulator.workloads.language_models import LANGUAGE_MODELS, published
+from simulator.workloads.layers import Attention, Workload, WorkloadSource
 from simulator.workloads.measured_profile import read_measured_profile
 from simulator.workloads.pipedream_profile import read_profile
 from simulator.workloads.synthetic import uniform_chain
 
-WORKLOADS: dict[str, Callable[..., Workload]] = {
-    "alexnet": alexnet,
-    "gnmt16": gnmt16,
-    "gnmt8": gnmt8,
-    "resnet101": resnet101,
-    "resnet50": resnet50,
-    "vgg16": vgg16,
-    "vgg19": vgg19,
-    **LANGUAGE_MODELS,
+FAMILIES: dict[str, dict[str, Callable[..., Workload]]] = {
+    "image networks": {
+        "alexnet": alexnet,
+        "vgg16": vgg16,
+        "vgg19": vgg19,
+        "resnet50": resnet50,
+        "resnet101": resnet101,
+    },
+    "translation": {"gnmt8": gnmt8, "gnmt16": gnmt16},
+    **{family: {one.name: published(one) for one in models} for family, models in LANGUAGE_MODELS.items()},
 }
-"""Built-in workloads: functions that need no argument; one with a `sequence` argument takes its length."""
+"""Built-in workloads: functions that need no argument; those with arguments `sequence` and `attention` take them."""
+
+WORKLOADS = {name: make for family in FAMILIES.values() for name, make in family.items()}
+"""All of them by name."""
+
+PLUGGED_IN = "installed packages"
+"""Family of the workloads that packages outside bring."""
+
+CHOICES = {"sequence": "sequence length", "attention": "attention"}
+"""What a user may choose of a workload that takes it, by the argument's name."""
 
 ENTRY_POINTS = "pipeplan.workloads"
 """Entry-point group of packages outside: each entry is a name and such a function."""
@@ -46,22 +56,40 @@ def workload_names() -> tuple[str, ...]:
     return tuple(sorted({*WORKLOADS, *_plugins()}))
 
 
-def load_workload(name: str, sequence: int | None = None) -> Workload:
-    """The workload called `name`; sequence: tokens of a sample (None: the workload's own).
+def workload_families() -> dict[str, tuple[str, ...]]:
+    """The same names by family."""
+    plugged = {PLUGGED_IN: tuple(sorted(set(_plugins()) - set(WORKLOADS)))}
+    return {
+        family: names for family, names in ({one: tuple(FAMILIES[one]) for one in FAMILIES} | plugged).items() if names
+    }
 
-    Raises ValueError (one line) for an unknown name (with the closest and all choices), for a sequence length
-    where the workload has none, and for a package's entry that is no workload.
+
+def load_workload(name: str, sequence: int | None = None, attention: Attention | None = None) -> Workload:
+    """The workload called `name`.
+
+    sequence: tokens of a sample; attention: its form (None: the workload's own)
+
+    Raises ValueError (one line) for an unknown name (with the closest and all choices), for what the workload has not to
+    choose, and for a package's entry that is no workload.
     """
     make = WORKLOADS.get(name) or _plugins().get(name)
     if make is None:
         raise ValueError(unknown(f"workload {name!r} is not known", name, workload_names()))
-    return remembering(_called(name, make, sequence), WorkloadSource(name, sequence=sequence))
+    chosen = _chosen(sequence, attention)
+    _refuse(
+        name, {choice: value for choice, value in chosen.items() if choice not in inspect.signature(make).parameters}
+    )
+    workload = make(**chosen)
+    if not isinstance(workload, Workload):
+        raise ValueError(f"workload {name!r} must be a function that returns a Workload, got {workload!r}")
+    return remembering(workload, WorkloadSource(name, sequence=sequence, attention=attention))
 
 
-def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
+def workload_from_spec(spec: str, sequence: int | None = None, attention: Attention | None = None) -> Workload:
     """The workload that a user wrote: a registered name, a path, or `chain:LAYERS`.
 
-    sequence: tokens of a sample, for workloads that are made of sequences (None: the workload's own).
+    sequence: tokens of a sample, for workloads that are made of sequences; attention: its form, for transformers (None: the
+        workload's own)
     What ends in `.txt` is a PipeDream profile; what else ends in `.json` or has a path separator is a Hugging
     Face `config.json`.
 
@@ -72,14 +100,15 @@ def workload_from_spec(spec: str, sequence: int | None = None) -> Workload:
         digits = layers.lstrip("0")
         if not (layers.isascii() and layers.isdigit() and 0 < len(digits) <= 9 and int(digits) <= LONGEST_CHAIN):
             raise ValueError(f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {shown(spec)}")
-        _refuse_sequence(spec, sequence)
+        _refuse(spec, _chosen(sequence, attention))
         return remembering(uniform_chain(int(digits)), WorkloadSource(spec))
     if spec.endswith(".txt"):
-        _refuse_sequence(spec, sequence)
+        _refuse(spec, _chosen(sequence, attention))
         return read_any_profile(spec)
     if spec.endswith(".json") or "/" in spec or os.sep in spec:
-        return remembering(read_config(spec, sequence), WorkloadSource(str(Path(spec).resolve()), sequence=sequence))
-    return load_workload(spec, sequence)
+        source = WorkloadSource(str(Path(spec).resolve()), sequence=sequence, attention=attention)
+        return remembering(read_config(spec, sequence, attention), source)
+    return load_workload(spec, sequence, attention)
 
 
 def read_any_profile(path: str, profiled_minibatch: int | None = None) -> Workload:
@@ -100,7 +129,7 @@ def read_any_profile(path: str, profiled_minibatch: int | None = None) -> Worklo
 def workload_of(source: WorkloadSource) -> Workload:
     """The workload that comes from there. ValueError as of `workload_from_spec` and `read_any_profile`."""
     if source.name is not None:
-        return workload_from_spec(source.name, source.sequence)
+        return workload_from_spec(source.name, source.sequence, source.attention)
     return read_any_profile(source.profile or "", source.profiled_minibatch)
 
 
@@ -114,17 +143,11 @@ def _function(value: object) -> Callable[..., Workload]:
     return value
 
 
-def _called(name: str, make: Callable[..., Workload], sequence: int | None) -> Workload:
-    if sequence is not None and "sequence" in inspect.signature(make).parameters:
-        workload = make(sequence=sequence)
-    else:
-        _refuse_sequence(name, sequence)
-        workload = make()
-    if not isinstance(workload, Workload):
-        raise ValueError(f"workload {name!r} must be a function that returns a Workload, got {workload!r}")
-    return workload
+def _chosen(sequence: int | None, attention: Attention | None) -> dict[str, object]:
+    """What was given of CHOICES."""
+    return {name: value for name, value in (("sequence", sequence), ("attention", attention)) if value is not None}
 
 
-def _refuse_sequence(name: str, sequence: int | None) -> None:
-    if sequence is not None:
-        raise ValueError(f"workload {name!r} has no sequence length to set, got {sequence}")
+def _refuse(name: str, chosen: Mapping[str, object]) -> None:
+    for choice, value in chosen.items():
+        raise ValueError(f"workload {name!r} has no {CHOICES[choice]} to set, got {value}")

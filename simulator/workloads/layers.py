@@ -25,6 +25,10 @@ from hardware_profiles import LAYER_KINDS, Work, brief
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""
 
+Attention = Literal["fused", "unfused"]
+"""How a transformer computes attention: "unfused" writes the scores to memory and keeps them for the backward pass, "fused"
+(FlashAttention, Dao et al. 2022) makes them again from a number a query."""
+
 Split = Literal["", "columns", "rows", "heads", "features", "tokens", "vocabulary"]
 """How a tensor-parallel group divides a layer: see `simulator.workloads.shares`."""
 
@@ -48,6 +52,7 @@ class Layer:
     undivided: of its own weight elements, those that every member of such a group keeps (a bias after `rows`)
     heads: of attention the key-value heads, which the size of a group divides; 0 for other layers
     causal_tokens: tokens of a sample, of attention where each token attends to those before it alone; 0 for other layers
+    experts: routed experts that its weights belong to, evenly; 0 for layers that all tokens go through
     """
 
     name: str
@@ -65,6 +70,7 @@ class Layer:
     undivided: int = 0
     heads: int = 0
     causal_tokens: int = 0
+    experts: int = 0
 
     def __repr__(self) -> str:
         measured = f", measured at {len(self.measured)} sizes" if self.measured else ""
@@ -98,20 +104,23 @@ class TiedWeight:
 class WorkloadSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a workload comes from: what `workload_from_spec` or `read_any_profile` takes.
 
-    name: a registered name, chain:LAYERS, or a file; with the tokens of a sample, if they are not the workload's own
+    name: a registered name, chain:LAYERS, or a file; with the tokens of a sample and the form of attention, if they are not the
+        workload's own
     profile: file of a measured profile; with the samples of its mini-batch, if it does not tell them
     """
 
     name: str | None = None
     profile: str | None = None
     sequence: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    attention: Attention | None = None
     profiled_minibatch: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.profile is None):
             raise ValueError("give one of name and profile")
-        if self.profile is not None and self.sequence is not None:
-            raise ValueError("sequence goes with name; a profile has its own")
+        for option in ("sequence", "attention"):
+            if self.profile is not None and getattr(self, option) is not None:
+                raise ValueError(f"{option} goes with name; a profile has its own")
         if self.name is not None and self.profiled_minibatch is not None:
             raise ValueError("profiled_minibatch goes with profile")
 
@@ -268,7 +277,7 @@ def _check_layer(where: str, layer: Layer) -> None:
     if layer.split not in get_args(Split):
         choices = ", ".join(repr(one) for one in get_args(Split))
         raise ValueError(f"{where}: split must be one of {choices}, got {layer.split!r}")
-    for count in ("undivided", "heads", "causal_tokens"):
+    for count in ("undivided", "heads", "causal_tokens", "experts"):
         _check_count(f"{where}: {count}", getattr(layer, count), least=0)
     if layer.undivided > layer.parameters:
         raise ValueError(f"{where}: undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")

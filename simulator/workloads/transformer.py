@@ -1,23 +1,24 @@
-"""Transformer: language models that are stacks of equal blocks, between an embedding and heads.
+"""Transformer: language models that are stacks of blocks, between an embedding and heads.
 
 Ten layers a block: normalization, query-key-value projection, attention (scores, softmax, dropout, context),
 output projection, residual sum; normalization, MLP up, activation, MLP down, residual sum. Dropout after a
-projection is part of that projection.
+projection is part of that projection. Latent attention projects in more steps; experts stand in the MLP's place.
 
 Kept for the backward pass, in elements of 2 bytes and with dropout, per block of sequence s, hidden h and
 heads a: 17·s·h + 2.5·a·s², which is the 34·s·b·h + 5·a·s²·b bytes of Korthikanti et al. 2022 ("Reducing
-Activation Recomputation in Large Transformer Models", section 4.1, equation 1).
+Activation Recomputation in Large Transformer Models", section 4.1, equation 1). Fused attention keeps 2·a·s
+elements in place of the second term: an fp32 log-sum-exp of the scores of every query.
 FLOP: full s×s attention, also for causal models (what dense matrix products do and torch's counter counts):
-4·s²·h a block beside 2·s a projection weight.
+4·s²·h a block beside 2·s a projection weight; of experts those that a token goes through.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from simulator.workloads.builder import Builder
-from simulator.workloads.layers import Layer, Split, Workload
+from simulator.workloads.layers import Attention, Layer, Split, Workload
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
@@ -26,7 +27,7 @@ MASK = 0.5
 """16-bit elements that one byte of a dropout mask takes."""
 
 FP32 = 2.0
-"""16-bit elements that one fp32 number takes: losses stay in fp32."""
+"""16-bit elements that one fp32 number takes: losses and log-sum-exps stay in fp32."""
 
 Heads = Literal["language", "pooler", "masked", "pretraining"]
 """What follows the blocks: a language model's head; or BERT's pooler alone (`BertModel`), masked-language head alone
@@ -34,24 +35,73 @@ Heads = Literal["language", "pooler", "masked", "pretraining"]
 
 
 @dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Sizes of multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1), in features.
+
+    query_rank, key_value_rank: of the latent vectors from which queries, and keys and values, are projected up (query_rank 0:
+        queries straight from the hidden state)
+    plain, rotary: of a query and key head, without and with its position (the rotary ones of a key are the same for all heads)
+    value: of a value head
+    """
+
+    query_rank: int
+    key_value_rank: int
+    plain: int
+    rotary: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in the place of a block's MLP (Shazeer et al. 2017; shared experts: Dai et al. 2024, "DeepSeekMoE").
+
+    count: routed experts; active: of them those that a token goes through; intermediate: width of each
+    shared: width of the experts, taken as one, that every token goes through (0: none); shared_gate: their output is weighted
+    bias: the router has one
+    dense: blocks, counted from 0, that have the model's plain MLP
+
+    Tokens are spread evenly: no expert is full, none is dropped. ValueError for more active experts than there are.
+    """
+
+    count: int
+    active: int
+    intermediate: int
+    shared: int = 0
+    shared_gate: bool = False
+    bias: bool = False
+    dense: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.active <= self.count:
+            raise ValueError(f"experts of a token must be from 1 to all {self.count}, got {self.active}")
+
+
+@dataclass(frozen=True, slots=True)
 class Transformer:
     """Sizes of a language model; as they stand here a GPT's.
 
     layers: blocks; hidden: features of a token; heads: query heads; sequence: tokens of a sample
-    vocabulary, positions, token_types: rows of the embedding (positions 0: `sequence`; none where they are rotary)
+    vocabulary, positions, other_rows: rows of the embedding (positions 0: `sequence`; none where they are rotary; others are
+        token types, padding)
+    word_features: of a row of the vocabulary's matrix, with projections to and from `hidden` where they differ (0: hidden)
     intermediate: width of the MLP (0: 4·hidden)
     key_value_heads: fewer than heads for grouped queries (0: `heads`); head_size: features of a head (0: hidden / heads)
     after: see `Heads`. The masked-language head predicts every token
     tied: the head shares the embedding's matrix, which then counts ONCE, in the embedding; a pipeline that
         has both in different stages keeps a second copy on the last (see `simulator.workloads.layers.TiedWeight`)
     rotary: positions are rotary, not learned; then the embedding has no dropout either
-    gated: SwiGLU MLP (two up projections); attention_bias, mlp_bias: those projections have biases
-    norm_bias: normalization has a shift (LayerNorm, else RMSNorm)
-    dropout: hidden and attention dropout are applied
-    norm_first: normalization before each half and at the end, else after each residual sum and the embedding
+    gated: SwiGLU MLP (two up projections); relu: ReLU, whose backward needs no more than what it puts out
+    attention_bias, output_bias, mlp_bias: the projections before attention, after it, and of the MLP have biases
+    norm_bias: normalization has a shift (LayerNorm, else RMSNorm); head_norm: each head's queries and keys are normalized
+    dropout, attention_dropout: of hidden states and of scores
+    norm_first: normalization before each half and at the end, else after each residual sum
+    embedding_norm: the embedding is normalized
+    attention: see `Attention`; window: keys that a query attends to (0: all); only fused attention skips the others
+    latent, experts: in place of plain projections before attention, and of MLPs
     name: of the workload ("": the family's and the number of blocks)
 
-    Sizes are taken as they are, but for the sequence, which a user chooses: ValueError if there is none such.
+    Sizes are taken as they are, but for what a user chooses: ValueError for a sequence or an attention that there is not, and
+    for heads that key-value heads do not divide.
     """
 
     layers: int
@@ -60,7 +110,8 @@ class Transformer:
     sequence: int = 1024
     vocabulary: int = 50257
     positions: int = 0
-    token_types: int = 0
+    other_rows: int = 0
+    word_features: int = 0
     intermediate: int = 0
     key_value_heads: int = 0
     head_size: int = 0
@@ -68,17 +119,27 @@ class Transformer:
     tied: bool = True
     rotary: bool = False
     gated: bool = False
+    relu: bool = False
     attention_bias: bool = True
+    output_bias: bool = True
     mlp_bias: bool = True
     norm_bias: bool = True
+    head_norm: bool = False
     dropout: bool = True
+    attention_dropout: bool = True
     norm_first: bool = True
+    embedding_norm: bool = False
+    attention: Attention = "unfused"
+    window: int = 0
+    latent: LatentAttention | None = None
+    experts: Experts | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
         family = type(self).__name__
         for field, usual in (
             ("positions", 0 if self.rotary else self.sequence),
+            ("word_features", self.hidden),
             ("intermediate", 4 * self.hidden),
             ("key_value_heads", self.heads),
             ("head_size", self.hidden // self.heads),
@@ -91,6 +152,10 @@ class Transformer:
             raise ValueError(
                 f"{family} sequence must be at most its learned positions ({self.positions}), got {self.sequence}"
             )
+        if self.attention not in get_args(Attention):
+            raise ValueError(f"attention must be one of {', '.join(get_args(Attention))}, got {self.attention!r}")
+        if self.heads % self.key_value_heads:
+            raise ValueError(f"heads must be a multiple of key-value heads ({self.key_value_heads}), got {self.heads}")
 
     def workload(self) -> Workload:
         """The network; a sample is one sequence."""
@@ -102,7 +167,7 @@ class _Matrix:
     """The weights of a projection: features that go in, and that come out; with a bias or not.
 
     tied: the matrix is the embedding's, which counts its parameters; a bias counts here
-    split: as of a `Layer`
+    split: as of a `Layer`; experts: matrices of these sizes, one of them for each token
     """
 
     rows: int
@@ -110,6 +175,7 @@ class _Matrix:
     bias: bool
     tied: bool = False
     split: Split = ""
+    experts: int = 0
 
 
 class _Network:
@@ -119,50 +185,55 @@ class _Network:
         self.builder, self.model = Builder(), model
 
     def build(self) -> Workload:
-        model, tokens_hidden = self.model, self.model.sequence * self.model.hidden
-        x = self.builder.add(
-            Layer(
-                "embedding",
-                "embedding",
-                output_elements=tokens_hidden,
-                parameters=(model.vocabulary + model.positions + model.token_types) * model.hidden,
-                stashed_elements=MASK * tokens_hidden if model.dropout and not model.rotary else 0.0,
-                split="vocabulary",
-                undivided=(model.positions + model.token_types) * model.hidden,
-            )
-        )
-        x = x if model.norm_first else self.norm("embedding_norm", x)
+        model = self.model
+        x = self.embedding()
         for number in range(1, model.layers + 1):
-            x = self.block(f"block{number}", x)
+            x = self.block(number, x)
         logits = self.heads(self.norm("final_norm", x) if model.norm_first else x)
         kept = FP32 * sum(self.builder.output_elements(each) for each in logits)  # log-probabilities
         loss = Layer("loss", "loss", output_elements=1, stashed_elements=kept, split="features")
         self.builder.add(loss, logits)
         return self.builder.build(model.name, sample="sequence", minibatch=1)
 
-    def block(self, name: str, x: int) -> int:
-        first = self.model.norm_first
-        for number, half in ((1, self.attention), (2, self.mlp)):
-            y = half(name, self.norm(f"{name}.norm{number}", x) if first else x)
+    def embedding(self) -> int:
+        model = self.model
+        output, others = model.sequence * model.word_features, (model.positions + model.other_rows) * model.hidden
+        layer = Layer(
+            "embedding",
+            "embedding",
+            output_elements=output,
+            parameters=model.vocabulary * model.word_features + others,
+            stashed_elements=MASK * output if model.dropout and not model.rotary else 0.0,
+            split="vocabulary",
+            undivided=others,
+        )
+        x = self.builder.add(layer)
+        if model.word_features != model.hidden:
+            x = self.projection("word_in", x, _Matrix(model.word_features, model.hidden, bias=False, split="tokens"))
+        return self.norm("embedding_norm", x) if model.embedding_norm else x
+
+    def block(self, number: int, x: int) -> int:
+        name, first, experts = f"block{number}", self.model.norm_first, self.model.experts
+        dense = experts is None or number - 1 in experts.dense
+        for part, half in ((1, self.attention), (2, self.mlp if dense else self.mixture)):
+            *beside, y = half(name, self.norm(f"{name}.norm{part}", x) if first else x)
             output = self.builder.output_elements(x)
-            y = self.builder.add(
-                Layer(f"{name}.add{number}", "elementwise", output_elements=output, split="tokens"), [y, x]
-            )
-            x = y if first else self.norm(f"{name}.norm{number}", y)
+            layer = Layer(f"{name}.add{part}", "elementwise", output_elements=output, split="tokens")
+            y = self.builder.add(layer, [y, *beside, x])
+            x = y if first else self.norm(f"{name}.norm{part}", y)
         return x
 
     def norm(self, name: str, x: int) -> int:
-        """LayerNorm, or RMSNorm if the model has no norm_bias."""
-        hidden = self.model.hidden
-        weights = hidden * (2 if self.model.norm_bias else 1)
+        """LayerNorm, or RMSNorm if the model has no norm_bias, of each token."""
         output = self.builder.output_elements(x)
+        weights = int(output) // self.model.sequence * (2 if self.model.norm_bias else 1)
         layer = Layer(name, "normalization", output_elements=output, parameters=weights, split="tokens")
         return self.builder.add(layer, [x])
 
     def projection(self, name: str, x: int, matrix: _Matrix, *, tokens: int = 0, dropout: bool = False) -> int:
         """A linear map of each of `tokens` tokens (0: all), then dropout if asked."""
         output = (tokens or self.model.sequence) * matrix.columns
-        weights, bias = matrix.rows * matrix.columns, matrix.columns if matrix.bias else 0
+        weights, bias = matrix.rows * matrix.columns * (matrix.experts or 1), matrix.columns if matrix.bias else 0
         layer = Layer(
             name,
             "linear",
@@ -174,49 +245,132 @@ class _Network:
             stashed_elements=MASK * output if dropout else 0.0,
             split=matrix.split,
             undivided=bias if matrix.split == "rows" else 0,
+            experts=matrix.experts,
         )
         return self.builder.add(layer, [x])
 
-    def activation(self, name: str, x: int, output: float, split: Split = "") -> int:
-        """GELU, tanh or (from two halves) SwiGLU, out of place."""
-        return self.builder.add(Layer(name, "activation", output_elements=output, split=split), [x], keeps_inputs=True)
+    def activation(self, name: str, x: int, output: float, split: Split = "", experts: int = 0) -> int:
+        """GELU, tanh, ReLU or (from two halves) SwiGLU, out of place; the next layer keeps what a ReLU puts out."""
+        layer = Layer(name, "activation", output_elements=output, split=split, experts=experts)
+        return self.builder.add(layer, [x], keeps_inputs=not self.model.relu)
 
-    def attention(self, name: str, x: int) -> int:
-        model = self.model
-        query_width = model.heads * model.head_size
-        fused_width = query_width + 2 * model.key_value_heads * model.head_size
-        # softmax output; with dropout also the mask and what dropout puts out
-        kept = model.heads * model.sequence**2 * (2 + MASK if model.dropout else 1)
-        matrix = _Matrix(model.hidden, fused_width, model.attention_bias, split="columns")
-        y = self.projection(f"{name}.qkv", x, matrix)
+    def attention(self, name: str, x: int) -> list[int]:
+        """Projections, attention, and the projection of its output."""
+        model, latent = self.model, self.model.latent
+        if latent is None:
+            inputs, key, value = self.projected(name, x), model.head_size, model.head_size
+        else:
+            inputs, key, value = self.projected_up(name, x, latent), latent.plain + latent.rotary, latent.value
+        queries = model.heads * model.sequence
+        fused, attended = model.attention == "fused", model.sequence
+        if fused:
+            attended = min(model.window or attended, attended)
+            kept = FP32 * queries
+        else:
+            # softmax output; with dropout also the mask and what dropout puts out
+            kept = queries * attended * (2 + MASK if model.attention_dropout else 1)
         layer = Layer(
             f"{name}.attention",
             "attention",
-            output_elements=model.sequence * query_width,
-            flop=4.0 * model.sequence**2 * query_width,
-            stashed_elements=kept,
+            output_elements=queries * value,
+            flop=2.0 * queries * attended * (key + value),
+            # every head has its copy of the key's rotary features
+            stashed_elements=kept + (queries * latent.rotary if latent else 0),
+            # softmax reads and writes the scores; dropout too, and writes its mask
+            scratch_elements=0.0 if fused else queries * attended * (4 + MASK if model.attention_dropout else 2),
             split="heads",
-            heads=model.key_value_heads,
+            heads=model.heads if latent else model.key_value_heads,
             causal_tokens=model.sequence if model.after == "language" else 0,
         )
-        y = self.builder.add(layer, [y])
-        matrix = _Matrix(query_width, model.hidden, model.attention_bias, split="rows")
-        return self.projection(f"{name}.projection", y, matrix, dropout=model.dropout)
+        y = self.builder.add(layer, inputs)
+        matrix = _Matrix(model.heads * value, model.hidden, model.output_bias, split="rows")
+        return [self.projection(f"{name}.projection", y, matrix, dropout=model.dropout)]
 
-    def mlp(self, name: str, x: int) -> int:
+    def projected(self, name: str, x: int) -> list[int]:
+        """Queries, keys and values of one projection; where heads are normalized, queries and keys once more."""
         model = self.model
-        up = _Matrix(model.hidden, model.intermediate * (2 if model.gated else 1), model.mlp_bias, split="columns")
-        y = self.projection(f"{name}.mlp_up", x, up)
-        y = self.activation(f"{name}.activation", y, model.sequence * model.intermediate, "features")
-        down = _Matrix(model.intermediate, model.hidden, model.mlp_bias, split="rows")
-        return self.projection(f"{name}.mlp_down", y, down, dropout=model.dropout)
+        heads = model.heads + model.key_value_heads
+        width = (heads + model.key_value_heads) * model.head_size
+        y = self.projection(f"{name}.qkv", x, _Matrix(model.hidden, width, model.attention_bias, split="columns"))
+        if not model.head_norm:
+            return [y]
+        layer = Layer(
+            f"{name}.head_norm",
+            "normalization",
+            output_elements=model.sequence * heads * model.head_size,
+            parameters=2 * model.head_size,
+            split="features",
+        )
+        return [y, self.builder.add(layer, [y])]
+
+    def projected_up(self, name: str, x: int, latent: LatentAttention) -> list[int]:
+        """Queries, and keys and values, of latent attention."""
+        model, query = self.model, latent.plain + latent.rotary
+
+        def two(part: str, rank: int, beside: int, columns: int) -> int:
+            down = _Matrix(model.hidden, rank + beside, bias=False, split="tokens")
+            y = self.projection(f"{name}.{part}_down", x, down)
+            layer = Layer(
+                f"{name}.{part}_norm",
+                "normalization",
+                output_elements=model.sequence * rank,
+                parameters=rank,
+                split="tokens",
+            )
+            up = _Matrix(rank, columns, bias=False, split="columns")
+            return self.projection(f"{name}.{part}_up", self.builder.add(layer, [y]), up)
+
+        if latent.query_rank:
+            queries = two("query", latent.query_rank, 0, model.heads * query)
+        else:
+            straight = _Matrix(model.hidden, model.heads * query, bias=False, split="columns")
+            queries = self.projection(f"{name}.query", x, straight)
+        columns = model.heads * (latent.plain + latent.value)
+        return [queries, two("key_value", latent.key_value_rank, latent.rotary, columns)]
+
+    def mlp(self, name: str, x: int) -> list[int]:
+        return [self.perceptron(name, x, self.model.intermediate)]
+
+    def perceptron(self, name: str, x: int, width: int, experts: Experts | None = None) -> int:
+        """Up, activation, down; of each token once, or in the experts that it goes through."""
+        model = self.model
+        count, tokens = (experts.count, experts.active * model.sequence) if experts else (0, model.sequence)
+        columns = width * (2 if model.gated else 1)
+        up = _Matrix(model.hidden, columns, model.mlp_bias, split="columns", experts=count)
+        y = self.projection(f"{name}.mlp_up", x, up, tokens=tokens)
+        y = self.activation(f"{name}.activation", y, tokens * width, "features", count)
+        down = _Matrix(width, model.hidden, model.mlp_bias, split="rows", experts=count)
+        return self.projection(f"{name}.mlp_down", y, down, tokens=tokens, dropout=model.dropout)
+
+    def mixture(self, name: str, x: int) -> list[int]:
+        """Router, a copy of each token for every expert that it goes through, these, their weighted sum; shared experts."""
+        model, experts = self.model, self.model.experts
+        assert experts is not None
+        router = _Matrix(model.hidden, experts.count, experts.bias, split="tokens")
+        shares = self.projection(f"{name}.router", x, router)
+        copies = model.sequence * experts.active * model.hidden
+        layer = Layer(f"{name}.dispatch", "elementwise", output_elements=copies, split="tokens")
+        y = self.builder.add(layer, [x, shares])
+        y = self.perceptron(f"{name}.experts", y, experts.intermediate, experts)
+        output = model.sequence * model.hidden
+        layer = Layer(f"{name}.combine", "elementwise", output_elements=output, split="tokens")
+        y = self.builder.add(layer, [y, shares], keeps_inputs=True)
+        if not experts.shared:
+            return [y]
+        shared = self.perceptron(f"{name}.shared", x, experts.shared)
+        if experts.shared_gate:
+            gate = self.projection(f"{name}.shared.gate", x, _Matrix(model.hidden, 1, bias=False, split="tokens"))
+            layer = Layer(f"{name}.shared.weighted", "elementwise", output_elements=output, split="tokens")
+            shared = self.builder.add(layer, [shared, gate], keeps_inputs=True)
+        return [y, shared]
 
     def heads(self, x: int) -> list[int]:
         """What the loss reads."""
         model = self.model
-        words = _Matrix(
-            model.hidden, model.vocabulary, bias=model.after != "language", tied=model.tied, split="columns"
-        )
+        if model.word_features != model.hidden:
+            x = self.projection("word_out", x, _Matrix(model.hidden, model.word_features, bias=False, split="tokens"))
+        bias = model.after != "language"
+        words = _Matrix(model.word_features, model.vocabulary, bias, tied=model.tied, split="columns")
         if model.after == "language":
             return [self.projection("head", x, words)]
         logits, square = [], _Matrix(model.hidden, model.hidden, bias=True)

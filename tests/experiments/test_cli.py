@@ -214,13 +214,16 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], name: str) -
 
 @pytest.mark.parametrize("topic", ["workloads", "accelerators", "clusters", "schedules", "planners"])
 def test_list_names_what_can_be_named(capsys: pytest.CaptureFixture[str], topic: str) -> None:
-    """Each topic has names, and JSON gives the same ones as the table."""
+    """Each topic has names, and JSON gives the same ones as the table; workloads and clusters by group, in 80 columns."""
     code, out, _ = run(capsys, "list", topic, "--json")
     rows = json.loads(out)[topic]
     assert code == 0
     assert rows
     _, table, _ = run(capsys, "list", topic)
     assert all(row["name"] in table for row in rows)
+    if topic in ("workloads", "clusters"):
+        assert max(map(len, table.splitlines())) <= 80
+        assert all(f"\n {row['group']} " in table for row in rows)
 
 
 COMPARED = ("data-parallel", "uniform", "greedy", "pipedream")

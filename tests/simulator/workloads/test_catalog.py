@@ -11,16 +11,24 @@ import pytest
 
 from hardware_profiles import LAYER_KINDS
 from simulator.workloads import catalog
-from simulator.workloads.catalog import WORKLOADS, load_workload, workload_from_spec, workload_names
+from simulator.workloads.catalog import (
+    FAMILIES,
+    WORKLOADS,
+    load_workload,
+    workload_families,
+    workload_from_spec,
+    workload_names,
+    workload_of,
+)
 from simulator.workloads.image_networks import vgg16
-from simulator.workloads.layers import Workload
-from tests.chains import stashed_elements
+from simulator.workloads.layers import Workload, WorkloadSource
+from tests.chains import network, stashed_elements
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_entry_is_a_sound_network(name: str) -> None:
     """Named as registered, connected, one sink (the loss), work, weights, something to send and to keep."""
-    workload = load_workload(name)
+    workload = network(name)
     graph = networkx.DiGraph(workload.edges)
     assert workload.name == name
     assert networkx.is_weakly_connected(graph)
@@ -29,7 +37,13 @@ def test_every_entry_is_a_sound_network(name: str) -> None:
     assert min(workload.parameters(), workload.flop(), stashed_elements(workload)) > 0
     assert (workload.cut_elements()[1:-1] > 0).all()
     assert workload.bytes_per_element is None
-    assert load_workload(name) == workload
+
+
+@pytest.mark.parametrize("names", FAMILIES.values(), ids=list(FAMILIES))
+def test_a_network_is_the_same_every_time(names: dict[str, object]) -> None:
+    """One of each family."""
+    name = next(iter(names))
+    assert load_workload(name) == network(name)
 
 
 def test_an_unknown_name_lists_the_choices_and_the_closest() -> None:
@@ -71,6 +85,38 @@ def test_a_spec_is_a_name_a_chain_or_a_configuration(tmp_path: Path) -> None:
     half = workload_from_spec(str(config), sequence=8)
     assert half.layers[0].output_elements == 8 * 8
     assert workload_from_spec("gpt2", sequence=8).layers[0].output_elements == 8 * 768
+
+
+def test_attention_is_chosen_where_there_is_one(tmp_path: Path) -> None:
+    """By name, from a configuration, and by what a plan file says; a network without it, or another form, is one line."""
+    config = tmp_path / "config.json"
+    sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 10}
+    config.write_text(json.dumps({"model_type": "gpt2"} | sizes))
+    for spec in ("gpt2", str(config)):
+        usual, fused = workload_from_spec(spec), workload_from_spec(spec, attention="fused")
+        assert stashed_elements(fused) < stashed_elements(usual)
+        assert fused.source == WorkloadSource(spec, attention="fused")
+        assert workload_of(fused.source) == fused
+    for spec, form, rule in (
+        ("vgg16", "fused", "workload 'vgg16' has no attention to set, got fused"),
+        ("chain:3", "fused", "workload 'chain:3' has no attention to set, got fused"),
+        ("gpt2", "flash", "attention must be one of fused, unfused, got 'flash'"),
+        (str(config), "flash", f"{config}: attention must be one of fused, unfused, got 'flash'"),
+    ):
+        with pytest.raises(ValueError, match=f"^{rule}$"):
+            workload_from_spec(spec, attention=form)  # type: ignore[arg-type]
+
+
+def test_every_name_is_in_one_family(monkeypatch: pytest.MonkeyPatch, no_plugins: None) -> None:
+    """Families hold the names of the registry, each once; what packages bring is one more."""
+    entries = [
+        metadata.EntryPoint(name, "simulator.workloads.image_networks:vgg19", catalog.ENTRY_POINTS)
+        for name in ("z", "a", "vgg16")
+    ]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: entries)
+    *built_in, plugged = workload_families().items()
+    assert sorted(name for _, names in built_in for name in names) == sorted(WORKLOADS)
+    assert plugged == ("installed packages", ("a", "z"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from simulator.workloads.catalog import load_workload
 from simulator.workloads.huggingface import read_config
 from simulator.workloads.network_files import WorkloadFileError
+from tests.chains import stashed_elements
 
 GPT2 = {
     "model_type": "gpt2",
@@ -33,6 +35,105 @@ LLAMA3 = LLAMA2 | {
     "intermediate_size": 14336,
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
+}
+MISTRAL = LLAMA3 | {"model_type": "mistral", "vocab_size": 32000, "sliding_window": 4096}
+MIXTRAL = MISTRAL | {
+    "model_type": "mixtral",
+    "sliding_window": None,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 32768,
+}
+QWEN2 = {
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "max_position_embeddings": 131072,
+    "sliding_window": 131072,
+    "use_sliding_window": False,
+}
+QWEN2_EXPERTS = QWEN2 | {
+    "model_type": "qwen2_moe",
+    "vocab_size": 151936,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2560,
+    "shared_expert_intermediate_size": 20480,
+}
+QWEN3 = QWEN2 | {
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "vocab_size": 151936,
+    "attention_bias": False,
+}
+QWEN3_EXPERTS = QWEN3 | {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "intermediate_size": 6144,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "intermediate_size": 18432,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
+    "topk_method": "noaux_tc",
+}
+DEEPSEEK_LITE = DEEPSEEK | {
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 10944,
+    "vocab_size": 102400,
+    "q_lora_rank": None,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "topk_method": "greedy",
+}
+OPT = {
+    "model_type": "opt",
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "ffn_dim": 4096,
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "word_embed_proj_dim": 512,
+    "do_layer_norm_before": False,
 }
 BERT = {
     "model_type": "bert",
@@ -65,11 +166,68 @@ def written(folder: Path, config: object) -> Path:
         (LLAMA2 | {"mlp_bias": True}, 6_738_415_616 + 32 * (2 * 11008 + 4096)),
         (LLAMA2 | {"head_dim": 64}, 6_738_415_616 - 32 * 4 * 4096 * 2048),
         (GPT2 | {"n_inner": 768, "n_layer": 12}, 124_439_808 - 12 * (6 * 768 * 768 + 3 * 768)),
+        (QWEN2_EXPERTS, 57_408_658_944),
+        (QWEN3 | {"attention_bias": True}, 8_190_735_360 + 36 * (6144 + 4096)),
+        (QWEN3_EXPERTS | {"mlp_only_layers": [0]}, 30_532_122_624 - 2048 * 128 - 3 * 2048 * (128 * 768 - 6144)),
+        (
+            QWEN3_EXPERTS | {"decoder_sparse_step": 48},
+            30_532_122_624 - 47 * (2048 * 128 + 3 * 2048 * (128 * 768 - 6144)),
+        ),
+        (DEEPSEEK_LITE, 15_706_484_224),
+        (DEEPSEEK_LITE | {"n_shared_experts": None}, 15_706_484_224 - 26 * 3 * 2048 * 2 * 1408),
+        (DEEPSEEK_LITE | {"moe_layer_freq": 27}, 15_706_484_224 - 26 * (2048 * 64 + 3 * 2048 * (66 * 1408 - 10944))),
     ],
 )
 def test_parameters_of_published_models(config: dict[str, object], parameters: int, tmp_path: Path) -> None:
-    """Llama 2 7B, Llama 3 8B, GPT-2 and BERT-large as published, and what each option changes."""
-    assert read_config(written(tmp_path, config)).parameters() == parameters
+    """Those of the published checkpoints, and what each option changes."""
+    assert read_config(written(tmp_path, config), 512).parameters() == parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (OPT, "opt-350m"),
+        (LLAMA3, "llama3-8b"),
+        (MISTRAL, "mistral-7b"),
+        (MIXTRAL, "mixtral-8x7b"),
+        (QWEN2, "qwen2-7b"),
+        (QWEN3, "qwen3-8b"),
+        (QWEN3_EXPERTS, "qwen3-30b-a3b"),
+        (DEEPSEEK, "deepseek-v3"),
+    ],
+)
+def test_the_configuration_of_a_model_is_the_built_in_one(config: dict[str, object], name: str, tmp_path: Path) -> None:
+    """The same layers, to the element."""
+    assert read_config(written(tmp_path, config), 512).layers == load_workload(name, 512).layers
+
+
+def test_attention_is_the_familys_or_the_one_asked_for(tmp_path: Path) -> None:
+    """Llama fused, GPT-2 unfused."""
+    for config, name, other in ((LLAMA2, "llama2-7b", "unfused"), (GPT2, "gpt2", "fused")):
+        path = written(tmp_path, config)
+        assert read_config(path).layers == load_workload(name).layers
+        assert read_config(path, attention=other).layers == load_workload(name, attention=other).layers  # type: ignore[arg-type]
+        assert read_config(path, attention=other).layers != read_config(path).layers  # type: ignore[arg-type]
+
+
+def test_dropout_of_scores_is_not_that_of_hidden_states(tmp_path: Path) -> None:
+    """Each alone leaves its masks: half an element of an output, 1.5 of a score."""
+    kept = {}
+    for hidden, scores in ((0, 0), (0.1, 0), (0, 0.1)):
+        config = GPT2 | {"resid_pdrop": hidden, "embd_pdrop": hidden, "attn_pdrop": scores}
+        kept[hidden, scores] = stashed_elements(read_config(written(tmp_path, config)))
+    assert kept[0.1, 0] - kept[0, 0] == 0.5 * 1024 * 768 * (2 * 12 + 1)
+    assert kept[0, 0.1] - kept[0, 0] == 1.5 * 12 * 1024**2 * 12
+
+
+def test_a_longest_sequence_that_is_not_meant_asks_for_one(tmp_path: Path) -> None:
+    """8,192 tokens are trained on, 131,072 are what a context was stretched to: one line that asks, none where it is given."""
+    assert read_config(written(tmp_path, LLAMA3)).layers == load_workload("llama3-8b").layers
+    path = written(tmp_path, LLAMA3 | {"max_position_embeddings": 131072})
+    rule = r"\$\.max_position_embeddings = 131072: is more than .* \(8192 tokens at most\); give the tokens of a sample"
+    with pytest.raises(WorkloadFileError, match=f"^{path}: {rule}"):
+        read_config(path)
+    assert read_config(path, sequence=131072).layers[0].output_elements == 131072 * 4096
 
 
 def test_gpt2_from_a_configuration_is_the_built_in_one(tmp_path: Path) -> None:
@@ -104,8 +262,6 @@ def test_the_first_architecture_is_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"model_type": "t5"}, r"\$\.model_type = \'t5\': must be one of gpt2, llama, bert"),
-        ({"model_type": None}, r"\$\.model_type = None: must be one of gpt2, llama, bert"),
         ({"n_layer": 0}, r"\$\.n_layer = 0: expected `int` >= 1"),
         ({"n_layer": "12"}, r"\$\.n_layer = \'12\': expected `int`, got `str`"),
         ({"n_embd": True}, r"\$\.n_embd = True: expected `int`, got `bool`"),
@@ -122,6 +278,9 @@ def test_the_first_architecture_is_the_model(tmp_path: Path) -> None:
             LLAMA2 | {"num_key_value_heads": 5},
             r"\$\.num_attention_heads = 32: must be a multiple of num_key_value_heads \(5\)",
         ),
+        (MIXTRAL | {"num_experts_per_tok": 9}, "experts of a token must be from 1 to all 8, got 9"),
+        (QWEN2 | {"use_sliding_window": True}, r"\$\.use_sliding_window = True: must be false"),
+        (QWEN3_EXPERTS | {"mlp_only_layers": ["0"]}, r"\$\.mlp_only_layers\[0\] = \'0\': expected `int`"),
     ],
 )
 def test_a_bad_value_names_file_key_value_and_rule(change: dict[str, object], rule: str, tmp_path: Path) -> None:
@@ -132,11 +291,38 @@ def test_a_bad_value_names_file_key_value_and_rule(change: dict[str, object], ru
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("config", "model_type", "nearest"),
+    [
+        (GPT2, "t5", "gpt2"),
+        (GPT2, None, "gpt2"),
+        (GPT2, [], "gpt2"),
+        (LLAMA3, "lama", "llama"),
+        (MISTRAL, "starcoder2", "mistral"),
+        (MIXTRAL, "grok", "mixtral"),
+        (QWEN3, "qwen4", "qwen2"),
+        (QWEN3_EXPERTS, "qwen4_moe", "qwen2_moe"),
+        (DEEPSEEK, "kimi_k2", "deepseek_v2"),
+    ],
+)
+def test_an_unknown_architecture_is_told_the_nearest(
+    config: dict[str, object], model_type: object, nearest: str, tmp_path: Path
+) -> None:
+    """By its keys and its name: one line, with the choices."""
+    path = written(tmp_path, config | {"model_type": model_type})
+    rule = rf"\$\.model_type = {re.escape(repr(model_type))}: is not known, nearest is {nearest}; choose from gpt2, opt, bert, "
+    with pytest.raises(WorkloadFileError, match=f"^{path}: {rule}"):
+        read_config(path)
+
+
 def test_a_missing_size_is_named(tmp_path: Path) -> None:
     """Sizes have no silent default."""
     path = written(tmp_path, {key: value for key, value in GPT2.items() if key != "n_head"})
     with pytest.raises(WorkloadFileError, match=r"\$\.n_head: is missing; keys of this table: n_layer, n_embd, n_head"):
         read_config(path)
+    path = written(tmp_path, {key: value for key, value in DEEPSEEK.items() if key != "kv_lora_rank"})
+    with pytest.raises(WorkloadFileError, match=r"\$\.kv_lora_rank: is missing; keys of this table: .* q_lora_rank"):
+        read_config(path, 4096)
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import pytest
 
 from simulator.workloads import gnmt
-from simulator.workloads.catalog import load_workload
 from simulator.workloads.image_networks import alexnet, resnet50, vgg16
-from simulator.workloads.language_models import Bert, Gpt, Llama
+from simulator.workloads.language_models import Bert, Gpt, Llama, Opt
 from simulator.workloads.layers import Workload
+from simulator.workloads.transformer import Experts, LatentAttention
+from tests.chains import network
 
 
 class Row(NamedTuple):
@@ -143,7 +144,7 @@ def test_a_resnet_block_that_halves_the_maps() -> None:
 @pytest.mark.parametrize(("depth", "blocks"), [(50, (3, 4, 6, 3)), (101, (3, 4, 23, 3))])
 def test_resnet_stages(depth: int, blocks: tuple[int, ...]) -> None:
     """He et al. 2016, table 1: the blocks of each stage, their maps, and one projection a stage."""
-    found = {row.name: row for row in rows(load_workload(f"resnet{depth}"))}
+    found = {row.name: row for row in rows(network(f"resnet{depth}"))}
     shapes = zip(blocks, (256 * 56**2, 512 * 28**2, 1024 * 14**2, 2048 * 7**2), strict=True)
     expected = {
         f"conv{stage}_{block}.relu3": out
@@ -237,16 +238,86 @@ def test_gpt() -> None:
 
 
 def test_llama() -> None:
-    """Touvron et al. 2023: hidden 6, 4 query, 2 key-value heads of 3, 5 tokens, 11 words, SwiGLU of 2·7, no biases, no masks."""
+    """Touvron et al. 2023: hidden 6, 4 query, 2 key-value heads of 3, 5 tokens, 11 words, SwiGLU of 2·7, no biases, no masks;
+    fused attention keeps two elements of each of its 4·5 queries.
+    """
     assert rows(Llama(1, 6, 4, 5, 11, intermediate=7, key_value_heads=2, head_size=3).workload()) == [
         Row("embedding", 0, 66, 30, 0, ""),
         *block(
             "embedding",
-            [(0, 6, 30, 30), (720, 144, 120, 30), (600, 0, 60, 120 + 100), (360, 72, 30, 60)],
+            [(0, 6, 30, 30), (720, 144, 120, 30), (600, 0, 60, 120 + 40), (360, 72, 30, 60)],
             [(0, 6, 30, 30), (420, 84, 70, 30), (0, 0, 35, 70), (210, 42, 30, 35)],
         ),
         *chain(("final_norm", 0, 6, 30, 30), ("head", 330, 66, 55, 30), ("loss", 0, 0, 1, 110), reads="block1.add2"),
     ]
+
+
+def test_qwen() -> None:
+    """Yang et al. 2025: the queries and keys of each head are normalized with weights of one head's size, values pass by."""
+    workload = Llama(1, 6, 4, 5, 11, intermediate=7, key_value_heads=2, head_size=3, head_norm=True).workload()
+    assert rows(workload)[2:5] == [
+        Row("block1.qkv", 720, 144, 120, 30, "block1.norm1"),
+        Row("block1.head_norm", 0, 6, 90, 120, "block1.qkv"),
+        Row("block1.attention", 600, 0, 60, 90 + 40, "block1.qkv block1.head_norm"),
+    ]
+
+
+def test_latent_attention() -> None:
+    """DeepSeek-V2, section 2.1: queries through a rank of 4, keys and values through one of 3; 2 heads of 2 plain, 1 rotary and 5
+    value features. Attention keeps a copy of the rotary feature of the keys for each head.
+    """
+    latent = LatentAttention(query_rank=4, key_value_rank=3, plain=2, rotary=1, value=5)
+    workload = Llama(1, 6, 2, 5, 11, intermediate=7, latent=latent).workload()
+    assert rows(workload)[2:10] == [
+        Row("block1.query_down", 5 * 6 * 4, 24, 20, 30, "block1.norm1"),
+        Row("block1.query_norm", 0, 4, 20, 20, "block1.query_down"),
+        Row("block1.query_up", 5 * 4 * 6, 24, 30, 20, "block1.query_norm"),
+        Row("block1.key_value_down", 5 * 6 * 4, 24, 20, 0, "block1.norm1"),
+        Row("block1.key_value_norm", 0, 3, 15, 20, "block1.key_value_down"),
+        Row("block1.key_value_up", 5 * 3 * 14, 42, 70, 15, "block1.key_value_norm"),
+        Row("block1.attention", 25 * 2 * (3 + 5), 0, 50, 30 + 70 + 20 + 10, "block1.query_up block1.key_value_up"),
+        Row("block1.projection", 5 * 10 * 6, 60, 30, 50, "block1.attention"),
+    ]
+
+
+def test_experts() -> None:
+    """Two blocks of 4 routed experts of 3, 2 of them a token, beside a shared one of 7 with a gate; the first block is dense.
+
+    A token is copied for each of its experts; weights are those of all of them, work that of two.
+    """
+    experts = Experts(4, 2, 3, shared=7, shared_gate=True, dense=(0,))
+    workload = Llama(2, 6, 2, 5, 11, intermediate=8, experts=experts).workload()
+    found = rows(workload)
+    assert [one.name for one in found[7:11]] == [f"block1.{x}" for x in ("mlp_up", "activation", "mlp_down", "add2")]
+    assert found[16:29] == [
+        Row("block2.norm2", 0, 6, 30, 30, "block2.add1"),
+        Row("block2.router", 5 * 6 * 4, 24, 20, 30, "block2.norm2"),
+        Row("block2.dispatch", 0, 0, 60, 0, "block2.norm2 block2.router"),
+        Row("block2.experts.mlp_up", 10 * 6 * 6, 4 * 36, 60, 60, "block2.dispatch"),
+        Row("block2.experts.activation", 0, 0, 30, 60, "block2.experts.mlp_up"),
+        Row("block2.experts.mlp_down", 10 * 3 * 6, 4 * 18, 60, 30, "block2.experts.activation"),
+        Row("block2.combine", 0, 0, 30, 60 + 20, "block2.router block2.experts.mlp_down"),
+        Row("block2.shared.mlp_up", 5 * 6 * 14, 84, 70, 0, "block2.norm2"),
+        Row("block2.shared.activation", 0, 0, 35, 70, "block2.shared.mlp_up"),
+        Row("block2.shared.mlp_down", 5 * 7 * 6, 42, 30, 35, "block2.shared.activation"),
+        Row("block2.shared.gate", 5 * 6, 6, 5, 0, "block2.norm2"),
+        Row("block2.shared.weighted", 0, 0, 30, 30 + 5, "block2.shared.mlp_down block2.shared.gate"),
+        Row("block2.add2", 0, 0, 30, 0, "block2.add1 block2.combine block2.shared.weighted"),
+    ]
+    divided = [layer.name for layer in workload.layers if layer.experts]
+    assert divided == [f"block2.experts.{part}" for part in ("mlp_up", "activation", "mlp_down")]
+
+
+def test_opt() -> None:
+    """OPT-350M's shape: rows of 4 features with projections to 6 and back, ReLU whose input is not kept, no last norm."""
+    found = rows(Opt(1, 6, 2, 5, 11, word_features=4, norm_first=False).workload())
+    assert found[:3] == chain(
+        ("embedding", 0, 11 * 4 + (5 + 2) * 6, 20, 10), ("word_in", 120, 24, 30, 20), ("block1.qkv", 540, 126, 90, 30)
+    )
+    assert [(one.name, one.kept) for one in found if one.name.endswith("activation")] == [("block1.activation", 0)]
+    assert found[-3:] == chain(
+        ("word_out", 120, 24, 20, 30), ("head", 220, 0, 55, 20), ("loss", 0, 0, 1, 110), reads="block1.norm2"
+    )
 
 
 def test_bert() -> None:
@@ -305,9 +376,11 @@ def test_bert() -> None:
     ],
 )
 def test_published_transformers(name: str, blocks: int, hidden: int, heads: int, tokens: int) -> None:
-    """Blocks, width, heads and tokens of the papers' tables: attention keeps heads·tokens² scores, 2.5 times with dropout."""
-    attention = [row for row in rows(load_workload(name)) if row.name.endswith(".attention")]
-    scores = heads * tokens**2 * (1.0 if name == "llama2-7b" else 2.5)
+    """Blocks, width, heads and tokens of the papers' tables: attention keeps 2.5·heads·tokens² elements with dropout; fused two a
+    query.
+    """
+    attention = [row for row in rows(network(name)) if row.name.endswith(".attention")]
+    scores = heads * tokens * (2 if name == "llama2-7b" else 2.5 * tokens)
     assert len(attention) == blocks
     assert {(row.out, row.kept) for row in attention} == {(tokens * hidden, 3 * tokens * hidden + scores)}
 
@@ -315,4 +388,4 @@ def test_published_transformers(name: str, blocks: int, hidden: int, heads: int,
 def test_minibatches_are_pipedreams() -> None:
     """SOSP'19, section 5.1: 64 a device for VGG-16 and GNMT, 128 for ResNet-50, 256 for AlexNet."""
     names = "vgg16", "gnmt8", "gnmt16", "resnet50", "alexnet"
-    assert [load_workload(name).minibatch for name in names] == [64, 64, 64, 128, 256]
+    assert [network(name).minibatch for name in names] == [64, 64, 64, 128, 256]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from simulator.workloads.catalog import load_workload
-from simulator.workloads.language_models import Bert, Gpt, Llama
-from simulator.workloads.layers import Workload
-from tests.chains import stashed_elements
+from simulator.workloads.language_models import LANGUAGE_MODELS, Bert, Gpt, Llama
+from simulator.workloads.layers import Attention, Layer, Workload
+from simulator.workloads.transformer import Experts, Transformer
+from tests.chains import network, stashed_elements
 
 
 def block_sum(workload: Workload, block: int, field: str) -> float:
@@ -17,31 +20,131 @@ def block_sum(workload: Workload, block: int, field: str) -> float:
 @pytest.mark.parametrize(
     ("workload", "parameters"),
     [
-        (load_workload("gpt2"), 124_439_808),
-        (load_workload("gpt2-medium"), 354_823_168),
-        (load_workload("gpt2-large"), 774_030_080),
-        (load_workload("gpt2-xl"), 1_557_611_200),
-        (load_workload("gpt-14"), 124_439_808 + 2 * (12 * 768**2 + 13 * 768)),
-        (load_workload("bert-large"), 336_226_108),
         (Bert(24, 1024, 16, after="pooler").workload(), 335_141_888),
-        (load_workload("bert-base"), 110_106_428),
         (Bert(12, 768, 12, after="pooler").workload(), 109_482_240),
         (Bert(12, 768, 12, after="masked").workload(), 109_514_298),
-        (Llama(32, 4096, 32, intermediate=11008).workload(), 6_738_415_616),
-        (Llama(80, 8192, 64, intermediate=28672, key_value_heads=8).workload(), 68_976_648_192),
     ],
     ids=lambda value: value.name if isinstance(value, Workload) else "",
 )
-def test_parameters_are_hugging_faces(workload: Workload, parameters: int) -> None:
-    """Tied weights once; BERT with pre-training heads, with the pooler alone, with the masked head alone."""
+def test_heads_of_bert_are_hugging_faces(workload: Workload, parameters: int) -> None:
+    """With the pooler alone, with the masked-language head alone."""
     assert workload.parameters() == parameters
+
+
+MODELS = {model.name: model for family in LANGUAGE_MODELS.values() for model in family}
+
+PARAMETERS = {
+    # Number of the weights in the published checkpoints (Hugging Face, safetensors.total), tied ones once.
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "bert-base": 110_106_428,
+    "bert-large": 336_226_108,
+    "opt-125m": 125_239_296,
+    "opt-350m": 331_196_416,
+    "opt-1.3b": 1_315_758_080,
+    "opt-2.7b": 2_651_596_800,
+    "opt-6.7b": 6_658_473_984,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
+    "opt-66b": 65_719_701_504,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2-72b": 72_706_203_648,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200,  # without the next-next-token block, which makes 685 billion of it
+    # A block more than 12: 12·h² + 13·h.
+    "gpt-14": 124_439_808 + 2 * (12 * 768**2 + 13 * 768),
+}
+
+IN_BILLIONS = {
+    # Brown et al. 2020, table 2.1, whose second digit is rounded either way
+    **{
+        f"gpt3-{name}": (float(name[:-1]) * (1 if name[-1] == "b" else 1e-3), 0.05) for name in ("125m", "350m", "760m")
+    },
+    **{f"gpt3-{name}b": (float(name), 0.025) for name in ("1.3", "2.7", "6.7", "13", "175")},
+    # Zhang et al. 2022, table 1
+    "opt-175b": (175, 0.005),
+    # Narayanan et al. 2021, table 1: exact to the digits that it prints
+    "megatron-1.7b": (1.7, 0.05 / 1.7),
+    "megatron-3.6b": (3.6, 0.05 / 3.6),
+    "megatron-7.5b": (7.5, 0.05 / 7.5),
+    "megatron-18b": (18.4, 0.05 / 18.4),
+    "megatron-39b": (39.1, 0.05 / 39.1),
+    "megatron-76b": (76.1, 0.05 / 76.1),
+    "megatron-145b": (145.6, 0.05 / 145.6),
+    "megatron-310b": (310.1, 0.05 / 310.1),
+    "megatron-530b": (529.6, 0.05 / 529.6),
+    "megatron-1t": (1008.0, 0.05 / 1008),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_the_published(name: str) -> None:
+    """To the weight where a checkpoint is published, else to the digits of the paper's table."""
+    parameters = network(name).parameters()
+    if name in PARAMETERS:
+        assert parameters == PARAMETERS[name]
+    else:
+        billions, tolerance = IN_BILLIONS[name]
+        assert parameters == pytest.approx(billions * 1e9, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ["gpt3-6.7b", "megatron-145b", "megatron-1t", "opt-30b"])
+def test_flop_are_narayanans(name: str) -> None:
+    """Forward 24·s·l·h²·(1 + s/6h + V/12lh) a sample: a quarter of 2021, section 5.1, whose head runs three times, not four."""
+    model = MODELS[name]
+    s, blocks, h, v = model.sequence, model.layers, model.hidden, model.vocabulary
+    flop = 24 * s * blocks * h**2 * (1 + s / (6 * h) + v / (12 * blocks * h))
+    assert network(name).flop() == pytest.approx(flop)
+
+
+@pytest.mark.parametrize(
+    ("name", "active", "keys", "features"),
+    [
+        ("llama3-70b", 70_553_706_496, 8192, 2 * 128),
+        ("qwen3-32b", 32_762_123_264, 4096, 2 * 128),
+        ("mistral-7b", 7_241_732_096, 4096, 2 * 128),  # of 8,192 tokens
+        ("mixtral-8x7b", 12_879_925_248, 8192, 2 * 128),
+        ("qwen3-235b-a22b", 22_190_763_520, 4096, 2 * 128),
+        ("deepseek-v3", 37_552_297_472, 4096, 192 + 128),
+    ],
+)
+def test_flop_are_twice_the_active_parameters_and_attention(name: str, active: int, keys: int, features: int) -> None:
+    """Forward 2·tokens·(parameters that a token meets, but for the embedding and normalization) and 2·tokens·keys of each head.
+
+    active: with the embedding, and top-k of the experts
+    """
+    model = MODELS[name]
+    norms = (2 * model.layers + 1) * model.hidden
+    norms += model.layers * 2 * model.head_size * model.head_norm
+    if model.latent:
+        norms += model.layers * (model.latent.query_rank + model.latent.key_value_rank)
+    if model.experts and model.experts.bias:
+        norms += (model.layers - len(model.experts.dense)) * model.experts.count
+    weights = 2.0 * model.sequence * (active - model.vocabulary * model.hidden - norms)
+    attention = 2.0 * model.sequence * keys * features * model.heads * model.layers
+    assert network(name).flop() == weights + attention
 
 
 def test_gpt3_has_175_billion_parameters() -> None:
     """96 blocks of 12·h²+13·h, embeddings of 50257 tokens and 2048 positions, final norm."""
     hidden = 12288
     total = 96 * (12 * hidden**2 + 13 * hidden) + (50257 + 2048) * hidden + 2 * hidden
-    assert load_workload("gpt3-175b").parameters() == total == 174_604_259_328
+    assert network("gpt3-175b").parameters() == total == 174_604_259_328
 
 
 def test_gpt2_forward_at_batch_2_is_torchs_count() -> None:
@@ -51,12 +154,12 @@ def test_gpt2_forward_at_batch_2_is_torchs_count() -> None:
     attention = 12 * 4 * sequence**2 * hidden * 2
     head = 2 * hidden * 50257 * tokens
     assert projections + attention + head == 583_296_614_400
-    assert 2 * load_workload("gpt2").flop() == 583_296_614_400
+    assert 2 * network("gpt2").flop() == 583_296_614_400
 
 
 @pytest.mark.parametrize(
     "workload",
-    [load_workload("gpt2"), load_workload("gpt2-xl", 512), load_workload("bert-large")],
+    [network("gpt2"), load_workload("gpt2-xl", 512), network("bert-large")],
     ids=lambda workload: workload.name,
 )
 def test_a_block_keeps_what_korthikanti_counts(workload: Workload) -> None:
@@ -71,6 +174,54 @@ def test_a_block_keeps_what_korthikanti_counts(workload: Workload) -> None:
     assert 2 * block_sum(workload, 7, "stashed_elements") == kept
 
 
+def attention_of(model: Transformer) -> Layer:
+    return next(layer for layer in model.workload().layers if layer.kind == "attention")
+
+
+def test_unfused_attention_moves_its_scores() -> None:
+    """9 bytes a score with dropout: softmax reads and writes it, so does dropout, which writes a mask too; without 4 bytes."""
+    scores = 2 * 16**2
+    assert 2 * attention_of(Gpt(1, 8, 2, 16, 100)).scratch_elements == 9 * scores
+    assert 2 * attention_of(Gpt(1, 8, 2, 16, 100, attention_dropout=False)).scratch_elements == 4 * scores
+
+
+@pytest.mark.parametrize("kind", [Gpt, Llama])
+def test_fused_attention_neither_keeps_nor_moves_scores(kind: type[Transformer]) -> None:
+    """It keeps queries, keys and values and an fp32 log-sum-exp a query, moves nothing, and does the same work."""
+    fused, unfused = (attention_of(kind(1, 8, 2, 16, 100, attention=form)) for form in ("fused", "unfused"))  # type: ignore[arg-type]
+    assert 2 * fused.stashed_elements == 2 * 3 * 16 * 8 + 4 * 2 * 16
+    assert (fused.scratch_elements, fused.flop) == (0, unfused.flop)
+    assert unfused.stashed_elements > fused.stashed_elements
+    assert unfused.scratch_elements > 0
+
+
+@pytest.mark.parametrize(("form", "keys"), [("fused", 4), ("unfused", 16)])
+def test_a_window_saves_work_where_attention_is_fused(form: Attention, keys: int) -> None:
+    """A query attends to 4 of 16 keys; products of whole matrices make all scores. A window beyond the sequence is none."""
+    assert attention_of(Llama(1, 8, 2, 16, 100, window=4, attention=form)).flop == 4 * 16 * keys * 8
+    assert attention_of(Llama(1, 8, 2, 16, 100, window=99, attention=form)).flop == 4 * 16 * 16 * 8
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"attention": "flash"}, "attention must be one of fused, unfused, got 'flash'"),
+        ({"key_value_heads": 3}, r"heads must be a multiple of key-value heads \(3\), got 2"),
+    ],
+)
+def test_what_attention_cannot_be_is_refused(given: dict[str, Any], rule: str) -> None:
+    """One line with rule, value and choices."""
+    with pytest.raises(ValueError, match=f"^{rule}$"):
+        Llama(1, 8, 2, **given)
+
+
+def test_a_token_goes_through_some_experts_at_most_all() -> None:
+    """None, or more than there are, are refused."""
+    for active in (0, 5):
+        with pytest.raises(ValueError, match=f"^experts of a token must be from 1 to all 4, got {active}$"):
+            Experts(4, active, 8)
+
+
 def test_around_the_blocks_gpt_keeps_mask_norm_head_and_fp32_logits() -> None:
     """s·h (embedding mask), 2·s·h (final norm), 2·s·h (head) and 4·s·v bytes (Korthikanti section 4.3)."""
     workload = Gpt(1, 8, 2, 16, 100).workload()
@@ -80,7 +231,7 @@ def test_around_the_blocks_gpt_keeps_mask_norm_head_and_fp32_logits() -> None:
 
 def test_without_dropout_the_masks_go() -> None:
     """32·s·h + 2·a·s² bytes: two hidden masks, the attention mask and its second copy are gone."""
-    workload = Gpt(1, 8, 2, 16, 100, dropout=False).workload()
+    workload = Gpt(1, 8, 2, 16, 100, dropout=False, attention_dropout=False).workload()
     assert 2 * block_sum(workload, 1, "stashed_elements") == 32 * 16 * 8 + 2 * 2 * 16**2
 
 
