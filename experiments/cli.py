@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments: words of the command; None for those of this process, which then ends with the command
     """
     if arguments is None:
+        gc.set_threshold(
+            50_000
+        )  # imports and replays make many objects that stay, and few cycles: 0.1 s, and no more memory
         atexit.register(gc.freeze)  # no search for cycles in memory that is given back anyway: 0.2 s after a replay
     words = sys.argv[1:] if arguments is None else list(arguments)
     known = words[:1] if words and words[0] in COMMANDS else []

@@ -13,15 +13,13 @@ _FREEING = int(OpKind.BACKWARD), int(OpKind.WEIGHT_GRADIENT)
 
 def most_in_flight(schedule: Schedule) -> NDArray[np.int64]:
     """Most micro-batches that each stage has in flight at once, on one device, int64 [stages]."""
-    return _most_held(schedule, np.ones(schedule.stages))[1]
+    return most_held(schedule, np.ones(schedule.stages))[1]
 
 
-def most_held(schedule: Schedule, each: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Most that the stages of each rank hold at once, float64 [ranks], if each micro-batch in flight is `each` [stages]."""
-    return _most_held(schedule, each)[0]
-
-
-def _most_held(schedule: Schedule, each: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def most_held(schedule: Schedule, each: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Most that the stages of each rank hold at once, float64 [ranks], if each micro-batch in flight is `each` [stages]; and
+    `most_in_flight`.
+    """
     return _walk(schedule.offsets, schedule.stage, schedule.kind, each)
 
 

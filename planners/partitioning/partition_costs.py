@@ -79,30 +79,31 @@ def makespans(
     bounds = np.hstack([np.zeros((count, 1), dtype=np.int64), cuts, np.full((count, 1), costs.layers)])
     total = np.zeros(count)
     for number in range(len(costs.stage_seconds)):
-        passed, slowest, end = np.zeros(count), np.zeros(count), np.zeros(count)
-        order = range(2 * stages - 1) if number == 0 else range(2 * stages - 2, -1, -1)
-        for process in order:
-            busy = _busy(costs, number, process, bounds)
-            passed, slowest = passed + busy, np.maximum(slowest, busy)
-            if last is not None:
-                before = np.maximum(end, passed + (microbatches - 1) * slowest) if microbatches else end
-                end = before + _busy(last, number, process, bounds)
+        busy = _busy(costs, number, bounds)
+        passed, slowest = np.cumsum(busy, axis=0), np.maximum.accumulate(busy)
         with np.errstate(invalid="ignore"):  # 0 times inf: what must not be, once
-            total += passed + (microbatches - 1) * slowest if last is None else end
-    for stage in range(stages - 1):
-        total += costs.latency_seconds[stage, bounds[:, stage + 1]]
+            full = passed + (microbatches - 1) * slowest
+        if last is None:
+            total += full[-1]
+            continue
+        end = np.zeros(count)
+        for before, more in zip(full, _busy(last, number, bounds), strict=True):
+            end = (np.maximum(end, before) if microbatches else end) + more
+        total += end
+    delays = costs.latency_seconds[np.arange(stages - 1)[:, None], bounds.T[1:-1]]
+    total = np.cumsum(np.vstack([total, delays]), axis=0)[-1]
     if costs.furthest is not None:
-        for stage in range(stages):
-            total[bounds[:, stage + 1] > costs.furthest[stage, bounds[:, stage]]] = math.inf
+        total[(bounds.T[1:] > costs.furthest[np.arange(stages)[:, None], bounds.T[:-1]]).any(axis=0)] = math.inf
     return np.where(np.isnan(total), math.inf, total)
 
 
-def _busy(costs: PartitionCosts, number: int, process: int, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds of a stage (even) or of the link behind it (odd) in one pass, float64 [partitions]."""
-    stage = process // 2
-    if process % 2:
-        return np.asarray(costs.link_seconds[number, stage, bounds[:, stage + 1]])
-    return np.asarray(costs.stage_seconds[number, costs.kind[stage], bounds[:, stage], bounds[:, stage + 1]])
+def _busy(costs: PartitionCosts, number: int, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Seconds of the stages and of the links between them in one pass, in its order, float64 [processes, partitions]."""
+    stages, ends = len(costs.kind), bounds.T
+    busy = np.empty((2 * stages - 1, len(bounds)))
+    busy[::2] = costs.stage_seconds[number, np.array(costs.kind)[:, None], ends[:-1], ends[1:]]
+    busy[1::2] = costs.link_seconds[number, np.arange(stages - 1)[:, None], ends[1:-1]]
+    return busy if number == 0 else busy[::-1]
 
 
 def straight_costs(
@@ -122,15 +123,16 @@ def straight_costs(
     spare: bytes that each stage is to leave free of its device's memory; () for none
     Where links contend a transfer keeps its link busy for its bytes, and its latency delays; else it only delays.
     """
-    distinct = sorted({costs.kind_of_device(device): device for device in devices}.items())
-    number = {kind: position for position, (kind, _) in enumerate(distinct)}
+    kinds = [costs.kind_of_device(device) for device in devices]
+    distinct = sorted(set(kinds))
+    alike = tuple(map(costs.first_of_kind, distinct))
     furthest = None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare)
-    streaming = any(costs.streams(device) for _, device in distinct)
+    streaming = any(map(costs.streams, alike))
     reach = tuple(furthest.max(axis=0).tolist()) if streaming and furthest is not None else None
     busy, latency = _boundaries(costs, devices, samples, alternating)
     return PartitionCosts(
-        stage_seconds=_stage_seconds(costs, tuple(device for _, device in distinct), samples, alternating, reach),
-        kind=tuple(number[costs.kind_of_device(device)] for device in devices),
+        stage_seconds=_stage_seconds(costs, alike, samples, alternating, reach),
+        kind=tuple(map(distinct.index, kinds)),
         link_seconds=busy,
         latency_seconds=latency,
         furthest=furthest,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.in_flight import most_held, most_in_flight
+from planners.partitioning.in_flight import most_held
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts
 from planners.search.candidates import device_choices, straight_shape
@@ -344,7 +344,7 @@ class _Grid:
         kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute == "whole" else stash - made
         again = made.reshape(point.chunks, -1).max(axis=0)
         fullest = 0.0
-        for rank, (group, held) in enumerate(zip(point.groups, most_held(self.schedule(point), kept), strict=True)):
+        for rank, (group, held) in enumerate(zip(point.groups, most_held(self.schedule(point), kept)[0], strict=True)):
             stages = range(rank, point.stages, len(point.groups))
             state = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages]) * width
             fullest = max(fullest, float(state + held + again[rank]) / self._memory_bytes(group))
@@ -367,7 +367,7 @@ class _Grid:
         """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""
         schedule = self.schedule(point)
         if schedule not in self._held:
-            self._held[schedule] = most_held(schedule, np.ones(schedule.stages)), most_in_flight(schedule)
+            self._held[schedule] = most_held(schedule, np.ones(schedule.stages))
         return self._held[schedule]
 
     def schedule(self, point: Point) -> Schedule:

@@ -51,6 +51,10 @@ class LayerCosts:
         """Number of the device's kind of accelerator."""
         return self._kind_of_device[device]
 
+    def first_of_kind(self, kind: int) -> int:
+        """The first device with that kind of accelerator."""
+        return self._kind_of_device.index(kind)
+
     def of_slice(self, number: int, slices: int) -> LayerCosts:
         """What slice `number` of `slices` of every sequence takes and keeps; ValueError as of `slice_of`."""
         key = number, slices

@@ -160,6 +160,7 @@ class _Run:
         sends = [0] * len(program) if program.sends is None else program.sends.tolist()
         idle = [True] * program.lanes
         hops_of, delay = self._hops(), program.transfer_seconds.tolist()
+        routes = self._routes()
         channel_free = self.channel_free
         on_end: list[Any] = []
         on_arrival: list[Any] = []
@@ -176,7 +177,7 @@ class _Run:
             elif hops_of[sends[task]]:
                 reach(now, hops_of[sends[task]], 0, now, on_end, lane)
             else:
-                wait = self._seize(lane, seconds[task])
+                wait = self._seize(routes[lane], seconds[task], now) if routes[lane] else 0.0
                 start[task] = now + wait
                 timeout(environment, wait + seconds[task], lane).callbacks = on_end
 
@@ -200,7 +201,7 @@ class _Run:
                 if arrival is not None:
                     arrival[dependency] = now
                 missing[follower] -= 1
-                if not missing[follower]:
+                if not missing[follower] and position[lane_of[follower]] == follower:
                     try_lane(lane_of[follower], now)
 
         def reach(now: float, hops: _Hops, hop: int, tail: float, then: list[Any], what: Any) -> None:
@@ -210,9 +211,10 @@ class _Run:
             """
             while True:
                 channel, busy, latency = hops[hop]
-                begins = max(now, channel_free[channel])
+                free = channel_free[channel]
+                begins = free if free > now else now
                 channel_free[channel] = passed = begins + busy
-                tail = max(passed, tail) + latency
+                tail = (tail if tail > passed else passed) + latency
                 hop += 1
                 if hop == len(hops):
                     timeout(environment, tail - now, what).callbacks = then
@@ -245,15 +247,20 @@ class _Run:
         classes = zip(program.transfer_route, program.transfer_bytes.tolist(), slowdown.tolist(), strict=True)
         return [tuple(hop(number, size, slower) for number in route) for route, size, slower in classes]
 
-    def _seize(self, lane: int, seconds: float) -> float:
-        """Seconds until a task of this lane begins; an all-reduce takes its turn on every channel of its route."""
-        now: float = self.environment.now
-        route = self.program.lane_route[lane]
-        if not (self.contention and route) or self.program.lane_kind[lane] != LaneKind.COLLECTIVE:
-            return 0.0
-        occupancy = self.program.lane_occupancy[lane] if self.program.lane_occupancy else ()
+    def _routes(self) -> list[tuple[tuple[int, float], ...]]:
+        """Of each lane the channels that its all-reduces take their turns on, and the share for which they keep each busy."""
+        program = self.program
+        routes: list[tuple[tuple[int, float], ...]] = [()] * program.lanes
+        for lane, route in enumerate(program.lane_route if self.contention else ()):
+            if route and program.lane_kind[lane] == LaneKind.COLLECTIVE:
+                occupancy = program.lane_occupancy[lane] if program.lane_occupancy else ()
+                routes[lane] = tuple(zip(route, occupancy or (1.0,) * len(route), strict=True))
+        return routes
+
+    def _seize(self, route: tuple[tuple[int, float], ...], seconds: float, now: float) -> float:
+        """Seconds until an all-reduce begins: it takes its turn on every channel of its route."""
         begins = now
-        for number, share in zip(route, occupancy or (1.0,) * len(route), strict=True):
+        for number, share in route:
             turn = max(now, self.channel_free[number])
             self.channel_free[number] = turn + seconds * share
             begins = max(begins, turn)

@@ -76,7 +76,7 @@ def test_activations_in_flight_are_those_of_the_schedule() -> None:
     """1F1B holds as many micro-batches as stages are left, GPipe all, a looped schedule by its own order."""
     assert most_in_flight(build_schedule("1f1b", 4, 8)).tolist() == [4, 3, 2, 1]
     assert most_in_flight(build_schedule("gpipe", 3, 5)).tolist() == [5, 5, 5]
-    held = most_held(build_schedule("interleaved-1f1b", 4, 4, chunks=2), np.ones(4))
+    held, _ = most_held(build_schedule("interleaved-1f1b", 4, 4, chunks=2), np.ones(4))
     assert held[0] == 5  # Megatron-LM: 2 (p - 1) + (v - 1) p warm-up forwards of the first rank, and one
 
 

@@ -197,7 +197,7 @@ def test_activations_in_flight_are_counted_op_by_op() -> None:
         split,
     ):
         each = np.arange(1.0, 1.0 + schedule.stages)
-        together, most = most_held(schedule, each), dict.fromkeys(range(schedule.stages), 0)
+        together, most = most_held(schedule, each)[0], dict.fromkeys(range(schedule.stages), 0)
         for rank, ops in enumerate(schedule.lists()):
             held, moments = dict.fromkeys(most, 0), []
             for op in ops:
