@@ -179,11 +179,11 @@ class Cluster:
         The path on which ROUTING_BYTES arrive first, were every hop stored and forwarded; among equals the
         one that the order of the links puts first. Raises ValueError for a device id that does not exist.
         """
-        self._check_ids((source, destination))
-        if source == destination:
-            return ()
         known = self._routes.get((source, destination))
         if known is None:
+            self._check_ids((source, destination))
+            if source == destination:
+                return ()
             ends = self.nodes[source], self.nodes[destination]
             path = self._path_over_one_switch(*ends) or self._searched_path(*ends)
             # A bus is entered and left over one medium: its channel counts once.

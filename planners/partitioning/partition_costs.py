@@ -200,15 +200,17 @@ def _boundaries(
     """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
     cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
     known = {pair: _both_ways(cluster, *pair) for pair in set(pairwise(devices))}
-    links = np.array([known[pair] for pair in pairwise(devices)]).reshape(-1, 4, 1)
+    alike = list(dict.fromkeys(known.values()))  # links of few kinds
+    links = np.array(alike).reshape(-1, 4, 1)
+    link = np.array([alike.index(known[pair]) for pair in pairwise(devices)], dtype=np.int64)
     busy = np.stack([sizes / links[:, 0], sizes / links[:, 1]])
     latency, one_way = links[:, 2] + np.zeros(len(sizes)), links[:, 3] > 0.0
     if not costs.problem.contention:
-        return np.zeros_like(busy[:1] if alternating else busy), latency + busy.sum(axis=0)
-    if not alternating:
-        return busy, latency
-    both = np.where(one_way, busy.sum(axis=0), busy.max(axis=0))
-    return both[None], latency + busy.sum(axis=0) - both
+        busy, latency = np.zeros_like(busy[:1] if alternating else busy), latency + busy.sum(axis=0)
+    elif alternating:
+        both = np.where(one_way, busy.sum(axis=0), busy.max(axis=0))
+        busy, latency = both[None], latency + busy.sum(axis=0) - both
+    return busy[:, link], latency[link]
 
 
 def _both_ways(cluster: Cluster, near: int, far: int) -> tuple[float, float, float, bool]:

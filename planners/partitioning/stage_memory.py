@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +22,31 @@ def furthest_ends(
     Counted are weights, gradients and optimizer states, what `in_flight` samples leave behind in each stage, and, where the stage
     recomputes, what a micro-batch of `samples` makes again. spare: as in `straight_costs`
     """
+    memory = tuple(costs.problem.cluster.devices[device].memory_bytes for device in devices)
+    return _furthest_ends(costs, memory, samples, tuple(in_flight), tuple(spare) or (0.0,) * len(memory))
+
+
+@lru_cache(maxsize=1)
+def _furthest_ends(
+    costs: LayerCosts,
+    memory_bytes: tuple[float, ...],
+    samples: int,
+    in_flight: tuple[int, ...],
+    spare: tuple[float, ...],
+) -> NDArray[np.int64]:
+    """`furthest_ends` by the memory of the devices; kept for the same stages on other devices."""
     problem, layers = costs.problem, len(costs.problem.workload)
-    count = np.asarray(in_flight, dtype=np.float64)[:, None]
+    count = np.array(in_flight, dtype=np.float64)[:, None]
     state = costs.parameters * problem.state_bytes
     made = costs.made_bytes(problem.recompute)
     held = state + made * samples + (costs.stashed_bytes - made) * count
     before = np.concatenate([np.zeros_like(count), np.cumsum(held, axis=1)], axis=1)
     kept = costs.cut_bytes * count if problem.recompute == "whole" else 0.0
-    free = np.array(spare if len(spare) else [0.0] * len(devices))[:, None]
-    memory = np.array([problem.cluster.devices[device].memory_bytes for device in devices])[:, None]
+    memory, free = np.array([memory_bytes, spare])[:, :, None]
     room = memory * (1.0 + ROUNDING) - free - kept + before
     furthest = _last_within(before, room)
-    for user, elements in _copied_weights(
-        costs
-    ):  # a stage that holds the user needs room for the copy, or ends before it
+    # a stage that holds the user of a tied weight needs room for the copy, or ends before it
+    for user, elements in _copied_weights(costs):
         room = room - np.where(user <= layers, elements * problem.state_bytes, 0.0)
         furthest = np.where(furthest > user, np.maximum(_last_within(before, room), user), furthest)
     return furthest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activatio
 again; buffers: boundary tensors that are being sent or wait to be used."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DeviceMemory:
     """Bytes on one device over one replay.
 
@@ -41,7 +42,7 @@ class DeviceMemory:
             self, f"device {self.device}: peak {self.peak_bytes / 2**30:.4g} of {self.capacity_bytes / 2**30:.4g} GiB"
         )
 
-    @property
+    @cached_property
     def peak_bytes(self) -> float:
         """Most bytes at once."""
         return float(self.bytes.sum(axis=1).max())
@@ -77,12 +78,15 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     problem, plan = costs.problem, costs.plan
     events: dict[int, list[_Changes]] = {device: [] for device in plan.devices}
     static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
+    rows_of = _holding_rows(timeline)
     for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
         device = plan.stages[number].devices[replica]
         static[device] += always_there(problem, costs.weight_elements[number], *copies)
+        # none: more replicas than micro-batches
+        rows = rows_of.get((device, number, replica), np.zeros(0, dtype=np.int64))
         for part in range(plan.slices):
             stash = costs.stash(number) if plan.slices == 1 else costs.of_slice(part).stash(number)
-            _activation_events(events[device], stash, timeline, number, replica, (part, plan.slices))
+            _activation_events(events[device], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part])
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     return tuple(
@@ -104,11 +108,9 @@ def stashes_over_time(
     Only what ops keep, by the rule of `memory_over_time`. Sums are rounded to twelve digits, so that three times 0.1 is 0.3, and
     what is the limit to twelve digits is the limit.
     """
-    rows = timeline.compute()
-    held = np.unique(np.stack([timeline.device[rows], timeline.stage[rows], timeline.replica[rows]]), axis=1)
     events: dict[int, list[_Changes]] = {int(device): [] for device in timeline.devices()}
-    for device, stage, replica in held.T.tolist():
-        _activation_events(events[device], stashes[stage], timeline, stage, replica)
+    for (device, stage, _), rows in _holding_rows(timeline).items():
+        _activation_events(events[device], stashes[stage], timeline, rows)
     nothing, horizon = np.zeros(len(CATEGORIES)), timeline.makespan_seconds
     found = [
         _device_memory(device, limit, nothing, changes, horizon)
@@ -196,18 +198,19 @@ def _first_of_pair(timeline: Timeline, tasks: NDArray[np.integer]) -> NDArray[np
     return np.asarray(tasks if timeline.together is None else timeline.together[tasks], dtype=np.int64)
 
 
+def _holding_rows(timeline: Timeline) -> dict[tuple[int, int, int], NDArray[np.int64]]:
+    """The ops that take activations or free them, rising, by device, stage and replica."""
+    rows = np.flatnonzero(timeline.compute() | np.isin(timeline.kind, HOST_KINDS))
+    slots = np.stack([timeline.device[rows], timeline.stage[rows], timeline.replica[rows]])
+    order = np.lexsort(slots[::-1])
+    begins = np.flatnonzero(np.append(True, (np.diff(slots[:, order]) != 0).any(axis=0)))
+    groups = np.split(rows[order], begins[1:])
+    return {tuple(slots[:, order[begin]].tolist()): group for begin, group in zip(begins, groups, strict=True)}
+
+
 def _activation_events(
-    events: list[_Changes],
-    stash: StageStash,
-    timeline: Timeline,
-    stage: int,
-    replica: int,
-    sliced: tuple[int, int] = (0, 1),
+    events: list[_Changes], stash: StageStash, timeline: Timeline, rows: NDArray[np.integer]
 ) -> None:
-    """What a stage's ops take and free; sliced: of which slice of the sequences, and how many these have."""
-    own = timeline.microbatch % sliced[1] == sliced[0]
-    holding = (timeline.compute() | np.isin(timeline.kind, HOST_KINDS)) & own
-    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica) & holding)
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
     forward, freed = kind == OpKind.FORWARD, kind == OpKind.INPUT_GRADIENT
     done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)

@@ -257,8 +257,8 @@ def _differs(*columns: NDArray[np.integer]) -> NDArray[np.bool_]:
 
 # ---- what the order of the ops permits -------------------------------------------------------------------------------
 
-_Limit = tuple[int, int, float, bool]
-"""Device, size, the most times that it can be held at once, whether it is."""
+_Limits = tuple[Integers, Integers, Floats, NDArray[np.bool_]]
+"""Columns: device, size, the most times that it can be held at once, whether it is."""
 
 
 def _limits(
@@ -266,68 +266,70 @@ def _limits(
 ) -> tuple[Integers, Integers, Floats, NDArray[np.bool_]]:
     """The most of each size that each device of one lane can hold at once, where every task takes time; columns by device."""
     lane = program.lane_of_task().astype(np.int64)
-    found = [
-        *_of_ops(program, held),
-        *_of_moves(program, moves, uses, lane, first_size),
-    ]
+    found = _of_ops(program, held), *_of_moves(program, moves, uses, lane, first_size)
+    device, size, factor, sure = (np.concatenate(column) for column in zip(*found, strict=True))
     devices, lanes = np.unique(program.lane_device[np.unique(lane[_holding(program)])], return_counts=True)
-    alone = set(devices[lanes == 1].tolist())
-    found = sorted(one for one in found if one[0] in alone)
-    device, size, factor, sure = (np.array([one[column] for one in found]) for column in range(4))
-    return device.astype(np.int64), size.astype(np.int64), factor.astype(np.float64), sure.astype(np.bool_)
+    order = np.lexsort((sure, factor, size, device))
+    order = order[np.isin(device[order], devices[lanes == 1])]
+    return device[order].astype(np.int64), size[order], factor[order], sure[order]
 
 
-def _of_ops(program: Program, changes: list[_Changes]) -> list[_Limit]:
+def _of_ops(program: Program, changes: list[_Changes]) -> _Limits:
     """What ops hold follows the order of their lane alone."""
     on, size, task, factor, end, whole = _columns(changes, "on", "size", "task", "factor", "end", "whole")
     factor = np.where(end < whole, 0.0, factor)  # no other op begins before the last part ends
     order = np.lexsort((factor < 0, task, size, on))
-    begins = np.flatnonzero(_differs(on[order], size[order]))
-    return [
-        (int(program.lane_device[on[rows[0]]]), int(size[rows[0]]), float(np.cumsum(factor[rows]).max()), True)
-        for rows in np.split(order, begins[1:])
-        if len(rows)
-    ]
+    first = np.flatnonzero(_differs(on[order], size[order]))
+    held, chosen = np.cumsum(factor[order]), order[first]  # whole numbers: their sums are exact
+    most = np.maximum.reduceat(held, first) - held[first] + factor[chosen] if len(first) else held
+    return program.lane_device[on[chosen]], size[chosen], most, np.ones(len(first), dtype=np.bool_)
 
 
-def _of_moves(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> list[_Limit]:
+def _of_moves(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> tuple[_Limits, _Limits]:
     """A tensor from lane a is on lane b at the earliest when the tasks of b that its producer needs have begun, and until its
     last consumer begins; it has left lane a when a task of a begins that needs its consumer, or what follows it on b.
+
+    Every pair of lanes a, b has a row for each task of a: the last task of b that it or one before it needs, as a place of b
+    after all those of the pairs before (`apart` from each other), so that one rising column holds them all.
     """
     place = np.arange(len(program)) - program.lane_offsets[lane]
-    consumers = program.consumers()
-    needing, needed = lane[consumers], lane[program.dependency]
     source, target = lane[moves.producer], lane[moves.consumer]
-    order = np.lexsort((moves.producer, moves.transfer, target, source))
-    begins = np.flatnonzero(_differs(source[order], target[order], moves.transfer[order]))
-    reached: dict[tuple[int, int], Integers] = {}
+    pairs, pair = np.unique(source * program.lanes + target, return_inverse=True)
+    lengths, apart = np.diff(program.lane_offsets)[pairs // program.lanes], len(program) + 2
+    rows = np.cumsum(lengths) - lengths
+    consumers = program.consumers()
+    needs = lane[consumers] * program.lanes + lane[program.dependency]
+    among = np.flatnonzero(np.isin(needs, pairs))
+    known = np.searchsorted(pairs, needs[among])
+    reached = np.repeat(np.arange(len(pairs)) * apart - 1, lengths)
+    needed = known * apart + place[program.dependency[among]]
+    np.maximum.at(reached, rows[known] + place[consumers[among]], needed)
+    reached = np.maximum.accumulate(reached)
     gone = np.zeros(len(moves.row), dtype=np.int64)
     np.maximum.at(gone, uses.transfer, place[uses.task])
-    found = []
-    for rows in np.split(order, begins[1:]):
-        if not len(rows):
-            continue
-        a, b = int(source[rows[0]]), int(target[rows[0]])
-        if (a, b) not in reached:
-            waits = np.full(int(program.lane_offsets[a + 1] - program.lane_offsets[a]), -1)
-            between = np.flatnonzero((needing == a) & (needed == b))
-            np.maximum.at(waits, place[consumers[between]], place[program.dependency[between]])
-            reached[a, b] = np.maximum.accumulate(waits)
-        made, used = place[moves.producer[rows]], place[moves.consumer[rows]]
-        size = first_size + int(moves.transfer[rows[0]])
-        there = _most_at_once(reached[a, b][made] + 1, gone[rows] + 1)
-        left = _most_at_once(made, np.maximum(made + 1, np.searchsorted(reached[a, b], used)))
-        found.append((int(program.lane_device[b]), size, there, False))
-        found.append((int(program.lane_device[a]), size, left, False))
-    return found
+    made, used = place[moves.producer], place[moves.consumer]
+    comes = reached[rows[pair] + made] - pair * apart + 1
+    leaves = np.maximum(made + 1, np.searchsorted(reached, pair * apart + used) - rows[pair])
+    order = np.lexsort((moves.transfer, pair))
+    first = np.flatnonzero(_differs(pair[order], moves.transfer[order]))
+    chosen, unsure = order[first], np.zeros(len(first), dtype=np.bool_)
+    size = first_size + moves.transfer[chosen].astype(np.int64)
+    there = _most_at_once(comes[order], gone[order] + 1, first)
+    left = _most_at_once(made[order], leaves[order], first)
+    device = program.lane_device
+    return (device[target[chosen]], size, there, unsure), (device[source[chosen]], size, left, unsure)
 
 
-def _most_at_once(begin: Integers, end: Integers) -> float:
-    """Most of the ranges begin..end - 1 that share a place."""
-    change = np.zeros(int(end.max()) + 1)
-    np.add.at(change, begin, 1.0)
-    np.add.at(change, end, -1.0)
-    return float(np.cumsum(change).max())
+def _most_at_once(begin: Integers, end: Integers, first: Integers) -> Floats:
+    """Most of the ranges begin..end - 1 of each group that share a place; a group's rows begin at `first`."""
+    if not len(first):
+        return np.zeros(0)
+    places = np.maximum.reduceat(end, first) + 1
+    behind = np.cumsum(places) - places
+    shift = np.repeat(behind, np.diff(np.append(first, len(end))))
+    total = int(places.sum())
+    change = np.bincount(begin + shift, minlength=total) - np.bincount(end + shift, minlength=total)
+    return np.maximum.reduceat(np.cumsum(change), behind).astype(np.float64)  # each group's changes sum to none
 
 
 # ---- peaks ------------------------------------------------------------------------------------------------------------
