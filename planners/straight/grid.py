@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from itertools import pairwise
 
@@ -167,14 +167,20 @@ def _transfers(problem: Problem, groups: Groups) -> _Transfers:
     return _Transfers(np.array(crowd), behind, channel, bandwidth)
 
 
+@lru_cache(maxsize=1)
+def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    """The order of the ops of a point's plans; kept for the same point on other devices."""
+    options = {"chunks": chunks} if "chunks" in schedule_families()[name].options else {}
+    return build_schedule(name, stages, microbatches, **options)
+
+
 class _Grid:
     """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
 
     def __init__(self, problem: Problem, evaluate: Evaluator, request: Request, name: str) -> None:
         self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
         self.costs = evaluate.layer_costs
-        self._schedules: dict[tuple[str, int, int, int], Schedule] = {}
-        self._held: dict[Schedule, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        self._held: dict[tuple[str, int, int, int], tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
         self._rates: dict[tuple[tuple[int, ...], int], float] = {}
         self._ranks_of: dict[Groups, _Ranks] = {}
@@ -343,8 +349,8 @@ class _Grid:
         made = np.diff(self.made_before[bounds]) * samples
         kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute == "whole" else stash - made
         again = made.reshape(point.chunks, -1).max(axis=0)
-        fullest = 0.0
-        for rank, (group, held) in enumerate(zip(point.groups, most_held(self.schedule(point), kept)[0], strict=True)):
+        fullest, schedule = 0.0, _schedule(point.schedule, point.stages, point.microbatches, point.chunks)
+        for rank, (group, held) in enumerate(zip(point.groups, most_held(schedule, kept)[0], strict=True)):
             stages = range(rank, point.stages, len(point.groups))
             state = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages]) * width
             fullest = max(fullest, float(state + held + again[rank]) / self._memory_bytes(group))
@@ -365,18 +371,10 @@ class _Grid:
 
     def most_held(self, point: Point) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""
-        schedule = self.schedule(point)
-        if schedule not in self._held:
-            self._held[schedule] = most_held(schedule, np.ones(schedule.stages))
-        return self._held[schedule]
-
-    def schedule(self, point: Point) -> Schedule:
-        """The order of the ops of a point's plans."""
         key = point.schedule, point.stages, point.microbatches, point.chunks
-        if key not in self._schedules:
-            options = {"chunks": point.chunks} if "chunks" in schedule_families()[point.schedule].options else {}
-            self._schedules[key] = build_schedule(point.schedule, point.stages, point.microbatches, **options)
-        return self._schedules[key]
+        if key not in self._held:
+            self._held[key] = most_held(_schedule(*key), np.ones(point.stages))
+        return self._held[key]
 
     def _seconds(self, point: Point, costs: PartitionCosts, cuts: Sequence[int]) -> float:
         """Seconds of an iteration: fill, the slowest rank's rounds, drain, and what all-reduce and update add at the end."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules.ops import HOST_KINDS, LETTERS, OpKind, computes
+from simulator.schedules.ops import HOST_KINDS, LETTERS, OpKind, among, computes
 from simulator.schedules.schedule import Schedule, ScheduleError, stages_in
 
 Rows = NDArray[np.int64]
@@ -159,7 +159,7 @@ def _cover(
     """Write the sample range of each row; `share` is (replica, replicas) where a micro-batch is split."""
     kind, microbatch = ops.kind[rows], ops.microbatch[rows].astype(np.int64)
     for bounds, select in (
-        (forward, np.isin(kind, (OpKind.FORWARD, *HOST_KINDS))),
+        (forward, among(kind, (OpKind.FORWARD, *HOST_KINDS))),
         (backward, computes(kind) & (kind != OpKind.FORWARD)),
     ):
         chosen, number = rows[select], microbatch[select]

@@ -11,7 +11,7 @@ from simulator.costs.given import Bucket, Costs, TiedReduction, Transfer
 from simulator.lowering.coverage import Duration
 from simulator.lowering.program import LaneKind, Program
 from simulator.lowering.structure import Structure
-from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
 
 Values = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
     if structure.lanes == "shared":
         lane_sharing[:compute] = lane_device[:compute]
     heads = structure.kind[np.minimum(structure.lane_offsets[:compute], len(structure) - 1)]
-    own = np.where(np.isin(heads, HOST_KINDS), LaneKind.HOST, LaneKind.COMPUTE).astype(np.int8)
+    own = np.where(among(heads, HOST_KINDS), LaneKind.HOST, LaneKind.COMPUTE).astype(np.int8)
     return Program(
         lane_offsets=structure.lane_offsets,
         lane_device=lane_device,

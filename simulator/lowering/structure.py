@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.lowering.coverage import Duration, LaneOps, Rows, durations
 from simulator.lowering.waits import Move, Waits, sendings
-from simulator.schedules.ops import BACKWARD_KINDS, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, OpKind, among
 from simulator.schedules.schedule import Lanes, Schedule
 
 Columns = dict[str, NDArray[Any]]
@@ -310,7 +310,7 @@ def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Row
     """
     lanes = ops.rows_of_stage[stage]
     kinds = (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT)
-    gradients = [rows[np.isin(ops.kind[rows], kinds)] for _, rows in lanes]
+    gradients = [rows[among(ops.kind[rows], kinds)] for _, rows in lanes]
     if schedule.flush:
         return [(0, np.array([rows[-1] for rows in gradients if len(rows)], dtype=np.int64))]
     triggers, numbers = [], []
@@ -437,7 +437,7 @@ def _trailing_updates(ops: LaneOps) -> list[tuple[int, int]]:
         (lane, stage)
         for stage, lanes in enumerate(ops.rows_of_stage)
         for lane, rows in lanes
-        if np.isin(ops.kind[rows], (*BACKWARD_KINDS, OpKind.WEIGHT_GRADIENT)).any()
+        if among(ops.kind[rows], (*BACKWARD_KINDS, OpKind.WEIGHT_GRADIENT)).any()
     )
 
 

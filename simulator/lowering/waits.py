@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.lowering.coverage import LaneOps, Rows, op_name
-from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
 from simulator.schedules.schedule import ScheduleError
 
 Move = tuple[tuple[int, int], tuple[int, int], int]
@@ -125,7 +125,7 @@ def add_credit(waits: Waits, ops: LaneOps, credit: NDArray[np.int32]) -> Waits:
         for replica in sorted({int(ops.replica[rows[0]]) for _, rows in lanes}):
             rows = np.concatenate([rows for _, rows in lanes if ops.replica[rows[0]] == replica])
             forward = rows[ops.kind[rows] == OpKind.FORWARD]
-            ends = rows[np.isin(ops.kind[rows], (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT))]
+            ends = rows[among(ops.kind[rows], (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT))]
             end_of = {int(ops.microbatch[row]): int(row) for row in ends}
             for row in forward:
                 before = int(ops.microbatch[row]) - int(credit[stage])

@@ -16,7 +16,7 @@ from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program
 from simulator.plans.plan import Plan, Problem, family_of
 from simulator.results.versions import COPY_RULES, version_table
-from simulator.schedules.ops import HOST_KINDS, OpKind
+from simulator.schedules.ops import HOST_KINDS, OpKind, among
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
@@ -200,7 +200,7 @@ def _first_of_pair(timeline: Timeline, tasks: NDArray[np.integer]) -> NDArray[np
 
 def _holding_rows(timeline: Timeline) -> dict[tuple[int, int, int], NDArray[np.int64]]:
     """The ops that take activations or free them, rising, by device, stage and replica."""
-    rows = np.flatnonzero(timeline.compute() | np.isin(timeline.kind, HOST_KINDS))
+    rows = np.flatnonzero(timeline.compute() | among(timeline.kind, HOST_KINDS))
     slots = np.stack([timeline.device[rows], timeline.stage[rows], timeline.replica[rows]])
     order = np.lexsort(slots[::-1])
     begins = np.flatnonzero(np.append(True, (np.diff(slots[:, order]) != 0).any(axis=0)))
@@ -223,7 +223,7 @@ def _activation_events(
     events.append((*_at_ends(timeline, rows[away]), activations, -samples[away] * stash.kept))
     events.append((*_at_starts(timeline, rows[back]), activations, samples[back] * stash.kept))
     if stash.made:
-        begun = np.flatnonzero(freed | np.isin(kind, (OpKind.BACKWARD, OpKind.RECOMPUTE)))
+        begun = np.flatnonzero(freed | among(kind, (OpKind.BACKWARD, OpKind.RECOMPUTE)))
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
         begun = begun[first]  # an op of its own, or the first part of a backward, runs forward again, for all parts
         events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * stash.made))

@@ -18,7 +18,7 @@ from simulator.engines.kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
 from simulator.results.memory import Uses, parts_of, uses_of
-from simulator.schedules.ops import HOST_KINDS, OpKind, computes
+from simulator.schedules.ops import HOST_KINDS, OpKind, among, computes
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -123,7 +123,7 @@ def memory_events(
             lane[task], lane[task], sort, task, time, first_size + stage[chosen], sign * samples[chosen], *cut
         )
 
-    begun = np.flatnonzero(np.isin(kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.RECOMPUTE)))
+    begun = np.flatnonzero(among(kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.RECOMPUTE)))
     begun = begun[np.unique(group[begun], return_index=True)[1]]
     freed = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
     held = [
@@ -149,7 +149,7 @@ def memory_events(
 
 def _holding(program: Program) -> NDArray[np.bool_]:
     """bool [tasks]: ops that take activations, or free them."""
-    return computes(program.kind) | np.isin(program.kind, HOST_KINDS)
+    return computes(program.kind) | among(program.kind, HOST_KINDS)
 
 
 def _buffers(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> list[_Changes]:
@@ -183,7 +183,10 @@ def _streams(
     tasks = len(program)
     time = np.where(time < 2 * tasks, position[time % tasks] + time // tasks * tasks, time)
     device = program.lane_device[on]
-    order = np.lexsort((size, sort, task, stream, device))
+    key = np.zeros(len(on), dtype=np.int64)
+    for column in (device, stream, task, sort, size):
+        key = _joined(key, column.astype(np.int64))
+    order = np.argsort(key, kind="stable")
     device, stream, sort, task, time = (
         device[order],
         stream[order],
@@ -271,7 +274,7 @@ def _limits(
     devices, lanes = np.unique(program.lane_device[np.unique(lane[_holding(program)])], return_counts=True)
     order = np.lexsort((sure, factor, size, device))
     order = order[np.isin(device[order], devices[lanes == 1])]
-    return device[order].astype(np.int64), size[order], factor[order], sure[order]
+    return device[order], size[order], factor[order], sure[order]
 
 
 def _of_ops(program: Program, changes: list[_Changes]) -> _Limits:
@@ -282,7 +285,8 @@ def _of_ops(program: Program, changes: list[_Changes]) -> _Limits:
     first = np.flatnonzero(_differs(on[order], size[order]))
     held, chosen = np.cumsum(factor[order]), order[first]  # whole numbers: their sums are exact
     most = np.maximum.reduceat(held, first) - held[first] + factor[chosen] if len(first) else held
-    return program.lane_device[on[chosen]], size[chosen], most, np.ones(len(first), dtype=np.bool_)
+    device = program.lane_device.astype(np.int64)
+    return device[on[chosen]], size[chosen], most, np.ones(len(first), dtype=np.bool_)
 
 
 def _of_moves(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> tuple[_Limits, _Limits]:
@@ -316,7 +320,7 @@ def _of_moves(program: Program, moves: Moves, uses: Uses, lane: Integers, first_
     size = first_size + moves.transfer[chosen].astype(np.int64)
     there = _most_at_once(comes[order], gone[order] + 1, first)
     left = _most_at_once(made[order], leaves[order], first)
-    device = program.lane_device
+    device = program.lane_device.astype(np.int64)
     return (device[target[chosen]], size, there, unsure), (device[source[chosen]], size, left, unsure)
 
 

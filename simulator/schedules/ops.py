@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,16 @@ COMPUTE_KINDS = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.
 def computes(kind: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Which kinds are work of a device on a micro-batch: those of torch, and the forward again."""
     return np.asarray((kind <= OpKind.WEIGHT_GRADIENT) | (kind == OpKind.RECOMPUTE))
+
+
+def among(kind: NDArray[np.integer], kinds: tuple[OpKind, ...]) -> NDArray[np.bool_]:
+    """Which rows of a column are of one of some kinds."""
+    return np.asarray(_table(kinds)[kind])
+
+
+@cache
+def _table(kinds: tuple[OpKind, ...]) -> NDArray[np.bool_]:
+    return np.array([one in kinds for one in OpKind])
 
 
 HOST_KINDS = (OpKind.OFFLOAD, OpKind.RELOAD)
