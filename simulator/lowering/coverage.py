@@ -148,15 +148,15 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
             held_rows = begin + np.flatnonzero(held == number)
             ops.rows_of_stage[number].append((lane, held_rows))
             ops.replica[held_rows] = copy if split else holders[number].index(device)
-            share = (copy, int(replicas[number])) if split else (0, 1)
-            _cover(ops, held_rows, forward[number], backward[number], share)
+    for number, lanes in enumerate(ops.rows_of_stage):
+        if lanes:
+            held_rows = np.concatenate([one for _, one in lanes])
+            _cover(ops, held_rows, forward[number], backward[number], int(replicas[number]) if split else 1)
     return ops
 
 
-def _cover(
-    ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArray[np.int64], share: tuple[int, int]
-) -> None:
-    """Write the sample range of each row; `share` is (replica, replicas) where a micro-batch is split."""
+def _cover(ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArray[np.int64], count: int) -> None:
+    """Write the sample range of each row of a stage, whose replicas divide every micro-batch by `count`."""
     kind, microbatch = ops.kind[rows], ops.microbatch[rows].astype(np.int64)
     for bounds, select in (
         (forward, among(kind, (OpKind.FORWARD, *HOST_KINDS))),
@@ -169,7 +169,7 @@ def _cover(
                 f"stage {ops.stage[row]} has {len(bounds) - 1} micro-batches, the schedule asks for number {number.max()}"
             )
         begin, end = bounds[number], bounds[number + 1]
-        replica, count = share
+        replica = ops.replica[chosen] if count > 1 else 0
         size = end - begin
         whole, rest = size // count, size % count  # size · replica could overflow
         ops.first[chosen] = begin + whole * replica + rest * replica // count
