@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,22 +34,13 @@ SMALL, LARGE = (8, 64), (64, 512)
 
 POPULATION, SEED = 512, 0
 
-QUESTIONS = {
-    "straight_8x64_plans_per_second": "8 stages, 64 micro-batches, new cuts",
-    "straight_64x512_plans_per_second": "64 stages, 512 micro-batches, new cuts",
-    "contended_8x64_plans_per_second": "8 stages, 64 micro-batches, new cuts, contended links",
-    "batched_8x64_per_second": "8 stages, 64 micro-batches, new durations, seconds alone",
-    "unequal_8x64_per_second": "8 stages, 64 samples, unequal sizes, seconds alone",
-    "before_8x64_plans_per_second": "8 stages, 64 micro-batches, each plan from nothing",
-}
-
 
 def run(arguments: argparse.Namespace) -> Findings:
     """Measure every rate."""
     if not 0.0 < arguments.seconds <= 3600.0:
         raise ValueError(f"seconds must be above 0 and at most 3,600, got {arguments.seconds}")
-    asked = tracked("measuring", [*measurements()], lambda one: QUESTIONS[one[0]])
-    found = {name: measured(arguments.seconds) for name, measured in asked}
+    asked = tracked("measuring", [*MEASURED.items()], lambda one: one[1][0])
+    found = {name: measured(arguments.seconds) for name, (_, measured) in asked}
     head = {"unit": "evaluations per CPU second, one core", "schedule": "1f1b", "seed": SEED}
     return Findings({**head, **found, **comparisons(found)}, print_document)
 
@@ -58,23 +50,13 @@ def print_document(found: dict[str, Any]) -> None:
     print_table(
         "Evaluations per CPU second, one core",
         ("what is evaluated", "a second"),
-        [(QUESTIONS[name], f"{found[name]:,.0f}") for name in QUESTIONS],
+        [(words, f"{found[name]:,.0f}") for name, (words, _) in MEASURED.items()],
     )
     print_table(
         "Beside the limit and the way before",
         ("figure", "value"),
         [(name.replace("_", " "), f"{value:,.2f}") for name, value in comparisons(found).items()],
     )
-
-
-def measurements() -> Iterator[tuple[str, Callable[[float], float]]]:
-    """Each question, and what measures it in about so many CPU seconds."""
-    yield "straight_8x64_plans_per_second", lambda seconds: evaluated(*SMALL, seconds)
-    yield "straight_64x512_plans_per_second", lambda seconds: evaluated(*LARGE, seconds)
-    yield "contended_8x64_plans_per_second", lambda seconds: evaluated(*SMALL, seconds, contention=True)
-    yield "batched_8x64_per_second", batched
-    yield "unequal_8x64_per_second", unequal
-    yield "before_8x64_plans_per_second", simulated
 
 
 def comparisons(found: dict[str, Any]) -> dict[str, float]:
@@ -163,6 +145,20 @@ def plans_of(problem: Problem, stages: int, microbatches: int) -> list[Plan]:
         held = (Stage(tuple(range(*cuts[number : number + 2])), (number,)) for number in range(stages))
         found.append(Plan("random", "1f1b", tuple(held), sizes))
     return found
+
+
+MEASURED: dict[str, tuple[str, Callable[[float], float]]] = {
+    "straight_8x64_plans_per_second": ("8 stages, 64 micro-batches, new cuts", partial(evaluated, *SMALL)),
+    "straight_64x512_plans_per_second": ("64 stages, 512 micro-batches, new cuts", partial(evaluated, *LARGE)),
+    "contended_8x64_plans_per_second": (
+        "8 stages, 64 micro-batches, new cuts, contended links",
+        partial(evaluated, *SMALL, contention=True),
+    ),
+    "batched_8x64_per_second": ("8 stages, 64 micro-batches, new durations, seconds alone", batched),
+    "unequal_8x64_per_second": ("8 stages, 64 samples, unequal sizes, seconds alone", unequal),
+    "before_8x64_plans_per_second": ("8 stages, 64 micro-batches, each plan from nothing", simulated),
+}
+"""What is evaluated, and what measures it in about so many CPU seconds, by the figure's name."""
 
 
 if __name__ == "__main__":

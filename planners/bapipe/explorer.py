@@ -222,7 +222,8 @@ class _Explorer:
         for schedule in schedules(self.problem, self.request):
             for stages in partitions:
                 counts = microbatch_counts(self.problem, self.request, len(stages))
-                plans = [self._plan(schedule, stages, count) for count in counts]
+                sizes = [equal_microbatches(self.problem.batch, count) for count in counts]
+                plans = [Plan(self.name, schedule, stages, one) for one in sizes]
                 yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
 
     def _tight(self) -> Iterator[Candidate]:
@@ -316,9 +317,6 @@ class _Explorer:
 
     # ---- plans ----
 
-    def _plan(self, schedule: str, stages: tuple[Stage, ...], count: int) -> Plan:
-        return Plan(self.name, schedule, stages, equal_microbatches(self.problem.batch, count))
-
     def _candidate(self, origin: str, plan: Plan) -> Candidate:
         return Candidate(origin, plan, self.evaluate(plan))
 
@@ -350,7 +348,7 @@ class _Explorer:
         """BaPipe's choice by formula: schedule from what memory and links permit, micro-batches with the least formula time."""
         problem, costs = self.problem, self.evaluate.layer_costs
         devices = stage_devices(problem, "1f1b", self.request)
-        chosen: tuple[float, str, str, int, list[int]] | None = None
+        choices: list[tuple[float, str, str, int, list[int]]] = []
         for count in microbatch_counts(problem, self.request, len(devices)):
             cuts = self.cuts(devices, count, "inter-layer") or []
             samples = -(-problem.batch // count)
@@ -365,11 +363,8 @@ class _Explorer:
             sending = max((float(transfers[cut]) for cut in cuts), default=0.0)
             schedule, reason = self._by_rule(held, devices, samples, count, forward, sending)
             seconds = formula_seconds(schedule, len(devices), count, forward, backward, sending)
-            if chosen is None or seconds < chosen[0]:
-                chosen = seconds, schedule, reason, count, cuts
-        if chosen is None:
-            raise ValueError("a rule needs at least one number of micro-batches, got none")
-        seconds, schedule, reason, count, cuts = chosen
+            choices.append((seconds, schedule, reason, count, cuts))
+        seconds, schedule, reason, count, cuts = min(choices, key=lambda one: one[0])
         plan = straight_plan(self.name, problem, schedule, cuts, devices, count)
         simulated = self._candidate("rule of thumb", plan)
         return RuleOfThumb(schedule, reason, seconds, self.confirm(simulated) or simulated)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from experiments import evaluator_speed
-from experiments.evaluator_speed import QUESTIONS, SMALL, comparisons, measurements, plans_of, problem_of
+from experiments.evaluator_speed import MEASURED, SMALL, comparisons, plans_of, problem_of
 from experiments.studies.study_harness import run_study
 from simulator import Evaluations, simulate
 
@@ -25,7 +25,7 @@ def test_the_plans_differ_and_are_evaluated_as_simulated() -> None:
 
 def test_comparisons_are_ratios_of_the_rates() -> None:
     """8 stages and 64 micro-batches are 1,024 ops: 1,000 plans a second are 977 ns an op."""
-    found = dict.fromkeys(QUESTIONS, 1000.0) | {"before_8x64_plans_per_second": 10.0}
+    found = dict.fromkeys(MEASURED, 1000.0) | {"before_8x64_plans_per_second": 10.0}
     shown = comparisons(found)
     assert shown["nanoseconds_an_op"] == shown["batched_nanoseconds_an_op"] == pytest.approx(1e6 / 1024)
     assert shown["nanoseconds_an_op_64x512"] == pytest.approx(1e6 / 65536)
@@ -34,16 +34,15 @@ def test_comparisons_are_ratios_of_the_rates() -> None:
 
 def test_the_document_holds_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One JSON document, or two tables."""
-    assert [name for name, _ in measurements()] == list(QUESTIONS)
-    monkeypatch.setattr(evaluator_speed, "measurements", lambda: [(name, lambda _: 1000.0) for name in QUESTIONS])
+    monkeypatch.setattr(evaluator_speed, "MEASURED", {name: (name, lambda _: 1000.0) for name in MEASURED})
     for words in (["--json"], []):
         monkeypatch.setattr("sys.argv", ["evaluator_speed", *words])
         assert run_study("evaluator-speed") == 0
         text = capsys.readouterr().out
         if words:
-            assert set(QUESTIONS) < set(json.loads(text))
+            assert set(MEASURED) < set(json.loads(text))
         else:
-            assert text.count("1,000") == len(QUESTIONS)
+            assert text.count("1,000") == len(MEASURED)
 
 
 def test_seconds_below_nothing_are_a_mistake(
