@@ -91,8 +91,11 @@ def test_a_problem_by_names_is_the_problem_of_its_parts() -> None:
     assert pp.Problem(workload, cluster, 1024, devices=4) == Problem(workload, cluster.take(4), 1024)
     with pytest.raises(ValueError, match="cluster pipedream-b has 16 devices"):
         pp.Problem("vgg16", "pipedream-b", devices=17)
-    with pytest.raises(ValueError, match="sequence 7 is for a workload given by name"):
-        pp.Problem(workload, cluster, sequence=7)
+    fused = pp.Problem("gpt2", "pipedream-b", sequence=8, attention="fused").workload
+    assert fused == pp.load_workload("gpt2", 8, "fused")
+    for option, value in (("sequence", 7), ("attention", "fused")):
+        with pytest.raises(ValueError, match=f"{option} {value} is for a workload given by name"):
+            pp.Problem(workload, cluster, **{option: value})
     with pytest.raises(ValueError, match="vgg16"):
         pp.Problem("vgg61", "pipedream-b")
 

@@ -6,7 +6,7 @@ A table an architecture says which keys are read, under the names of `Transforme
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,13 +138,13 @@ class _QwenExperts(_Llama, kw_only=True, frozen=True):
     mlp_only_layers: list[int] = []
 
     def derived(self) -> dict[str, Any]:
-        step, plain = self.decoder_sparse_step, self.mlp_only_layers
+        step, plain = self.decoder_sparse_step, set(self.mlp_only_layers)
         dense = tuple(block for block in range(self.layers) if block in plain or (block + 1) % step)
         experts = Experts(self.count, self.active, self.width, self.shared, shared_gate=self.shared > 0, dense=dense)
         return super().derived() | {"experts": experts}
 
 
-class _DeepSeek(_Llama, kw_only=True, frozen=True):
+class _DeepSeek2(_Llama, kw_only=True, frozen=True):
     query_rank: _Count | None = field(name="q_lora_rank", default=None)
     key_value_rank: _Count = field(name="kv_lora_rank")
     plain: _Count = field(name="qk_nope_head_dim")
@@ -156,7 +156,6 @@ class _DeepSeek(_Llama, kw_only=True, frozen=True):
     n_shared_experts: _Natural | None = None
     first_k_dense_replace: _Natural = 0
     moe_layer_freq: _Count = 1
-    topk_method: str | None = None
 
     def derived(self) -> dict[str, Any]:
         first, frequency = self.first_k_dense_replace, self.moe_layer_freq
@@ -165,11 +164,18 @@ class _DeepSeek(_Llama, kw_only=True, frozen=True):
             self.active,
             self.width,
             shared=(self.n_shared_experts or 0) * self.width,
-            bias=self.topk_method == "noaux_tc",  # shares balanced by a bias an expert, without a loss of their own
             dense=tuple(block for block in range(self.layers) if block < first or block % frequency),
         )
         latent = LatentAttention(self.query_rank or 0, self.key_value_rank, self.plain, self.rotary, self.value)
         return super().derived() | {"experts": experts, "latent": latent}
+
+
+class _DeepSeek3(_DeepSeek2, kw_only=True, frozen=True):
+    def derived(self) -> dict[str, Any]:
+        sizes = super().derived()
+        return sizes | {
+            "experts": replace(sizes["experts"], bias=True)
+        }  # balances the experts without a loss of its own
 
 
 _QWEN2 = {"attention_bias": True, "output_bias": False}
@@ -185,8 +191,8 @@ CONFIGURATIONS: dict[str, tuple[type[_Config], type[Transformer], Mapping[str, A
     "qwen2_moe": (_QwenExperts, Llama, _QWEN2),
     "qwen3": (_Llama, Llama, {"head_norm": True}),
     "qwen3_moe": (_QwenExperts, Llama, {"head_norm": True}),
-    "deepseek_v2": (_DeepSeek, Llama, {}),
-    "deepseek_v3": (_DeepSeek, Llama, {}),
+    "deepseek_v2": (_DeepSeek2, Llama, {}),
+    "deepseek_v3": (_DeepSeek3, Llama, {}),
 }
 """By `model_type`: the table of keys that are read (others are passed over), the family, and what no key says."""
 

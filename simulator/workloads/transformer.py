@@ -15,6 +15,7 @@ FLOP: full s×s attention, also for causal models (what dense matrix products do
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 from simulator.workloads.builder import Builder
@@ -214,8 +215,8 @@ class _Network:
 
     def block(self, number: int, x: int) -> int:
         name, first, experts = f"block{number}", self.model.norm_first, self.model.experts
-        dense = experts is None or number - 1 in experts.dense
-        for part, half in ((1, self.attention), (2, self.mlp if dense else self.mixture)):
+        second = self.mlp if experts is None or number - 1 in experts.dense else partial(self.mixture, experts)
+        for part, half in ((1, self.attention), (2, second)):
             *beside, y = half(name, self.norm(f"{name}.norm{part}", x) if first else x)
             output = self.builder.output_elements(x)
             layer = Layer(f"{name}.add{part}", "elementwise", output_elements=output, split="tokens")
@@ -342,10 +343,9 @@ class _Network:
         down = _Matrix(width, model.hidden, model.mlp_bias, split="rows", experts=count)
         return self.projection(f"{name}.mlp_down", y, down, tokens=tokens, dropout=model.dropout)
 
-    def mixture(self, name: str, x: int) -> list[int]:
+    def mixture(self, experts: Experts, name: str, x: int) -> list[int]:
         """Router, a copy of each token for every expert that it goes through, these, their weighted sum; shared experts."""
-        model, experts = self.model, self.model.experts
-        assert experts is not None
+        model = self.model
         router = _Matrix(model.hidden, experts.count, experts.bias, split="tokens")
         shares = self.projection(f"{name}.router", x, router)
         copies = model.sequence * experts.active * model.hidden

@@ -106,7 +106,6 @@ DEEPSEEK = {
     "moe_intermediate_size": 2048,
     "n_shared_experts": 1,
     "first_k_dense_replace": 3,
-    "topk_method": "noaux_tc",
 }
 DEEPSEEK_LITE = DEEPSEEK | {
     "model_type": "deepseek_v2",
@@ -122,7 +121,6 @@ DEEPSEEK_LITE = DEEPSEEK | {
     "moe_intermediate_size": 1408,
     "n_shared_experts": 2,
     "first_k_dense_replace": 1,
-    "topk_method": "greedy",
 }
 OPT = {
     "model_type": "opt",
