@@ -22,6 +22,9 @@ Duplex = Literal["full", "half"]
 AllReduce = Literal["fastest", "flat-ring"]
 """Which rings a cluster's library all-reduces over: the better of flat and hierarchical, or the flat one only."""
 
+TensorGroups = Literal["server", "cluster"]
+"""Where the devices of one tensor-parallel group may be: in one server, or anywhere."""
+
 ROUTING_BYTES = 2**20
 """A route is the path on which a message of this size would arrive first (bytes)."""
 
@@ -113,13 +116,13 @@ class Flow:
     """Transfers that set out together, each of as many bytes, as the slowest of them fares.
 
     latency: seconds; bandwidth: bytes/s that it reaches, where transfers share a channel evenly
-    route: its channels, in order; loads: how many of the transfers each of these carries
+    route: its channels, in order; loads: how many times its bytes pass each of these, with those of the others; () is once
     """
 
     latency: float
     bandwidth: float
     route: tuple[int, ...]
-    loads: tuple[int, ...]
+    loads: tuple[float, ...] = ()
 
 
 class ClusterSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,6 +142,7 @@ class Cluster:
     nodes: name of each device's node in the graph; switches: names of the nodes that only pass on
     servers: device ids by server; links: cables
     allreduce: the rings that all-reduces run over, one of `AllReduce`
+    tensor_groups: one of `TensorGroups`
     source: what gives it again; None for one that was made in Python, or changed there
 
     Raises ValueError for duplicate names, links to nodes that do not exist, devices in no or two servers,
@@ -152,6 +156,7 @@ class Cluster:
     servers: tuple[tuple[int, ...], ...]
     links: tuple[Link, ...]
     allreduce: AllReduce = "fastest"
+    tensor_groups: TensorGroups = "server"
     source: ClusterSource | None = field(init=False, default=None, repr=False, compare=False)
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     _hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
@@ -260,20 +265,25 @@ class Cluster:
         latency, bandwidth = self.point_to_point(source, destination)
         return latency + size_bytes / bandwidth
 
-    def flow(self, pairs: Iterable[tuple[int, int]]) -> Flow:
-        """Transfers from the first to the second device of each pair, at once; a pair of one device has nothing to move."""
+    def flow(self, pairs: Sequence[tuple[int, int]], part: float = 1.0) -> Flow:
+        """Transfers from the first to the second device of each pair, at once; a pair of one device has nothing to move.
+
+        part: that each transfer has of the bytes in which bandwidth and loads are counted
+        """
+        if len(pairs) == 1:
+            return Flow(*self.point_to_point(*pairs[0]), self.route(*pairs[0]))
         routes = [route for pair in pairs if (route := self.route(*pair))]
         uses = Counter(index for route in routes for index in route)
 
         def fares(route: tuple[int, ...]) -> tuple[float, float]:
             channels = [self.channels[index] for index in route]
-            bandwidth = min((one.bandwidth / uses[index] for index, one in zip(route, channels, strict=True)))
+            bandwidth = min(one.bandwidth / (uses[index] * part) for index, one in zip(route, channels, strict=True))
             return sum(channel.latency for channel in channels), bandwidth
 
         if not routes:
-            return Flow(0.0, float("inf"), (), ())
+            return Flow(0.0, float("inf"), ())
         slowest = max(routes, key=lambda route: fares(route)[0] + ROUTING_BYTES / fares(route)[1])
-        return Flow(*fares(slowest), slowest, tuple(uses[index] for index in slowest))
+        return Flow(*fares(slowest), slowest, tuple(uses[index] * part for index in slowest))
 
     # --------------------------------------------------------------------------------------------- all-reduce
 
@@ -339,15 +349,19 @@ class Cluster:
         hierarchical = CollectivePlan(inside.latency + between.latency, seconds, tuple(busy), tuple(busy.values()))
         return (flat, hierarchical)
 
+    def server_of(self, device: int) -> int:
+        """Number of a device's server."""
+        return self._places[device][0]
+
     def _by_server(self, devices: Iterable[int]) -> list[list[int]]:
         """Devices server by server, of those servers that have any."""
         groups: dict[int, list[int]] = {}
-        for device in sorted(devices, key=self._server_of.__getitem__):
-            groups.setdefault(self._server_of[device][0], []).append(device)
+        for device in sorted(devices, key=self._places.__getitem__):
+            groups.setdefault(self.server_of(device), []).append(device)
         return list(groups.values())
 
     @cached_property
-    def _server_of(self) -> dict[int, tuple[int, int]]:
+    def _places(self) -> dict[int, tuple[int, int]]:
         """Number of each device's server, and its place there."""
         return {
             device: (number, place) for number, server in enumerate(self.servers) for place, device in enumerate(server)
@@ -436,6 +450,7 @@ class Cluster:
             servers=tuple(server for server in servers if server),
             links=links,
             allreduce=self.allreduce,
+            tensor_groups=self.tensor_groups,
         )
         source = self.source
         return taken if source is None else remembering(taken, msgspec.structs.replace(source, devices=count))

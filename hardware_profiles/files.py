@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
-from hardware_profiles.cluster import AllReduce, Cluster, Duplex, Link
+from hardware_profiles.cluster import AllReduce, Cluster, Duplex, Link, TensorGroups
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
     DEFAULT_CALL_OVERHEAD,
@@ -300,6 +300,7 @@ class CompactFile(FileTable, frozen=True, kw_only=True):
     servers: Annotated[list[ServersTable], msgspec.Meta(min_length=1)]
     network: NetworkTable | None = None
     allreduce: AllReduce = "fastest"
+    tensor_groups: TensorGroups = "server"
     description: str = ""
 
 
@@ -332,6 +333,7 @@ class GraphFile(FileTable, frozen=True, kw_only=True):
     links: list[LinkTable] = []
     switches: list[SwitchTable] = []
     allreduce: AllReduce = "fastest"
+    tensor_groups: TensorGroups = "server"
     description: str = ""
 
 
@@ -356,6 +358,7 @@ def build_graph(file: GraphFile, find: FindAccelerator) -> Cluster:
             for index, link in enumerate(file.links)
         ),
         allreduce=file.allreduce,
+        tensor_groups=file.tensor_groups,
     )
 
 
@@ -388,9 +391,8 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
         switches.append("network")
     elif len(servers) > 1:
         raise ValueError(f"$.network: {len(servers)} servers need a [network] to join them")
-    return Cluster(
-        file.name, tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links), file.allreduce
-    )
+    places = tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links)
+    return Cluster(file.name, *places, allreduce=file.allreduce, tensor_groups=file.tensor_groups)
 
 
 def _check_size(file: CompactFile, count: int | None) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.costs.given import Bucket, TiedReduction
 from simulator.costs.layer_costs import LayerCosts
-from simulator.costs.plan_costs import PlanCosts
+from simulator.costs.plan_costs import Group, PlanCosts
 from simulator.engines import event_loop
 from simulator.engines.recurrence import Numbers, Order, makespans_of_values, narrow, order_of, replay_values
 from simulator.engines.timeline import Timeline, moves_of, timeline_of
@@ -27,7 +27,7 @@ from simulator.lowering.fill import durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
 from simulator.plans.plan import Plan, Problem, family_of
-from simulator.results.memory import always_there, copies_held
+from simulator.results.memory import always_there, copies_held, copy_bytes
 from simulator.results.peak_memory import MemoryEvents, fullest, memory_events, peaks
 from simulator.results.steady_state import SteadyState, steady_state
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind
@@ -87,7 +87,7 @@ class Evaluations:
 
     def __call__(self, plan: Plan) -> Evaluation | None:
         """Evaluate a plan; None for one that this cannot: stages that are not contiguous, too many tasks, a stream of which a
-        device runs several lanes, slices of sequences.
+        device runs several lanes, slices of sequences, replicas of a stage that are groups of different sizes.
 
         Raises as `simulator.simulation.simulate`.
         """
@@ -95,11 +95,12 @@ class Evaluations:
         if found is None:
             return None
         capacity, events = found.prepared.capacity, found.prepared.events
-        if found.lasting:
+        if found.lasting and not found.prepared.divided:
             device, peak = fullest(events, found.times, found.lags, found.sizes, found.static, capacity)
         else:
             every = peaks(events, found.times, found.lags, found.sizes, found.static)
-            device = int(np.argmax(every / capacity))
+            parts, devices = every / capacity, found.prepared.devices
+            device = min(np.flatnonzero(parts == parts.max()).tolist(), key=devices.__getitem__)
             peak = every[device]
         return Evaluation(found.seconds, found.prepared.devices[device], float(peak), float(capacity[device]))
 
@@ -109,7 +110,8 @@ class Evaluations:
         if found is None:
             return None
         every = peaks(found.prepared.events, found.times, found.lags, found.sizes, found.static)
-        return dict(zip(found.prepared.devices, every.tolist(), strict=True))
+        pairs = zip(found.prepared.groups, every.tolist(), strict=True)
+        return {device: peak for group, peak in pairs for device in group}
 
     def pass_peak_bytes(self, plan: Plan) -> Floats | None:
         """The peaks of every device in each pass of a plan, float64 [2, devices], forward and backward, devices rising.
@@ -188,8 +190,10 @@ class Evaluations:
         numbers = self._numbers(plan)
         if numbers is None or 2 * len(plan.stages) * (stream or len(plan.microbatches)) > MOST_TASKS // 4:
             return None
+        if any(stage.degrees and len(set(stage.degrees)) > 1 for stage in plan.stages):
+            return None
         costs = PlanCosts(self.problem, plan, self.layers)
-        buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1]
+        buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.leads) > 1]
         ties = costs.tied_reductions
         prepared = self._structure(costs, stream, tuple(map(len, buckets)), tuple(tie.stages for tie in ties))
         asked = self._asked(costs, numbers, prepared)
@@ -222,7 +226,7 @@ class Evaluations:
             seconds=seconds,
             steady=steady,
             times=prepared.times,
-            sizes=np.concatenate([*self._stashed(numbers, prepared), np.ceil(moved)]),
+            sizes=np.concatenate([*self._stashed(costs, numbers, prepared), np.ceil(moved)]),
             static=np.asarray(np.bincount(prepared.slot_device, weights=static), dtype=np.float64),
             lasting=bool(np.minimum.reduce(asked[prepared.computing]) > 0.0),
         )
@@ -242,7 +246,8 @@ class Evaluations:
             plan.order,
             plan.recompute,
             plan.options,
-            tuple(stage.devices for stage in plan.stages),
+            plan.zero,
+            tuple((stage.devices, stage.degrees) for stage in plan.stages),
             buckets,
             ties,
         )
@@ -254,8 +259,11 @@ class Evaluations:
             self._structures.move_to_end(key)
         return prepared
 
-    def _stashed(self, numbers: Integers, prepared: _Prepared) -> tuple[Floats, Floats, Floats]:
+    def _stashed(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> tuple[Floats, ...]:
         """Bytes a sample that each stage keeps from forward to backward, makes again, and needs for its weight gradient."""
+        if prepared.divided:
+            stashes = np.array([costs.stash(stage) for stage in range(len(numbers))])
+            return stashes[:, 0], stashes[:, 1], stashes[:, 2:].sum(axis=1)
         stash, longer = self._bytes[numbers, 1], self._bytes[numbers, 2]
         if not prepared.recomputing:
             return stash, prepared.nothing, longer
@@ -267,11 +275,13 @@ class Evaluations:
 
     def _always_there(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """Bytes that are always there for each copy of a stage."""
-        if prepared.rows is None and not self._tied(prepared):
+        if prepared.rows is None and not self._tied(prepared) and not prepared.divided:
             return np.asarray(self._bytes[numbers, 0][prepared.slot_stage])
-        weights = [costs.weight_elements[stage] for stage in prepared.slot_stage.tolist()]
-        held = zip(weights, prepared.copies, strict=True)
-        return np.array([always_there(self.problem, one, *copies).sum() for one, copies in held])
+        held = list(
+            zip(prepared.slot_stage.tolist(), prepared.copies, strict=True)
+        )  # replicas of a stage hold the same
+        known = {one: copy_bytes(costs, (one[0], 0), *one[1]).sum() for one in dict.fromkeys(held)}
+        return np.array([known[one] for one in held])
 
     def _tied(self, prepared: _Prepared) -> bool:
         """Whether a stage's weights depend on what the other stages of its devices hold."""
@@ -334,7 +344,7 @@ class Evaluations:
         plan, held = costs.plan, costs.plan.stages[stage]
         if self.layers.tied_weights:
             return costs.buckets(stage)
-        key = held, max(plan.microbatches), plan.replication
+        key = held, max(plan.microbatches), plan.replication, plan.zero
         if key not in self._buckets:
             self._buckets[key] = costs.buckets(stage)
         return self._buckets[key]
@@ -344,25 +354,26 @@ class Evaluations:
     def _prepare(self, costs: PlanCosts, stream: int) -> _Prepared:
         plan, cluster = costs.plan, self.problem.cluster
         schedule, structure = plan_structure(costs, stream)
-        slots = [(device, stage) for stage, held in enumerate(plan.stages) for device in held.devices]
-        together = len(slots) > len(plan.devices)
+        groups = tuple(group for _, group in sorted(plan.groups.items()))
+        place = {group[0]: number for number, group in enumerate(groups)}
+        slots = [(place[lead], stage) for stage, held in enumerate(plan.stages) for lead in held.leads]
+        together = len(slots) > len(groups)
         recomputes = np.array([costs.recomputation(stage) for stage in range(len(plan.stages))])
         what, samples, columns = [], [], []
         for one, sizes in structure.asked:
             kind, stage, replica, _ = one
-            device_kind = self.layers.kind_of_device(costs.device(stage, replica))
+            group = costs.group(stage, replica)
             for size in sizes.tolist():
                 again = str(recomputes[stage])
                 if stage in structure.apart and kind in BACKWARD_KINDS:
                     again = "none"
-                column = (kind, device_kind, size, again, structure.lanes == "split", together)
+                column = (kind, group, size, again, structure.lanes == "split", together)
                 columns.append(self._columns.setdefault(column, len(self._columns)))
                 what.append(one)
                 samples.append(size)
         while len(self._columns) > self._seconds.shape[1]:
             self._seconds = np.hstack([self._seconds, np.full_like(self._seconds, np.nan)])
-        ends = [(costs.device(*source), costs.device(*target)) for source, target, _ in structure.moves]
-        links = [cluster.point_to_point(*pair) if pair[0] != pair[1] else (0.0, np.inf) for pair in ends]
+        flows = [costs.flow(source, target) for source, target, _ in structure.moves]
         program = fill(structure, costs)
         moves = moves_of(program)
         queues = self.contention and (any(program.transfer_route) or any(program.lane_route))
@@ -386,18 +397,22 @@ class Evaluations:
             computing=np.array([one.kind not in _UPDATING for one in what]),
             move_boundary=np.array([0, *(min(source[0], target[0]) for source, target, _ in structure.moves)]),
             move_down=np.array([False, *(source[0] < target[0] for source, target, _ in structure.moves)]),
-            move_samples=np.array([0.0, *(float(size) for _, _, size in structure.moves)]),
-            move_latency=np.array([0.0, *(latency for latency, _ in links)]),
-            move_bandwidth=np.array([np.inf, *(bandwidth for _, bandwidth in links)]),
+            move_samples=np.array(
+                [0.0, *(move[2] * part for move, (_, part) in zip(structure.moves, flows, strict=True))]
+            ),
+            move_latency=np.array([0.0, *(flow.latency for flow, _ in flows)]),
+            move_bandwidth=np.array([np.inf, *(flow.bandwidth for flow, _ in flows)]),
             arrival_rows=moves.row if program.sends is None else moves.row[:0],
             recomputes=recomputes,
             recomputing=bool((recomputes != "none").any()),
             nothing=np.zeros(len(recomputes)),
-            slot_device=np.searchsorted(plan.devices, [device for device, _ in slots]),
+            slot_device=np.array([number for number, _ in slots]),
             slot_stage=np.array([stage for _, stage in slots]),
-            devices=plan.devices,
+            groups=groups,
+            devices=tuple(self._smallest(group) for group in groups),
             together=together,
-            capacity=np.array([cluster.devices[device].memory_bytes for device in plan.devices]),
+            divided=bool(plan.zero) or any(stage.degrees for stage in plan.stages),
+            capacity=np.array([cluster.devices[self._smallest(group)].memory_bytes for group in groups]),
             events=memory_events(program, recomputes != "none", None if order is None else order.place),
             order=None if order is None else (order, narrow(structure.value[order.task])),
             loop=loop,
@@ -406,6 +421,10 @@ class Evaluations:
             copies=copies,
         )
 
+    def _smallest(self, group: tuple[int, ...]) -> int:
+        """The first device of a group with the least memory."""
+        return min(group, key=lambda device: (self.problem.cluster.devices[device].memory_bytes, device))
+
     def _keep(self, key: Hashable, prepared: _Prepared) -> None:
         self._structures[key] = prepared
         self._kept += len(prepared)
@@ -413,9 +432,9 @@ class Evaluations:
             self._kept -= len(self._structures.popitem(last=False)[1])
 
 
-_Column = tuple[OpKind, int, int, str, bool, bool]
-"""Kind of op, kind of device, samples; what the stage recomputes; whether lanes divide the device in fixed shares, and a device
-holds several stages."""
+_Column = tuple[OpKind, Group, int, str, bool, bool]
+"""Kind of op, what its seconds depend on of the replica, samples; what the stage recomputes; whether lanes divide the device in
+fixed shares, and a device holds several stages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -427,8 +446,10 @@ class _Prepared:
     move_*: of each transfer class: the boundary that it crosses, whether forward, samples, seconds of latency, bytes a second
     recomputes: of each stage, a word of `Recompute`; recomputing: any of them does; nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
-    slot_device, slot_stage: each copy of a stage: place of its device among the plan's devices, stage
-    devices: in use, rising; together: a device holds several stages
+    slot_device, slot_stage: each copy of a stage: place of its replica among the groups, stage
+    groups: replicas in use, by their first devices; devices: of each the first to be full
+    together: a device holds several stages
+    divided: replicas are groups, or divide what ZeRO divides, so that bytes are not those of whole layers
     order (with the value at each position) or loop: what the recurrence, or the event loop, replays
     times: of the last replay, as `replay_values` writes them; used again, because new memory takes longer than a replay
     rows: of a stream, its timeline without times; copies: of weights and gradients that each copy of a stage keeps
@@ -452,8 +473,10 @@ class _Prepared:
     nothing: Floats
     slot_device: Integers
     slot_stage: Integers
+    groups: tuple[tuple[int, ...], ...]
     devices: tuple[int, ...]
     together: bool
+    divided: bool
     capacity: Floats
     events: MemoryEvents
     order: tuple[Order, Numbers] | None

@@ -32,6 +32,7 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.plans.plan import (
     DEFAULT_PRECISION,
     MOST_SAMPLES,
+    GradientBytes,
     OptimizerName,
     Plan,
     Problem,
@@ -39,6 +40,7 @@ from simulator.plans.plan import (
     Replication,
     Stage,
     WeightVersions,
+    Zero,
 )
 from simulator.results.written_files import write_atomically
 from simulator.schedules.asynchronous import ReplicaUpdates
@@ -78,13 +80,17 @@ class ProblemTable(Table, frozen=True, kw_only=True):
     weight_versions: WeightVersions = "stashing"
     replica_updates: ReplicaUpdates = "overlapped"
     overlap: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    sequence_parallel: bool = False
+    gradient_bytes: GradientBytes = 0
 
 
-class StageTable(Table, frozen=True, kw_only=True):
-    """One of `plan.stages`: indices of the workload's layers, and ids of the cluster's devices."""
+class StageTable(Table, frozen=True, kw_only=True, omit_defaults=True):
+    """One of `plan.stages`: indices of the workload's layers, ids of the cluster's devices, and where replicas are groups the
+    devices of each."""
 
     layers: tuple[Index, ...]
     devices: tuple[Index, ...]
+    degrees: tuple[Count, ...] = ()
 
 
 class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,6 +106,7 @@ class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
     order: tuple[str, ...] = ()
     recompute: tuple[Recompute | bool, ...] = ()
     options: dict[str, int | str] = {}
+    zero: Zero = 0
 
 
 class Document(Table, frozen=True, kw_only=True):
@@ -152,7 +159,7 @@ class PlanFile:
         if document.plan is msgspec.UNSET:
             return PlanFile(problem)
         decided = msgspec.structs.asdict(document.plan)
-        decided["stages"] = tuple(Stage(one.layers, one.devices) for one in document.plan.stages)
+        decided["stages"] = tuple(Stage(one.layers, one.devices, one.degrees) for one in document.plan.stages)
         plan = Plan(**{**decided, "options": tuple(document.plan.options.items())})
         _blamed(f"{source}: $.plan", plan_structure, PlanCosts(problem, plan))
         return PlanFile(problem, plan)
@@ -203,7 +210,7 @@ def _fields_of(value: Problem | Plan) -> dict[str, Any]:
 
 
 def _plan_table(plan: Plan) -> PlanTable:
-    stages = tuple(StageTable(layers=one.layers, devices=one.devices) for one in plan.stages)
+    stages = tuple(StageTable(layers=one.layers, devices=one.devices, degrees=one.degrees) for one in plan.stages)
     return PlanTable(**{**_fields_of(plan), "stages": stages, "options": dict(plan.options)})
 
 

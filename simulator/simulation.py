@@ -421,7 +421,7 @@ def _check_placement(plan: Plan, schedule: Schedule) -> None:
     owner: dict[int, int] = {}
     in_turn = plan.replication == "round-robin"
     for stage, holders in enumerate(schedule.holders()):
-        devices = plan.stages[stage].devices
+        devices = plan.stages[stage].leads
         if len(holders) != (len(devices) if in_turn else 1):
             raise InfeasiblePlanError(
                 f"schedule {plan.schedule!r} has {_lists(len(holders))} of stage {stage}, which plan {plan.planner!r} puts on "
@@ -453,8 +453,8 @@ def stream_length(plan: Plan) -> int:
     The period is that of `turns`, as far as it is watched; the stream is a multiple of it.
     """
     period = min(turns(plan), MOST_PERIOD)
-    fill = 2 * len(plan.devices)
-    return period * (2 * -(-max(fill, 4) // period) + 2 * -(-max(LEAST_WATCHED, len(plan.devices)) // period))
+    lanes = len(plan.groups)
+    return period * (2 * -(-max(2 * lanes, 4) // period) + 2 * -(-max(LEAST_WATCHED, lanes) // period))
 
 
 def _updates_by_minibatch(plan: Plan) -> bool:
@@ -473,11 +473,14 @@ def turns(plan: Plan) -> int:
 
 
 def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> float:
-    """Bytes on links a sample: activations and gradients at every boundary between devices, and all-reduced weight gradients."""
+    """Bytes on links a sample: activations and gradients at every boundary between devices, what tensor-parallel groups move
+    inside, and all-reduced weight gradients.
+    """
     costs = PlanCosts(problem, plan)
     total = 0.0
     for stage, size in enumerate(costs.boundary_bytes):
         total += 2.0 * size * _crossing(plan, schedule, stage)
+    total += sum(costs.inside_bytes(stage) for stage in range(len(plan.stages)))
 
     def reduced(size: float, devices: int, replicas: Sequence[int]) -> float:
         """Bytes a sample of an all-reduce that stages of these numbers of replicas do once they all have a gradient."""
@@ -491,17 +494,17 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> 
         return 2.0 * (devices - 1) * size / samples
 
     for number, held in enumerate(plan.stages):
-        count = len(held.devices)
+        count = len(held.leads)
         total += reduced(costs.reduced_bytes(number), count, (count,))
     for weight, stages in costs.shared_weights:
-        size = float(weight.parameters * problem.element_bytes)
-        total += reduced(size, len(costs.devices_of(stages)), [len(plan.stages[stage].devices) for stage in stages])
+        size = float(weight.parameters * problem.accumulated_bytes)
+        total += reduced(size, len(costs.groups_of(stages)), [len(plan.stages[stage].leads) for stage in stages])
     return total
 
 
 def _crossing(plan: Plan, schedule: Schedule, stage: int) -> float:
     """Part of the samples that go to another device from a stage to the next."""
-    here, there = (plan.stages[one].devices for one in (stage, stage + 1))
+    here, there = (plan.stages[one].leads for one in (stage, stage + 1))
     if not set(here) & set(there):
         return 1.0
     if plan.replication == "split":

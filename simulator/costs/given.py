@@ -20,11 +20,15 @@ Route = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One point-to-point transfer: seconds when the links are idle, bytes, and the channels that it passes."""
+    """One point-to-point transfer: seconds when the links are idle, bytes, and the channels that it passes.
+
+    loads: how many times its bytes pass each channel, because transfers of a group's other devices do, too; () is once
+    """
 
     seconds: float
     size_bytes: float
     route: Route = ()
+    loads: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,20 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import PRECISION_BYTES, Accelerator, Phase, Work, passes, streaming
+from hardware_profiles import (
+    PRECISION_BYTES,
+    Accelerator,
+    Phase,
+    Rates,
+    Work,
+    passes,
+    reduce_seconds,
+    streaming,
+)
 from simulator.plans.plan import OPTIMIZER_STATES, Problem, Recompute
 from simulator.workloads.layers import Layer, TiedWeight
 from simulator.workloads.sequence_slices import slice_of
+from simulator.workloads.shares import Share, share_of
 
 BACKWARD_LAUNCHES = 1.5
 """Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
@@ -26,8 +36,10 @@ class LayerCosts:
     what the accelerator's model says; a stage of them is their sum, but where layers stream, as on an FPGA (see `stage_seconds`).
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, degree: int = 1) -> None:
+        """Empty tables; degree: of the tensor-parallel group for a member of which they are, see `at`."""
+        self.problem, self.degree = problem, degree
+        self._members: dict[int, LayerCosts] = {degree: self}
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
@@ -63,10 +75,24 @@ class LayerCosts:
             self._slices[key] = LayerCosts(replace(self.problem, workload=workload))
         return self._slices[key]
 
+    def at(self, degree: int) -> LayerCosts:
+        """The tables of a member of a tensor-parallel group of `degree` devices, which has its share of every layer."""
+        if degree not in self._members:
+            self._members[degree] = LayerCosts(self.problem, degree)
+        return self._members[degree]
+
+    @cached_property
+    def shares(self) -> tuple[Share, ...]:
+        """A member's share of each layer."""
+        divided = self.problem.sequence_parallel
+        workload = self.problem.workload
+        pairs = zip(workload.layers, workload.works(), strict=True)
+        return tuple(share_of(*pair, self.degree, sequence_parallel=divided) for pair in pairs)
+
     @cached_property
     def works(self) -> tuple[Work, ...]:
         """What each layer asks of an accelerator a sample."""
-        return self.problem.workload.works()
+        return tuple(share.work for share in self.shares)
 
     def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]: of its kernels, and what they
@@ -164,15 +190,38 @@ class LayerCosts:
     @cached_property
     def _read_bytes(self) -> NDArray[np.float64]:
         """Bytes a sample that each layer reads from other layers, float64 [layers]."""
-        read: NDArray[np.float64] = self.problem.workload.input_elements() * self.problem.element_bytes
-        return read
+        return np.array([work.input_elements for work in self.works]) * self.problem.element_bytes
+
+    def collective_seconds(self, rates: Rates, layers: NDArray[np.int64], samples: int, phase: Phase) -> float:
+        """Seconds for which a member's group reduces and gathers in one pass of some layers; rates: of the group."""
+        if phase == "weight_gradient":
+            return 0.0
+        sizes, forward, backward = self._reduced
+        times = (forward if phase == "forward" else backward)[layers]
+        of_size, number = np.unique(sizes[layers], return_inverse=True)
+        counts = np.bincount(number, weights=times)
+        pairs = zip(of_size.tolist(), counts.tolist(), strict=True)
+        return float(sum(count * reduce_seconds(rates, size * samples) for size, count in pairs if count))
+
+    def collective_bytes(self, layers: NDArray[np.int64], phase: Phase) -> float:
+        """Bytes a sample that all-reduces of a member's group take together in one pass of some layers."""
+        sizes, forward, backward = self._reduced
+        return float((sizes * (forward if phase == "forward" else backward))[layers].sum())
+
+    @cached_property
+    def _reduced(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Bytes a sample of the tensor that each layer's group reduces, and how often forward and backward, float64 [layers]."""
+        found = np.array([(share.reduced, share.forward, share.backward) for share in self.shares])
+        return found[:, 0] * self.problem.element_bytes, found[:, 1], found[:, 2]
 
     def update_seconds(self, device: int, parameters: float) -> float:
         """Seconds of an optimizer step: weights, gradients and states are read, weights and states written."""
         if parameters == 0:
             return 0.0
-        states = self.problem.optimizer_bytes / self.problem.element_bytes
-        return self._streaming_seconds(device, parameters * (2.0 + states), parameters * (1.0 + states))
+        problem = self.problem
+        states = problem.optimizer_bytes / problem.element_bytes
+        read = 1.0 + problem.accumulated_bytes / problem.element_bytes + states
+        return self._streaming_seconds(device, parameters * read, parameters * (1.0 + states))
 
     def predict_seconds(self, device: int, parameters: float) -> float:
         """Seconds of a weight prediction: weights and the optimizer's states (Adam: two moments) are read, a copy is written."""
@@ -195,12 +244,13 @@ class LayerCosts:
     @cached_property
     def parameters(self) -> NDArray[np.float64]:
         """Weight elements of each layer, float64 [layers]; a tied weight counts at its owner."""
-        return np.array([layer.parameters for layer in self.problem.workload.layers], dtype=np.float64)
+        return np.array([share.parameters for share in self.shares], dtype=np.float64)
 
     @cached_property
     def tied_weights(self) -> tuple[TiedWeight, ...]:
         """Weights that several layers use."""
-        return self.problem.workload.tied_weights()
+        whole = self.problem.workload.tied_weights()
+        return tuple(replace(one, parameters=self.shares[one.layers[1]].tied_parameters) for one in whole)
 
     def weight_elements(self, layers: Iterable[int], beside: Iterable[int] = ()) -> float:
         """Weight elements that some layers bring to a device, which holds the layers `beside` already.
@@ -241,7 +291,7 @@ class LayerCosts:
     def stashed_bytes(self) -> NDArray[np.float64]:
         """Bytes a sample that each layer keeps from forward to backward, float64 [layers]."""
         return np.array(
-            [layer.stashed_elements * self.problem.element_bytes for layer in self.problem.workload.layers],
+            [share.stashed * self.problem.element_bytes for share in self.shares],
             dtype=np.float64,
         )
 
@@ -268,15 +318,36 @@ class LayerCosts:
 
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:
-        """Bytes a sample that cross the cut before each layer, float64 [layers + 1]."""
-        sizes: NDArray[np.float64] = self.problem.workload.cut_elements() * self.problem.element_bytes
+        """Bytes a sample that cross the cut before each layer, float64 [layers + 1]; of a member what it keeps of them."""
+        return self._cut_bytes(self._outputs)
+
+    @cached_property
+    def gathered_cut_bytes(self) -> NDArray[np.float64]:
+        """Bytes of `cut_bytes` that every member of a group has whole, float64 [layers + 1]."""
+        return self._cut_bytes(self._whole_outputs)
+
+    def _cut_bytes(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        sizes: NDArray[np.float64] = self.problem.workload.cut_elements(outputs) * self.problem.element_bytes
         return sizes
 
-    def crossing_bytes(self, near: set[int] | frozenset[int]) -> float:
-        """Bytes a sample that leave a set of layers: every producer with a consumer outside, once."""
-        workload = self.problem.workload
-        crossing = {producer for producer, consumer in workload.edges if producer in near and consumer not in near}
-        return sum(workload.layers[producer].output_elements for producer in crossing) * self.problem.element_bytes
+    @cached_property
+    def _outputs(self) -> NDArray[np.float64]:
+        return np.array([share.output for share in self.shares])
+
+    @cached_property
+    def _whole_outputs(self) -> NDArray[np.float64]:
+        layers = self.problem.workload.layers
+        whole = [share.output == layer.output_elements for share, layer in zip(self.shares, layers, strict=True)]
+        return np.where(whole, self._outputs, 0.0)
+
+    def crossing_bytes(self, near: set[int] | frozenset[int], *, gathered: bool = False) -> float:
+        """Bytes a sample that leave a set of layers: every producer with a consumer outside, once; gathered: of those that every
+        member of a group has whole.
+        """
+        outputs = self._whole_outputs if gathered else self._outputs
+        edges = self.problem.workload.edges
+        crossing = {producer for producer, consumer in edges if producer in near and consumer not in near}
+        return float(sum(outputs[producer] for producer in crossing) * self.problem.element_bytes)
 
 
 def launch_waits(kernels: NDArray[np.float64], launches: NDArray[np.float64], phase: Phase) -> NDArray[np.float64]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, Phase
+from hardware_profiles import Channel, Flow, Phase, Rates, reduce_seconds
 from simulator.costs.given import Bucket, TiedReduction, Transfer
 from simulator.costs.layer_costs import LayerCosts
 from simulator.plans.plan import Plan, Problem, Recompute, cuts_of
@@ -30,6 +30,12 @@ _PHASES: dict[OpKind, Phase] = {
     OpKind.RECOMPUTE: "forward",
 }
 
+_GATHERING = OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT
+"""Ops before which ZeRO 3 gathers weights; what runs a forward again has those of its backward."""
+
+_SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
+"""Ops after which ZeRO 2 and 3 scatter gradients."""
+
 
 class StageStash(NamedTuple):
     """What a sample takes on a stage, in whole bytes (or in a unit of one's own).
@@ -44,14 +50,41 @@ class StageStash(NamedTuple):
     made_longer: float
 
 
+class Group(NamedTuple):
+    """What the seconds of a replica's ops depend on, beside its stage's layers; that of replicas that lie alike is the same.
+
+    kinds: numbers of the kinds of its devices, rising; degree: how many devices
+    inside: rates of an all-reduce of its devices; peers: of each of them with its peers in the stage's other replicas, where ZeRO
+        divides anything; replicas: among how many it does, else 1
+    gathers: whether what its forwards, and its backwards, receive comes in parts, to be gathered
+    """
+
+    kinds: tuple[int, ...]
+    degree: int = 1
+    inside: Rates = ()
+    peers: Rates = ()
+    replicas: int = 1
+    gathers: tuple[bool, bool] = (False, False)
+
+
 class PlanCosts:
-    """The costs of one plan, as `simulator.lowering.lower` asks for them; tables fill as they are used."""
+    """The costs of one plan, as `simulator.lowering.lower` asks for them; tables fill as they are used.
+
+    The devices of a tensor-parallel group work in step, each on its share of the stage's layers: an op takes as long as on the
+    slowest of them, and what the group reduces and gathers is part of the op. Between groups each device sends its part of the
+    boundary. Gradients are reduced between each device and its peers in the other replicas.
+
+    ZeRO (Rajbhandari et al. 2020) divides states, gradients and weights among the replicas of a stage. 1: gradients are
+    reduce-scattered in the buckets, and an update ends in an all-gather of the weights. From 2 on every backward reduce-scatters
+    its gradients, from 3 on every pass gathers the weights, both beside the computation: an op takes as long as the longer.
+    """
 
     def __init__(self, problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None) -> None:
         self.problem, self.plan = problem, plan
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
-        self._stage_seconds: dict[tuple[OpKind, int, int, int], float] = {}
+        self._stage_seconds: dict[tuple[OpKind, int, Group, int], float] = {}
         self._slices: dict[int, PlanCosts] = {}
+        self._groups: dict[tuple[int, int], Group] = {}
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -61,35 +94,62 @@ class PlanCosts:
     @cached_property
     def boundary_bytes(self) -> tuple[float, ...]:
         """Bytes a sample that cross from stages 0..s to the rest, one entry a boundary (stages - 1)."""
+        return self._crossing(self.layers)
+
+    def _crossing(self, layers: LayerCosts, *, gathered: bool = False) -> tuple[float, ...]:
+        """As `boundary_bytes`, of what a member of a group keeps; gathered: of those bytes that every member has whole."""
         cuts = cuts_of(self.plan)
         if cuts is not None:
-            return tuple(self.layers.cut_bytes[list(cuts)].tolist())
+            return tuple((layers.gathered_cut_bytes if gathered else layers.cut_bytes)[list(cuts)].tolist())
         near: set[int] = set()
         result = []
         for stage in self.plan.stages[:-1]:
             near.update(stage.layers)
-            result.append(self.layers.crossing_bytes(near))
+            result.append(layers.crossing_bytes(near, gathered=gathered))
         return tuple(result)
 
     @cached_property
     def weight_elements(self) -> tuple[float, ...]:
-        """Weight elements that each stage keeps on each of its devices, one entry a stage.
+        """`held_elements` of the first replica of each stage."""
+        return tuple(self.held_elements(stage) for stage in range(len(self.plan.stages)))
+
+    def held_elements(self, stage: int, replica: int = 0) -> float:
+        """Weight elements that a stage keeps on each device of a replica.
 
         A weight that is tied to another stage's is kept once a device: by the first stage that uses it, where all devices of the
         other are among that stage's.
         """
+        layers, there = self.plan.stages[stage].layers, self._there_before[stage]
+        return self._member(stage, replica).weight_elements(layers, there)
+
+    def gathered_elements(self, stage: int, replica: int) -> float:
+        """Weight elements of the two largest layers of a stage, on each device of a replica."""
+        parameters = self._member(stage, replica).parameters[list(self.plan.stages[stage].layers)]
+        return float(np.sort(parameters)[-2:].sum())
+
+    @cached_property
+    def _there_before(self) -> tuple[set[int], ...]:
+        """Layers of earlier stages that all devices of each stage hold."""
         held: dict[int, set[int]] = {}
-        elements = []
+        found = []
         for stage in self.plan.stages:
-            there = [held.setdefault(device, set()) for device in stage.devices]
-            elements.append(self.layers.weight_elements(stage.layers, set.intersection(*there)))
+            there = [held.setdefault(device, set()) for device in stage.leads]
+            found.append(set.intersection(*there))
             for layers in there:
                 layers.update(stage.layers)
-        return tuple(elements)
+        return tuple(found)
+
+    def _member(self, stage: int, replica: int) -> LayerCosts:
+        """The layers of a stage as a device of a replica has them."""
+        degrees = self.plan.stages[stage].degrees
+        return self.layers.at(degrees[replica]) if degrees else self.layers
 
     def reduced_bytes(self, stage: int) -> float:
-        """Gradient bytes that the replicas of a stage all-reduce among themselves: not those of `tied_reductions`."""
-        return float(self._reduced_parameters(stage).sum()) * self.problem.element_bytes
+        """Gradient bytes that the replicas of a stage reduce among themselves, those of each device and its peers together: not
+        those of `tied_reductions`.
+        """
+        degree = max(self.plan.stages[stage].degrees, default=1)
+        return float(self._reduced_parameters(stage, degree).sum()) * degree * self.problem.accumulated_bytes
 
     @cached_property
     def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
@@ -110,15 +170,18 @@ class PlanCosts:
         cluster = self.problem.cluster
         found = []
         for weight, stages in self.shared_weights:
-            devices = self.devices_of(stages)
-            if len(devices) > 1:
-                seconds = cluster.allreduce_seconds(devices, weight.parameters * self.problem.element_bytes)
-                found.append(TiedReduction(stages, seconds, *cluster.allreduce_channels(devices)))
+            groups = self.groups_of(stages)
+            if len(groups) > 1:
+                rings = peers_of(groups)
+                elements = {one.layers: one.parameters for one in self.layers.at(len(rings)).tied_weights}
+                size = elements[weight.layers] * self.problem.accumulated_bytes
+                seconds = reduce_seconds(cluster.allreduce_rates(*rings), size)
+                found.append(TiedReduction(stages, seconds, *cluster.allreduce_channels(*rings)))
         return tuple(found)
 
-    def devices_of(self, stages: Iterable[int]) -> tuple[int, ...]:
-        """Devices that hold any of these stages, rising."""
-        return tuple(sorted({device for stage in stages for device in self.plan.stages[stage].devices}))
+    def groups_of(self, stages: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """Devices of each replica that holds any of these stages, rising."""
+        return tuple(sorted({group for stage in stages for group in self.plan.stages[stage].replicas}))
 
     def of_slice(self, number: int) -> PlanCosts:
         """What ops on one slice of the sequences take and keep."""
@@ -128,8 +191,47 @@ class PlanCosts:
         return self._slices[number]
 
     def device(self, stage: int, replica: int) -> int:
-        """Device of one replica of a stage."""
-        return self.plan.stages[stage].devices[replica]
+        """Device of one replica of a stage, the first of its group."""
+        return self.plan.stages[stage].leads[replica]
+
+    def group(self, stage: int, replica: int) -> Group:
+        """What the seconds of a replica's ops depend on."""
+        known = self._groups.get((stage, replica))
+        if known is None:
+            known = self._groups[stage, replica] = self._group(stage, replica)
+        return known
+
+    def _group(self, stage: int, replica: int) -> Group:
+        plan, cluster = self.plan, self.problem.cluster
+        held = plan.stages[stage]
+        kinds = self._devices_by_kind(stage, replica)
+        if not held.degrees and not plan.zero:
+            return Group(tuple(kinds))
+        groups = held.replicas
+        own = groups[replica]
+        peers: Rates = ()
+        if plan.zero and len(groups) > 1:
+            peers = cluster.allreduce_rates(*peers_of(groups))
+        inside: Rates = ()
+        if len(own) > 1:
+            servers = {cluster.server_of(device) for device in own}
+            beside = (
+                group
+                for group in groups
+                if group != own and len(group) == len(own) and cluster.server_of(group[0]) in servers
+            )
+            inside = cluster.allreduce_rates(own, *beside)
+        near = [plan.stages[one].replicas if 0 <= one < len(plan.stages) else (own,) for one in (stage - 1, stage + 1)]
+        gathers = tuple(len(own) > 1 and own not in one for one in near)
+        return Group(tuple(kinds), len(own), inside, peers, len(groups) if peers else 1, (gathers[0], gathers[1]))
+
+    def _devices_by_kind(self, stage: int, replica: int) -> dict[int, int]:
+        """A device of each kind that a replica has, by the number of the kind, rising."""
+        held = self.plan.stages[stage]
+        if not held.degrees:
+            device = held.devices[replica]
+            return {self.layers.kind_of_device(device): device}
+        return dict(sorted((self.layers.kind_of_device(device), device) for device in held.replicas[replica]))
 
     def recomputes(self, stage: int) -> bool:
         """Whether a stage runs any of its layers forward again."""
@@ -146,14 +248,15 @@ class PlanCosts:
             return "whole"
         return plan.recompute[stage] if plan.recompute else self.problem.recompute
 
-    def stash(self, stage: int) -> StageStash:
-        """What the layers of a stage stash, but for what backward makes again where attention layers recompute; its input alone
-        where all of it does (the network's input is kept by nobody).
+    def stash(self, stage: int, replica: int = 0) -> StageStash:
+        """What the layers of a stage stash on each device of a replica, but for what backward makes again where attention layers
+        recompute; its input alone where all of it does (the network's input is kept by nobody).
         """
-        recompute, layers = self.recomputation(stage), self.plan.stages[stage].layers
-        stash, longer, attention = self.layers.stash_bytes(layers)
+        recompute, member = self.recomputation(stage), self._member(stage, replica)
+        stash, longer, attention = member.stash_bytes(self.plan.stages[stage].layers)
         if recompute == "whole":
-            return StageStash(float(np.ceil(self.boundary_bytes[stage - 1])) if stage else 0.0, stash, 0.0, longer)
+            received = float(np.ceil(self._crossing(member)[stage - 1])) if stage else 0.0
+            return StageStash(received, stash, 0.0, longer)
         made = attention if recompute == "attention" else 0.0
         return StageStash(stash - made, made, longer, 0.0)
 
@@ -167,28 +270,78 @@ class PlanCosts:
         return bandwidth
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sum of the stage's layers, of those that it runs again, or of what it keeps over the device's link to the host."""
+        """Sum of the stage's layers, of those that it runs again, or of what it keeps over the device's link to the host; with
+        what a device moves to its group and its peers.
+        """
         return np.array([self._op_seconds(kind, stage, replica, one) for one in samples.tolist()])
 
     def _op_seconds(self, kind: OpKind, stage: int, replica: int, samples: int) -> float:
-        device = self.device(stage, replica)
-        key = (kind, stage, self.layers.kind_of_device(device), samples)
+        group = self.group(stage, replica)
+        key = (kind, stage, group, samples)
         if key not in self._stage_seconds:
-            held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
-            if kind is OpKind.UPDATE:
-                value = self.layers.update_seconds(device, self.weight_elements[stage])
-            elif kind is OpKind.PREDICT:
-                value = self.layers.predict_seconds(device, self.weight_elements[stage])
-            elif kind in HOST_KINDS:
-                value = self.stash(stage).kept * samples / self._host_bandwidth(device)
-            elif samples == 0:
-                value = 0.0
-            else:
-                if kind is OpKind.RECOMPUTE:
-                    held = held[self.layers.runs_again(self.recomputation(stage))[held]]
-                value = self.layers.stage_seconds(device, held, samples, _PHASES[kind]) if len(held) else 0.0
+            devices = self._devices_by_kind(stage, replica).values()
+            value = max(self._device_seconds(kind, (stage, replica), samples, device) for device in devices)
+            if group.degree > 1 and kind in _PHASES:
+                value += self._inside_seconds(kind, stage, group, samples)
+            if group.replicas > 1:
+                value = self._with_peers(kind, (stage, replica), value)
             self._stage_seconds[key] = value
         return self._stage_seconds[key]
+
+    def _device_seconds(self, kind: OpKind, place: tuple[int, int], samples: int, device: int) -> float:
+        """Seconds of an op of a (stage, replica) on a device of it, without what it waits for from others."""
+        stage, replica = place
+        layers = self._member(stage, replica)
+        if kind is OpKind.UPDATE:
+            return layers.update_seconds(
+                device, self.held_elements(stage, replica) / self.group(stage, replica).replicas
+            )
+        if kind is OpKind.PREDICT:
+            return layers.predict_seconds(device, self.held_elements(stage, replica))
+        if kind in HOST_KINDS:
+            return self.stash(stage, replica).kept * samples / self._host_bandwidth(device)
+        held = self._layers_of(kind, stage)
+        return layers.stage_seconds(device, held, samples, _PHASES[kind]) if samples and len(held) else 0.0
+
+    def _layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
+        """Layers of a stage that an op runs."""
+        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
+        return held[self.layers.runs_again(self.recomputation(stage))[held]] if kind is OpKind.RECOMPUTE else held
+
+    def _inside_seconds(self, kind: OpKind, stage: int, group: Group, samples: int) -> float:
+        """Seconds for which the devices of a group reduce and gather within an op."""
+        layers = self.layers.at(group.degree)
+        seconds = layers.collective_seconds(group.inside, self._layers_of(kind, stage), samples, _PHASES[kind])
+        received = {OpKind.FORWARD: 0, OpKind.BACKWARD: 1, OpKind.INPUT_GRADIENT: 1}.get(kind)
+        if received is not None and group.gathers[received]:
+            size = self._crossing(layers, gathered=True)[stage - 1 + received] * samples
+            seconds += reduce_seconds(group.inside, size) / 2
+        return seconds
+
+    def inside_bytes(self, stage: int) -> float:
+        """Bytes a sample that a stage's groups move inside, 2(t-1) a byte that is all-reduced and half that of one gathered; of
+        groups that differ, the mean.
+        """
+        moved = []
+        for replica, degree in enumerate(self.plan.stages[stage].degrees):
+            layers, gathers = self.layers.at(degree), self.group(stage, replica).gathers
+            passes = (OpKind.FORWARD, OpKind.BACKWARD, *[OpKind.RECOMPUTE] * self.recomputes(stage))
+            size = sum(layers.collective_bytes(self._layers_of(kind, stage), _PHASES[kind]) for kind in passes)
+            boundaries = (0.0, *self._crossing(layers, gathered=True), 0.0)[stage : stage + 2]
+            size += sum(whole / 2 for whole, gathered in zip(boundaries, gathers, strict=True) if gathered)
+            moved.append(2.0 * (degree - 1) * size)
+        return sum(moved) / max(1, len(moved))
+
+    def _with_peers(self, kind: OpKind, place: tuple[int, int], alone: float) -> float:
+        """Seconds of an op that takes `alone`, with what ZeRO scatters and gathers among a device and its peers."""
+        rates, elements = self.group(*place).peers, self.held_elements(*place)
+        weights = reduce_seconds(rates, elements * self.problem.element_bytes) / 2
+        gradients = reduce_seconds(rates, elements * self.problem.accumulated_bytes) / 2
+        if kind is OpKind.UPDATE:
+            return alone + weights * (self.plan.zero < 3)
+        beside = weights * (self.plan.zero == 3 and kind in _GATHERING)
+        beside += gradients * (self.plan.zero >= 2 and kind in _SCATTERING)
+        return max(alone, beside)
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """The problem's share of the seconds that they take one after the other."""
@@ -196,42 +349,62 @@ class PlanCosts:
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Activations of the boundary (of a slice of them) downwards, as many bytes of gradients upwards."""
-        devices = self.device(*source), self.device(*target)
-        size = self.boundary_bytes[min(source[0], target[0])] * samples / self.plan.slices
-        cluster = self.problem.cluster
-        return Transfer(cluster.transfer_seconds(*devices, size), size, cluster.route(*devices))
+        flow, share = self.flow(source, target)
+        size = self.boundary_bytes[min(source[0], target[0])] * (samples * share) / self.plan.slices
+        return Transfer(flow.latency + size / flow.bandwidth, size, flow.route, flow.loads)
+
+    def flow(self, source: tuple[int, int], target: tuple[int, int]) -> tuple[Flow, float]:
+        """The way between two (stage, replica), and the part of a boundary that a device of the smaller group has on it."""
+        senders, receivers = (self.plan.stages[stage].replicas[replica] for stage, replica in (source, target))
+        many, few = max(len(senders), len(receivers)), min(len(senders), len(receivers))
+        pairs = [(senders[one * len(senders) // many], receivers[one * len(receivers) // many]) for one in range(many)]
+        flow = self.problem.cluster.flow(pairs, few / many)
+        return flow, 1.0 / few
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done."""
-        devices = self.plan.stages[stage].devices
-        if len(devices) == 1:
+        groups, zero = self.plan.stages[stage].replicas, self.plan.zero
+        if len(groups) == 1 or zero >= 2:
             return ()
+        rings = peers_of(groups)
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
-        sizes = self._reduced_parameters(stage) * self.problem.element_bytes
+        sizes = self._reduced_parameters(stage, len(rings)) * self.problem.accumulated_bytes
         if not sizes.any():
             return ()  # without weights there is nothing to wait for
-        samples = max(1, max(self.plan.microbatches) // (len(devices) if self.plan.replication == "split" else 1))
-        backward = self.layers.seconds(devices[0], samples, "backward")[held]
+        samples = max(1, max(self.plan.microbatches) // (len(groups) if self.plan.replication == "split" else 1))
+        backward = self._member(stage, 0).seconds(groups[0][0], samples, "backward")[held]
         total = float(backward.sum())
         shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
         least = max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
         cluster = self.problem.cluster
-        busy = cluster.allreduce_channels(devices)
+        rates, busy = cluster.allreduce_rates(*rings), cluster.allreduce_channels(*rings)
+        scattered = 0.5 if zero else 1.0
         buckets: list[Bucket] = []
         share, size = 0.0, 0.0
         for position in range(len(held) - 1, -1, -1):
             share += float(shares[position])
             size += float(sizes[position])
             if size >= least or (position == 0 and (share > 0 or size > 0)):
-                seconds = cluster.allreduce_seconds(devices, size) if size > 0 else 0.0
+                seconds = scattered * reduce_seconds(rates, size) if size > 0 else 0.0
                 buckets.append(Bucket(share, seconds, *busy))
                 share, size = 0.0, 0.0
         return tuple(buckets)
 
-    def _reduced_parameters(self, stage: int) -> NDArray[np.float64]:
-        """Weight elements of each layer of a stage whose gradients its buckets carry, float64 [layers of the stage]."""
+    def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
+        """Weight elements of each layer of a stage whose gradients its buckets carry, of a device in a group of `degree` devices,
+        float64 [layers of the stage].
+        """
+        layers = self.layers.at(degree)
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
-        parameters = self.layers.parameters[held]
-        for weight, _ in self.shared_weights:
-            parameters[held == weight.layers[0]] -= weight.parameters
+        parameters = layers.parameters[held]
+        shared = {weight.layers for weight, _ in self.shared_weights}
+        for weight in layers.tied_weights:
+            if weight.layers in shared:
+                parameters[held == weight.layers[0]] -= weight.parameters
         return parameters
+
+
+def peers_of(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Devices that hold the same part of a stage, one of each group; one of a smaller group than others is in several of them."""
+    most = max(map(len, groups))
+    return [tuple(group[part * len(group) // most] for group in groups) for part in range(most)]

@@ -130,7 +130,9 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
         for lane in (np.flatnonzero(collective).tolist() if contention else ())
         for channel, share in zip(program.lane_route[lane], _shares(program, lane), strict=True)
     ]
-    bandwidth = np.array([program.channels[channel].bandwidth for _, channel in hops])
+    bandwidth = np.array(
+        [bandwidth for number, route in enumerate(routes) if route for bandwidth in program.hop_bandwidths(number)]
+    )
     latency = np.array([program.channels[channel].latency for _, channel in hops])
     of_class = np.array([number for number, _ in hops], dtype=np.int64)
     slowdown = 1.0 if program.transfer_slowdown is None else program.transfer_slowdown[of_class]

@@ -240,12 +240,15 @@ class _Run:
             np.ones(len(program.transfer_route)) if program.transfer_slowdown is None else program.transfer_slowdown
         )
 
-        def hop(number: int, size: float, slower: float) -> tuple[int, float, float]:
-            channel = program.channels[number]
-            return number, size / channel.bandwidth * slower, channel.latency * slower
+        def hops(transfer: int, size: float, slower: float) -> _Hops:
+            pairs = zip(program.transfer_route[transfer], program.hop_bandwidths(transfer), strict=True)
+            return tuple(
+                (number, size / bandwidth * slower, program.channels[number].latency * slower)
+                for number, bandwidth in pairs
+            )
 
-        classes = zip(program.transfer_route, program.transfer_bytes.tolist(), slowdown.tolist(), strict=True)
-        return [tuple(hop(number, size, slower) for number in route) for route, size, slower in classes]
+        classes = zip(program.transfer_bytes.tolist(), slowdown.tolist(), strict=True)
+        return [hops(transfer, size, slower) for transfer, (size, slower) in enumerate(classes)]
 
     def _routes(self) -> list[tuple[tuple[int, float], ...]]:
         """Of each lane the channels that its all-reduces take their turns on, and the share for which they keep each busy."""

@@ -58,6 +58,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
         transfer_seconds=np.zeros_like(seconds) if structure.free else seconds,
         transfer_bytes=np.array([one.size_bytes for one in transfers]),
         transfer_route=tuple(() if structure.free else one.route for one in transfers),
+        transfer_loads=tuple(() if structure.free else one.loads for one in transfers),
         lane_route=(*((),) * compute, *(one.route for one in collectives)),
         channels=tuple(costs.channels),
         lane_occupancy=(*((),) * compute, *(one.occupancy for one in collectives)),

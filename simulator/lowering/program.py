@@ -60,7 +60,7 @@ class Program:
     dependency: int32 [dependencies]; the task that must have ended
     transfer: int32 [dependencies]; class of the transfer in between, 0 for none
     transfer_seconds, transfer_bytes: float64 [classes]; class 0 is nothing
-    transfer_route: channels of each class
+    transfer_route: channels of each class; transfer_loads: how many times its bytes pass each of them, () is once
     lane_route: channels that each task of a collective lane occupies
     lane_occupancy: share of a task's seconds for which it keeps each channel of `lane_route` busy; () is all of them
     channels: what the routes refer to
@@ -98,6 +98,7 @@ class Program:
     sends: NDArray[np.int32] | None = None
     transfer_slowdown: NDArray[np.float64] | None = None
     together: NDArray[np.int32] | None = None
+    transfer_loads: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -150,6 +151,13 @@ class Program:
         """The op of a task as text, as in `2F0`."""
         return f"{self.stage[task]}{LETTERS[self.kind[task]]}{self.microbatch[task]}"
 
+    def hop_bandwidths(self, transfer: int) -> list[float]:
+        """Bytes/s at which a transfer class passes each channel of its route."""
+        route = self.transfer_route[transfer]
+        loads = self.transfer_loads[transfer] if self.transfer_loads else ()
+        pairs = zip(route, loads or (1.0,) * len(route), strict=True)
+        return [self.channels[channel].bandwidth / load for channel, load in pairs]
+
     def with_noise(self, spread: float, rng: np.random.Generator) -> Program:
         """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm.
 
@@ -186,6 +194,7 @@ class Program:
             transfer_bytes=self.transfer_bytes[before],
             transfer_route=tuple(self.transfer_route[one] for one in before.tolist()),
             transfer_slowdown=slowdown,
+            transfer_loads=tuple(self.transfer_loads[one] for one in before.tolist()) if self.transfer_loads else (),
             sends=None if self.sends is None else sends_now,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, get_args
 
 from hardware_profiles import PRECISION_BYTES, Cluster, Precision, brief
@@ -31,6 +32,10 @@ WEIGHT_VERSIONS: tuple[str, ...] = get_args(WeightVersions)
 every stage uses those that the input stage had for the minibatch."""
 
 
+GradientBytes = Literal[0, 2, 4]
+
+Zero = Literal[0, 1, 2, 3]
+
 MOST_SAMPLES = 2**24
 """Samples of an iteration at most; the largest in use have a thousandth of it."""
 
@@ -46,6 +51,8 @@ class Problem:
     recompute: what all stages run again; True and False stand for `whole` and `none`
     communication: see `simulator.lowering.lower`
     overlap: seconds of a forward and a backward that overlap, as a share of those that they take one after the other
+    sequence_parallel: tensor-parallel groups divide what lies between their products by tokens (`simulator.workloads.shares`)
+    gradient_bytes: of an accumulated and reduced gradient, 2 or 4; 0 for those of an element
     contention: transfers queue on the links that they share (not on the engine `recurrence`)
     weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
     replica_updates: one of REPLICA_UPDATES; when replicas that take mini-batches in turn apply their common update
@@ -62,6 +69,8 @@ class Problem:
     weight_versions: WeightVersions = "stashing"
     replica_updates: ReplicaUpdates = "overlapped"
     overlap: float = 1.0
+    sequence_parallel: bool = False
+    gradient_bytes: GradientBytes = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", recompute_word(self.recompute))
@@ -75,9 +84,10 @@ class Problem:
             ("communication", self.communication, COMMUNICATIONS),
             ("weight_versions", self.weight_versions, WEIGHT_VERSIONS),
             ("replica_updates", self.replica_updates, REPLICA_UPDATES),
+            ("gradient_bytes", self.gradient_bytes, get_args(GradientBytes)),
         ):
             if value not in choices:
-                raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(choices)}")
+                raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(map(str, choices))}")
         check_recompute(self.workload, self.recompute)
 
     def __repr__(self) -> str:
@@ -85,6 +95,8 @@ class Problem:
             self.precision,
             self.optimizer,
             *{"none": [], "whole": ["recompute"]}.get(self.recompute, [f"recompute {self.recompute}"]),
+            *["sequence parallel"] * self.sequence_parallel,
+            *[f"gradients of {self.gradient_bytes} bytes"] * bool(self.gradient_bytes),
             *["no contention"] * (not self.contention),
         ]
         return brief(self, f"{self.title}, {self.batch} {self.workload.sample}s, {', '.join(options)}")
@@ -124,9 +136,14 @@ class Problem:
         return tuple(found)
 
     @property
+    def accumulated_bytes(self) -> int:
+        """Bytes a parameter of the gradient that micro-batches add up, and that replicas reduce."""
+        return self.gradient_bytes or self.element_bytes
+
+    @property
     def state_bytes(self) -> float:
         """Bytes a parameter that a device holds all the time: the weight, its gradient, the optimizer's."""
-        return 2.0 * self.element_bytes + self.optimizer_bytes
+        return float(self.element_bytes + self.accumulated_bytes) + self.optimizer_bytes
 
     @property
     def optimizer_bytes(self) -> float:
@@ -136,17 +153,46 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Part of the network on one device, or on several replicas.
+    """Part of the network on one device, or on several replicas, each one device or a tensor-parallel group of them.
 
     layers: indices into the workload's layers, rising
-    devices: device ids of the cluster, one a replica; where replicas take whole micro-batches, replica 0 has the first of them
+    devices: device ids of the cluster, replica by replica; where replicas take whole micro-batches, replica 0 has the first
+    degrees: devices of each replica, a group that divides each of its layers; empty: one each
     """
 
     layers: tuple[int, ...]
     devices: tuple[int, ...]
+    degrees: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.degrees and self.degrees == (1,) * len(self.devices):
+            object.__setattr__(self, "degrees", ())
 
     def __repr__(self) -> str:
-        return brief(self, f"layers {ranges(self.layers)} on devices {ranges(self.devices)}")
+        groups = f", groups of {' and '.join(map(str, dict.fromkeys(self.degrees)))}" if self.degrees else ""
+        return brief(self, f"layers {ranges(self.layers)} on devices {ranges(self.devices)}{groups}")
+
+    @property
+    def replicas(self) -> tuple[tuple[int, ...], ...]:
+        """Devices of each replica."""
+        if not self.degrees:
+            return tuple((device,) for device in self.devices)
+        ends = tuple(accumulate(self.degrees))
+        return tuple(self.devices[end - degree : end] for end, degree in zip(ends, self.degrees, strict=True))
+
+    @property
+    def leads(self) -> tuple[int, ...]:
+        """The first device of each replica, which stands for it: the devices of a group work in step."""
+        return self.devices if not self.degrees else tuple(group[0] for group in self.replicas)
+
+    @property
+    def notation(self) -> str:
+        """Replicas, and devices of each where these are groups: `2`, `2t4`; `t4+t2` where groups differ."""
+        if not self.degrees:
+            return str(len(self.devices))
+        if len(set(self.degrees)) > 1:
+            return "+".join(f"t{degree}" for degree in self.degrees)
+        return f"{len(self.degrees)}t{self.degrees[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +209,8 @@ class Plan:
         the plan's own. Empty: the family of that name makes them
     recompute: of each stage, what it runs again (True and False as in a problem); empty: all stages as the problem says
     options: of the schedule's family, by name, but for those that follow from the rest of the plan and from the problem
+    zero: what the replicas of a stage divide among themselves (Rajbhandari et al. 2020): 0 nothing, 1 the optimizer's states,
+        2 gradients too, 3 weights too
     """
 
     planner: str
@@ -175,6 +223,7 @@ class Plan:
     order: tuple[str, ...] = field(default=())
     recompute: tuple[Recompute, ...] = field(default=())
     options: tuple[tuple[str, int | str], ...] = field(default=())
+    zero: Zero = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", tuple(map(recompute_word, self.recompute)))
@@ -207,8 +256,13 @@ class Plan:
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Devices of each stage."""
-        return tuple(len(stage.devices) for stage in self.stages)
+        """Replicas of each stage."""
+        return tuple(len(stage.leads) for stage in self.stages)
+
+    @property
+    def groups(self) -> dict[int, tuple[int, ...]]:
+        """Devices of each replica in use, by the first of them; stages that share a device share its group."""
+        return {group[0]: group for stage in self.stages for group in stage.replicas}
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -217,15 +271,17 @@ class Plan:
 
     @property
     def notation(self) -> str:
-        """As the papers write it: `16` (data parallel), `15-1`, `straight` (every stage on one device).
+        """As the papers write it: `16` (data parallel), `15-1`, `straight` (every stage on one device); `2t4-2t4` where each
+        stage has two replicas, tensor-parallel groups of four.
 
         More than eight stages of equally many replicas are counted: `32x8` for 32 stages of 8.
         """
-        if len(self.stages) > 1 and all(count == 1 for count in self.replicas):
+        words = [stage.notation for stage in self.stages]
+        if len(words) > 1 and set(words) == {"1"}:
             return "straight"
-        if len(self.stages) > 8 and len(set(self.replicas)) == 1:
-            return f"{len(self.stages)}x{self.replicas[0]}"
-        return "-".join(map(str, self.replicas))
+        if len(words) > 8 and len(set(words)) == 1:
+            return f"{len(words)}x{words[0]}"
+        return "-".join(words)
 
 
 def family_of(plan: Plan) -> ScheduleFamily | None:
@@ -267,7 +323,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     """Raise InfeasiblePlanError if the plan is not one for this problem.
 
     Rules: stages hold every layer once, in an order that data only flow down; devices exist and a stage has each of its own once;
-    micro-batches are at least 1 sample and sum to the batch, those of single stages too.
+    groups divide what they compute (`_check_groups`); micro-batches are at least 1 sample and sum to the batch, those of single
+    stages too.
     """
     workload, devices = problem.workload, len(problem.cluster.devices)
     stage_of: dict[int, int] = {}
@@ -323,6 +380,69 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             raise InfeasiblePlanError(f"plan {plan.planner!r}: {error}") from None
     if plan.backward_sizes and not plan.forward_sizes:
         raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
+    if any(stage.degrees for stage in plan.stages):
+        _check_groups(problem, plan)
+    if plan.zero:
+        _check_zero(plan)
+
+
+def _check_groups(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless stages have the devices of their groups, and a group divides its layers, is in one server
+    where the cluster asks for that, and meets no other group: its devices work in step.
+    """
+    workload, cluster = problem.workload, problem.cluster
+    group_of: dict[int, tuple[int, ...]] = {}
+    if not any(layer.split for layer in workload.layers):
+        raise InfeasiblePlanError(
+            f"plan {plan.planner!r} has groups of devices, and no layer of workload {workload.name!r} says how a group divides it"
+        )
+    for number, stage in enumerate(plan.stages):
+        where = f"stage {number} of plan {plan.planner!r}"
+        if stage.degrees and (min(stage.degrees) < 1 or sum(stage.degrees) != len(stage.devices)):
+            raise InfeasiblePlanError(
+                f"{where} has replicas of {', '.join(map(str, stage.degrees))} devices, and {len(stage.devices)} devices in all"
+            )
+        for group in stage.replicas:
+            for device in group:
+                if group_of.setdefault(device, group) != group:
+                    raise InfeasiblePlanError(
+                        f"{where} has device {device} in group {group}, another stage in group {group_of[device]}: groups "
+                        "are the same or share no device"
+                    )
+            if cluster.tensor_groups == "server" and len({cluster.server_of(device) for device in group}) > 1:
+                raise InfeasiblePlanError(
+                    f"{where} has group {group} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "
+                    f"its servers have {' or '.join(map(str, sorted(set(map(len, cluster.servers)))))} devices"
+                )
+        for layer in (workload.layers[index] for index in stage.layers):
+            if wrong := [degree for degree in stage.degrees if layer.heads % degree]:
+                raise InfeasiblePlanError(
+                    f"{where} has groups of {wrong[0]}, which does not divide the {layer.heads} key-value heads of layer "
+                    f"{layer.name!r}; choices: {', '.join(str(one) for one in divisors(layer.heads))}"
+                )
+
+
+def _check_zero(plan: Plan) -> None:
+    """Raise InfeasiblePlanError for a `zero` that is none, of a plan that keeps versions of weights, and of replicas that take
+    turns, where they divide what every pass needs.
+    """
+    if plan.zero not in get_args(Zero):
+        raise InfeasiblePlanError(f"zero of plan {plan.planner!r} must be one of 0, 1, 2, 3, got {plan.zero}")
+    if not flushes(plan):
+        raise InfeasiblePlanError(
+            f"plan {plan.planner!r} divides states by zero {plan.zero}, and schedule {plan.schedule!r} updates without a flush; "
+            "choices: 0"
+        )
+    if plan.zero > 1 and plan.replication != "split":
+        raise InfeasiblePlanError(
+            f"zero {plan.zero} of plan {plan.planner!r} needs replicas that split every micro-batch, these take turns; "
+            "choices: 0, 1"
+        )
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Whole numbers that divide a number, rising."""
+    return tuple(one for one in range(1, number + 1) if number % one == 0)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -60,7 +60,7 @@ class DeviceMemory:
 
 
 def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
-    """Memory of every device in use, by device id.
+    """Memory of every device in use, by device id; devices of a group hold the same.
 
     Always there: weights (on each device that uses it a copy of a tied one), gradients (of every round that is still being
     all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for
@@ -76,23 +76,26 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     between, in the order of the tasks.
     """
     problem, plan = costs.problem, costs.plan
-    events: dict[int, list[_Changes]] = {device: [] for device in plan.devices}
-    static = {device: np.zeros(len(CATEGORIES)) for device in plan.devices}
+    groups = plan.groups
+    events: dict[int, list[_Changes]] = {lead: [] for lead in groups}
+    static = {lead: np.zeros(len(CATEGORIES)) for lead in groups}
     rows_of = _holding_rows(timeline)
     for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
-        device = plan.stages[number].devices[replica]
-        static[device] += always_there(problem, costs.weight_elements[number], *copies)
+        lead = costs.device(number, replica)
+        static[lead] += copy_bytes(costs, (number, replica), *copies)
         # none: more replicas than micro-batches
-        rows = rows_of.get((device, number, replica), np.zeros(0, dtype=np.int64))
+        rows = rows_of.get((lead, number, replica), np.zeros(0, dtype=np.int64))
         for part in range(plan.slices):
-            stash = costs.stash(number) if plan.slices == 1 else costs.of_slice(part).stash(number)
-            _activation_events(events[device], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part])
+            stash = (costs if plan.slices == 1 else costs.of_slice(part)).stash(number, replica)
+            _activation_events(events[lead], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part])
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
-    return tuple(
-        _device_memory(device, problem.cluster.devices[device].memory_bytes, static[device], events[device], horizon)
-        for device in plan.devices
-    )
+    found: list[DeviceMemory] = []
+    for lead, group in groups.items():
+        memory = _device_memory(lead, 0.0, static[lead], events[lead], horizon)
+        capacities = ((device, problem.cluster.devices[device].memory_bytes) for device in group)
+        found.extend(replace(memory, device=device, capacity_bytes=capacity) for device, capacity in capacities)
+    return tuple(sorted(found, key=lambda memory: memory.device))
 
 
 MOST_DIGITS = 300
@@ -133,9 +136,26 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
 
     elements: weight elements; copies: of the weights; gradients: of how many rounds
     """
-    weights = np.ceil(elements * problem.element_bytes)
+    weights, gradient = np.ceil(elements * problem.element_bytes), np.ceil(elements * problem.accumulated_bytes)
     row = np.zeros(len(CATEGORIES))
-    row[:4] = weights, weights * (copies - 1), weights * gradients, np.ceil(elements * problem.optimizer_bytes)
+    row[:4] = weights, weights * (copies - 1), gradient * gradients, np.ceil(elements * problem.optimizer_bytes)
+    return row
+
+
+def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
+    """`always_there` of the weights of a (stage, replica) on each of its devices, as ZeRO divides them among the replicas.
+
+    Where it divides weights, those that are gathered for the layer in use, and for the one after it, are buffers.
+    """
+    plan = costs.plan
+    row = always_there(costs.problem, costs.held_elements(*place), copies, gradients)
+    replicas = costs.group(*place).replicas
+    for category, least in (("weights", 3), ("gradients", 2), ("optimizer", 1)):
+        if plan.zero >= least:
+            number = CATEGORIES.index(category)
+            row[number] = np.ceil(row[number] / replicas)
+    if plan.zero == 3 and replicas > 1:
+        row[CATEGORIES.index("buffers")] = np.ceil(costs.gathered_elements(*place) * costs.problem.element_bytes)
     return row
 
 
@@ -145,7 +165,7 @@ def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tu
     Of the weights by the rule of the plan's schedule. Where that is one lane, as in all but families of several lanes a device,
     the order of its ops decides, at whatever times.
     """
-    slots = [(number, replica) for number, stage in enumerate(plan.stages) for replica in range(len(stage.devices))]
+    slots = [(number, replica) for number, stage in enumerate(plan.stages) for replica in range(len(stage.leads))]
     family = family_of(plan)
     if family is None or family.flush:
         return dict.fromkeys(slots, (1, 1))

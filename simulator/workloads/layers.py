@@ -98,7 +98,7 @@ class TiedWeight:
     """
 
     layers: tuple[int, ...]
-    parameters: int
+    parameters: float
 
 
 class WorkloadSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -206,9 +206,10 @@ class Workload:
             for layer, read in zip(self.layers, self.input_elements(), strict=True)
         )
 
-    def cut_elements(self) -> npt.NDArray[np.float64]:
+    def cut_elements(self, outputs: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
         """Elements a sample that cross each cut: entry i is between layers[:i] and layers[i:].
 
+        outputs: what counts of each layer's output, (layers,); by default all of it
         Shape (layers + 1,). A producer counts once if any consumer lies beyond the cut, whatever their
         number; it crosses every cut up to its last consumer. Entries 0 and -1 are 0. Time O(layers + edges).
         Sums are exact before their last rounding: no residue of a running difference where nothing crosses.
@@ -217,9 +218,10 @@ class Workload:
         for producer, consumer in self.edges:
             last_consumer[producer] = max(last_consumer[producer], consumer)
         change = [Fraction(0)] * (len(self.layers) + 1)
+        counted = [layer.output_elements for layer in self.layers] if outputs is None else outputs.tolist()
         for producer, last in enumerate(last_consumer):
             if last > producer:
-                elements = Fraction(self.layers[producer].output_elements)
+                elements = Fraction(counted[producer])
                 change[producer + 1] += elements
                 change[last + 1] -= elements
         return np.array([float(total) for total in accumulate(change)], dtype=np.float64)

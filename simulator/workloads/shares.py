@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hardware_profiles import Work
 from simulator.workloads.layers import Layer, Split
 
 _OVER: dict[Split, tuple[str, str]] = {
@@ -42,49 +43,60 @@ _SUMMED = ("rows", "vocabulary")
 
 
 class Share(NamedTuple):
-    """A member's share of a layer.
+    """A member's share of a layer; elements are those of one sample.
 
-    flop, read, output, parameters, tied_parameters: what it computes, as of a `Layer`; read: elements of its input
-    stashed: elements a sample that it keeps
-    whole_output: every member has all of its output
-    reduced: elements a sample of the tensor that the group reduces or gathers
+    work: what it computes
+    parameters, tied_parameters: weight elements, as of a `Layer`
+    stashed: elements that it keeps from forward to backward
+    output: elements of the output that it keeps; all of them where every member has the whole output
+    reduced: elements of the tensor that the group reduces or gathers
     forward, backward: all-reduces of that tensor in a forward, and in an input gradient: 0, 1, or a half
     """
 
-    flop: float
-    read: float
-    output: float
+    work: Work
     parameters: float
     tied_parameters: float
     stashed: float
-    whole_output: bool
+    output: float
     reduced: float
     forward: float
     backward: float
 
 
-def share_of(layer: Layer, read: float, degree: int, *, sequence_parallel: bool = False) -> Share:
+def share_of(layer: Layer, work: Work, degree: int, *, sequence_parallel: bool = False) -> Share:
     """A member's share of a layer in a group of `degree` devices.
 
-    read: elements a sample of the layer's inputs. Of what it stashes its inputs come first
+    work: of the whole layer. Of what it stashes its inputs come first
     """
     divisor = {"whole": 1, "tokens": degree if sequence_parallel else 1, "features": degree}
     over_input, over_output = _OVER[layer.split]
     before, after = divisor[over_input], divisor[over_output]
-    summed, columns = layer.split in _SUMMED, layer.split == "columns"
-    kept = min(layer.stashed_elements, read)
-    several = degree > 1
+    summed, columns, weighted = (layer.split in some for some in (_SUMMED, ("columns",), _DIVIDED_WEIGHTS))
+    inside = after if over_input == over_output else degree
+    stashed = layer.stashed_elements / after
+    if before != after:
+        kept = min(layer.stashed_elements, work.input_elements)
+        stashed = kept / before + (layer.stashed_elements - kept) / after
+    whole = layer.undivided if weighted else layer.parameters
+    parameters = whole + (layer.parameters - whole) / degree
+    tied = layer.tied_parameters / (degree if weighted else 1)
+    reduces = degree > 1 and (summed or columns)
     half = 0.5 if sequence_parallel else 0.0
-    whole = layer.undivided if layer.split in _DIVIDED_WEIGHTS else layer.parameters
     return Share(
-        flop=layer.flop / (after if over_input == over_output else degree),
-        read=read / (1 if columns else before),
-        output=layer.output_elements / (1 if summed else after),
-        parameters=whole + (layer.parameters - whole) / degree,
-        tied_parameters=layer.tied_parameters / (degree if layer.split in _DIVIDED_WEIGHTS else 1),
-        stashed=kept / before + (layer.stashed_elements - kept) / after,
-        whole_output=after == 1,
-        reduced=(layer.output_elements if summed else read) * (several and (summed or columns)),
-        forward=several * (summed or columns) * (half or float(summed)),
-        backward=several * (summed or columns) * (half or float(columns)),
+        work=Work(
+            kind=work.kind,
+            flop=work.flop / inside,
+            input_elements=work.input_elements / (1 if columns else before),
+            output_elements=work.output_elements / (1 if summed else after),
+            parameters=parameters + tied,
+            sequential_steps=work.sequential_steps,
+            scratch_elements=work.scratch_elements / inside,
+        ),
+        parameters=parameters,
+        tied_parameters=tied,
+        stashed=stashed,
+        output=layer.output_elements / after,
+        reduced=(work.output_elements if summed else work.input_elements) if reduces else 0.0,
+        forward=(half or float(summed)) if reduces else 0.0,
+        backward=(half or float(columns)) if reduces else 0.0,
     )

@@ -152,7 +152,7 @@ def test_a_tied_weight_is_kept_once_where_a_device_holds_both_of_its_stages() ->
     for own, with_tie in zip(simulate(problem, plan).memory, simulate(tied, plan).memory, strict=True):
         assert own.bytes[0, :2].tolist() == with_tie.bytes[0, :2].tolist()
     costs, _, _ = build_program(tied, plan)
-    assert [(one.stages, costs.devices_of(one.stages)) for one in costs.tied_reductions] == [((0, 3), (0, 3))]
+    assert [(one.stages, costs.groups_of(one.stages)) for one in costs.tied_reductions] == [((0, 3), ((0,), (3,)))]
 
 
 def test_devices_that_share_one_stage_of_several() -> None:

@@ -16,10 +16,9 @@ SEQUENCE, HIDDEN, HEADS = 64, 96, 12
 
 def block_shares(workload: Workload, degree: int, *, sequence_parallel: bool = False) -> dict[str, Share]:
     """Shares of the layers of the second block, by name without the block's."""
-    read = workload.input_elements()
     return {
-        layer.name.split(".")[1]: share_of(layer, read[i], degree, sequence_parallel=sequence_parallel)
-        for i, layer in enumerate(workload.layers)
+        layer.name.split(".")[1]: share_of(layer, work, degree, sequence_parallel=sequence_parallel)
+        for layer, work in zip(workload.layers, workload.works(), strict=True)
         if layer.name.startswith("block2.")
     }
 
@@ -35,15 +34,15 @@ def test_a_block_keeps_what_korthikanti_counts_of_a_member(degree: int) -> None:
     assert 2 * math.fsum(one.stashed for one in divided.values()) == SEQUENCE * HIDDEN * 34 // degree + scores
     for shares in (plain, divided):
         attention = shares["attention"]
-        assert 2 * (attention.stashed - attention.read) == scores
+        assert 2 * (attention.stashed - attention.work.input_elements) == scores
 
 
 def test_what_full_recomputation_keeps_is_divided_with_sequence_parallelism_alone() -> None:
     """A block's input of 2·s·h bytes is whole on every member, or 2·s·h/t (section 5)."""
     workload = Gpt(2, HIDDEN, HEADS, SEQUENCE, 100).workload()
     plain, divided = (block_shares(workload, 4, sequence_parallel=one) for one in (False, True))
-    assert (plain["add2"].output, plain["add2"].whole_output) == (SEQUENCE * HIDDEN, True)
-    assert (divided["add2"].output, divided["add2"].whole_output) == (SEQUENCE * HIDDEN / 4, False)
+    assert plain["add2"].output == SEQUENCE * HIDDEN
+    assert divided["add2"].output == SEQUENCE * HIDDEN / 4
 
 
 def test_weights_are_divided_but_for_norms_and_biases_behind_rows() -> None:
@@ -51,20 +50,19 @@ def test_weights_are_divided_but_for_norms_and_biases_behind_rows() -> None:
     workload = Gpt(2, HIDDEN, HEADS, SEQUENCE, 100).workload()
     weights = math.fsum(one.parameters for one in block_shares(workload, 4).values())
     assert weights == (12 * HIDDEN**2 + 7 * HIDDEN) // 4 + 6 * HIDDEN
-    embedding = share_of(workload.layers[0], 0.0, 4)
+    works = workload.works()
+    embedding = share_of(workload.layers[0], works[0], 4)
     assert embedding.parameters == 100 * HIDDEN / 4 + SEQUENCE * HIDDEN
-    head = share_of(workload.layers[-2], SEQUENCE * HIDDEN, 4)
+    head = share_of(workload.layers[-2], works[-2], 4)
     assert (head.parameters, head.tied_parameters) == (0, 100 * HIDDEN / 4)
 
 
 def test_members_of_a_group_do_all_flop_of_the_network_together() -> None:
     """No product is done twice, but by BERT's pooler and next-sentence head, which no group divides."""
     for workload in (Llama(2, 64, 8, intermediate=160, key_value_heads=4).workload(), load_workload("bert-base")):
-        read = workload.input_elements()
-        whole = sum(one.flop for one in workload.layers if not one.split)
-        divided = math.fsum(
-            share_of(one, read[i], 4, sequence_parallel=True).flop for i, one in enumerate(workload.layers)
-        )
+        pairs = list(zip(workload.layers, workload.works(), strict=True))
+        whole = sum(one.flop for one, _ in pairs if not one.split)
+        divided = math.fsum(share_of(*pair, 4, sequence_parallel=True).work.flop for pair in pairs)
         assert math.isclose(4 * divided, workload.flop() + 3 * whole, rel_tol=1e-12)
 
 
@@ -80,18 +78,11 @@ def test_a_block_reduces_two_tensors_each_way(sequence_parallel: bool) -> None:
 def test_a_group_of_one_has_the_layer_itself() -> None:
     """Figures of degree 1 are those of the layer, and nothing is reduced."""
     workload = load_workload("gpt2")
-    for layer, read in zip(workload.layers, workload.input_elements(), strict=True):
+    for layer, work in zip(workload.layers, workload.works(), strict=True):
         for sequence_parallel in (False, True):
-            share = share_of(layer, read, 1, sequence_parallel=sequence_parallel)
-            assert share[:6] == (
-                layer.flop,
-                read,
-                layer.output_elements,
-                layer.parameters,
-                layer.tied_parameters,
-                layer.stashed_elements,
-            )
-            assert share.reduced == share.forward == share.backward == 0
+            share = share_of(layer, work, 1, sequence_parallel=sequence_parallel)
+            own = layer.parameters, layer.tied_parameters, layer.stashed_elements, layer.output_elements
+            assert share == (work, *own, 0.0, 0.0, 0.0)
 
 
 def test_an_unknown_split_and_more_undivided_weights_than_there_are_are_refused() -> None:

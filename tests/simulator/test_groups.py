@@ -1,0 +1,287 @@
+"""Replicas that are tensor-parallel groups, and replicas that divide what ZeRO divides: rules, closed forms, engines."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hardware_profiles import load_cluster
+from simulator import (
+    Evaluations,
+    InfeasiblePlanError,
+    Layer,
+    OpKind,
+    Outcome,
+    Plan,
+    PlanCosts,
+    PlanFile,
+    Problem,
+    Stage,
+    Workload,
+    check_plan,
+    load_workload,
+    simulate,
+)
+from simulator.plans.plan import Zero, flushes
+from simulator.workloads.language_models import Gpt
+from simulator.workloads.layers import Split
+from tests.simulator.strategies import UnitDevice, bits, plans, star_cluster
+
+# ---- engines ---------------------------------------------------------------------------------------------------------
+
+
+def divided(workload: Workload, splits: Sequence[Split]) -> Workload:
+    """A network whose layers a group divides as `splits` say."""
+    pairs = zip(workload.layers, splits, strict=True)
+    layers = [replace(one, split=split, undivided=one.parameters // 3) for one, split in pairs]
+    return replace(workload, layers=tuple(layers))
+
+
+@st.composite
+def grouped_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
+    """Plans whose devices are replaced by groups, of equal or unlike sizes and kinds, and which divide by ZeRO where they may."""
+    problem, several = draw(plans(2))
+    rng = random.Random(draw(st.integers(0, 10**6)))
+    first = len(problem.cluster.devices)
+    most = draw(st.sampled_from((1, 2, 3)))
+    degrees = [most] * first if draw(st.booleans()) else [rng.randint(1, 3) for _ in range(first)]
+    begins = np.cumsum([0, *degrees]).tolist()
+    kinds = problem.cluster.devices
+    devices = tuple(
+        rng.choice(kinds) if rng.random() < 0.2 else kinds[one] for one in range(first) for _ in range(degrees[one])
+    )
+    cluster = star_cluster(begins[-1], bandwidth=draw(st.sampled_from((1e3, 1e5))))
+    cluster = replace(cluster, devices=devices, tensor_groups="cluster")
+    workload = divided(problem.workload, rng.choices(get_args(Split), k=len(problem.workload)))
+    workload = replace(workload, layers=(replace(workload.layers[0], split="tokens"), *workload.layers[1:]))
+    problem = replace(problem, workload=workload, cluster=cluster, sequence_parallel=draw(st.booleans()))
+
+    def stage(held: Stage) -> Stage:
+        groups = [range(begins[device], begins[device + 1]) for device in held.devices]
+        return Stage(held.layers, tuple(one for group in groups for one in group), tuple(map(len, groups)))
+
+    most_zero = 0 if not flushes(several[0]) else 1 if several[0].replication != "split" else 3
+    zero: Zero = draw(st.sampled_from(get_args(Zero)[: most_zero + 1]))
+    return problem, [replace(one, stages=tuple(map(stage, one.stages)), zero=zero) for one in several]
+
+
+@settings(max_examples=20)
+@given(grouped_plans())
+def test_engines_and_evaluations_of_grouped_plans_agree(case: tuple[Problem, list[Plan]]) -> None:
+    """SimPy, the compiled engines and, where replicas of a stage are alike, the evaluations have the same seconds and peaks."""
+    problem, several = case
+    evaluate = Evaluations(problem)
+    for plan in (*several, several[0]):
+        outcome, compiled = (simulate(problem, plan, engine=engine) for engine in ("simpy", "compiled"))
+        assert bits(outcome.timeline.start, compiled.timeline.start)
+        assert bits(outcome.timeline.end, compiled.timeline.end)
+        found, fullest = evaluate(plan), outcome.fullest
+        if found is None:
+            assert any(len(set(one.degrees)) > 1 for one in plan.stages)
+            continue
+        assert (found.seconds, found.device) == (outcome.iteration_seconds, fullest.device)
+        assert (found.peak_bytes, found.capacity_bytes) == (fullest.peak_bytes, fullest.capacity_bytes)
+        assert evaluate.peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
+
+
+# ---- closed forms ----------------------------------------------------------------------------------------------------
+
+SPLITS: tuple[Split, ...] = ("columns", "rows", "columns", "rows")
+CHAIN = Workload(
+    "chain",
+    tuple(Layer(f"layer{i}", "linear", 8.0, 1000, 4.0, 4.0, split=split) for i, split in enumerate(SPLITS)),
+    ((0, 1), (1, 2), (2, 3)),
+)
+CLUSTER = replace(star_cluster(4, bandwidth=4.0), tensor_groups="cluster")
+PAIRS = Plan("hand", "gpipe", (Stage((0, 1), (0, 1), (2,)), Stage((2, 3), (2, 3), (2,))), (2,))
+
+
+def seconds_of(outcome: Outcome, kind: OpKind) -> list[float]:
+    """What the ops of a kind take, by stage."""
+    timeline = outcome.timeline
+    rows = np.flatnonzero(timeline.kind == kind)
+    order = rows[np.argsort(timeline.stage[rows])]
+    return [float(seconds) for seconds in timeline.end[order] - timeline.start[order]]
+
+
+def test_two_stages_of_two_devices_by_hand() -> None:
+    """2 samples of 4 layers of 8 FLOP, 1 FLOP/s, 4 elements of 4 bytes between layers, links of 4 bytes/s.
+
+    A product is 8 s forward on each of two devices. An all-reduce of 2·16 bytes between two is 8 s, a gather half of it. Stage 0
+    reduces its output; backward it gathers the gradient that it receives, and has no input to reduce. Stage 1 gathers what it
+    receives, reduces its output; backward its input's gradient. Between them each device sends its half: 4 s over own links.
+    """
+    outcome = simulate(Problem(CHAIN, CLUSTER, 2), PAIRS)
+    assert seconds_of(outcome, OpKind.FORWARD) == [16.0 + 8.0, 16.0 + 8.0 + 4.0]
+    assert seconds_of(outcome, OpKind.BACKWARD) == [32.0 + 4.0, 32.0 + 8.0]
+    assert outcome.iteration_seconds == 24.0 + 4.0 + 28.0 + 40.0 + 4.0 + 36.0
+
+
+def test_sequence_parallel_groups_scatter_and_gather_and_have_nothing_to_gather_at_boundaries() -> None:
+    """As above: rows scatter forward and gather backward, columns the other way round, 4 s each; layer 0 has no input."""
+    outcome = simulate(Problem(CHAIN, CLUSTER, 2, sequence_parallel=True), PAIRS)
+    assert seconds_of(outcome, OpKind.FORWARD) == [16.0 + 4.0, 16.0 + 8.0]
+    assert seconds_of(outcome, OpKind.BACKWARD) == [32.0 + 4.0, 32.0 + 8.0]
+    assert outcome.iteration_seconds == 20.0 + 4.0 + 24.0 + 40.0 + 4.0 + 36.0
+
+
+def test_what_runs_again_reduces_again() -> None:
+    """A backward that runs the stage forward again takes a forward more, with its collectives, but gathers its input once."""
+    kept = simulate(Problem(CHAIN, CLUSTER, 2), PAIRS)
+    again = simulate(Problem(CHAIN, CLUSTER, 2, recompute="whole"), PAIRS)
+    longer = np.subtract(seconds_of(again, OpKind.BACKWARD), seconds_of(kept, OpKind.BACKWARD))
+    assert longer.tolist() == [16.0 + 8.0, 16.0 + 8.0]
+
+
+def test_bytes_of_a_group_are_counted() -> None:
+    """A sample: 16 bytes each way over the boundary; 2(t-1) times 16 in three all-reduces; (t-1) times 16 in two gathers."""
+    assert simulate(Problem(CHAIN, CLUSTER, 2), PAIRS).bytes_per_sample == 32.0 + 3 * 2 * 16.0 + 2 * 16.0
+
+
+def test_all_devices_of_a_group_hold_the_same_share() -> None:
+    """Half of the weights, gradients and momentum; the input of rows is divided, that of columns whole."""
+    outcome = simulate(Problem(CHAIN, CLUSTER, 2), PAIRS)
+    assert [one.device for one in outcome.memory] == [0, 1, 2, 3]
+    for one in outcome.memory:
+        assert one.bytes[0].tolist() == [4000.0, 0.0, 4000.0, 4000.0, 0.0, 0.0, 0.0]
+    costs = PlanCosts(Problem(CHAIN, CLUSTER, 2), PAIRS)
+    assert costs.stash(1).kept == 16.0 + 16.0 / 2
+    divided = PlanCosts(Problem(CHAIN, CLUSTER, 2, sequence_parallel=True), PAIRS)
+    assert divided.stash(1).kept == 16.0 / 2 + 16.0 / 2
+
+
+def test_a_group_is_as_slow_as_its_slowest_device() -> None:
+    """One device of half the speed doubles the products, not the collectives."""
+    slow = UnitDevice(rate=0.5, name="slow")
+    cluster = replace(CLUSTER, devices=(CLUSTER.devices[0], slow, *CLUSTER.devices[2:]))
+    outcome = simulate(Problem(CHAIN, cluster, 2), PAIRS)
+    assert seconds_of(outcome, OpKind.FORWARD) == [32.0 + 8.0, 28.0]
+
+
+def test_each_device_reduces_gradients_with_its_peers() -> None:
+    """Two replicas of two devices: two rings of two at once, each over half of the weights; a lone network card carries both."""
+    plan = Plan("hand", "gpipe", (Stage((0, 1, 2, 3), (0, 1, 2, 3), (2, 2)),), (2,))
+    (bucket,) = PlanCosts(Problem(CHAIN, CLUSTER, 2), plan).buckets(0)
+    assert bucket.seconds == 4 * 4000.0 / 2 / 4.0
+    cards = tuple(replace(link, shared=f"card{number // 2}") for number, link in enumerate(CLUSTER.links))
+    (shared,) = PlanCosts(Problem(CHAIN, replace(CLUSTER, links=cards), 2), plan).buckets(0)
+    assert shared.seconds == 2 * bucket.seconds
+
+
+def test_groups_of_unlike_sizes_pass_a_boundary_in_the_parts_of_the_smaller() -> None:
+    """From one device to two, which gather: the sender's link carries all 32 bytes, in 8 s; then 4 s to gather."""
+    stages = Stage((0, 1), (0,)), Stage((2, 3), (2, 3), (2,))
+    costs = PlanCosts(Problem(CHAIN, CLUSTER, 2), replace(PAIRS, stages=stages))
+    assert costs.transfer((0, 0), (1, 0), 2).seconds == costs.transfer((1, 0), (0, 0), 2).seconds == 8.0
+    assert (costs.group(0, 0).gathers, costs.group(1, 0).gathers) == ((False, False), (True, False))
+
+
+# ---- ZeRO ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("zero", "seconds", "held"),
+    [
+        (0, 10.0 + 20.0 + 40.0, [4000.0, 0.0, 4000.0, 8000.0, 0.0, 0.0, 0.0]),
+        (1, 10.0 + 20.0 + 20.0 + 20.0, [4000.0, 0.0, 4000.0, 4000.0, 0.0, 0.0, 0.0]),
+        (2, 10.0 + 20.0 + 20.0, [4000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 0.0]),
+        (3, 20.0 + 40.0, [2000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 4000.0]),
+    ],
+)
+def test_what_replicas_divide_by_zero(zero: Zero, seconds: float, held: list[float]) -> None:
+    """1,000 weights on two replicas, fp32 and Adam; forward 10 s, backward 20 s, all-reduce 40 s, a scatter or a gather 20 s.
+
+    1: scatter behind the backward, gather behind the update. 2: the scatter is beside the backward. 3: forward and backward
+    gather beside what they compute, and the backward scatters, too; the weights of the layer in use are a buffer.
+    """
+    workload = Workload("one", (Layer("a", "linear", 5.0, 1000, 1.0, 0.0),), ())
+    problem = Problem(workload, star_cluster(2, bandwidth=100.0), 4, optimizer="adam")
+    outcome = simulate(problem, Plan("hand", "gpipe", (Stage((0,), (0, 1)),), (4,), zero=zero))
+    assert outcome.iteration_seconds == seconds
+    for one in outcome.memory:
+        assert one.bytes[0].tolist() == held
+
+
+def test_gradients_can_be_wider_than_weights() -> None:
+    """fp16 weights of 2 bytes, gradients of 4 in memory and in all-reduces."""
+    plan = Plan("hand", "gpipe", (Stage((0, 1, 2, 3), (0, 1)),), (2,))
+    narrow = Problem(CHAIN, CLUSTER, 2, precision="fp16", optimizer="adam")
+    wide = replace(narrow, gradient_bytes=4)
+    assert (narrow.state_bytes, wide.state_bytes) == (16.0, 18.0)
+    (own,), (twice,) = (PlanCosts(problem, plan).buckets(0) for problem in (narrow, wide))
+    assert twice.seconds == 2 * own.seconds
+    held = simulate(wide, plan).memory[0].bytes[0]
+    assert held[:4].tolist() == [8000.0, 0.0, 16000.0, 48000.0]
+
+
+# ---- what is refused, and files --------------------------------------------------------------------------------------
+
+GPT = Problem(Gpt(2, 64, 8, 16, 100).workload(), CLUSTER, 4)
+
+
+def gpt_plan(*stages: tuple[tuple[int, ...], tuple[int, ...]], **changes: object) -> Plan:
+    """GPT's layers cut evenly over stages of these devices and degrees."""
+    cuts = np.linspace(0, len(GPT.workload), len(stages) + 1).astype(int).tolist()
+    held = [Stage(tuple(range(*cuts[i : i + 2])), *stage) for i, stage in enumerate(stages)]
+    return replace(Plan("hand", "gpipe", tuple(held), (2, 2)), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("plan", "problem", "words"),
+    [
+        (gpt_plan(((0, 1, 2), (3,))), GPT, r"does not divide the 8 key-value heads .* choices: 1, 2, 4, 8"),
+        (gpt_plan(((0, 1, 2), (2,))), GPT, "has replicas of 2 devices, and 3 devices in all"),
+        (gpt_plan(((0, 1), (2,)), ((1, 2), (2,))), GPT, "groups are the same or share no device"),
+        (
+            gpt_plan(((0, 1), (2,))),
+            replace(GPT, cluster=star_cluster(4)),
+            r"group \(0, 1\) on several servers, .* tensor_groups = 'server'; its servers have 1 devices",
+        ),
+        (gpt_plan(((0, 1), ()), schedule="pipedream", zero=1), GPT, "updates without a flush; choices: 0"),
+        (gpt_plan(((0, 1), ()), replication="round-robin", zero=2), GPT, "these take turns; choices: 0, 1"),
+        (gpt_plan(((0, 1), ()), zero=4), GPT, "must be one of 0, 1, 2, 3, got 4"),
+    ],
+)
+def test_plans_that_no_group_can_run_are_refused(plan: Plan, problem: Problem, words: str) -> None:
+    """One line that names the stage, the rule and the choices."""
+    with pytest.raises(InfeasiblePlanError, match=words):
+        check_plan(problem, plan)
+
+
+def test_a_network_that_no_group_divides_is_refused() -> None:
+    """Its layers do not say how."""
+    image = Problem(load_workload("alexnet"), CLUSTER, 4)
+    plan = Plan("hand", "gpipe", (Stage(tuple(range(len(image.workload))), (0, 1), (2,)),), (4,))
+    with pytest.raises(InfeasiblePlanError, match="no layer of workload 'alexnet' says how a group divides it"):
+        check_plan(image, plan)
+
+
+def test_groups_of_one_device_are_no_groups() -> None:
+    """Degrees of 1 are the same plan as none."""
+    assert gpt_plan(((0, 1), (1, 1))) == gpt_plan(((0, 1), ()))
+
+
+def test_notation_tells_replicas_and_degrees() -> None:
+    """`2t2`: two replicas of two devices; unlike groups one by one."""
+    assert gpt_plan(((0, 1, 2, 3), (2, 2))).notation == "2t2"
+    assert gpt_plan(((0,), ()), ((1, 2, 3), (2, 1))).notation == "1-t2+t1"
+
+
+def test_a_file_says_groups_and_zero() -> None:
+    """What is written is read again; a stage without groups is written as before."""
+    problem = Problem(load_workload("gpt2"), load_cluster("dgx-a100:1"), 4, sequence_parallel=True, gradient_bytes=4)
+    layers = tuple(range(len(problem.workload)))
+    half = len(layers) // 2
+    stages = Stage(layers[:half], (0, 1, 2, 3), (2, 2)), Stage(layers[half:], (4,))
+    file = PlanFile(problem, Plan("hand", "1f1b", stages, (2, 2), zero=1))
+    text = file.to_json()
+    assert PlanFile.from_json(text) == file
+    assert '"degrees": [2, 2]' in text
+    assert text.count("degrees") == 1
