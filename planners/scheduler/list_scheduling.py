@@ -2,7 +2,9 @@
 
 An op that is ready gives way to a more urgent one that is known to come, if that would else wait longer than a tolerance; a
 weight gradient goes where it fits in between or where memory is short. A forward is admitted where its device has room for it and
-for what later stages on the device still need, so that no device fills up with micro-batches that wait for each other.
+for what later stages on the device still need, so that no device fills up with micro-batches that wait for each other. Where
+several chains share devices that have no room for one micro-batch of each, that would admit none: there a forward is admitted
+if all that is then in flight can still be finished, chain after chain (Dijkstra's banker).
 """
 
 from __future__ import annotations
@@ -112,6 +114,7 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
         left, right = tree[2 * node], tree[2 * node + 1]
         tree[node] = left if wake[left] <= wake[right] else right
     left_over = rows_at[devices]
+    crowded = bool((keep + reserve > limit[device_of]).any())
     while left_over > 0:
         device = tree[1]
         now = wake[device]
@@ -127,8 +130,10 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
             p = held[h]
             number = done[p]
             if number < count[p] and (first[p] or done[p - 1] > number):
-                if kept + keep[p] + reserve[p] > room:
+                if kept + keep[p] + (0 if crowded else reserve[p]) > room:
                     short = True
+                elif crowded and not _can_finish(instance, done, p):
+                    pass  # looked at again when something is freed
                 elif number - done[positions + p] < caps[p]:
                     ready = 0.0 if first[p] else ends[(p - 1) * most + number] + lag[p]
                     key = urgency[0, p] + period * number
@@ -195,22 +200,71 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
                 memory[device] = kept - keep[p] + freed[p]
             finish[device] = end
             wake[device] = end
+            if crowded and kind > 0:
+                for woken in range(devices):
+                    if wake[woken] == np.inf:
+                        wake[woken] = max(end, finish[woken])
+                        _lift(wake, tree, leaves, woken)
             if other >= 0:
                 woken = device_of[other]
                 arrives = max(arrives, finish[woken])
                 if woken != device and arrives < wake[woken]:
                     wake[woken] = arrives
-                    node = (leaves + woken) // 2
-                    while node > 0:
-                        left, right = tree[2 * node], tree[2 * node + 1]
-                        tree[node] = left if wake[left] <= wake[right] else right
-                        node //= 2
-        node = (leaves + device) // 2
-        while node > 0:
-            left, right = tree[2 * node], tree[2 * node + 1]
-            tree[node] = left if wake[left] <= wake[right] else right
-            node //= 2
+                    _lift(wake, tree, leaves, woken)
+        _lift(wake, tree, leaves, device)
     makespan = 0.0
     for device in range(devices):
         makespan = max(makespan, finish[device])
     return makespan
+
+
+@kernel()
+def _lift(wake: Floats, tree: Integers, leaves: int, device: int | np.int64) -> None:
+    """Play the games of a device anew: of two that meet, the one that wakes first goes on."""
+    node = (leaves + device) // 2
+    while node > 0:
+        left, right = tree[2 * node], tree[2 * node + 1]
+        tree[node] = left if wake[left] <= wake[right] else right
+        node //= 2
+
+
+@kernel()
+def _can_finish(instance: ScheduleInstance, done: Integers, begun: int | np.int64) -> bool:
+    """Whether all that is in flight once a forward of position `begun` runs can be finished, chain after chain.
+
+    done: int64 [3 P]; ops of each code so far. Of a chain, what is farthest goes on first; a micro-batch needs room at every
+    position that it has not passed. Weight gradients can be run at any time, so that what they free counts as free.
+    """
+    positions = len(instance.device)
+    free = instance.limit.copy()
+    flying = done[:positions] - done[positions : 2 * positions]
+    flying[begun] += 1
+    for p in range(positions):
+        free[instance.device[p]] -= flying[p] * instance.keep[p]
+    finished = np.zeros(positions, dtype=np.bool_)  # by the first position of each chain
+    progress = True
+    while progress:
+        progress, all_finished, first = False, True, 0
+        while first < positions:
+            last = first
+            while not instance.last[last]:
+                last += 1
+            if not finished[first]:
+                needed = np.zeros(len(free), dtype=np.int64)
+                entered = False  # whether some micro-batch has yet to pass the position looked at
+                fits = True
+                for p in range(first, last + 1):
+                    entered |= p > first and done[p - 1] + (p - 1 == begun) > done[p] + (p == begun)
+                    if entered:
+                        needed[instance.device[p]] += (1 - flying[p]) * instance.keep[p]
+                        fits &= needed[instance.device[p]] <= free[instance.device[p]]
+                if fits:
+                    finished[first] = progress = True
+                    for p in range(first, last + 1):
+                        free[instance.device[p]] += flying[p] * instance.keep[p]
+                else:
+                    all_finished = False
+            first = last + 1
+        if all_finished:
+            return True
+    return False

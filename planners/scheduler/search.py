@@ -115,9 +115,6 @@ STEPS, GROWTH = 4000, 2.5
 ISLANDS = 2
 """Orders of each origin that are annealed apart at first; every round leaves out the worst of all, down to as many."""
 
-FIRST = 3
-"""Orders that a small problem is annealed from: few long walks reach more than many short ones."""
-
 PAUSED = 120
 """Blocks with random pauses that are tried where a device has several stages."""
 
@@ -188,6 +185,11 @@ class _Search:
         self.evaluations += 1
         if isinstance(maker, ListSetting):
             makespan = list_schedule(self.instance, maker, self.trace)
+            if (
+                makespan < math.inf and self.instance.first.sum() > 1
+            ):  # ops that waited for another device's memory need not
+                order, offsets = self.trace.order.copy(), self.instance.offsets
+                makespan = replay(self.instance, order, offsets, False, 0.0, self.trace, False)
         else:
             makespan = replay_block(self.instance, maker, self.trace)
         return float(cost_of(makespan, self.longest_stage, self.trace))
@@ -279,7 +281,9 @@ def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]
         codes = codes_of(instance, pattern, problem)
         if codes is not None:
             search.try_order("pattern", codes)
-    if search.best is None:
+    if search.best is None or (
+        not search.over() and len(problem.chains) > 1
+    ):  # chains that share little memory take turns
         search.try_order("one at a time", one_at_a_time(instance))
     _annealing(search)
 
@@ -364,10 +368,8 @@ def _annealing(search: _Search) -> None:
     whole = np.empty_like(trace.order)
     long = search.ops > LONG
     arms = sorted(ARMS, key=lambda arm: (arm.fill, arm.heat)) if long else ARMS
-    orders = sorted(itertools.chain(*search.origins.values()), key=_cost)
+    orders = sorted(itertools.chain(*(kept if long else kept[:1] for kept in search.origins.values())), key=_cost)
     islands = [_Island(*order) for order in orders if not long or order[0] <= NEAR * orders[0][0]]
-    if not long:
-        islands = islands[:FIRST]
     steps = float(STEPS)
     while unit and search.work >= STEPS // 10 * search.ops:
         for turn in range(len(arms) * len(islands)):
