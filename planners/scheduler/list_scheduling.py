@@ -51,37 +51,46 @@ ROOMY = ((1.0, 1.0, 0, 1), (1.0, 0.0, 0, 0), (1.0, 0.25, 1, 2), (1.0, 0.5, 0, 1)
 """Tolerance in longest forwards, weight tolerance, urgency and cap (numbers of `settings_of`) that are best most often: where
 memory holds fewer micro-batches than there are stages to go, and where it holds as many."""
 
+LONG_TIGHT = ((0.75, 0.0, 2, 9), (0.75, 0.25, 0, 0), (0.75, 0.1, 2, 0))
+LONG_ROOMY = ((1.0, 1.0, 0, 1), (1.0, 0.5, 0, 1), (1.0, 0.5, 0, 0), (1.0, 1.0, 1, 1))
+"""The same for long streams, of which few can be tried: those that leave least to each other."""
+
 TOLERANCES = ((1.0, 1.0), (1.0, 0.0), (1.0, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 1.0), (0.5, 0.25), (1.0, 0.25))
 """Of ready ops and of weight gradients, each of which is tried with every urgency and cap."""
 
 
-def settings_of(instance: ScheduleInstance, stages: int) -> Iterator[ListSetting]:
-    """Settings worth trying, those that are best most often first.
+def settings_of(instance: ScheduleInstance, stages: int, long: bool = False) -> Iterator[ListSetting]:
+    """Settings worth trying, those that are best most often first; `long`: in long streams, and of those alone.
 
     Caps are stages to go in the chain (what 1F1B has in flight), about twice as many (enough to hide transfers), none, or parts
     of the micro-batches that pass while one goes there and back; urgency is how far an op is along its chain, or its time in a
-    stream without conflicts.
+    stream without conflicts, at the pace of the busiest device or at the least that memory allows.
     """
     ways = ways_of(instance)
     stage = np.arange(len(instance.device)) % stages
     load = instance.seconds.sum(axis=0)
     period = float(np.bincount(instance.device, weights=load).max())
+    fit = np.maximum(1, instance.limit[instance.device] // np.maximum(1, instance.keep))
+    pace = max(period, float(((ways.round + instance.seconds[2]) / fit).max()))
     caps = (
         stages - stage,
         2 * (stages - stage) - 1,
         np.full(len(stage), NO_CAP),
         stages - stage + 1,
         *(np.clip(np.ceil(part * ways.round / (period or 1.0)), 1, NO_CAP) for part in (1.0, 1.5, 2.0, 1.25, 2.5)),
+        np.clip(np.ceil(1.5 * ways.round / (pace or 1.0)), 1, NO_CAP),
     )
     farthest = np.stack([-1.0 * stage, stage - 2.0 * stages])
     in_turn = np.stack([ways.head, ways.head + ways.round - instance.seconds[1]])
-    urgencies = ((farthest, 0.0), (in_turn, period))
+    urgencies = ((farthest, 0.0), (in_turn, period), (in_turn, pace))
     longest = float(instance.seconds[0].max())
     tight = bool((instance.keep * (stages - stage) > instance.limit[instance.device]).any())
-    every = (
-        (*pair, urgency, cap) for pair in TOLERANCES for urgency in range(len(urgencies)) for cap in range(len(caps))
-    )
-    for tolerance, weights, urgency, cap in dict.fromkeys((*(TIGHT if tight else ROOMY), *every)):
+    if long:
+        chosen: tuple[tuple[float, float, int, int], ...] = LONG_TIGHT if tight else LONG_ROOMY
+    else:
+        every = ((*pair, urgency, cap) for pair in TOLERANCES for urgency in range(2) for cap in range(9))
+        chosen = tuple(dict.fromkeys((*(TIGHT if tight else ROOMY), *every)))
+    for tolerance, weights, urgency, cap in chosen:
         order, each = urgencies[urgency]
         yield ListSetting(caps[cap].astype(np.int64), order, each, tolerance * longest, weights)
 

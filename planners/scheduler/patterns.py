@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,16 +10,22 @@ from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import SCHEDULES, Schedule, build_schedule
 
 
-def patterns_of(problem: ScheduleProblem) -> Iterator[Schedule]:
-    """Flushed families of the problem's placement, in its number of stages and micro-batches."""
-    for name, family in SCHEDULES.items():
-        if not family.flush or family.lanes or family.communications or not family.lies_on(problem.chains):
-            continue
-        chunks = {"chunks": problem.stages // problem.devices} if "chunks" in family.options else {}
-        try:
-            yield build_schedule(name, problem.stages, problem.microbatches, **chunks)
-        except ValueError:  # counts that this family cannot have
-            continue
+def pattern_names(problem: ScheduleProblem) -> list[str]:
+    """Names of the flushed families of the problem's placement."""
+    return [
+        name
+        for name, family in SCHEDULES.items()
+        if family.flush and not family.lanes and not family.communications and family.lies_on(problem.chains)
+    ]
+
+
+def pattern_of(problem: ScheduleProblem, name: str) -> Schedule | None:
+    """A family in the problem's number of stages and micro-batches; None for counts that it cannot have."""
+    chunks = {"chunks": problem.stages // problem.devices} if "chunks" in SCHEDULES[name].options else {}
+    try:
+        return build_schedule(name, problem.stages, problem.microbatches, **chunks)
+    except ValueError:
+        return None
 
 
 def one_at_a_time(instance: ScheduleInstance) -> Codes:

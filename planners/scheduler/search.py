@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound, ways_of
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
-from planners.scheduler.patterns import one_at_a_time, patterns_of
+from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import Schedule
 
@@ -124,6 +124,12 @@ PAUSED_WORK = 20_000
 TRIAL = 3
 """Micro-batches a device of the short stream on which settings are tried for a long one."""
 
+BESIDE = 15
+"""Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
+
+WORSE = 1.0001
+"""How far above the best order of a long stream a family may promise to be and is still tried in full."""
+
 Maker = ListSetting | BuildingBlock
 """What makes an order."""
 
@@ -168,12 +174,19 @@ class _Search:
             if best is None or cost < best[0]:
                 self.progress(self.evaluations, cost)
 
-    def try_order(self, origin: str, codes: Codes) -> None:
-        """Replay a whole order and remember it."""
+    def try_order(self, origin: str, codes: Codes) -> float:
+        """Replay a whole order and remember it; its cost."""
         self.work -= self.ops
         self.evaluations += 1
         makespan = replay(self.instance, codes, self.instance.offsets, False, 0.0, self.trace, False)
-        self.keep(origin, cost_of(makespan, self.longest_stage, self.trace), codes)
+        cost = float(cost_of(makespan, self.longest_stage, self.trace))
+        self.keep(origin, cost, codes)
+        return cost
+
+    def try_pattern(self, pattern: Schedule | None, problem: ScheduleProblem) -> float:
+        """Try the order of a schedule if it is one of the problem; its cost, infinite for one that does not fit."""
+        codes = None if pattern is None else codes_of(self.instance, pattern, problem)
+        return math.inf if codes is None else self.try_order("pattern", codes)
 
     def price(self, maker: Maker) -> int:
         """Work of making an order."""
@@ -193,6 +206,19 @@ class _Search:
         else:
             makespan = replay_block(self.instance, maker, self.trace)
         return float(cost_of(makespan, self.longest_stage, self.trace))
+
+    def on(self, short: ScheduleProblem, work: int) -> _Search:
+        """The same search of a shorter stream, with work of its own."""
+        instance = instance_of(short)
+        return replace(
+            self, instance=instance, trace=trace_of(instance), work=work, origins={}, progress=lambda number, cost: None
+        )
+
+    def promise(self, cost: float, whole: _Search) -> float:
+        """What the order just made of a short stream, whose cost is given, comes to in the whole stream."""
+        if cost == math.inf:
+            return cost
+        return cost + int(whole.instance.passes[0] - self.instance.passes[0]) * self.pace()
 
     def pace(self) -> float:
         """Seconds a micro-batch of the first chain in the later half of the stream just made."""
@@ -273,19 +299,30 @@ def _found(search: _Search, problem: ScheduleProblem, objective: Objective) -> F
 
 def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]) -> None:
     """Everything that the search tries, in turn."""
-    instance = search.instance
     _constructions(search, problem)
-    for pattern in itertools.chain(patterns, patterns_of(problem)):
+    families = (pattern_of(problem, name) for name in _families(search, problem))
+    for pattern in itertools.chain(patterns, families):
         if search.best is not None and search.best[0] <= search.bound:
             break
-        codes = codes_of(instance, pattern, problem)
-        if codes is not None:
-            search.try_order("pattern", codes)
+        search.try_pattern(pattern, problem)
     if search.best is None or (
         not search.over() and len(problem.chains) > 1
     ):  # chains that share little memory take turns
-        search.try_order("one at a time", one_at_a_time(instance))
+        search.try_order("one at a time", one_at_a_time(search.instance))
     _annealing(search)
+
+
+def _families(search: _Search, problem: ScheduleProblem) -> Iterator[str]:
+    """Families to begin from; of a long stream those that fit a short one and at whose pace there they may be better."""
+    if problem.microbatches <= _short(problem) or search.best is None:
+        yield from pattern_names(problem)
+        return
+    short = replace(problem, microbatches=_short(problem))
+    trial = search.on(short, 0)
+    for name in pattern_names(problem):
+        cost = trial.try_pattern(pattern_of(short, name), short)
+        if trial.promise(cost, search) < search.best[0] * WORSE:
+            yield name
 
 
 def _constructions(search: _Search, problem: ScheduleProblem) -> None:
@@ -303,9 +340,17 @@ def _constructions(search: _Search, problem: ScheduleProblem) -> None:
     search.work -= paused * PAUSED_WORK
     share = search.work // 2
     rest = share if share > STEPS // 2 * search.ops else 0  # too little for annealing is better spent here
-    short = TRIAL * problem.devices * len(problem.chains)
-    if sum(search.price(one) for one in makers) > share and problem.microbatches > short:
-        makers = _ranked(search, makers, replace(problem, microbatches=short), share // 2)
+    if sum(search.price(one) for one in makers) > share and problem.microbatches > _short(problem):
+        rest += BESIDE * len(search.trace.order)
+        _make(search, settings_of(search.instance, problem.stages, long=True), rest)
+        if search.over() or search.work - rest < share:
+            return
+        makers = _ranked(search, makers, replace(problem, microbatches=_short(problem)), share // 2)
+    _make(search, makers, rest)
+
+
+def _make(search: _Search, makers: Iterable[Maker], rest: int) -> None:
+    """Orders of makers in turn, while more work than `rest` is left."""
     for maker in makers:
         if search.over() or search.work < rest + search.price(maker):
             return
@@ -313,21 +358,22 @@ def _constructions(search: _Search, problem: ScheduleProblem) -> None:
         search.keep(type(maker).__name__, cost, search.trace.order)
 
 
+def _short(problem: ScheduleProblem) -> int:
+    """Micro-batches of the short stream of a problem."""
+    return TRIAL * problem.devices * len(problem.chains)
+
+
 def _ranked(search: _Search, makers: Sequence[Maker], short: ScheduleProblem, share: int) -> list[Maker]:
     """Makers by what their orders of a short stream, at the pace of its later half, come to in the whole stream; best first."""
-    instance = instance_of(short)
-    trial = replace(search, instance=instance, trace=trace_of(instance), work=share, origins={})
-    more = int(search.instance.passes[0] - instance.passes[0])
+    trial = search.on(short, share)
     promise = []
     for number, maker in enumerate(makers):
         if trial.work <= 0:
             break
-        cost = trial.make(maker)
-        if cost < math.inf:
-            promise.append((cost + more * trial.pace(), number))
+        promise.append((trial.promise(trial.make(maker), search), number))
     search.work -= share - trial.work
     search.evaluations = trial.evaluations
-    return [makers[number] for _, number in sorted(promise)]
+    return [makers[number] for cost, number in sorted(promise) if cost < math.inf]
 
 
 @dataclass(slots=True)
