@@ -124,7 +124,7 @@ PAUSED_WORK = 20_000
 TRIAL = 3
 """Micro-batches a device of the short stream on which settings are tried for a long one."""
 
-BESIDE = 15
+BESIDE = 20
 """Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
 
 WORSE = 1.0001
@@ -343,7 +343,7 @@ def _constructions(search: _Search, problem: ScheduleProblem) -> None:
     if sum(search.price(one) for one in makers) > share and problem.microbatches > _short(problem):
         rest += BESIDE * len(search.trace.order)
         _make(search, settings_of(search.instance, problem.stages, long=True), rest)
-        if search.over() or search.work - rest < share:
+        if search.over() or search.work - rest < share // 2 + search.price(makers[0]):
             return
         makers = _ranked(search, makers, replace(problem, microbatches=_short(problem)), share // 2)
     _make(search, makers, rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 
 from experiments.schedule_search.optima import read_optima
+from experiments.schedule_search.problems import PUBLISHED, uneven
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import codes_of, instance_of
 from planners.scheduler.order_replay import replay, trace_of
+from planners.scheduler.patterns import pattern_names, pattern_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_schedule
 from simulator import (
@@ -97,6 +100,40 @@ def test_never_worse_than_a_pattern() -> None:
     assert found.makespan == 24.0
     tight = ScheduleProblem(chains=chains_of("straight", 3, 3), limit=[2, 2, 1], **numbers)
     assert search_schedule(tight, seconds=0.0, patterns=[pattern]).makespan == 6 * 9.0
+
+
+@pytest.mark.parametrize("limit", [4, 8])
+@pytest.mark.parametrize("placement", ["straight", "v"])
+def test_long_stream_is_not_worse_than_a_family(placement: str, limit: float) -> None:
+    """Families tried on a short stream alone, for their pace, are none that would have been the best in full."""
+    stages = {"straight": 4, "v": 8}[placement]
+    problem = ScheduleProblem(
+        chains=chains_of(placement, stages, 4),
+        microbatches=40,
+        forward=[9 + stage % 3 for stage in range(stages)],
+        input_gradient=10,
+        weight_gradient=6,
+        transfer=1,
+        freed_at_weight_gradient=1,
+        limit=2 * limit * stages / 4,
+    )
+    instance = instance_of(problem)
+    families = [pattern_of(problem, name) for name in pattern_names(problem)]
+    orders = [codes_of(instance, one, problem) for one in families if one is not None]
+    seconds = [
+        replay(instance, codes, instance.offsets, False, 0.0, trace_of(instance), False)
+        for codes in orders
+        if codes is not None
+    ]
+    assert min(seconds) < np.inf
+    assert search_schedule(problem, seconds=0.0005).makespan <= min(seconds)
+
+
+@pytest.mark.parametrize(("spread", "part", "gap"), [(0.3, 0.5, 0.12), (0.1, 1.5, 1e-4), (0.3, 1.25, 0.005)])
+def test_long_streams(spread: float, part: float, gap: float) -> None:
+    """A tenth of a second's work on 64 uneven stages and 1,024 micro-batches comes near the bound."""
+    problem = replace(PUBLISHED[0], devices=64, microbatches=1024).problem(part * 64)
+    assert search_schedule(uneven(problem, spread, 0), seconds=0.1).gap <= gap
 
 
 def test_full_backwards_are_both_gradients() -> None:
