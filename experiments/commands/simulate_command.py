@@ -83,7 +83,8 @@ REPLAY: dict[str, Option] = {
     "--placement NAME": "how stages go round the devices of a search: straight (default), interleaved, v, wave or "
     "bidirectional",
     "--seconds T": ("seconds of search (default 1); the same work on every machine", float),
-    "--objective NAME": "what the search makes short: makespan (default) or longest-stage",
+    "--objective NAME": "what the search makes short: makespan (default), longest-stage (from a device's first op to its last), "
+    "or steady (seconds a micro-batch of a round of ops that repeats without end)",
     "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",

@@ -27,7 +27,7 @@ import numpy as np
 from planners.scheduler.instance import WEIGHT, Floats, ScheduleInstance
 from simulator import kernel
 
-Objective = Literal["makespan", "longest-stage"]
+Objective = Literal["makespan", "longest-stage", "steady"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 
@@ -58,9 +58,12 @@ def ways_of(instance: ScheduleInstance) -> Ways:
 def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -> float:
     """Seconds that no order within the limits can beat: of everything, or of the device that is busy longest.
 
-    objective: `longest-stage` bounds the longest time from a device's first start to its last end
+    objective: `longest-stage` bounds the longest time from a device's first start to its last end, `steady` the seconds a
+        micro-batch of a stream without end
     """
     ways = ways_of(instance)
+    if objective == "steady":
+        return _steady_bound(instance, ways) / int(instance.first.sum())
     head, tail = ways.head, ways.tail
     alone = objective == "longest-stage"
     if alone:  # heads count from the first forward of the device, tails end with its own ops
@@ -72,6 +75,19 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
     ops = int(instance.offsets[-1])
     whole = bool((instance.seconds % 1 == 0).all() and (instance.lag % 1 == 0).all() and bound * ops < 2**53)
     return bound if whole else bound * (1.0 - ops * 2.0**-52)  # a replay adds in another order
+
+
+def _steady_bound(instance: ScheduleInstance, ways: Ways) -> float:
+    """Seconds that a micro-batch of each chain takes at least, on the average of ever more of them.
+
+    A device runs all their ops; what it keeps of them, times how long it must, fits into limit times seconds; and a position
+    begins no more of them in the round of one than memory holds.
+    """
+    busy = np.bincount(instance.device, weights=instance.seconds.sum(axis=0))
+    kept = instance.keep * ways.round + (instance.keep - instance.freed) * instance.seconds[WEIGHT]
+    area = np.bincount(instance.device, weights=kept) / np.maximum(1, instance.limit)
+    held = np.where(instance.keep > 0, instance.limit[instance.device] // np.maximum(1, instance.keep), np.inf)
+    return float(max(busy.max(), area.max(), (ways.round / np.maximum(1, held)).max()))
 
 
 @kernel(error_model="numpy")

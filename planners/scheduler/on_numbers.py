@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from simulator import Timeline
 
 
+OBJECTIVES_IN_WORDS = {
+    "makespan": "makespan",
+    "longest-stage": "longest stage",
+    "steady": "steady period of a micro-batch",
+}
+"""What is made short."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchedSchedule(Explained):
     """A schedule that was searched for, replayed, and how good it is known to be; the best so far, if it was interrupted."""
@@ -68,7 +76,7 @@ class SearchedSchedule(Explained):
     @property
     def known(self) -> str:
         """What is proven, in words."""
-        what = self.found.objective.replace("-", " ")
+        what = OBJECTIVES_IN_WORDS[self.found.objective]
         if self.interrupted:
             return f"interrupted, this is the best so far: at most {100 * self.found.gap:.3g} % above the best {what}"
         if self.found.proven:
@@ -97,7 +105,7 @@ class SearchedSchedule(Explained):
             *(
                 []
                 if found.objective == "makespan"
-                else [(f"{found.objective.replace('-', ' ')}, s", f"{found.cost:.6g}")]
+                else [(f"{OBJECTIVES_IN_WORDS[found.objective]}, s", f"{found.cost:.6g}")]
             ),
             ("lower bound of that, s", f"{found.bound:.6g}"),
             ("gap", f"{100 * found.gap:.3g} %"),

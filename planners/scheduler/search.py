@@ -20,6 +20,7 @@ from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
 from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
 from planners.scheduler.schedule_problem import ScheduleProblem
+from planners.scheduler.steady import anneal_rounds, period_of, plain_rounds, rounds_of, stream_of
 from simulator import Schedule
 
 OPS_PER_SECOND = 110_000_000
@@ -42,7 +43,8 @@ EXACT = 1e-9
 class FoundSchedule:
     """An order and how good it is known to be.
 
-    cost: seconds of the objective; makespan: seconds of the whole order; bound: seconds of the objective that no order can beat
+    cost: seconds of the objective, for `steady` those of a micro-batch where the order repeats
+    makespan: seconds of the whole order; bound: seconds of the objective that no order can beat
     peaks: bytes that each device keeps for its micro-batches at most
     evaluations: orders made or replayed
     """
@@ -114,6 +116,9 @@ STEPS, GROWTH = 4000, 2.5
 
 ISLANDS = 2
 """Orders of each origin that are annealed apart at first; every round leaves out the worst of all, down to as many."""
+
+ROUND_WORK = 30
+"""Ops replayed in the time in which the pace of a round is found, for each of its ops."""
 
 PAUSED = 120
 """Blocks with random pauses that are tried where a device has several stages."""
@@ -252,13 +257,15 @@ def search_schedule(
     """The best order found in the work that `seconds` stand for (see OPS_PER_SECOND): the same on every machine.
 
     patterns: orders to begin from beside the families of the problem's placement; the answer is never worse than one of them
-        that fits
+        that fits (not of `steady`, see the module of that name)
     Raises ValueError for seconds or a seed that are negative, SearchInterrupted with what has been found for a KeyboardInterrupt.
     """
     if objective not in OBJECTIVES:
         raise ValueError(f"objective {objective!r} is unknown; choices: {', '.join(OBJECTIVES)}")
     if not seconds >= 0 or seed < 0:
         raise ValueError(f"seconds and seed must be at least 0, got {seconds} and {seed}")
+    if objective == "steady" and problem.microbatches < len(problem.chains):
+        raise ValueError(f"objective 'steady' needs a micro-batch of each of {len(problem.chains)} chains, got 1")
     instance = instance_of(problem)
     random = np.array([seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D & (2**64 - 1) or 1], dtype=np.uint64)
     search = _Search(
@@ -271,7 +278,10 @@ def search_schedule(
         progress,
     )
     try:
-        _run(search, problem, patterns)
+        if objective == "steady":
+            _search_rounds(search, problem)
+        else:
+            _run(search, problem, patterns)
     except KeyboardInterrupt:
         if search.best is None:
             raise
@@ -295,6 +305,37 @@ def _found(search: _Search, problem: ScheduleProblem, objective: Objective) -> F
     schedule = schedule_of(instance, codes, problem, "search")
     peaks = peaks_of(instance, codes, problem)
     return FoundSchedule(problem, schedule, objective, cost, makespan, search.bound, peaks, search.evaluations)
+
+
+def _search_rounds(search: _Search, problem: ScheduleProblem) -> None:
+    """Rounds that all devices repeat: of building blocks and one micro-batch at a time, annealed in turns."""
+    instance, chains = search.instance, len(problem.chains)
+    least = search.bound * chains
+    blocks = [*blocks_of(instance)]
+    paused = min(PAUSED, search.work // 8 // (PAUSED_WORK + search.ops)) if search.work and not search.over() else 0
+    blocks += paused_blocks(instance, paused, int(search.random[0] % 2**32))
+    search.work -= paused * PAUSED_WORK
+    islands = [plain_rounds(instance), *(rounds_of(instance, block) for block in blocks)]
+    found = [(period_of(instance, rounds, least), number) for number, rounds in enumerate(islands)]
+    islands = [islands[number] for _, number in sorted(found)[:ISLANDS]]
+    search.evaluations += len(found)
+    hot = float(instance.seconds.mean())
+    step = ROUND_WORK * len(islands[0].codes)
+    turn = 0
+    while True:
+        for rounds in islands:
+            period = period_of(instance, rounds, least)
+            order = stream_of(instance, rounds)
+            whole = replay(instance, order, instance.offsets, False, 0.0, search.trace, False)
+            search.keep("rounds", period / chains if whole < math.inf else math.inf, order)
+        steps = min(STEPS * 2**turn, search.work // (step * len(islands)), LONGEST_WALK // step)
+        if search.over() or steps < 1:
+            return
+        for rounds in islands:
+            _, taken = anneal_rounds(instance, rounds, steps, hot / 2 ** (turn % 4), least, search.random)
+            search.work -= max(1, taken) * step
+            search.evaluations += taken
+        turn += 1
 
 
 def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]) -> None:

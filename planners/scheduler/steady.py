@@ -1,0 +1,212 @@
+"""Steady state: a round of ops, one micro-batch of each chain, that every device repeats without end, as quickly as it can be.
+
+A device runs its codes once a round, in a fixed order; code c of round r is micro-batch r - delay[c] of its chain. However long
+the stream, rounds then follow each other at the same pace: the largest ratio of seconds to rounds round any cycle of waits (of a
+device for its op before, of an op for what it needs). That ratio depends neither on how the stream begins nor on how it ends, nor
+on the number of micro-batches. A stream of given length is the rounds without the micro-batches that it does not have.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.scheduler.annealing import EXPONENTIAL, REACH, draw
+from planners.scheduler.blocks import BuildingBlock
+from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance
+from simulator import kernel
+
+EDGES = 3
+"""Waits that are looked at for an op: for its device, and for up to two ops that it needs."""
+
+
+class Rounds(NamedTuple):
+    """What every device repeats.
+
+    codes: int16, those of device d at offsets[d]:offsets[d + 1], int64 [D + 1]; each code of the device once
+    delays: int64 [3 P]; rounds that the first micro-batch of each code begins after the first round, at least 0
+    """
+
+    codes: Codes
+    offsets: Integers
+    delays: Integers
+
+
+def plain_rounds(instance: ScheduleInstance) -> Rounds:
+    """Rounds that run one micro-batch after the other to its end: they fit wherever any order does."""
+    positions = len(instance.device)
+    chain = np.cumsum(instance.first) - 1
+    down = np.arange(positions) * 1.0
+    up = 3.0 * positions - down
+    times = np.stack([down, up, up + 0.5]) + 4.0 * positions * chain
+    return _rounds(instance, times, 4.0 * positions * (int(chain[-1]) + 1))
+
+
+def rounds_of(instance: ScheduleInstance, block: BuildingBlock) -> Rounds:
+    """The rounds of a building block, weight gradients right behind their input gradients."""
+    after = block.starts[1] + instance.seconds[1]
+    return _rounds(instance, np.stack([block.starts[0], block.starts[1], after]), block.period)
+
+
+def _rounds(instance: ScheduleInstance, times: Floats, period: float) -> Rounds:
+    """Rounds in which code (kind, position) of the first micro-batch begins at times: float64 [3, P]."""
+    positions = len(instance.device)
+    delays, within = np.divmod(times.ravel(), period)
+    codes = np.concatenate([np.arange(2 * positions), 2 * positions + np.flatnonzero(instance.split)])
+    device = np.tile(instance.device, 3)[codes]
+    codes = codes[np.lexsort((times.ravel()[codes], within[codes], device))]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(device, minlength=len(instance.limit)))])
+    return Rounds(codes.astype(np.int16), offsets, (delays - delays.min()).astype(np.int64))
+
+
+def stream_of(instance: ScheduleInstance, rounds: Rounds) -> Codes:
+    """The order of the instance's micro-batches that the rounds make: int16 [N], device by device."""
+    count = np.tile(instance.passes, 3)
+    delays = rounds.delays - rounds.delays.min()
+    parts = []
+    for begins, ends in zip(rounds.offsets[:-1], rounds.offsets[1:], strict=True):
+        codes = rounds.codes[begins:ends]
+        number = np.arange(int(delays.max() + count.max()))[:, None] - delays[codes]
+        parts.append(np.broadcast_to(codes, number.shape)[(number >= 0) & (number < count[codes])])
+    return np.concatenate(parts)
+
+
+@kernel(error_model="numpy")
+def period_of(instance: ScheduleInstance, rounds: Rounds, least: float) -> float:
+    """Seconds of a round, infinite for rounds that deadlock or break a limit; `least`: seconds that it is known to take."""
+    codes, offsets, delays = rounds
+    if not _holds(instance, rounds):
+        return np.inf
+    positions, nodes = len(instance.device), 3 * len(instance.device)
+    before = np.full((EDGES, nodes), -1, dtype=np.int64)  # code that each waits for
+    waits, turns = np.zeros((EDGES, nodes)), np.zeros((EDGES, nodes), dtype=np.int64)  # seconds and rounds between them
+    for device in range(len(instance.limit)):
+        for i in range(offsets[device], offsets[device + 1]):
+            code = int(codes[i])
+            kind, p = code // positions, code % positions
+            other = int(codes[i - 1] if i > offsets[device] else codes[offsets[device + 1] - 1])
+            before[0, code], turns[0, code] = other, 1 if i == offsets[device] else 0
+            if kind == 0 and not instance.first[p]:
+                before[1, code], waits[1, code] = code - 1, instance.lag[p]
+            elif kind == 1 and not instance.last[p]:
+                before[1, code], waits[1, code] = code + 1, instance.lag[p + 1]
+            if kind > 0:
+                before[2, code] = code - positions
+            for edge in range(1, EDGES):
+                if before[edge, code] >= 0:
+                    turns[edge, code] = delays[code] - delays[before[edge, code]]
+            for edge in range(EDGES):
+                if before[edge, code] >= 0:
+                    one = before[edge, code]
+                    waits[edge, code] += instance.seconds[one // positions, one % positions]
+    start, cause = np.zeros(nodes), np.empty(nodes, dtype=np.int64)
+    period = least
+    while True:  # every turn finds a slower cycle; there is a finite number of them
+        start[:] = 0.0
+        late = -1
+        for _ in range(len(codes) + 1):
+            late = -1
+            for i in range(len(codes)):
+                code = int(codes[i])
+                for edge in range(EDGES):
+                    if before[edge, code] >= 0:
+                        time = start[before[edge, code]] + waits[edge, code] - period * turns[edge, code]
+                        if time > start[code] + 1e-9 * period:
+                            start[code], cause[code], late = time, edge, code
+            if late < 0:
+                return period
+        for _ in range(len(codes)):
+            late = before[cause[late], late]
+        seconds, cycle, code = 0.0, 0, late
+        while True:
+            edge = cause[code]
+            seconds += waits[edge, code]
+            cycle += turns[edge, code]
+            code = before[edge, code]
+            if code == late:
+                break
+        if cycle <= 0:
+            return np.inf
+        if seconds / cycle <= period:  # slower by no more than rounding
+            return period
+        period = seconds / cycle
+
+
+@kernel()
+def _holds(instance: ScheduleInstance, rounds: Rounds) -> bool:
+    """Whether devices stay within their limits, and run nothing of a micro-batch before they have what it needs of themselves."""
+    codes, offsets, delays = rounds
+    positions = len(instance.device)
+    ahead = -delays
+    for device in range(len(instance.limit)):
+        kept = 0
+        for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
+            p = instance.held[h]
+            freed = ahead[positions + p] if not instance.split[p] else ahead[2 * positions + p]
+            kept += instance.keep[p] * (ahead[p] - ahead[positions + p])
+            kept += (instance.keep[p] - instance.freed[p]) * (ahead[positions + p] - freed)
+        for i in range(offsets[device], offsets[device + 1]):
+            code = int(codes[i])
+            kind, p = code // positions, code % positions
+            if kind > 0 and ahead[code] >= ahead[code - positions]:
+                return False
+            ahead[code] += 1
+            if kind == 0:
+                kept += instance.keep[p]
+                if kept > instance.limit[device]:
+                    return False
+            else:
+                kept -= instance.freed[p] if kind == 1 else instance.keep[p] - instance.freed[p]
+    return True
+
+
+@kernel(error_model="numpy")
+def anneal_rounds(
+    instance: ScheduleInstance, rounds: Rounds, steps: int, hot: float, least: float, random: NDArray[np.uint64]
+) -> tuple[float, int]:
+    """Seconds of the quickest rounds met, which are left in `rounds`, and the steps taken.
+
+    An op at a time is moved along what its device repeats, from one round into the next where it comes to its end; slower rounds
+    are accepted as `anneal` does. hot: seconds, the first temperature; the last is none; least: seconds at which to stop
+    """
+    codes, offsets, delays = rounds
+    best, best_delays = codes.copy(), delays.copy()
+    cost = period_of(instance, rounds, least)
+    found, step = cost, 0
+    kept_codes, kept_delays = codes.copy(), delays.copy()
+    while step < steps and found > least * (1.0 + 1e-9):
+        step += 1
+        kept_codes[:] = codes
+        kept_delays[:] = delays
+        place = int(draw(random, len(codes)))
+        device = 0
+        while offsets[device + 1] <= place:
+            device += 1
+        begins, ends = int(offsets[device]), int(offsets[device + 1])
+        later = draw(random, 2) == 1
+        for _ in range(1 + draw(random, 1 + draw(random, REACH))):
+            code = codes[place]
+            beside = place + 1 if later else place - 1
+            if beside == ends or beside < begins:  # it goes over into another round
+                beside = begins if later else ends - 1
+                delays[code] += 1 if later else -1
+                delays[codes[beside]] -= 1 if later else -1
+            codes[place] = codes[beside]
+            codes[beside] = code
+            place = beside
+        temperature = hot * (1.0 - step / steps)
+        changed = period_of(instance, rounds, least)
+        if changed <= cost + temperature * EXPONENTIAL[draw(random, 1024)]:
+            cost = changed
+            if cost < found:
+                found = cost
+                best[:] = codes
+                best_delays[:] = delays
+        else:
+            codes[:] = kept_codes
+            delays[:] = kept_delays
+    codes[:] = best
+    delays[:] = best_delays
+    return found, step

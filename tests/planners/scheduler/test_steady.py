@@ -1,0 +1,74 @@
+"""Tests of `planners.scheduler.steady`: rounds that repeat, and how long one takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from planners.scheduler.annealing import draw
+from planners.scheduler.instance import instance_of
+from planners.scheduler.order_replay import replay, trace_of
+from planners.scheduler.schedule_problem import ScheduleProblem
+from planners.scheduler.search import search_schedule
+from planners.scheduler.steady import anneal_rounds, period_of, plain_rounds, stream_of
+from simulator import chains_of
+from tests.planners.scheduler.schedule_cases import replayed, schedule_problems
+
+
+def makespan_of(problem: ScheduleProblem, seed: int) -> list[float]:
+    """Seconds of a round, found by a short annealing, then of streams of 60, 120 and 180 of those rounds."""
+    rounds = plain_rounds(instance_of(problem))
+    random = np.array([seed], dtype=np.uint64)
+    draw(random, 2)
+    found = [anneal_rounds(instance_of(problem), rounds, 60, 1.0, 0.0, random)[0]]
+    for count in (60, 120, 180):
+        instance = instance_of(replace(problem, microbatches=count * len(problem.chains)))
+        order = stream_of(instance, rounds)
+        found.append(replay(instance, order, instance.offsets, False, 0.0, trace_of(instance), False))
+    return found
+
+
+@given(schedule_problems(most_devices=3, most_microbatches=3))
+@settings(max_examples=25)
+def test_streams_grow_by_the_period(problem: ScheduleProblem) -> None:
+    """Each 60 rounds more take 60 periods more, and break no limit, whatever rounds annealing comes to."""
+    assume(problem.microbatches >= len(problem.chains))
+    period, short, long, longest = makespan_of(problem, 17)
+    assert longest - long == pytest.approx(60 * period, rel=1e-9)
+    assert long - short == pytest.approx(60 * period, rel=0.02)
+
+
+@given(schedule_problems())
+@settings(max_examples=25)
+def test_orders_of_rounds_run_within_limits(problem: ScheduleProblem) -> None:
+    """What is found for any number of micro-batches runs as it says; its period is at least the bound."""
+    if problem.microbatches < len(problem.chains):
+        with pytest.raises(ValueError, match="a micro-batch of each of 2 chains, got 1"):
+            search_schedule(problem, objective="steady")
+        return
+    found = search_schedule(problem, seconds=0.001, objective="steady")
+    assert replayed(problem, found.schedule).makespan_seconds == found.makespan
+    assert found.bound <= found.cost
+
+
+def test_steady_period_by_hand() -> None:
+    """Two stages of 1 s ops: 3 s a micro-batch is all that a device does; with room for one micro-batch, its whole round, 4 s."""
+    problem = ScheduleProblem(
+        chains=chains_of("straight", 2, 2),
+        microbatches=6,
+        forward=1,
+        input_gradient=1,
+        weight_gradient=1,
+        freed_at_input_gradient=1,
+        freed_at_weight_gradient=1,
+        limit=6,
+    )
+    roomy = search_schedule(problem, seconds=0.01, objective="steady")
+    assert (roomy.cost, roomy.bound, roomy.proven) == (3.0, 3.0, True)
+    tight = search_schedule(replace(problem, limit=2), seconds=0.01, objective="steady")
+    assert tight.cost == 5.0  # F, both ops of the other stage, I, and W before the memory is free
+    rounds = plain_rounds(instance_of(problem))
+    assert period_of(instance_of(problem), rounds, 0.0) == 5.0
