@@ -190,10 +190,11 @@ class Evaluations:
         numbers = self._numbers(plan)
         if numbers is None or 2 * len(plan.stages) * (stream or len(plan.microbatches)) > MOST_TASKS // 4:
             return None
-        if any(stage.degrees and len(set(stage.degrees)) > 1 for stage in plan.stages):
+        degrees = [stage.degrees for stage in plan.stages]
+        if any(degrees) and any(len(set(one)) > 1 for one in degrees):
             return None
         costs = PlanCosts(self.problem, plan, self.layers)
-        buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.leads) > 1]
+        buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1]
         ties = costs.tied_reductions
         prepared = self._structure(costs, stream, tuple(map(len, buckets)), tuple(tie.stages for tie in ties))
         asked = self._asked(costs, numbers, prepared)
@@ -247,7 +248,8 @@ class Evaluations:
             plan.recompute,
             plan.options,
             plan.zero,
-            tuple((stage.devices, stage.degrees) for stage in plan.stages),
+            tuple([stage.devices for stage in plan.stages]),
+            tuple([stage.degrees for stage in plan.stages]),
             buckets,
             ties,
         )
