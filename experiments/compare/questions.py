@@ -146,7 +146,7 @@ def plan(
 ) -> Result:
     """Search one plan.
 
-    budget: evaluations after which the best plan so far is the answer
+    budget: evaluations (plans replayed, and what a planner ranks before) after which the best plan so far is the answer
     progress: called at every improvement
     wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, slices, options)
     Raises as `planners.make_plan` does.

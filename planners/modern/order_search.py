@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -14,9 +14,15 @@ from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
-from planners.scheduler.search import LIST_SCHEDULING, OPS_PER_SECOND, FoundSchedule, search_schedule
+from planners.scheduler.search import (
+    LIST_SCHEDULING,
+    OPS_PER_SECOND,
+    FoundSchedule,
+    SearchInterrupted,
+    search_schedule,
+)
 from planners.search.candidates import MOST_OPS, devices_in_order, straight_shape
-from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.evaluator import BudgetSpent, Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import (
     PLACEMENTS,
@@ -39,8 +45,14 @@ ONE_WAY = tuple(name for name in PLACEMENTS if name != "bidirectional")
 CLIMBS = ((8, 150), (2, 600))
 """How many of the best layouts are improved, one group after the other, and by how many moves each, at most."""
 
-MOVES_A_LAYER = 4
-"""Moves of a climb, at most."""
+WORK = 3 * 2**24
+"""Ops that list schedules place while layouts are compared, at most, those of AN_ORDER too: what is left then is not compared."""
+
+LARGEST = 64
+"""Where micro-batches are searched, the quick order of a layout is at most this part of WORK."""
+
+AN_ORDER = 2**15
+"""Ops that list schedules place in the time in which a quick order is begun and ended, however short it is."""
 
 FEW = 36
 """Partitions in all up to which every one is a layout to begin with."""
@@ -62,7 +74,8 @@ class OrderSearch:
 
     Layouts (placement, micro-batches, recomputation) are ranked by a few list schedules each; the cuts of the best are improved
     by moves that shift one cut or a run of them, or let a stage recompute or keep; the best few get a full search within the
-    memory of their devices, and the problem's own options choose among these.
+    memory of their devices, and the problem's own options choose among these. Evaluations are the layouts that are ranked, and
+    the plans that are replayed.
     """
 
     request: Request = field(default_factory=Request)
@@ -72,21 +85,17 @@ class OrderSearch:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError if no layout does."""
         search = _Layouts(self, problem, evaluate, rng)
-        layouts = [*search.begin()]
-        plans = [
-            *islice(filter(None, (search.plan(one, QUICK) for one in layouts)), 1)
-        ]  # an answer, if it is cut short
-        ranked = sorted(layouts, key=search.value)
-        for count, moves in CLIMBS if self.climbs else ():
-            ranked = sorted(
-                [*(search.climbed(one, moves) for one in ranked[:count]), *ranked[count:]], key=search.value
-            )
-        finalists = list(dict.fromkeys(ranked))[:FINALISTS]
-        plans += filter(None, (search.plan(layout, self.seconds) for layout in finalists))
+        try:
+            ranked = search.ranked()
+        except (KeyboardInterrupt, BudgetSpent):
+            search.plan_best()
+            raise
+        plans = [*filter(None, (search.plan(layout, self.seconds) for layout in ranked[:FINALISTS]))]
         if not plans:
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no stages that fit: the best miss {search.value(ranked[0])[0] / 2**30:.4g} GiB on "
-                "a device for one micro-batch; use more devices, recomputation or a smaller batch"
+                f"a device for one of {ranked[0].microbatches} micro-batches; use more devices or micro-batches, recomputation "
+                "or a smaller batch"
             )
         best = min(plans, key=lambda plan: evaluate(plan).key)
         search.tell(best)
@@ -132,6 +141,11 @@ def _is_positive(text: str) -> bool:
         return False
 
 
+def _work_of(passes: int) -> int:
+    """Ops that the list schedules of a quick order of so many micro-batches of a stage place."""
+    return LISTS * 3 * passes
+
+
 class _Layouts:
     """Layouts of one problem and what is known of them."""
 
@@ -139,10 +153,28 @@ class _Layouts:
         self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
         self.costs = LayoutCosts(evaluate.layer_costs)
         self.words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
-        self.orders = 0
+        self.orders, self.work = 0, WORK
         self._values: dict[Layout, tuple[float, float]] = {}
         self._bounds: dict[Layout, tuple[float, float]] = {}
         self._found: dict[Plan, tuple[Layout, FoundSchedule]] = {}
+
+    def ranked(self) -> list[Layout]:
+        """Layouts to begin with and those that the best of them climb to, best first; BudgetSpent as of `value`."""
+        ranked = [*self.begin()]
+        for layout in sorted(
+            ranked, key=lambda one: one.microbatches
+        ):  # where the work ends, few micro-batches are known
+            self.value(layout)
+        ranked.sort(key=self.value)
+        for count, moves in CLIMBS if self.planner.climbs else ():
+            ranked = sorted([*(self.climbed(one, moves) for one in ranked[:count]), *ranked[count:]], key=self.value)
+        return list(dict.fromkeys(ranked))
+
+    def plan_best(self) -> None:
+        """Replay a plan of the best layout so far, so that a search that ends here has an answer."""
+        best = min(self._values, key=self.value, default=None)
+        if best is not None:
+            self.plan(best, QUICK)
 
     def begin(self) -> Iterator[Layout]:
         """Every placement, number of micro-batches and recomputation, with balanced cuts."""
@@ -181,7 +213,7 @@ class _Layouts:
             check_size(stages, asked, most=MOST_OPS)
             return [asked]
         sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
-        most = max(1, MOST_OPS // (2 * stages))
+        most = max(1, WORK // LARGEST // _work_of(stages))
         return sorted({count for size in sizes if size <= batch and (count := -(-batch // size)) <= most})
 
     def _balanced(self, layout: Layout) -> list[tuple[int, ...]]:
@@ -205,12 +237,22 @@ class _Layouts:
         return list(dict.fromkeys(found))
 
     def value(self, layout: Layout) -> tuple[float, float]:
-        """Bytes that a device misses for one micro-batch, and seconds of a quick order; smaller is better."""
+        """Bytes that a device misses for one micro-batch, and seconds of a quick order; smaller is better.
+
+        Infinite seconds where the work is done; BudgetSpent where the budget allows no more than one replay.
+        """
         if layout not in self._values:
             missing = self.costs.missing_bytes(layout)
+            if not missing:
+                if self.work <= 0:
+                    return 0.0, np.inf
+                if self.evaluate.remaining <= 1:
+                    raise BudgetSpent
+                self.evaluate.credit(1)
+                self.work -= AN_ORDER + _work_of(layout.microbatches * len(layout.recompute))
             seconds = 0.0 if missing else self.order(layout, QUICK).makespan
             self._values[layout] = missing, seconds * self._share(layout)
-            self.evaluate.report(self.orders, self._values[layout][1])
+            self.evaluate.report(0, self._values[layout][1])
         return self._values[layout]
 
     def _share(self, layout: Layout) -> float:
@@ -220,7 +262,7 @@ class _Layouts:
     def order(self, layout: Layout, seconds: float, spare: Sequence[float] = ()) -> FoundSchedule:
         """The best order that a search finds for a layout; seconds: QUICK for a few list schedules."""
         if seconds == QUICK:
-            seconds = LISTS * LIST_SCHEDULING * 3 * layout.microbatches * len(layout.recompute) / OPS_PER_SECOND
+            seconds = LIST_SCHEDULING * _work_of(layout.microbatches * len(layout.recompute)) / OPS_PER_SECOND
         found = search_schedule(self.costs.schedule_problem(layout, spare), seconds=seconds)
         self.orders += found.evaluations
         return found
@@ -228,6 +270,8 @@ class _Layouts:
     def climbed(self, layout: Layout, moves: int) -> Layout:
         """A layout after so many random moves that improve it; one whose lower bound is no better gets no order."""
         for _ in range(moves):
+            if self.work <= 0:
+                break
             moved, best = self._moved(layout), self.value(layout)
             if moved is not None and self.bound(moved) < best and self.value(moved) < best:
                 layout = moved
@@ -270,11 +314,18 @@ class _Layouts:
             if self.costs.missing_bytes(layout, spare):
                 return None
             found = self.order(layout, seconds, spare)
-            plan = self.costs.plan(self.planner.name, layout, found.schedule)
-            self._found[plan] = layout, found
-            return plan
+            return self._plan_of(layout, found)
 
-        return within_memory(self.evaluate, search)
+        try:
+            return within_memory(self.evaluate, search)
+        except SearchInterrupted as stopped:
+            self.evaluate(self._plan_of(layout, stopped.found))
+            raise
+
+    def _plan_of(self, layout: Layout, found: FoundSchedule) -> Plan:
+        plan = self.costs.plan(self.planner.name, layout, found.schedule)
+        self._found[plan] = layout, found
+        return plan
 
     def tell(self, plan: Plan) -> None:
         """Say how good the order of a plan is known to be."""

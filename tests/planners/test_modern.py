@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Request, applicable_planners, make_plan, search_schedule
+from planners import Evaluator, Progress, Request, applicable_planners, make_plan, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
-from planners.modern.order_search import OrderSearch
-from simulator import LayerCosts, Problem, check_schedule, simulate
+from planners.modern.order_search import AN_ORDER, FINALISTS, LARGEST, LISTS, OrderSearch
+from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
 from simulator.results.memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
@@ -130,6 +130,45 @@ def test_more_ops_than_a_search_replays_are_refused() -> None:
     problem = Problem(uniform_chain(4), line(speeds=(1.0,) * 2), 2**24)
     with pytest.raises(ValueError, match="a schedule has at most 4,194,304 ops: a forward and a backward of 2 stages"):
         make_plan("scheduler", problem, Request(microbatches=2**24))
+
+
+def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many micro-batches a batch can have, layouts are compared until the work is done; the best of them is planned."""
+    problem = Problem(uniform_chain(6), line(speeds=(1.0,) * 2), 2**12)
+    few = Request(options={"seconds": "0.001"})
+    monkeypatch.setattr("planners.modern.order_search.WORK", 2**20)
+    result = make_plan("modern", problem, few)
+    assert result.outcome.fits
+    assert len(result.plan.microbatches) <= 2**20 // LARGEST // (3 * LISTS)
+    assert result.evaluations <= 2**20 // AN_ORDER + 1 + FINALISTS
+
+
+@pytest.mark.parametrize("after", [1, 9])
+def test_an_interrupt_answers_with_the_best_layout_so_far(after: int) -> None:
+    """Ctrl-C while layouts are compared: the best of those is replayed and is the answer, marked."""
+    heard = 0
+
+    def stop(step: Progress) -> None:
+        nonlocal heard
+        heard += 1
+        if heard == after:
+            raise KeyboardInterrupt
+
+    found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), progress=stop)
+    assert found.interrupted
+    assert found.evaluations == after + 1
+    assert found.outcome.fits
+
+
+def test_evaluations_are_layouts_and_replays() -> None:
+    """A budget is kept to: its last evaluation replays the best layout that the others have found."""
+    for budget in (2, 7):
+        found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=budget)
+        assert (found.evaluations, found.interrupted) == (budget, True)
+    with pytest.raises(
+        InfeasiblePlanError, match="the budget of 0 evaluations ended before a plan that fits was found"
+    ):
+        make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=1)
 
 
 def test_boards_stream_their_layers() -> None:
