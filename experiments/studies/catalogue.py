@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.terminal.argument_types import Option, count, named_count, natural
+from experiments.terminal.argument_types import Option, count, named_count, named_text, natural
 from hardware_profiles import plugged_in
 
 ENTRY_POINT_GROUP = "pipeplan.studies"
@@ -106,6 +106,21 @@ STUDIES: dict[str, Study] = {
         0.1,
         figures=("cost_model",),
         options=PROFILES,
+    ),
+    "truth": Study(
+        "experiments.truth",
+        "How far are predicted iterations, memory, kernels and collectives from published measurements?",
+        1,
+        figures=("truth",),
+        options={
+            "--tables DIR": ("folder of measured tables (CSV)", Path, ...),
+            "--machine TABLE=CLUSTER": (
+                "cluster of a table's rows, in place of what they say; may be repeated",
+                named_text,
+                [],
+            ),
+            "--rename COLUMN=NAME": ("what a column of other tables is called here; may be repeated", named_text, []),
+        },
     ),
     "pipedream-optimizer": Study(
         "experiments.pipedream_optimizer",

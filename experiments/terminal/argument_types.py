@@ -53,6 +53,14 @@ def named_count(text: str) -> tuple[str, int]:
         raise argparse.ArgumentTypeError(f"{text!r} must be NAME=N, N a whole number of at least 1") from None
 
 
+def named_text(text: str) -> tuple[str, str]:
+    """`NAME=TEXT`."""
+    name, equals, said = text.partition("=")
+    if not (name and equals and said):
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=TEXT")
+    return name, said
+
+
 def check_choice(option: str, value: object, known: Collection[str]) -> None:
     """UsageError for a value that is not known."""
     if value not in known:

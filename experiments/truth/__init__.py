@@ -1,0 +1,1 @@
+"""Truth: predictions beside published measurements, of kernels, collectives and whole iterations."""

@@ -1,0 +1,197 @@
+"""Measured tables: CSV files of published or own measurements, read by their columns as rows of one kind each.
+
+A file is of the first kind of KINDS whose needed columns it has, whatever its name; other columns are passed over, an empty cell
+says nothing. The fields of the rows below are the columns.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from experiments.terminal.output import InputError
+from hardware_profiles import explained, read_bytes
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Amount = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class TrainingRun(msgspec.Struct, kw_only=True, frozen=True):
+    """An iteration of a transformer on a cluster.
+
+    hidden, heads, layers (blocks), seq, vocab, kv_heads, head_size, intermediate: the network; with `kv_heads` a Llama (gated,
+        no biases, no dropout, rotary), without a GPT; `model` its name, for networks of `pipeplan list workloads`
+    tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages a device
+    micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
+    layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
+    recompute: none, attention (selective) or full; flash: fused attention; sequence_parallel; precision
+    zero: 0 to 3; optimizer: adam where nothing is said
+    machine: a cluster of `pipeplan list clusters`, or a file; where it is missing, what MACHINES of `predictions` knows of
+        `hardware` and `cluster`, or what --machine says
+    measured_s: seconds; measured_peak_bytes or measured_alloc_gib: of the fullest device
+    """
+
+    hidden: _Count
+    heads: _Count
+    layers: _Count
+    seq: _Count
+    micro_batch: _Count
+    global_batch: _Count
+    measured_s: _Amount
+    tp: _Count = 1
+    pp: _Count = 1
+    dp: _Count = 1
+    cp: _Count = 1
+    ep: _Count = 1
+    interleave: _Count = 1
+    vocab: _Count = 50257
+    kv_heads: _Count | None = None
+    head_size: _Count | None = None
+    intermediate: _Count | None = None
+    layers_per_stage: str = ""
+    recompute: Literal["none", "attention", "full"] = "none"
+    flash: bool = False
+    sequence_parallel: bool = False
+    precision: str = "fp16"
+    zero: Literal[0, 1, 2, 3] = 0
+    optimizer: Literal["sgd", "momentum", "adam"] = "adam"
+    measured_peak_bytes: _Amount | None = None
+    measured_alloc_gib: _Amount | None = None
+    model: str = ""
+    machine: str = ""
+    hardware: str = ""
+    cluster: str = ""
+
+    @property
+    def measured_bytes(self) -> float | None:
+        """Peak bytes of the fullest device, where they were measured."""
+        return self.measured_peak_bytes or (self.measured_alloc_gib and self.measured_alloc_gib * 2**30)
+
+
+class MatrixProduct(msgspec.Struct, kw_only=True, frozen=True):
+    """A linear layer of m tokens, n outputs and k inputs in fp16: microseconds of its forward, and of both its gradients."""
+
+    m: _Count
+    n: _Count
+    k: _Count
+    forward_us: _Amount
+    backward_us: _Amount
+    tp: _Count = 1
+    op: str = ""
+    accelerator: str = "a100-80"
+
+
+class AllReduce(msgspec.Struct, kw_only=True, frozen=True):
+    """An all-reduce of so many bytes over the GPUs of one server: microseconds, out of place."""
+
+    gpus: Annotated[int, msgspec.Meta(ge=2)]
+    bytes: _Count
+    out_of_place_us: _Amount
+    gpu: str = "a100"
+    machine: str = ""
+
+
+class TransformerCell(msgspec.Struct, kw_only=True, frozen=True):
+    """A GPT's block of one hidden size and degree: milliseconds of its forward, forward again and backward, and of what a
+    micro-batch takes beside its blocks.
+    """
+
+    hidden: _Count
+    heads: _Count
+    seq: _Count
+    micro_batch: _Count
+    layer_forward_recompute_backward_ms: _Amount
+    head_and_microbatch_ms: _Amount
+    tp: _Count = 1
+    vocab: _Count = 50257
+    machine: str = ""
+
+
+class KernelShare(msgspec.Struct, kw_only=True, frozen=True):
+    """A kernel's share of the peak rate `tflops`: of a matrix product of m, n, k."""
+
+    op: str
+    tflops: _Amount
+    efficiency: _Amount
+    m: _Count | None = None
+    n: _Count | None = None
+    k: _Count | None = None
+
+
+Row = TrainingRun | MatrixProduct | AllReduce | TransformerCell | KernelShare
+
+KINDS: tuple[type[Row], ...] = (TrainingRun, TransformerCell, MatrixProduct, AllReduce, KernelShare)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTable:
+    """A file's rows, all of one kind."""
+
+    name: str
+    path: Path
+    rows: tuple[Row, ...]
+
+
+def needed(kind: type[Row]) -> tuple[str, ...]:
+    """The columns that a table of this kind must have."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.required)
+
+
+def kind_of(columns: Sequence[str]) -> type[Row] | None:
+    """The kind of a table with these columns; None for one that nobody knows."""
+    return next((kind for kind in KINDS if set(needed(kind)) <= set(columns)), None)
+
+
+def read_tables(folder: Path, renamed: Mapping[str, str]) -> tuple[tuple[MeasuredTable, ...], tuple[str, ...]]:
+    """The tables of a folder that are known, by name, and the files that are not.
+
+    renamed: what a column of another table is called here. Raises InputError (one line: file, line, column, value, rule).
+    """
+    paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else None
+    if paths is None:
+        raise InputError(f"{folder}: is not a folder of measured tables")
+    tables, skipped = [], []
+    for path in paths:
+        table = _read_table(path, renamed) if path.suffix.lower() == ".csv" else None
+        if table is None:
+            skipped.append(path.name)
+        else:
+            tables.append(table)
+    return tuple(tables), tuple(skipped)
+
+
+def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | None:
+    """A file's rows; None where its columns are of no kind."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+        lines = list(csv.reader(text.splitlines(), strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as a CSV file: {error}") from None
+    columns = [renamed.get(column.strip(), column.strip()) for column in lines[0]] if lines else []
+    kind = kind_of(columns)
+    if kind is None:
+        return None
+    rows = []
+    for number, cells in enumerate(lines[1:], start=2):
+        if len(cells) != len(columns):
+            if not any(cells):
+                continue
+            raise InputError(f"{path}: line {number} has {len(cells)} cells, and there are {len(columns)} columns")
+        rows.append(_row(f"{path}: line {number}", kind, dict(zip(columns, cells, strict=True))))
+    return MeasuredTable(path.stem, path, tuple(rows)) if rows else None
+
+
+def _row(where: str, kind: type[Row], cells: Mapping[str, str]) -> Row:
+    """A line's cells as a row; an empty cell is one that is not there."""
+    said: dict[str, Any] = {column: cell.strip() for column, cell in cells.items() if cell.strip()}
+    if "precision" in said:
+        said["precision"] = said["precision"].split()[0]
+    try:
+        return msgspec.convert(said, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {explained(str(error), said, kind)}") from None

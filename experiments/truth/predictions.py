@@ -1,0 +1,261 @@
+"""Predictions: what the cost model and the engine say of every row of a measured table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.terminal.output import UsageError, tracked
+from experiments.truth.measured_tables import (
+    AllReduce,
+    KernelShare,
+    MatrixProduct,
+    MeasuredTable,
+    Row,
+    TrainingRun,
+    TransformerCell,
+)
+from hardware_profiles import Cluster, Phase, Work, load_accelerator, load_cluster
+from simulator import (
+    Evaluations,
+    OpKind,
+    Plan,
+    PlanCosts,
+    Problem,
+    Stage,
+    Workload,
+)
+from simulator.workloads.language_models import Gpt, Llama
+
+MACHINES: tuple[tuple[str, str], ...] = (
+    ("nodes 800 Gbit/s", "vtrain-a100"),
+    ("8x B200", "dgx-b200"),
+    ("clariden", "clariden"),
+    ("a100", "dgx-a100"),
+    ("v100", "dgx-v100"),
+)
+"""Clusters of rows that name none, by words of their `hardware`, `cluster` and `gpu`; the first that is found."""
+
+MACHINE_OF_CELLS = "vtrain-a100"
+
+ACCELERATORS: Mapping[str, str] = {"312": "a100-pcie-80", "2250": "b200"}
+"""Accelerators of kernels' shares, by their peak rate in TFLOP/s."""
+
+
+class NotPredicted(ValueError):
+    """A row that the model has no form for; the message says what is missing."""
+
+
+class Prediction(NamedTuple):
+    """A figure of a row. what: seconds, forward, backward or memory (bytes); both in the same unit"""
+
+    what: str
+    measured: float
+    predicted: float
+
+
+def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Measured and predicted figures of a table, a line each with its row's columns; and the rows left out, counted by reason.
+
+    machine: cluster of all its rows, in place of what they say
+    """
+    lines: list[dict[str, Any]] = []
+    left_out: dict[str, int] = {}
+    predict = _PREDICT[type(table.rows[0])]
+    columns = table.rows[0].__struct_fields__
+    for row in tracked(table.name, table.rows, lambda row: ""):
+        try:
+            found = predict(row, machine)
+        except NotPredicted as reason:
+            left_out[str(reason)] = left_out.get(str(reason), 0) + 1
+            continue
+        said = {column: getattr(row, column) for column in columns}
+        lines += [said | one._asdict() for one in found]
+    return pd.DataFrame(lines), left_out
+
+
+# ------------------------------------------------------------------------------------------------ whole iterations
+
+
+def _training(run: TrainingRun, machine: str | None) -> list[Prediction]:
+    problem, plan = training_problem(run, machine)
+    evaluation = Evaluations(problem)(plan)
+    if evaluation is None:
+        raise NotPredicted("its plan has stages that the evaluator cannot replay")
+    found = [Prediction("seconds", run.measured_s, evaluation.seconds)]
+    if run.measured_bytes is not None:
+        found.append(Prediction("memory", run.measured_bytes, evaluation.peak_bytes))
+    return found
+
+
+def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Problem, Plan]:
+    """The problem of a measured run, and the plan that ran: Megatron's order of ranks, tensor groups innermost, then replicas,
+    then the pipeline.
+
+    Raises NotPredicted for a form of parallelism that no plan has.
+    """
+    if run.cp > 1 or run.ep > 1:
+        raise NotPredicted("context and expert parallelism are not in the plans of this version")
+    devices = run.tp * run.pp * run.dp
+    workload = _network(run)
+    problem = Problem(
+        workload,
+        _cluster(machine or machine_of(run), devices),
+        run.global_batch,
+        precision=run.precision,  # type: ignore[arg-type]  # checked by Problem
+        optimizer=run.optimizer,
+        recompute={"full": "whole"}.get(run.recompute, run.recompute),  # type: ignore[arg-type]
+        sequence_parallel=run.sequence_parallel,
+    )
+    size = run.dp * run.micro_batch
+    if run.global_batch % size:
+        raise NotPredicted("its replicas' micro-batches do not divide the batch")
+    ranks = [
+        tuple(range(stage * run.dp * run.tp, (stage + 1) * run.dp * run.tp))
+        for _ in range(run.interleave)
+        for stage in range(run.pp)
+    ]
+    degrees = (run.tp,) * run.dp if run.tp > 1 else ()
+    stages = tuple(Stage(layers, held, degrees) for layers, held in zip(_parts(run, workload), ranks, strict=True))
+    schedule = "interleaved-1f1b" if run.interleave > 1 else "1f1b"
+    return problem, Plan("measured", schedule, stages, (size,) * (run.global_batch // size), zero=run.zero)
+
+
+def _parts(run: TrainingRun, workload: Workload) -> Iterator[tuple[int, ...]]:
+    """Layers of each stage: blocks, the embedding and the head as they were divided, evenly where nothing is said."""
+    stages = run.pp * run.interleave
+    starts = [
+        next(i for i, layer in enumerate(workload.layers) if layer.name.startswith(f"block{number}."))
+        for number in range(1, run.layers + 1)
+    ]
+    bounds = [0, *starts, _head(workload), len(workload)]  # embedding, blocks, head and loss
+    if run.layers_per_stage:
+        counts = [int(part) for part in run.layers_per_stage.split(";")]
+        if len(counts) != stages or sum(counts) != run.layers + 2:
+            raise NotPredicted("its layers_per_stage do not come to its stages and layers")
+    else:
+        counts = [run.layers // stages + (stage < run.layers % stages) for stage in range(stages)]
+        counts[0] += 1
+        counts[-1] += 1
+    done = 0
+    for count in counts:
+        yield tuple(range(bounds[done], bounds[done + count]))
+        done += count
+
+
+def _head(workload: Workload) -> int:
+    """The first layer after the blocks."""
+    return 1 + max(i for i, layer in enumerate(workload.layers) if layer.name.startswith("block"))
+
+
+@cache
+def _workload(model: Gpt | Llama) -> Workload:
+    return model.workload()
+
+
+def _network(run: TrainingRun) -> Workload:
+    attention = "fused" if run.flash else "unfused"
+    sizes: dict[str, Any] = {"sequence": run.seq, "vocabulary": run.vocab, "attention": attention}
+    if run.intermediate:
+        sizes["intermediate"] = run.intermediate
+    if run.kv_heads is None:
+        return _workload(Gpt(run.layers, run.hidden, run.heads, **sizes))
+    if run.head_size:
+        sizes["head_size"] = run.head_size
+    return _workload(Llama(run.layers, run.hidden, run.heads, key_value_heads=run.kv_heads, **sizes))
+
+
+def machine_of(row: Row) -> str:
+    """The cluster that a row was measured on. Raises NotPredicted where nobody knows."""
+    if said := getattr(row, "machine", ""):
+        return str(said)
+    words = " ".join(getattr(row, column, "") for column in ("hardware", "cluster", "gpu")).lower()
+    for part, machine in MACHINES:
+        if part.lower() in words:
+            return machine
+    raise NotPredicted("its machine is not known: add a column `machine`, or --machine TABLE=CLUSTER")
+
+
+@cache
+def _cluster(name: str, devices: int) -> Cluster:
+    """So many devices of a cluster, of as many servers as they need."""
+    cluster = load_cluster(name)
+    if len(cluster.devices) < devices or len(cluster.servers) > 1:
+        held = len(cluster.servers[0])
+        cluster = load_cluster(f"{name}:{-(-devices // held)}")
+    if len(cluster.devices) < devices:
+        raise UsageError(f"cluster {name!r} has {len(cluster.devices)} devices, and a row takes {devices}")
+    return cluster.take(devices)
+
+
+# ------------------------------------------------------------------------------------------------ kernels
+
+
+def _product(row: MatrixProduct, machine: str | None) -> list[Prediction]:
+    accelerator = load_accelerator(row.accelerator)
+    work = Work("linear", 2.0 * row.n * row.k, float(row.k), float(row.n), row.n * row.k)
+    phases: tuple[tuple[Phase, float], ...] = (("forward", row.forward_us), ("backward", row.backward_us))
+    return [
+        Prediction(phase, 1e-6 * measured, accelerator.seconds(work, row.m, phase, "fp16"))
+        for phase, measured in phases
+    ]
+
+
+def _share(row: KernelShare, machine: str | None) -> list[Prediction]:
+    name = ACCELERATORS.get(f"{row.tflops:g}")
+    if name is None:
+        raise NotPredicted("no accelerator is known for its peak rate")
+    if not (row.op == "matmul" and row.m and row.n and row.k):
+        raise NotPredicted(f"kernel {row.op} has no form here")
+    flop = 2.0 * row.m * row.n * row.k
+    work = Work("linear", flop / row.m, row.k, row.n, row.n * row.k)
+    seconds = load_accelerator(name).seconds(work, row.m, "forward", "bf16")
+    return [Prediction("seconds", flop / (1e12 * row.tflops * row.efficiency), seconds)]
+
+
+def _allreduce(row: AllReduce, machine: str | None) -> list[Prediction]:
+    cluster = _cluster(machine or machine_of(row), row.gpus)
+    seconds = cluster.allreduce_seconds(range(row.gpus), float(row.bytes))
+    return [Prediction("seconds", 1e-6 * row.out_of_place_us, seconds)]
+
+
+def _cell(row: TransformerCell, machine: str | None) -> list[Prediction]:
+    """A block's forward, its forward again and its backward, as two blocks differ from one; and the rest of a micro-batch."""
+    one, two = (_microbatch_seconds(row, layers, machine) for layers in (1, 2))
+    return [
+        Prediction("seconds", 1e-3 * row.layer_forward_recompute_backward_ms, two - one),
+        Prediction("rest", 1e-3 * row.head_and_microbatch_ms, 2.0 * one - two),
+    ]
+
+
+def _microbatch_seconds(row: TransformerCell, layers: int, machine: str | None) -> float:
+    """Seconds of a micro-batch's ops on one stage with so many blocks, which runs them again."""
+    run = TrainingRun(
+        hidden=row.hidden,
+        heads=row.heads,
+        layers=layers,
+        seq=row.seq,
+        vocab=row.vocab,
+        tp=row.tp,
+        micro_batch=row.micro_batch,
+        global_batch=row.micro_batch,
+        recompute="full",
+        measured_s=1.0,
+        machine=row.machine or MACHINE_OF_CELLS,
+    )
+    costs = PlanCosts(*training_problem(run, machine))
+    kinds = OpKind.FORWARD, OpKind.RECOMPUTE, OpKind.BACKWARD
+    return float(sum(costs.seconds(kind, 0, 0, np.array([row.micro_batch]))[0] for kind in kinds))
+
+
+_PREDICT: Mapping[type[Row], Callable[[Any, str | None], list[Prediction]]] = {
+    TrainingRun: _training,
+    MatrixProduct: _product,
+    AllReduce: _allreduce,
+    TransformerCell: _cell,
+    KernelShare: _share,
+}

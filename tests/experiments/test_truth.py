@@ -1,0 +1,141 @@
+"""Study truth: tables read by their columns, errors by hand, and the plan that a measured row ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.cli import main
+from experiments.studies.study_harness import run_study
+from experiments.terminal.output import InputError
+from experiments.truth.errors import errors, kendall, regret, summary
+from experiments.truth.measured_tables import AllReduce, MatrixProduct, TrainingRun, kind_of, read_tables
+from experiments.truth.predictions import NotPredicted, machine_of, training_problem
+
+RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
+
+
+def table(folder: Path, name: str, *lines: str) -> Path:
+    """A CSV file of a folder."""
+    (folder / name).write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_errors_by_hand() -> None:
+    """Predicted / measured - 1: +20 %, -10 %, +10 % have a mean of 40/3 %, a median of 10 % and a signed mean of 20/3 %."""
+    found = errors([10.0, 10.0, 10.0], [12.0, 9.0, 11.0])
+    expected = {"rows": 3, "mape": 0.4 / 3, "median": 0.1, "worst": 0.2, "signed": 0.2 / 3}
+    assert found == pytest.approx(expected)
+
+
+def test_rank_agreement_and_regret_by_hand() -> None:
+    """Of three pairs one is turned: (2 - 1) / 3; a tie counts in neither; the plan ranked first takes half as long again."""
+    assert kendall([1.0, 2.0, 3.0], [2.0, 1.0, 3.0]) == pytest.approx(1 / 3)
+    assert kendall([1.0, 2.0, 3.0], [1.0, 1.0, 3.0]) == pytest.approx(2 / (3 * 2) ** 0.5)
+    assert kendall([1.0, 2.0], [5.0, 5.0]) is None
+    assert regret([2.0, 3.0, 4.0], [2.5, 2.0, 9.0]) == pytest.approx(0.5)
+
+
+def test_a_summary_tells_figures_apart() -> None:
+    """Forward and backward have errors of their own: those that cancel in a total are seen."""
+    rows = [("forward", 1.0, 2.0, 1), ("backward", 2.0, 1.0, 1), ("forward", 1.0, 1.0, 2), ("backward", 2.0, 2.0, 2)]
+    found = summary(pd.DataFrame(rows, columns=["what", "measured", "predicted", "tp"]), ("tp",), ())
+    assert (found["figure"], found["mape"], found["backward"]["signed"]) == ("forward", 0.5, -0.25)
+    assert found["by"]["tp"]["1"]["mape"] == 1.0
+
+
+def test_a_table_is_known_by_its_columns() -> None:
+    """The kind follows from the columns, in any order and beside others; no kind where one is missing."""
+    assert kind_of(["source", "k", "n", "m", "backward_us", "forward_us"]) is MatrixProduct
+    assert kind_of(["gpus", "bytes", "out_of_place_us"]) is AllReduce
+    assert kind_of(RUN.split(",")) is TrainingRun
+    assert kind_of(["gpus", "bytes"]) is None
+
+
+def test_tables_of_a_folder(tmp_path: Path) -> None:
+    """Columns are renamed, empty cells say nothing, files of other columns are named."""
+    table(tmp_path, "mine.csv", RUN.replace("measured_s", "time"), "64,4,2,32,1,1,1,1,2,0.5,,dgx-a100")
+    table(tmp_path, "other.csv", "a,b", "1,2")
+    tables, skipped = read_tables(tmp_path, {"time": "measured_s"})
+    assert [one.name for one in tables] == ["mine"]
+    assert skipped == ("other.csv",)
+    row = tables[0].rows[0]
+    assert isinstance(row, TrainingRun)
+    assert (row.measured_s, row.recompute) == (0.5, "none")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("64,4,2,32,0,1,1,1,2,0.5,,", "line 2: $.tp = '0'"),
+        ("64,4,2,32,1,1,1,1,2,fast,,", "line 2: $.measured_s"),
+        ("64,4,2,32,1,1,1,1,2,0.5,some,", "attention, full, none"),
+        ("64,4,2", "line 2 has 3 cells"),
+    ],
+)
+def test_bad_cells_are_one_line(tmp_path: Path, line: str, said: str) -> None:
+    """A bad cell is blamed on its file, line and column, with the rule."""
+    with pytest.raises(InputError) as caught:
+        read_tables(table(tmp_path, "mine.csv", RUN, line), {})
+    assert said in str(caught.value)
+    assert "mine.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def measured(**said: object) -> TrainingRun:
+    """A small run of four blocks."""
+    sizes = {"hidden": 64, "heads": 4, "layers": 4, "seq": 32, "micro_batch": 1, "global_batch": 8, "measured_s": 1.0}
+    return TrainingRun(**(sizes | {"machine": "dgx-a100"} | said))  # type: ignore[arg-type]
+
+
+def test_the_plan_of_a_run() -> None:
+    """Ranks are Megatron's: tensor groups innermost, then replicas, then stages; the ends hold the embedding and the head."""
+    problem, plan = training_problem(measured(tp=2, pp=2, dp=2))
+    assert [stage.replicas for stage in plan.stages] == [((0, 1), (2, 3)), ((4, 5), (6, 7))]
+    assert plan.microbatches == (2,) * 4
+    names = [[problem.workload.layers[i].name.split(".")[0] for i in stage.layers] for stage in plan.stages]
+    assert [sorted(set(one)) for one in names] == [
+        ["block1", "block2", "embedding"],
+        ["block3", "block4", "final_norm", "head", "loss"],
+    ]
+
+
+def test_uneven_parts_and_chunks() -> None:
+    """Parts count the embedding and the head as layers; interleaved stages go round the devices."""
+    _, uneven = training_problem(measured(pp=2, layers_per_stage="2;4"))
+    blocks = len(uneven.stages[0].layers) - 1
+    assert len(uneven.stages[1].layers) == 3 * blocks + 3  # final norm, head, loss
+    _, looped = training_problem(measured(pp=2, interleave=2))
+    assert [stage.devices for stage in looped.stages] == [(0,), (1,), (0,), (1,)]
+
+
+def test_what_no_plan_has_is_said() -> None:
+    """Rows of other parallelism, and of a machine that nobody knows, are left out with a reason."""
+    with pytest.raises(NotPredicted, match="context and expert"):
+        training_problem(measured(cp=2))
+    with pytest.raises(NotPredicted, match="machine"):
+        machine_of(measured(machine="", hardware="a cluster on the moon"))
+
+
+def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors by table, files passed over, and figures apart; a machine of an unknown table is a usage error."""
+    table(tmp_path, "runs.csv", RUN, "64,4,2,32,1,1,1,1,2,0.01,,dgx-a100", "64,4,2,32,1,2,1,1,2,0.01,full,dgx-a100")
+    table(tmp_path, "products.csv", "m,n,k,forward_us,backward_us", "4096,4096,4096,500,1000")
+    table(tmp_path, "notes.csv", "a", "1")
+    assert run_study("truth", ["--tables", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["tables"]) == {"runs", "products"}
+    assert document["skipped"] == ["notes.csv"]
+    assert document["tables"]["runs"]["rows"] == 2
+    assert "mape" in document["tables"]["products"]["backward"]
+    assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "lost=dgx-a100"]) == 2
+    assert "lost" in capsys.readouterr().err
+
+
+def test_a_folder_without_tables_is_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line says which columns would do."""
+    assert main(["study", "truth", "--tables", str(table(tmp_path, "notes.csv", "a", "1"))]) == 4
+    assert "out_of_place_us" in capsys.readouterr().err
