@@ -117,7 +117,7 @@ from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionT
 from .workloads.network_files import WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
 from .workloads.huggingface import read_config as read_config
-from .workloads.language_models import Llama as Llama
+from .workloads.language_models import Gpt as Gpt, Llama as Llama
 from .workloads.measured_profile import (
     MeasuredProfile as MeasuredProfile,
     PROFILE_FORMAT as PROFILE_FORMAT,

@@ -31,6 +31,7 @@ ROOMS = {
         "pipedream_tables",
         "replay_speed",
         "schedule_search",
+        "truth",
         "modern_schedules",
         "time_to_accuracy",
         "unequal_sizes",

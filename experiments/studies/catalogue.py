@@ -110,7 +110,7 @@ STUDIES: dict[str, Study] = {
     "truth": Study(
         "experiments.truth",
         "How far are predicted iterations, memory, kernels and collectives from published measurements?",
-        1,
+        0.5,
         figures=("truth",),
         options={
             "--tables DIR": ("folder of measured tables (CSV)", Path, ...),

@@ -20,29 +20,17 @@ from experiments.truth.measured_tables import (
     TransformerCell,
 )
 from hardware_profiles import Cluster, Phase, Work, load_accelerator, load_cluster
-from simulator import (
-    Evaluations,
-    OpKind,
-    Plan,
-    PlanCosts,
-    Problem,
-    Stage,
-    Workload,
-)
-from simulator.workloads.language_models import Gpt, Llama
+from simulator import Evaluations, Gpt, Llama, OpKind, Plan, PlanCosts, Problem, Stage, Workload
 
 MACHINES: tuple[tuple[str, str], ...] = (
     ("nodes 800 Gbit/s", "vtrain-a100"),
-    ("8x B200", "dgx-b200"),
-    ("clariden", "clariden"),
     ("a100", "dgx-a100"),
-    ("v100", "dgx-v100"),
 )
 """Clusters of rows that name none, by words of their `hardware`, `cluster` and `gpu`; the first that is found."""
 
 MACHINE_OF_CELLS = "vtrain-a100"
 
-ACCELERATORS: Mapping[str, str] = {"312": "a100-pcie-80", "2250": "b200"}
+ACCELERATORS: Mapping[str, str] = {"312": "a100-80"}
 """Accelerators of kernels' shares, by their peak rate in TFLOP/s."""
 
 
