@@ -68,6 +68,7 @@ from .schedule_replay import (
 from .schedules.text import (
     from_text as from_text,
     from_torch_csv as from_torch_csv,
+    is_schedule_text as is_schedule_text,
     read_schedule as read_schedule,
     to_text as to_text,
     to_torch_csv as to_torch_csv,

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         nargs="?",
         metavar="FILE",
-        help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV, or JSON of a plan or a problem",
+        help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or lines of ops, or JSON of a plan or a problem",
     )
     add_options(
         group,
@@ -62,6 +62,14 @@ def _plan_summary(problem: simulator.Problem, plan: simulator.Plan | None) -> st
 
 
 def _summary(path: str, profiled_minibatch: int | None) -> str:
+    if path.endswith(".csv") or (path.endswith(".txt") and simulator.is_schedule_text(path)):
+        with blamed_on(path):
+            schedule = simulator.read_schedule(path)
+            simulator.check_schedule(schedule)
+        return (
+            f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
+            f"{schedule.microbatches} micro-batches, {len(schedule)} ops"
+        )
     if path.endswith(".txt"):
         profile = simulator.read_any_profile(path, profiled_minibatch)
         return (
@@ -82,12 +90,4 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
             return _plan_summary(found.problem, found.plan)
         workload = simulator.read_config(path)
         return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
-    if path.endswith(".csv"):
-        with blamed_on(path):
-            schedule = simulator.read_schedule(path)
-            simulator.check_schedule(schedule)
-        return (
-            f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
-            f"{schedule.microbatches} micro-batches, {len(schedule)} ops"
-        )
     return hardware_profiles.check_file(path).removeprefix(f"{path}: ")

@@ -100,6 +100,15 @@ def read_schedule(path: str | Path) -> Schedule:
         raise ScheduleError(f"{path}: {error}") from None
 
 
+def is_schedule_text(path: str | Path) -> bool:
+    """Whether a file's first word is an op, alone, in parentheses or with a comma behind it; false for what cannot be read."""
+    try:
+        text = read_bytes(Path(path))
+    except OSError:
+        return False
+    return re.match(rb"[\s(]*[0-9]+[A-Z][0-9]+[\s,;)]", text + b"\n") is not None
+
+
 Piece = tuple[Columns, list[bool]]
 """Some ops of a rank, and which of them overlap the one behind."""
 

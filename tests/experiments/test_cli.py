@@ -323,3 +323,23 @@ def test_a_deadlocked_schedule_file_names_device_position_and_op(
     code, _, err = run(capsys, "simulate", "--schedule-csv", str(path), "--forward", "1", "--backward", "1")
     assert code == 4
     assert "device 0, position 1: op 0B1" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n", 0, "ok: schedule of 2 stages on 2 devices, 2 micro-batches, 8 ops"),
+        ("(0F0 0B0)*2\n", 0, "ok: schedule of 1 stages on 1 devices, 2 micro-batches, 4 ops"),
+        ("0F0 0F1 0B0\n", 4, "device 0: op 0B1 is missing"),
+        ("node1 -- Linear\n", 4, "a node is `node1 -- operator"),
+    ],
+)
+def test_lines_of_ops_are_checked_as_a_schedule(
+    text: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text file that begins with an op is a schedule, any other a graph of PipeDream's."""
+    path = tmp_path / "ops.txt"
+    path.write_text(text)
+    assert main(["check", str(path)]) == code
+    found = capsys.readouterr()
+    assert said in found.out + found.err
