@@ -1,15 +1,14 @@
-"""Networks for tests: chains of layers with figures of one's own, and the built-in ones."""
+"""Chains of layers with figures of one's own: small networks for tests of planners and schedules."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
 
-from simulator import Layer, Workload, load_workload
+from simulator import Layer, Workload
 
 
 def chain(
@@ -95,12 +94,6 @@ def random_chain(
         name=f"random-chain-{layers}",
         minibatch=minibatch,
     )
-
-
-@cache
-def network(name: str) -> Workload:
-    """A built-in workload, made once for all tests."""
-    return load_workload(name)
 
 
 def stashed_elements(workload: Workload) -> float:

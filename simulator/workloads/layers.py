@@ -234,9 +234,9 @@ def _check_workload(workload: Workload) -> None:
         raise ValueError("workload: name must not be empty")
     if not workload.layers:
         raise ValueError(f"{where}: at least one layer is needed, got none")
-    _check_count(f"{where}: minibatch", workload.minibatch, least=1)
+    _check_count(where, "minibatch", workload.minibatch, least=1)
     if workload.bytes_per_element is not None:
-        _check_count(f"{where}: bytes_per_element", workload.bytes_per_element, least=1)
+        _check_count(where, "bytes_per_element", workload.bytes_per_element, least=1)
     name, times = Counter(layer.name for layer in workload.layers).most_common(1)[0]
     if times > 1:
         raise ValueError(f"{where}: layer names must be unique, got {name!r} {times} times")
@@ -268,33 +268,45 @@ def _check_tied(where: str, workload: Workload) -> None:
         before[layer.name] = layer
 
 
+_COUNTS = {
+    "parameters": 0,
+    "sequential_steps": 1,
+    "tied_parameters": 0,
+    "undivided": 0,
+    "heads": 0,
+    "causal_tokens": 0,
+    "experts": 0,
+}
+"""Whole numbers of a layer, with the least of each."""
+
+_AMOUNTS = ("flop", "output_elements", "stashed_elements", "scratch_elements")
+
+_SPLITS = get_args(Split)
+
+
 def _check_layer(where: str, layer: Layer) -> None:
     if not layer.name:
         raise ValueError(f"{where}: name must not be empty")
     if layer.kind not in LAYER_KINDS:
         raise ValueError(f"{where}: kind must be one of {', '.join(LAYER_KINDS)}, got {layer.kind!r}")
-    _check_count(f"{where}: parameters", layer.parameters, least=0)
-    _check_count(f"{where}: sequential_steps", layer.sequential_steps, least=1)
-    _check_count(f"{where}: tied_parameters", layer.tied_parameters, least=0)
-    if layer.split not in get_args(Split):
-        choices = ", ".join(repr(one) for one in get_args(Split))
-        raise ValueError(f"{where}: split must be one of {choices}, got {layer.split!r}")
-    for count in ("undivided", "heads", "causal_tokens", "experts"):
-        _check_count(f"{where}: {count}", getattr(layer, count), least=0)
+    for count, least in _COUNTS.items():
+        _check_count(where, count, getattr(layer, count), least=least)
+    if layer.split not in _SPLITS:
+        raise ValueError(f"{where}: split must be one of {', '.join(map(repr, _SPLITS))}, got {layer.split!r}")
     if layer.undivided > layer.parameters:
         raise ValueError(f"{where}: undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
     if layer.tied_parameters and not layer.tied_to:
         raise ValueError(f"{where}: tied_parameters go with tied_to, got {layer.tied_parameters} without")
-    for figure in ("flop", "output_elements", "stashed_elements", "scratch_elements"):
-        _check_amount(f"{where}: {figure}", getattr(layer, figure))
+    for figure in _AMOUNTS:
+        _check_amount(where, figure, getattr(layer, figure))
     before = 0.0
     for row in layer.measured:
         if len(row) != 3:
             raise ValueError(f"{where}: a measured row is (samples, forward s, backward s), got {row!r}")
         samples, forward, backward = row
-        _check_amount(f"{where}: measured samples", samples)
-        _check_amount(f"{where}: measured forward seconds", forward)
-        _check_amount(f"{where}: measured backward seconds", backward)
+        _check_amount(where, "measured samples", samples)
+        _check_amount(where, "measured forward seconds", forward)
+        _check_amount(where, "measured backward seconds", backward)
         if samples <= before:
             raise ValueError(f"{where}: measured samples must be positive and rise, got {samples:g} after {before:g}")
         before = samples
@@ -316,11 +328,11 @@ def _check_edges(where: str, workload: Workload) -> None:
         seen.add(edge)
 
 
-def _check_count(what: str, value: object, *, least: int) -> None:
+def _check_count(where: str, what: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{what} must be a whole number of at least {least}, got {value!r}")
+        raise ValueError(f"{where}: {what} must be a whole number of at least {least}, got {value!r}")
 
 
-def _check_amount(what: str, value: float) -> None:
+def _check_amount(where: str, what: str, value: float) -> None:
     if not (isinstance(value, (int, float, np.number)) and 0 <= value <= sys.float_info.max):  # NaN is not either
-        raise ValueError(f"{what} must be finite and not negative, got {value!r}")
+        raise ValueError(f"{where}: {what} must be finite and not negative, got {value!r}")

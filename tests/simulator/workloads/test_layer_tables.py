@@ -7,11 +7,11 @@ from typing import NamedTuple
 import pytest
 
 from simulator.workloads import gnmt
+from simulator.workloads.catalog import load_workload
 from simulator.workloads.image_networks import alexnet, resnet50, vgg16
 from simulator.workloads.language_models import Bert, Gpt, Llama, Opt
 from simulator.workloads.layers import Workload
 from simulator.workloads.transformer import Experts, LatentAttention
-from tests.chains import network
 
 
 class Row(NamedTuple):
@@ -144,7 +144,7 @@ def test_a_resnet_block_that_halves_the_maps() -> None:
 @pytest.mark.parametrize(("depth", "blocks"), [(50, (3, 4, 6, 3)), (101, (3, 4, 23, 3))])
 def test_resnet_stages(depth: int, blocks: tuple[int, ...]) -> None:
     """He et al. 2016, table 1: the blocks of each stage, their maps, and one projection a stage."""
-    found = {row.name: row for row in rows(network(f"resnet{depth}"))}
+    found = {row.name: row for row in rows(load_workload(f"resnet{depth}"))}
     shapes = zip(blocks, (256 * 56**2, 512 * 28**2, 1024 * 14**2, 2048 * 7**2), strict=True)
     expected = {
         f"conv{stage}_{block}.relu3": out
@@ -379,7 +379,7 @@ def test_published_transformers(name: str, blocks: int, hidden: int, heads: int,
     """Blocks, width, heads and tokens of the papers' tables: attention keeps 2.5·heads·tokens² elements with dropout; fused two a
     query.
     """
-    attention = [row for row in rows(network(name)) if row.name.endswith(".attention")]
+    attention = [row for row in rows(load_workload(name)) if row.name.endswith(".attention")]
     scores = heads * tokens * (2 if name == "llama2-7b" else 2.5 * tokens)
     assert len(attention) == blocks
     assert {(row.out, row.kept) for row in attention} == {(tokens * hidden, 3 * tokens * hidden + scores)}
@@ -388,4 +388,4 @@ def test_published_transformers(name: str, blocks: int, hidden: int, heads: int,
 def test_minibatches_are_pipedreams() -> None:
     """SOSP'19, section 5.1: 64 a device for VGG-16 and GNMT, 128 for ResNet-50, 256 for AlexNet."""
     names = "vgg16", "gnmt8", "gnmt16", "resnet50", "alexnet"
-    assert [network(name).minibatch for name in names] == [64, 64, 64, 128, 256]
+    assert [load_workload(name).minibatch for name in names] == [64, 64, 64, 128, 256]

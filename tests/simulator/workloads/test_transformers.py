@@ -10,7 +10,7 @@ from simulator.workloads.catalog import load_workload
 from simulator.workloads.language_models import LANGUAGE_MODELS, Bert, Gpt, Llama
 from simulator.workloads.layers import Attention, Layer, Workload
 from simulator.workloads.transformer import Experts, Transformer
-from tests.chains import network, stashed_elements
+from tests.chains import stashed_elements
 
 
 def block_sum(workload: Workload, block: int, field: str) -> float:
@@ -95,7 +95,7 @@ IN_BILLIONS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_the_published(name: str) -> None:
     """To the weight where a checkpoint is published, else to the digits of the paper's table."""
-    parameters = network(name).parameters()
+    parameters = load_workload(name).parameters()
     if name in PARAMETERS:
         assert parameters == PARAMETERS[name]
     else:
@@ -109,7 +109,7 @@ def test_flop_are_narayanans(name: str) -> None:
     model = MODELS[name]
     s, blocks, h, v = model.sequence, model.layers, model.hidden, model.vocabulary
     flop = 24 * s * blocks * h**2 * (1 + s / (6 * h) + v / (12 * blocks * h))
-    assert network(name).flop() == pytest.approx(flop)
+    assert load_workload(name).flop() == pytest.approx(flop)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_flop_are_twice_the_active_parameters_and_attention(name: str, active: i
         norms += (model.layers - len(model.experts.dense)) * model.experts.count
     weights = 2.0 * model.sequence * (active - model.vocabulary * model.hidden - norms)
     attention = 2.0 * model.sequence * keys * features * model.heads * model.layers
-    assert network(name).flop() == weights + attention
+    assert load_workload(name).flop() == weights + attention
 
 
 def test_gpt3_has_175_billion_parameters() -> None:
     """96 blocks of 12·h²+13·h, embeddings of 50257 tokens and 2048 positions, final norm."""
     hidden = 12288
     total = 96 * (12 * hidden**2 + 13 * hidden) + (50257 + 2048) * hidden + 2 * hidden
-    assert network("gpt3-175b").parameters() == total == 174_604_259_328
+    assert load_workload("gpt3-175b").parameters() == total == 174_604_259_328
 
 
 def test_gpt2_forward_at_batch_2_is_torchs_count() -> None:
@@ -154,12 +154,12 @@ def test_gpt2_forward_at_batch_2_is_torchs_count() -> None:
     attention = 12 * 4 * sequence**2 * hidden * 2
     head = 2 * hidden * 50257 * tokens
     assert projections + attention + head == 583_296_614_400
-    assert 2 * network("gpt2").flop() == 583_296_614_400
+    assert 2 * load_workload("gpt2").flop() == 583_296_614_400
 
 
 @pytest.mark.parametrize(
     "workload",
-    [network("gpt2"), load_workload("gpt2-xl", 512), network("bert-large")],
+    [load_workload("gpt2"), load_workload("gpt2-xl", 512), load_workload("bert-large")],
     ids=lambda workload: workload.name,
 )
 def test_a_block_keeps_what_korthikanti_counts(workload: Workload) -> None:
