@@ -47,6 +47,8 @@ class Work:
     sequential_steps: dependent kernel calls a pass (time steps of a recurrent layer), 1 otherwise
     scratch_elements: elements that the pass moves to and from memory between its own kernels a sample, beside input and output
         (the scores of attention without a fused kernel); none of it is hidden behind the products
+    loaded_elements: elements a sample that no layer makes (images), from the host; they need no gradient
+    channels: of a convolution those that a group of it reads, and those that it makes; 0 where it is not known
     """
 
     kind: str
@@ -56,6 +58,8 @@ class Work:
     parameters: float
     sequential_steps: int = 1
     scratch_elements: float = 0.0
+    loaded_elements: float = 0.0
+    channels: tuple[int, int] = (0, 0)
 
 
 @runtime_checkable
@@ -126,13 +130,14 @@ _RULES: dict[str, Callable[[float], bool]] = {
     "at least 0": lambda value: value >= 0.0,
     "at least 1": lambda value: value >= 1.0,
     "above 0 and at most 1": lambda value: 0.0 < value <= 1.0,
+    "at least 0 and at most 1": lambda value: 0.0 <= value <= 1.0,
 }
 
 
 def check_figures(where: str, device: object, rules: Mapping[str, Iterable[str]]) -> None:
     """Raise ValueError, in one line, for the first figure of a device or link that breaks its rule; NaN breaks each.
 
-    rules: names of figures by what they are: above 0, at least 0, at least 1, or above 0 and at most 1
+    rules: names of figures by what they are: above 0, at least 0, at least 1, or one of the first two and at most 1
     """
     for rule, names in rules.items():
         for name in names:

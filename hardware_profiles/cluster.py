@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, pairwise
+from math import gcd, log2
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 Duplex = Literal["full", "half"]
 
 AllReduce = Literal["fastest", "flat-ring"]
-"""Which rings a cluster's library all-reduces over: the better of flat and hierarchical, or the flat one only."""
+"""Which rings a cluster's library all-reduces over between servers: the best of all, or the flat one only."""
 
 TensorGroups = Literal["server", "cluster"]
 """Where the devices of one tensor-parallel group may be: in one server, or anywhere."""
 
 ROUTING_BYTES = 2**20
 """A route is the path on which a message of this size would arrive first (bytes)."""
+
+MOST_PARALLEL = 16
+"""Devices of a server at most whose rings are looked for: there are as many as devices, and each passes all of them."""
 
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
@@ -39,6 +43,8 @@ class Link:
     bandwidth: bytes/s of the medium in one direction; latency: seconds
     duplex: `full` is one channel each way, `half` one channel that both directions share
     point_to_point, collective: share of the bandwidth that a lone transfer, and an all-reduce, reach
+    collective_latency: seconds that an all-reduce over such links takes beside its bytes, in one server or between two, and
+        again whenever the servers double; 0: those of every hop of its ring, one after the other
     shared: links with the same label are one medium and share its channels (a PCIe bus, a server's network
         card); a channel then belongs to the direction first -> second of each of them, or to both
     """
@@ -51,6 +57,7 @@ class Link:
     point_to_point: float = 1.0
     collective: float = 1.0
     shared: str | None = None
+    collective_latency: float = 0.0
 
     def __post_init__(self) -> None:
         label = f"link {self.first} - {self.second}"
@@ -60,7 +67,7 @@ class Link:
             raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
         rules = {
             "above 0": ("bandwidth",),
-            "at least 0": ("latency",),
+            "at least 0": ("latency", "collective_latency"),
             "above 0 and at most 1": ("point_to_point", "collective"),
         }
         check_figures(label, self, rules)
@@ -71,12 +78,14 @@ class Channel:
     """One direction of a link (both of a half-duplex one): what a transfer occupies.
 
     bandwidth: bytes/s that a lone transfer reaches; collective_bandwidth: bytes/s of an all-reduce; latency: seconds
+    collective_latency: as of a `Link`
     """
 
     name: str
     bandwidth: float
     latency: float
     collective_bandwidth: float
+    collective_latency: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,44 +199,111 @@ class Cluster:
             if source == destination:
                 return ()
             ends = self.nodes[source], self.nodes[destination]
-            path = self._path_over_one_switch(*ends) or self._searched_path(*ends)
+            path = self._path_over_switches(*ends) or self._searched_path(*ends)
             # A bus is entered and left over one medium: its channel counts once.
             known = tuple(dict.fromkeys(self._hops[hop] for hop in pairwise(path)))
             self._routes[source, destination] = known
         return known
 
-    def _path_over_one_switch(self, source: str, destination: str) -> tuple[str, str, str] | None:
+    def _path_over_switches(self, source: str, destination: str) -> tuple[str, ...] | None:
         """The quickest path between two devices of a cluster of stars; None elsewhere, and where two are equally quick.
 
-        A way over several switches passes the trunk and more, or one star again and again: it takes longer than over one switch.
+        One switch is passed, or one cable; between two leaves their uplinks. A way over more of them passes a leaf and more, or
+        one star again and again, and one over several cables leads to where one cable does: it takes longer.
         """
-        passed = [one for one in self._stars.get(source, ()) if one in self._stars[destination]]
-        if not passed or (len(passed) > 1 and passed[0][0] >= passed[1][0] * (1.0 - ROUNDING)):
+        stars = self._stars
+        if not stars:
             return None
-        return source, passed[0][1], destination
+        ways: list[tuple[float, tuple[str, ...]]] = [
+            (2.0 * one[0], (source, one[1], destination)) for one in stars[source] if one in stars[destination]
+        ]
+        if destination in self._cabled.get(source, ()):
+            ways.append((self._hop_seconds(self._hops[source, destination]), (source, destination)))
+        if not ways:
+            near, far = (
+                next(switch for _, switch in stars[end] if switch in self._uplinks) for end in (source, destination)
+            )
+            return source, near, self._uplinks[near], far, destination
+        ways.sort()
+        if len(ways) > 1 and ways[0][0] >= ways[1][0] * (1.0 - ROUNDING):
+            return None
+        return ways[0][1]
+
+    @cached_property
+    def _uplinks(self) -> dict[str, str]:
+        """The spine that each leaf is joined to, in a cluster all of whose links between switches lead to one of them."""
+        switches = set(self.switches)
+        trunks = [
+            {link.first, link.second} for link in self.links if link.first in switches and link.second in switches
+        ]
+        spines = sorted(set.intersection(*trunks)) if trunks else []
+        if len(spines) != 1:
+            return {}
+        return {leaf: spines[0] for trunk in trunks for leaf in trunk if leaf != spines[0]}
+
+    @cached_property
+    def _cabled(self) -> dict[str, set[str]]:
+        """Devices at the other ends of each device's cables; those without such cables are left out."""
+        cabled: dict[str, set[str]] = {}
+        devices = set(self.nodes)
+        for link in self.links:
+            if link.first in devices and link.second in devices:
+                cabled.setdefault(link.first, {link.first}).add(link.second)
+                cabled.setdefault(link.second, {link.second}).add(link.first)
+        return cabled
 
     @cached_property
     def _stars(self) -> dict[str, list[tuple[float, str]]]:
         """Each device's switches in a cluster of stars, the quickest first, with the seconds of ROUTING_BYTES; empty elsewhere.
 
         Every link joins a device to a switch, links of a switch are equally fast, one switch (the trunk) joins all devices, and
-        each device is on one other (its star) at most: servers on a switch or a bus that send over a network of their own.
+        each device is on one other (its star) at most: servers on a switch or a bus that send over a network of their own. In a
+        star's place devices may be cabled to all others of their server, equally fast; in the trunk's place each device may be
+        on one of several leaves that one spine joins, all of its server on the same.
         """
         ports: dict[str, set[float]] = {switch: set() for switch in self.switches}
         joined: dict[str, list[str]] = {device: [] for device in self.nodes}
+        cables: set[float] = set()
         for link in self.links:
+            seconds = self._hop_seconds(self._hops[link.first, link.second])
             switch, device = (link.first, link.second) if link.first in ports else (link.second, link.first)
-            if switch not in ports or device not in joined:
-                return {}
-            ports[switch].add(self._hop_seconds(self._hops[link.first, link.second]))
-            joined[device].append(switch)
-        seconds = {switch: min(alike) for switch, alike in ports.items() if alike}
-        trunks = set(seconds).intersection(*joined.values())
-        if not trunks or max(map(len, ports.values())) > 1 or max(map(len, joined.values())) > 2:
+            if switch in joined:
+                cables.add(seconds)
+            elif device in joined:
+                ports[switch].add(seconds)
+                joined[device].append(switch)
+        quickest = {switch: min(alike) for switch, alike in ports.items() if alike}
+        most = 1 if cables else 2
+        if max(map(len, [cables, *ports.values()])) > 1 or max(map(len, joined.values())) > most:
             return {}
-        if min(seconds.values()) <= ROUNDING * max(seconds.values()):
+        if any(self._cabled[other] != those for those in self._cabled.values() for other in those):
+            return {}
+        times = [*quickest.values(), *cables]
+        if not times or min(times) <= ROUNDING * max(times):
             return {}  # a sum of seconds would not tell one switch from two
-        return {device: sorted((seconds[switch], switch) for switch in switches) for device, switches in joined.items()}
+        if not self._meet(joined):
+            return {}
+        return {
+            device: sorted((quickest[switch], switch) for switch in switches) for device, switches in joined.items()
+        }
+
+    def _meet(self, joined: Mapping[str, Sequence[str]]) -> bool:
+        """Whether all devices meet at one switch, or each on one leaf of the spine with all on its star or at its cables.
+
+        joined: switches of each device
+        """
+        switches = set(self.switches)
+        if not any({link.first, link.second} <= switches for link in self.links):
+            return bool(set.intersection(*map(set, joined.values())))
+        leaves = {device: [one for one in those if one in self._uplinks] for device, those in joined.items()}
+        if any(len(those) != 1 for those in leaves.values()) or set(self._uplinks.values()) & set().union(
+            *joined.values()
+        ):
+            return False
+        near = [(device, other) for device, others in self._cabled.items() for other in others]
+        first = {switch: device for device, those in joined.items() for switch in those}
+        near += [(device, first[switch]) for device, those in joined.items() for switch in those]
+        return all(leaves[device] == leaves[other] for device, other in near)
 
     def _hop_seconds(self, channel: int) -> float:
         """Seconds of ROUTING_BYTES over a channel."""
@@ -288,13 +364,16 @@ class Cluster:
     # --------------------------------------------------------------------------------------------- all-reduce
 
     def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
-        """Seconds to sum `size_bytes` over `devices` and leave the sum on each: the better of two rings (the
-        first only if `allreduce` is `flat-ring`); 0 for one device.
+        """Seconds to sum `size_bytes` over `devices` and leave the sum on each: the best of these (the second is for libraries
+        that know more than a `flat-ring`); 0 for one device.
 
         - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) * latency,
           where bandwidth is that of the narrowest channel divided by the edges of the ring that use it
         - hierarchical, if several servers take part with equal numbers: reduce-scatter inside each server, one ring
           a local rank between the servers (all at once, sharing network cards where they do), all-gather inside
+        - parallel: rings that all pass every device, each with a part of the bytes, where they share no cable: between servers
+          whose devices have cards of their own as many as devices, each leaving a server at another one; inside a server
+          whose devices are linked pair by pair as many as there are steps from device to device that pass all of them
 
         Patarasuk and Yuan, JPDC 2009, for the ring. Raises ValueError for repeated or unknown devices.
         """
@@ -331,11 +410,18 @@ class Cluster:
 
     def _make_collective_plans(self, several: Sequence[Sequence[int]]) -> tuple[CollectivePlan, ...]:
         housed = [self._by_server(devices) for devices in several]
-        flat = self._rings([[device for group in groups for device in group] for groups in housed])
+        flat = self._rings([_joined(groups) for groups in housed])
         shapes = {tuple(map(len, groups)) for groups in housed}
         sizes = {size for shape in shapes for size in shape}
-        if self.allreduce == "flat-ring" or len(shapes) > 1 or len(sizes) > 1 or sizes == {1} or len(housed[0]) == 1:
+        lone, limited = len(housed[0]) == 1, self.allreduce == "flat-ring"
+        if len(shapes) > 1 or len(sizes) > 1 or (limited and not lone):
             return (flat,)
+        parallel = [self._parallel_rings(groups) for groups in housed]
+        plans = [flat]
+        if len(parallel[0]) > 1:
+            plans.append(self._rings([ring for rings in parallel for ring in rings], parts=len(parallel[0])))
+        if lone or sizes == {1}:
+            return tuple(plans)
         inside = self._rings([group for groups in housed for group in groups])
         between = self._rings([list(peers) for groups in housed for peers in zip(*groups, strict=True)])
         local = sizes.pop()
@@ -347,7 +433,27 @@ class Cluster:
             for channel, share in zip(plan.channels, plan.occupancy, strict=True):
                 busy[channel] += share * part / seconds
         hierarchical = CollectivePlan(inside.latency + between.latency, seconds, tuple(busy), tuple(busy.values()))
-        return (flat, hierarchical)
+        return (*plans, hierarchical)
+
+    def _parallel_rings(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Rings through all devices of some servers, as many of each, that share no cable; one where they would.
+
+        Inside a server a ring goes on by a step that has no divisor in common with the number of its devices; between servers
+        a ring leaves each of them at another device than the other rings, and comes in at the next one.
+        """
+        first = groups[0]
+        if len(first) > 1 and len(groups) > 1 and not self._share((first[0], groups[1][0]), (first[1], groups[1][1])):
+            return [
+                _joined([[*group[last + 1 :], *group[: last + 1]] for group in groups]) for last in range(len(first))
+            ]
+        if 2 < len(first) <= MOST_PARALLEL and len(groups) == 1 and not self._share(first[:2], (first[0], first[2])):
+            steps = [step for step in range(1, len(first)) if gcd(step, len(first)) == 1]
+            return [[first[place * step % len(first)] for place in range(len(first))] for step in steps]
+        return [_joined(groups)]
+
+    def _share(self, one: Sequence[int], other: Sequence[int]) -> bool:
+        """Whether transfers between two pairs of devices share a channel."""
+        return not set(self.route(one[0], one[1])).isdisjoint(self.route(other[0], other[1]))
 
     def server_of(self, device: int) -> int:
         """Number of a device's server."""
@@ -367,16 +473,18 @@ class Cluster:
             device: (number, place) for number, server in enumerate(self.servers) for place, device in enumerate(server)
         }
 
-    def _rings(self, rings: Sequence[Sequence[int]]) -> CollectivePlan:
-        """Rings of equal length that run at once, each a reduce-scatter and an all-gather of one tensor."""
+    def _rings(self, rings: Sequence[Sequence[int]], parts: int = 1) -> CollectivePlan:
+        """Rings of equal length that run at once, each a reduce-scatter and an all-gather of one of so many parts of a tensor."""
         members = len(rings[0])
         routes = [route for ring in rings for route in self._edges(ring)]
         latency = max(sum(self.channels[index].latency for index in route) for route in routes)
         bandwidth = self._shared_bandwidth(routes)
         uses = Counter(index for route in routes for index in route)
+        at_once = max(self.channels[index].collective_latency for index in uses)
+        servers = len({self.server_of(device) for device in rings[0]})
         return CollectivePlan(
-            2.0 * (members - 1) * latency,
-            2.0 * (members - 1) / members / bandwidth,
+            at_once * max(1.0, log2(servers)) if at_once else 2.0 * (members - 1) * latency,
+            2.0 * (members - 1) / members / bandwidth / parts,
             tuple(sorted(uses)),
             tuple(min(1.0, uses[index] * bandwidth / self.channels[index].bandwidth) for index in sorted(uses)),
         )
@@ -513,6 +621,10 @@ def _relayed(nodes: set[str], devices: set[str], switches: set[str], links: Iter
     return relayed
 
 
+def _joined(groups: Iterable[Sequence[int]]) -> list[int]:
+    return [device for group in groups for device in group]
+
+
 def _listed(names: Iterable[str], most: int = 12) -> str:
     ordered = sorted(names)
     return ", ".join(ordered[:most]) + (", ..." if len(ordered) > most else "")
@@ -526,7 +638,7 @@ def _channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple
     for link in links:
         if link.shared is not None and link.shared in media:
             model, forth, back = media[link.shared]
-            agreed = ("bandwidth", "latency", "duplex", "point_to_point", "collective")
+            agreed = ("bandwidth", "latency", "duplex", "point_to_point", "collective", "collective_latency")
             differing = [figure for figure in agreed if getattr(model, figure) != getattr(link, figure)]
             if differing:
                 raise ValueError(
@@ -539,7 +651,7 @@ def _channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple
             forth, back = len(channels), len(channels) + len(names) - 1
             for name in names:
                 figures = link.bandwidth * link.point_to_point, link.latency, link.bandwidth * link.collective
-                channels.append(Channel(name, *figures))
+                channels.append(Channel(name, *figures, link.collective_latency))
             if link.shared is not None:
                 media[link.shared] = (link, forth, back)
         hops[link.first, link.second] = forth

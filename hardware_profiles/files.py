@@ -19,9 +19,7 @@ from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
 from hardware_profiles.cluster import AllReduce, Cluster, Duplex, Link, TensorGroups
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
-    DEFAULT_CALL_OVERHEAD,
     DEFAULT_EFFICIENCIES,
-    DEFAULT_STEP_OVERHEAD,
     GraphicsProcessor,
     KindEfficiency,
 )
@@ -77,9 +75,19 @@ class ComputeTable(FileTable, frozen=True, kw_only=True):
 class OverheadTable(FileTable, frozen=True, kw_only=True):
     """`[overhead]` of a GPU: fixed costs of a pass over a layer, of each sequential step in it, and of its launch by the host."""
 
-    call_us: OverheadMicroseconds = DEFAULT_CALL_OVERHEAD / MICRO
-    step_us: OverheadMicroseconds = DEFAULT_STEP_OVERHEAD / MICRO
-    launch_us: OverheadMicroseconds = 0.0
+    call_us: OverheadMicroseconds | None = None
+    step_us: OverheadMicroseconds | None = None
+    launch_us: OverheadMicroseconds | None = None
+
+
+class ProfilerTable(FileTable, frozen=True, kw_only=True):
+    """`[profiler]` of a GPU: what the hooks of a profiler around every layer add to a forward, and to each gradient; and the rate
+    at which the host copies images inside the first layer's forward, where they do not come before it.
+    """
+
+    forward_us: OverheadMicroseconds = 0.0
+    gradient_us: OverheadMicroseconds = 0.0
+    load_gb_per_s: MemoryRate | None = None
 
 
 class EfficiencyTable(FileTable, frozen=True, kw_only=True):
@@ -88,16 +96,20 @@ class EfficiencyTable(FileTable, frozen=True, kw_only=True):
     forward: Share | None = None
     backward: Share | None = None
     matrix: Share | None = None
+    matrix_backward: Share | None = None
     memory: Share | None = None
     saturation_us: OverheadMicroseconds | None = None
     window_exponent: Exponent | None = None
     transform_traffic: Multiple | None = None
+    tile: Annotated[float, within((0, 512), (0, 1e4), "channels")] | None = None
 
     def over(self, default: KindEfficiency) -> KindEfficiency:
         """The default with what this table says instead."""
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if "saturation_us" in given:
             given["saturation_seconds"] = given.pop("saturation_us") * MICRO
+        if "matrix" in given:
+            given.setdefault("matrix_backward", 0.0)
         return replace(default, **given)
 
 
@@ -134,6 +146,8 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     """A GPU's file. `reserve_gib` of its memory is not for plans: driver, communication buffers, fragmentation.
 
     `host_bandwidth_gb_per_s` is what its link to the host carries each way, for activations that are offloaded.
+    `like`: the GPU whose efficiencies and overheads it has, but for those that the file itself gives; hooks are not inherited.
+    `measured`: it is like no other: what it does not give is as gpu.py has it.
     """
 
     name: Name
@@ -143,31 +157,48 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     host_bandwidth_gb_per_s: MemoryRate | None = None
     compute: ComputeTable
     overhead: OverheadTable = OverheadTable()
+    profiler: ProfilerTable = ProfilerTable()
     efficiency: EfficiencyTables = EfficiencyTables()  # type: ignore[valid-type]
+    like: Text | None = None
+    measured: bool = False
     description: str = ""
 
-    def build(self) -> GraphicsProcessor:
-        """The device; ValueError naming the key where the tables contradict the model."""
+    def build(self, like: GraphicsProcessor | None = None) -> GraphicsProcessor:
+        """The device, with what the file does not say of efficiencies and overheads as of `like`, or as gpu.py has it.
+
+        Raises ValueError naming the key where the tables contradict the model.
+        """
         rates = _rates(self.compute, "compute", "tflops_fp32", 1e12)
         reserve = default_reserve_gib(self.memory_gib) if self.reserve_gib is None else self.reserve_gib
         if reserve >= self.memory_gib:
             raise ValueError(f"$.reserve_gib = {reserve:g}: must be below memory_gib, {self.memory_gib:g}")
-        return GraphicsProcessor(
+        given = {
+            f"{name}_overhead": microseconds * MICRO
+            for name in ("call", "step", "launch")
+            if (microseconds := getattr(self.overhead, f"{name}_us")) is not None
+        }
+        base = like or GraphicsProcessor(self.name, 1.0, 1.0, rates)
+        return replace(
+            base,
             name=self.name,
             memory_bytes=(self.memory_gib - reserve) * GIB,
             reserve_bytes=reserve * GIB,
             memory_bandwidth=self.memory_bandwidth_gb_per_s * GIGA,
             host_bandwidth=(self.host_bandwidth_gb_per_s or 0.0) * GIGA,
             peak_flops=rates,
-            call_overhead=self.overhead.call_us * MICRO,
-            step_overhead=self.overhead.step_us * MICRO,
-            launch_overhead=self.overhead.launch_us * MICRO,
+            forward_hook=self.profiler.forward_us * MICRO,
+            gradient_hook=self.profiler.gradient_us * MICRO,
+            load_seconds_per_byte=1.0 / (load * GIGA) if (load := self.profiler.load_gb_per_s) else 0.0,
             efficiencies={
-                kind: table.over(default)
-                for kind, default in DEFAULT_EFFICIENCIES.items()
-                if (table := getattr(self.efficiency, kind)) is not None
+                kind: one if (table := getattr(self.efficiency, kind)) is None else table.over(one)
+                for kind, one in base.efficiencies.items()
             },
+            **given,
         )
+
+
+class ChipFile(GraphicsProcessorFile, frozen=True, kw_only=True, tag="accelerator"):
+    """The file of a chip with matrix engines and fast memory that is no GPU (a TPU); keys and physics are those of a GPU."""
 
 
 class DspTable(FileTable, frozen=True, kw_only=True):
@@ -228,7 +259,7 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
         )
 
 
-AcceleratorFile = GraphicsProcessorFile | FpgaFile
+AcceleratorFile = GraphicsProcessorFile | ChipFile | FpgaFile
 
 # --------------------------------------------------------------------------------------------------- clusters
 
@@ -242,6 +273,7 @@ class Medium(FileTable, frozen=True, kw_only=True):
     duplex: Duplex = "full"
     point_to_point_efficiency: Share = 1.0
     collective_efficiency: Share = 1.0
+    collective_latency_us: LatencyMicroseconds = 0.0
 
     def link(self, where: str, first: str, second: str, shared: str | None = None) -> Link:
         """A link of this medium; `where` is the table's path, for the error."""
@@ -252,7 +284,8 @@ class Medium(FileTable, frozen=True, kw_only=True):
                 f"{where}: give exactly one of bandwidth_gbps (10^9 bits/s) and bandwidth_gb_per_s (bytes)"
             )
         reached = self.point_to_point_efficiency, self.collective_efficiency
-        return Link(first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared)
+        together = self.collective_latency_us * MICRO
+        return Link(first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared, together)
 
 
 class InsideTable(Medium, frozen=True, kw_only=True):
@@ -270,6 +303,19 @@ class NetworkTable(Medium, frozen=True, kw_only=True):
     """`[network]`: one switch that joins the servers, each by one card, or by one a device."""
 
     attach: Literal["server", "device"] = "server"
+
+
+class SpineTable(FileTable, frozen=True, kw_only=True):
+    """`[spine]`: a third level. The network's switch is one of several leaves, each of so many servers, that a spine joins.
+
+    leaf: a switch a `rack` of servers, or one for each `rail` of them: for the first devices of all servers, the second, ...
+    oversubscription: bandwidth of a leaf's cards together over that of its uplink, which has the network's efficiencies
+    """
+
+    servers: ServerCount
+    leaf: Literal["rack", "rail"] = "rack"
+    oversubscription: Annotated[float, within((1, 16), (1, 1e4), "times the bandwidth of an uplink")] = 1.0
+    latency_us: LatencyMicroseconds = 0.0
 
 
 class ServersTable(FileTable, frozen=True, kw_only=True):
@@ -299,6 +345,7 @@ class CompactFile(FileTable, frozen=True, kw_only=True):
     name: Name
     servers: Annotated[list[ServersTable], msgspec.Meta(min_length=1)]
     network: NetworkTable | None = None
+    spine: SpineTable | None = None
     allreduce: AllReduce = "fastest"
     tensor_groups: TensorGroups = "server"
     description: str = ""
@@ -386,9 +433,14 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
             nodes.extend(members)
             hub = _join_inside(table.inside, f"{where}.inside", server, members, switches, links)
             if file.network is not None:
-                _join_network(file.network, server, [hub] if hub else members, links)
+                ends = [hub] if hub else members
+                _join_network(
+                    file.network, server, list(zip(ends, _leaves(file, len(servers) - 1, ends), strict=True)), links
+                )
+    if file.spine is not None and file.network is None:
+        raise ValueError("$.spine: joins the leaves of a [network]; there is none")
     if file.network is not None:
-        switches.append("network")
+        switches.extend(_join_leaves(file, links))
     elif len(servers) > 1:
         raise ValueError(f"$.network: {len(servers)} servers need a [network] to join them")
     places = tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links)
@@ -435,7 +487,35 @@ def _join_inside(
     return None
 
 
-def _join_network(network: NetworkTable, server: str, ends: list[str], links: list[Link]) -> None:
+def _join_network(network: NetworkTable, server: str, ends: list[tuple[str, str]], links: list[Link]) -> None:
+    """Add the links of one server to the network; ends: nodes of the server, and the switch to which each of them leads."""
     # Every device of a server reaches the network by the server's one card: one medium, as many links as ends.
     shared = f"{server}.network" if network.attach == "server" else None
-    links.extend(network.link("$.network", end, "network", shared) for end in ends)
+    links.extend(network.link("$.network", end, switch, shared) for end, switch in ends)
+
+
+def _leaves(file: CompactFile, server: int, ends: list[str]) -> list[str]:
+    """The switch of the network that each end of a server leads to: one for all, or its leaf."""
+    if file.spine is None:
+        return ["network"] * len(ends)
+    rack = f"rack{server // file.spine.servers}"
+    if file.spine.leaf == "rack":
+        return [rack] * len(ends)
+    if file.network is None or file.network.attach != "device":
+        raise ValueError('$.spine.leaf = "rail": goes with a card a device ($.network.attach = "device")')
+    return [f"{rack}.rail{index}" for index in range(len(ends))]
+
+
+def _join_leaves(file: CompactFile, links: list[Link]) -> list[str]:
+    """Add the uplinks of all leaves; the switches of the network."""
+    if file.network is None or file.spine is None:
+        return ["network"]
+    cards: dict[str, set[str]] = {}
+    for link in links:
+        if link.second.startswith("rack"):
+            cards.setdefault(link.second, set()).add(link.shared or link.first)
+    for leaf, those in cards.items():
+        card = file.network.link("$.network", leaf, "spine")
+        bandwidth = card.bandwidth * len(those) / file.spine.oversubscription
+        links.append(replace(card, bandwidth=bandwidth, latency=file.spine.latency_us * MICRO))
+    return [*cards, "spine"]

@@ -1,6 +1,6 @@
 """GPU: a roofline whose compute roof rises with the work of a call.
 
-    seconds = call_overhead
+    seconds = call_overhead + hook
             + max( steps * (step_overhead + flop / (peak * efficiency)), bytes / (bandwidth * share) )
             + scratch / (bandwidth * share)
 
@@ -50,12 +50,13 @@ class KindEfficiency:
     """How well one kind of layer uses a GPU.
 
     forward, backward: ceiling of the share of peak fp32 FLOP/s, in the forward pass and in each gradient
-    matrix: the same ceiling on matrix engines (all other precisions), both directions
+    matrix, matrix_backward: the same ceilings on matrix engines (all other precisions); 0: backward as forward
     memory: share of peak memory bandwidth; several reads of one tensor (batch statistics) lower it
     saturation_seconds: a call with this much work, in seconds at the peak rate, reaches half its ceiling
     window_exponent, transform_traffic: a fast fp32 convolution needs (window overlap) ** window_exponent times
         fewer multiplications, so that its rate, counted in direct FLOP, may exceed the peak, and moves
         transform_traffic times the bytes of a direct one; exponent 0: there is no fast algorithm
+    tile: channels, and weights of an output, below which a convolution fills its tiles in part; 0: it always fills them
     """
 
     forward: float
@@ -65,6 +66,8 @@ class KindEfficiency:
     saturation_seconds: float = 0.0
     window_exponent: float = 0.0
     transform_traffic: float = 1.0
+    matrix_backward: float = 0.0
+    tile: float = 0.0
 
     def __post_init__(self) -> None:
         check_figures(
@@ -73,9 +76,26 @@ class KindEfficiency:
             {
                 "at least 1": ("transform_traffic",),
                 "above 0 and at most 1": ("forward", "backward", "matrix", "memory"),
-                "at least 0": ("saturation_seconds", "window_exponent"),
+                "at least 0": ("saturation_seconds", "window_exponent", "tile"),
+                "at least 0 and at most 1": ("matrix_backward",),
             },
         )
+
+    def ceiling(self, phase: Phase, vector: bool) -> float:
+        """Share of the peak in a pass, not `backward`, on vector units or on matrix engines."""
+        if phase == "forward":
+            return self.forward if vector else self.matrix
+        return self.backward if vector else self.matrix_backward or self.matrix
+
+
+FUSED_ATTENTION = "fused_attention"
+"""Attention whose scores never leave the chip; its products have shares of their own, counted in FLOP of full scores: a causal
+mask lets the kernel skip half of them, and its backward makes the scores again."""
+
+
+def is_fused(work: Work) -> bool:
+    """Whether a layer is attention in one kernel: it has no weights of its own, and its scores do not move."""
+    return work.kind == "attention" and not work.parameters and not work.scratch_elements
 
 
 # FITTED: the fp32 ceilings, `memory`, `saturation_seconds`, `window_exponent` and `transform_traffic` of
@@ -94,6 +114,7 @@ DEFAULT_EFFICIENCIES: Mapping[str, KindEfficiency] = MappingProxyType(
         ),
         "linear": KindEfficiency(0.50, 0.50, 0.60, 0.80, saturation_seconds=40e-6),
         "attention": KindEfficiency(0.50, 0.50, 0.45, 0.80, saturation_seconds=40e-6),
+        FUSED_ATTENTION: KindEfficiency(0.50, 0.50, 0.45, 0.80, saturation_seconds=40e-6),
         "recurrent": KindEfficiency(0.60, 0.60, 0.35, 0.80, saturation_seconds=2e-6),
         "embedding": _STREAMING,
         # Batch statistics read the tensor twice: a pass over input and output reaches less of the bandwidth.
@@ -106,6 +127,12 @@ DEFAULT_EFFICIENCIES: Mapping[str, KindEfficiency] = MappingProxyType(
     }
 )
 """What a GPU whose TOML file says nothing of a kind uses."""
+
+
+LOSS_TRAFFIC: Mapping[str, float] = MappingProxyType({"forward": 38.0, "input_gradient": 22.0, "weight_gradient": 0.0})
+"""Bytes a logit that a cross-entropy moves, in fp32 at any precision and one kernel a step: forward a cast (6), maximum (4),
+subtraction (8), exponential (8), sum (4) and division (8); backward a subtraction (8), scaling (8) and a cast (6). Counted; 60
+together lie between what A100 clusters show at the head alone (99) and what iterations tell (44)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +149,27 @@ class Demand:
 def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> Demand:
     """FLOP and memory traffic of one pass, not `backward`: the one place that says what a gradient costs.
 
-    - forward: the layer's FLOP; reads its input and its parameters, writes its output
+    - forward: the layer's FLOP; reads its input (a normalization twice: its mean comes first) and its parameters, writes
+      its output
     - input gradient: the same FLOP (twice for a product of activations, which has two operands); reads the output's
       gradient and the parameters, writes the input's gradient, and reads the stashed input if there are no parameters
     - weight gradient: the same FLOP where there are parameters, else nothing; reads the input and the
       output's gradient, writes the parameters' gradient
+    - a layer that reads only what no layer makes has no input gradient
     - embeddings: a gather of the rows used; no input gradient; a weight gradient as wide as the table
+    - a loss moves LOSS_TRAFFIC for each logit that it reads
     - what a layer moves between its own kernels it moves once in the forward, twice in the whole backward
 
     Parameters are read once a call, whatever the samples.
     """
-    inputs = work.input_elements * samples
+    inputs = (work.input_elements + work.loaded_elements) * samples
     outputs = work.output_elements * samples
     flop, scratch = work.flop * samples, work.scratch_elements * samples
     parametric = work.parameters > 0
-    if work.kind in ZERO_COST_KINDS:
+    if work.kind in ZERO_COST_KINDS or (phase == "input_gradient" and work.loaded_elements and not work.input_elements):
         return Demand(0.0, 0.0)
+    if work.kind == "loss":
+        return Demand(flop, inputs * LOSS_TRAFFIC[phase])
     if work.kind == "embedding":
         if phase == "forward":
             elements = inputs + 2.0 * outputs
@@ -146,7 +178,7 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
         else:
             return Demand(0.0, 0.0)
     elif phase == "forward":
-        elements = inputs + outputs + work.parameters
+        elements = inputs * (2.0 if work.kind == "normalization" else 1.0) + outputs + work.parameters
     elif phase == "input_gradient":
         if not parametric:
             flop *= 2.0 if work.kind == "attention" else 1.0
@@ -167,10 +199,26 @@ def window_overlap(work: Work) -> float:
     With h output positions, parameters = k*k*c*d and FLOP = 2*h*k*k*c*d, so that h = FLOP / (2*parameters); inputs =
     s*s*h*c and outputs = h*d, so that parameters * h*h / (inputs * outputs) = k*k / (s*s). Never below 1.
     """
-    if work.kind != "convolution" or not (work.parameters > 0 and work.input_elements > 0 and work.output_elements > 0):
+    read = work.input_elements + work.loaded_elements
+    if work.kind != "convolution" or not (work.parameters > 0 and read > 0 and work.output_elements > 0):
         return 1.0
     positions = work.flop / (2.0 * work.parameters)
-    return max(1.0, work.parameters * positions * positions / (work.input_elements * work.output_elements))
+    return max(1.0, work.parameters * positions * positions / (read * work.output_elements))
+
+
+def tile_use(work: Work, phase: Phase, tile: float) -> float:
+    """Share of square tiles of a side `tile` that a convolution fills, 0 to 1; 1 where its channels are not known.
+
+    As a product it has terms (weights of an output) to add up and columns (channels made by a group): three channels of an
+    image, a group of four, or one channel alone leave most of a tile empty. The input gradient swaps the channels.
+    """
+    read, made = work.channels
+    if not (tile and read and made and work.output_elements):
+        return 1.0
+    terms = work.flop / (2.0 * work.output_elements)
+    if phase == "input_gradient":
+        terms, made = terms * made / read, read
+    return min(1.0, terms / tile, made / tile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +228,8 @@ class GraphicsProcessor:
     peak_flops: FLOP/s by precision, as on the data sheet (dense, no sparsity)
     memory_bytes: what a plan may fill, the reserve not counted; memory_bandwidth: bytes/s
     call_overhead, step_overhead: seconds a pass, and seconds a sequential step
+    forward_hook, gradient_hook: seconds that the hooks of a profiler around every layer add to its forward, and to each gradient
+    load_seconds_per_byte: what a forward takes for each byte that no layer made, where it waits for the host to copy it
     launch_overhead: seconds that the host needs before it can send the next layer's forward (half as much again for a backward);
         not part of `seconds`: a host that is ahead of its device costs nothing
     efficiencies: by kind of layer; a kind left out takes the default's
@@ -200,6 +250,9 @@ class GraphicsProcessor:
     reserve_bytes: float = 0.0
     host_bandwidth: float = 0.0
     launch_overhead: float = 0.0
+    forward_hook: float = 0.0
+    gradient_hook: float = 0.0
+    load_seconds_per_byte: float = 0.0
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)
 
@@ -209,7 +262,10 @@ class GraphicsProcessor:
     def __post_init__(self) -> None:
         rules = {
             "above 0": ("memory_bytes", "memory_bandwidth"),
-            "at least 0": ("call_overhead", "step_overhead", "reserve_bytes", "host_bandwidth", "launch_overhead"),
+            "at least 0": (
+                *("call_overhead", "step_overhead", "launch_overhead", "forward_hook", "gradient_hook"),
+                *("reserve_bytes", "host_bandwidth", "load_seconds_per_byte"),
+            ),
         }
         check_figures(self.name, self, rules)
         peaks = checked_rates(self.name, "peak_flops", self.peak_flops)
@@ -235,11 +291,9 @@ class GraphicsProcessor:
         needed = demand(work, samples, phase, PRECISION_BYTES[precision])
         if needed.flop == 0.0 and needed.traffic == 0.0:
             return 0.0
-        efficiency = self.efficiencies[work.kind]
-        if precision == VECTOR_PRECISION:
-            ceiling = efficiency.forward if phase == "forward" else efficiency.backward
-        else:
-            ceiling = efficiency.matrix
+        efficiency = self.efficiencies[FUSED_ATTENTION if is_fused(work) else work.kind]
+        ceiling = efficiency.ceiling(phase, vector=precision == VECTOR_PRECISION)
+        ceiling *= tile_use(work, phase, efficiency.tile)
         peak = self.peak_flops[precision]
         busy = self._roofline(work, needed, efficiency, ceiling, peak)
         if precision == VECTOR_PRECISION and efficiency.window_exponent > 0.0:
@@ -247,7 +301,10 @@ class GraphicsProcessor:
             if gain > 1.0:
                 transformed = replace(needed, traffic=needed.traffic * efficiency.transform_traffic)
                 busy = min(busy, self._roofline(work, transformed, efficiency, ceiling * gain, peak))
-        return self.call_overhead + busy
+        if phase != "forward":
+            return self.call_overhead + self.gradient_hook + busy
+        loading = work.loaded_elements * samples * PRECISION_BYTES[precision] * self.load_seconds_per_byte
+        return self.call_overhead + self.forward_hook + loading + busy
 
     def _roofline(self, work: Work, needed: Demand, efficiency: KindEfficiency, ceiling: float, peak: float) -> float:
         """Seconds under both roofs, without the overhead of the call."""

@@ -14,6 +14,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +43,10 @@ Built = TypeVar("Built")
 
 FileKind = Literal["accelerator", "cluster"]
 FOLDERS: dict[str, str] = {"accelerator": "accelerators", "cluster": "clusters"}
-_ACCELERATOR_KINDS = ("gpu", "fpga")
+_ACCELERATOR_KINDS = ("gpu", "accelerator", "fpga")
+
+MEASURED = ("v100-sxm2", "a100-80", "b200")
+"""Generations of GPU whose efficiencies come from measured kernels; those of a file that says nothing of its own are of one."""
 
 
 class ProfileError(ValueError):
@@ -116,7 +120,8 @@ def check_file(path: str | os.PathLike[str]) -> str:
     device = _read_accelerator(source)
     reserve = device.reserve_bytes if isinstance(device, GraphicsProcessor) else 0.0
     held = f"{source}: {table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory for plans"
-    return held + (f", {reserve / 2**30:.4g} GiB in reserve" if reserve else "")
+    held += f", {reserve / 2**30:.4g} GiB in reserve" if reserve else ""
+    return held + (f", efficiencies of {table['like']}" if "like" in table else "")
 
 
 # ---------------------------------------------------------------------------------------------------- search
@@ -252,12 +257,20 @@ def _file_kind(source: Traversable, table: dict[str, Any]) -> FileKind:
     if "servers" in table or "devices" in table:
         return "cluster"
     raise ProfileError(
-        f'{source}: $: an accelerator says kind = "gpu" or "fpga", a cluster has [[servers]] or [[devices]]; '
+        f'{source}: $: an accelerator says kind = "gpu", "accelerator" or "fpga", a cluster has [[servers]] or [[devices]]; '
         f"this file has only {', '.join(table)}"
     )
 
 
-def _read_accelerator(source: Traversable) -> Accelerator:
+def _read_accelerator(source: Traversable, likenesses: tuple[str, ...] = ()) -> Accelerator:
+    """The accelerator of a file; likenesses: the files that are like one another and lead here."""
+    file = _accelerator_file(source)
+    if isinstance(file, FpgaFile):
+        return _build(source, file, file.build)
+    return _build(source, file, partial(file.build, _likeness(source, file, likenesses)))
+
+
+def _accelerator_file(source: Traversable) -> GraphicsProcessorFile | FpgaFile:
     table = _read_toml(source)
     if table.get("kind") not in _ACCELERATOR_KINDS:
         if "kind" not in table and ("servers" in table or "devices" in table):
@@ -266,8 +279,58 @@ def _read_accelerator(source: Traversable) -> Accelerator:
             f"{source}: $.kind = {table.get('kind', '(absent)')!r}: must be one of {', '.join(_ACCELERATOR_KINDS)}"
         )
     file: GraphicsProcessorFile | FpgaFile = _convert(source, table, AcceleratorFile)
-    make: Callable[[], Accelerator] = file.build
-    return _build(source, file, make)
+    return file
+
+
+def _likeness(
+    source: Traversable, file: GraphicsProcessorFile, likenesses: tuple[str, ...]
+) -> GraphicsProcessor | None:
+    """The GPU whose efficiencies a file's has: of the file's choice, or of the nearest measured generation, which is told.
+
+    None for a file of measured efficiencies.
+    """
+    if file.measured:
+        return None
+    if file.like is None:
+        nearest = _nearest_generation(_build(source, file, file.build))
+        warnings.warn(
+            f"{source}: what it does not say of efficiencies is taken from {nearest}, the nearest measured generation; "
+            f'like = "{nearest}", or the name of another GPU, says so',
+            stacklevel=2,
+        )
+        return _measured(nearest)
+    where = f"{source}: $.like = {file.like!r}"
+    if file.like in likenesses:
+        raise ProfileError(f"{where}: leads back to itself")
+    beside = source.parent if isinstance(source, Path) else Path()
+    found = beside / file.like if _is_path(file.like) else _find("accelerator", file.like)
+    if isinstance(found, Traversable):
+        try:
+            found = _read_accelerator(found, (*likenesses, file.like))
+        except ProfileError as error:
+            raise ProfileError(f"{where}: {error}") from None
+    if not isinstance(found, GraphicsProcessor):
+        raise ProfileError(f"{where}: must be a GPU with efficiencies, such as {', '.join(MEASURED)}")
+    return found
+
+
+def _measured(name: str) -> GraphicsProcessor:
+    """A shipped GPU with measured efficiencies, whatever the user's folder has under its name."""
+    device = _read_accelerator(importlib.resources.files("hardware_profiles") / FOLDERS["accelerator"] / f"{name}.toml")
+    assert isinstance(device, GraphicsProcessor)
+    return device
+
+
+def _nearest_generation(device: GraphicsProcessor) -> str:
+    """The measured GPU whose FLOP a byte of memory, by its matrix engines, are nearest in ratio; the oldest for a GPU without."""
+    if not _ridge(device):
+        return MEASURED[0]
+    return min(MEASURED, key=lambda name: abs(math.log(_ridge(_measured(name)) / _ridge(device))))
+
+
+def _ridge(device: GraphicsProcessor) -> float:
+    """FLOP a byte at which products of half precision take as long to compute as to move; 0 without matrix engines."""
+    return max(device.peak_flops.get(precision, 0.0) for precision in ("fp16", "bf16")) / device.memory_bandwidth
 
 
 def _read_cluster(source: Traversable, count: int | None) -> Cluster:

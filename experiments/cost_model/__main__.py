@@ -5,7 +5,9 @@
 For each bundled profile, the analytic workload at the profile's mini-batch on accelerator `v100-sxm2` in fp32, beside
 the measured seconds: totals (forward + backward of all layers) and shares by group of layers. A group is a layer with
 parameters and the layers without that follow it, so that both graphs have the same groups in the same order. Left out
-on both sides: Input nodes (they measure data loading) and the loss (the profiles have none).
+on both sides: Input nodes (they measure data loading), the loss (the profiles have none) and sums (they measure 0).
+
+Other profiles of the folder are compared with the network that their nodes describe: no constant has seen them.
 
 Sentences. The profiles of GNMT record the tensor shapes of ONE batch (48 tokens in `gnmt`, 25 in `gnmt_large`), but seconds
 that are means over a thousand batches of changing length. The classifier shows that the two do not belong together: its
@@ -48,21 +50,28 @@ def _worst(row: Mapping[str, Any]) -> str:
     return f"{group['name']} ({1e3 * group['measured']:.1f} / {1e3 * group['predicted']:.1f})"
 
 
-TABLE = ReportTable(
-    "{accelerator}, fp32: model against measured profiles, ms of a mini-batch",
-    "profiles",
-    {
-        "profile": "{name}",
-        "mini-batch": "{minibatch}",
-        "measured F": figure("measured_forward", ".1f", 1e3),
-        "model F": figure("predicted_forward", ".1f", 1e3),
-        "measured B": figure("measured_backward", ".1f", 1e3),
-        "model B": figure("predicted_backward", ".1f", 1e3),
-        "error": lambda row: f"{row['error']:+.1%}" + ("" if abs(row["error"]) <= TARGET else " (over)"),
-        "misplaced": "{share_distance:.0%}",
-        "worst group (measured / model ms)": _worst,
-    },
-)
+def _table(title: str, rows: str) -> ReportTable:
+    return ReportTable(
+        title,
+        rows,
+        {
+            "profile": "{name}",
+            "mini-batch": "{minibatch}",
+            "measured F": figure("measured_forward", ".1f", 1e3),
+            "model F": figure("predicted_forward", ".1f", 1e3),
+            "error F": figure("forward_error", "+.1%"),
+            "measured B": figure("measured_backward", ".1f", 1e3),
+            "model B": figure("predicted_backward", ".1f", 1e3),
+            "error B": figure("backward_error", "+.1%"),
+            "error": lambda row: f"{row['error']:+.1%}" + ("" if abs(row["error"]) <= TARGET else " (over)"),
+            "misplaced": "{share_distance:.0%}",
+            "worst group (measured / model ms)": _worst,
+        },
+    )
+
+
+TABLE = _table("{accelerator}, fp32: model against measured profiles, ms of a mini-batch", "profiles")
+DESCRIBED = _table("Networks that no constant has seen, as the nodes of their profiles describe them", "described")
 
 
 def print_document(document: Mapping[str, Any]) -> None:
@@ -74,6 +83,15 @@ def print_document(document: Mapping[str, Any]) -> None:
                 f"{row['name']}: at {document['mean_tokens']} tokens; at the {row['recorded_tokens']} of the recorded tensors "
                 f"the error would be {row['recorded_error']:+.1%}"
             )
+    if document["described"]:
+        DESCRIBED.print(document)
+        words = (("error", "totals"), ("forward_error", "forward"), ("backward_error", "backward"))
+        means = ((name, document["described_mean_errors"][error]) for error, name in words)
+        say(
+            "mean and worst error: " + "; ".join(f"{name} {one['mean']:.1%}, {one['worst']:.1%}" for name, one in means)
+        )
+    if document["passed_over"]:
+        say(f"no profiles: {', '.join(document['passed_over'])}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ GNMT_WIDTH = 1024
 TARGET = 0.15
 """Largest relative error of a total that counts as a match."""
 
+UNMEASURED = ("loss", "elementwise")
+"""Kinds of layer that no profile measures: the loss has no node, and hooks do not see sums, which are no modules."""
+
 MEAN_TOKENS = 30
 """Tokens of a sentence, source and target, in both GNMT profiles: fitted, see the module's text."""
 
@@ -56,10 +59,10 @@ class LayerSeconds:
 
 
 def predicted_seconds(workload: Workload, accelerator: Accelerator, samples: int) -> list[LayerSeconds]:
-    """Seconds of each layer by the accelerator's model in fp32; the loss is left out."""
+    """Seconds of each layer by the accelerator's model in fp32; without the layers that no profile measures."""
     rows = []
     for layer, work in zip(workload.layers, workload.works(), strict=True):
-        if layer.kind == "loss":
+        if layer.kind in UNMEASURED:
             continue
         forward = accelerator.seconds(work, samples, "forward", "fp32")
         backward = accelerator.seconds(work, samples, "backward", "fp32")
@@ -124,8 +127,15 @@ def compared(name: str, minibatch: int, measured: Sequence[LayerSeconds], predic
         "recorded_tokens": None,
         "recorded_error": None,
         "error": mine / real - 1.0,
+        "forward_error": _relative(passes["predicted_forward"], passes["measured_forward"]),
+        "backward_error": _relative(passes["predicted_backward"], passes["measured_backward"]),
         "worst_group": pairs[distances.index(max(distances))][0],
     }
+
+
+def _relative(predicted: float, measured: float) -> float | None:
+    """Relative error; None where nothing was measured."""
+    return predicted / measured - 1.0 if measured else None
 
 
 def recorded_tokens(profile: Workload) -> int:
@@ -152,16 +162,49 @@ def compare_case(case: ProfileCase, folder: Path, accelerator: Accelerator, prof
     return against(case.tokens) | {"recorded_tokens": tokens, "recorded_error": against(tokens)["error"]}
 
 
+def compare_described(
+    folder: Path, accelerator: Accelerator, profiled_minibatches: Mapping[str, int]
+) -> tuple[list[Row], list[str]]:
+    """All other profiles of a folder against their own descriptions, by name, and the names of files that are none.
+
+    Networks that no constant was fitted to: what their nodes say (channels, windows, groups, features) is all that is known.
+    """
+    rows, passed_over = [], []
+    for path in sorted(folder.glob("*.txt")):
+        if path.stem in {case.profile for case in CASES}:
+            continue
+        try:
+            profile = read_profile(path, profiled_minibatch=profiled_minibatches.get(path.stem))
+        except ValueError:
+            passed_over.append(path.name)
+            continue
+        predicted = predicted_seconds(profile.described(), accelerator, profile.minibatch)
+        rows.append(compared(path.stem, profile.minibatch, measured_seconds(profile), predicted))
+    return rows, passed_over
+
+
+def mean_errors(rows: Sequence[Row]) -> Row:
+    """Mean and largest absolute error of totals, forwards and backwards; None where there is none."""
+    names = ("error", "forward_error", "backward_error")
+    found = {name: [abs(row[name]) for row in rows if row[name] is not None] for name in names}
+    return {name: {"mean": sum(one) / len(one), "worst": max(one)} if one else None for name, one in found.items()}
+
+
 def compare_all(folder: Path, accelerator: Accelerator, profiled_minibatches: Mapping[str, int]) -> Row:
-    """The study's document: all bundled profiles, in the order of CASES.
+    """The study's document: all bundled profiles, in the order of CASES, then those that the folder has beside them.
 
     profiled_minibatches: of those that do not tell theirs, by name
     """
     rows = [compare_case(case, folder, accelerator, profiled_minibatches.get(case.profile)) for case in CASES]
+    described, passed_over = compare_described(folder, accelerator, profiled_minibatches)
     return {
         "accelerator": ACCELERATOR,
         "target": TARGET,
         "mean_tokens": MEAN_TOKENS,
         "within_target": all(abs(row["error"]) <= TARGET for row in rows),
         "profiles": rows,
+        "mean_errors": mean_errors(rows),
+        "described": described,
+        "described_mean_errors": mean_errors(described),
+        "passed_over": passed_over,
     }

@@ -74,7 +74,10 @@ class Builder:
             if storage not in self._kept:
                 self._kept.add(storage)
                 stashed += self._elements[tensor]
-        self._layers.append(layer if stashed == layer.stashed_elements else replace(layer, stashed_elements=stashed))
+        loaded = sum(self._elements[tensor] for tensor in inputs if tensor < 0)
+        if stashed != layer.stashed_elements or loaded:
+            layer = replace(layer, stashed_elements=stashed, loaded_elements=loaded)
+        self._layers.append(layer)
         self._edges.extend((producer, index) for producer in sorted(set(inputs)) if producer >= 0)
         return index
 

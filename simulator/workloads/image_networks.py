@@ -128,7 +128,14 @@ class _ImageNetwork:
         """Square convolution: 2·kernel²·channels_in FLOP an output element."""
         size, window = self._places(kernel, stride, padding), kernel * kernel * self.x.channels
         output, weights = channels * size * size, window * channels + (channels if bias else 0)
-        layer = Layer(name, "convolution", flop=2.0 * window * output, parameters=weights, output_elements=output)
+        layer = Layer(
+            name,
+            "convolution",
+            flop=2.0 * window * output,
+            parameters=weights,
+            output_elements=output,
+            channels=(self.x.channels, channels),
+        )
         self._add(layer, channels, size)
 
     def normalized(self, name: str, norm: str, channels: int, kernel: int, stride: int = 1, padding: int = 0) -> None:

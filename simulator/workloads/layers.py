@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
 from typing import Annotated, Literal, get_args
@@ -45,6 +45,8 @@ class Layer:
     stashed_elements: elements a sample that stay in memory from forward to backward
     sequential_steps: dependent kernel calls a pass (time steps), 1 otherwise
     scratch_elements: elements a sample that a forward moves between kernels of its own (scores of attention that is not fused)
+    loaded_elements: elements a sample of its inputs that no layer makes (images)
+    channels: of a convolution those that a group of it reads, and those that it makes; 0 where it is not known
     measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if analytic
     tied_to: name of an earlier layer whose weight this one uses too (an output head that multiplies with the
         embedding's matrix), "" for none; tied_parameters: elements of that weight
@@ -66,6 +68,8 @@ class Layer:
     tied_to: str = ""
     tied_parameters: int = 0
     scratch_elements: float = 0.0
+    loaded_elements: float = 0.0
+    channels: tuple[int, int] = (0, 0)
     split: Split = ""
     undivided: int = 0
     heads: int = 0
@@ -191,6 +195,11 @@ class Workload:
             incoming[consumer].append(self.layers[producer].output_elements)
         return np.array([math.fsum(each) for each in incoming], dtype=np.float64)
 
+    def described(self) -> Workload:
+        """The network by the sizes of its layers alone, without what was measured of them, at any precision."""
+        layers = tuple(replace(layer, measured=()) for layer in self.layers)
+        return replace(self, layers=layers, bytes_per_element=None, measured_on="")
+
     def works(self) -> tuple[Work, ...]:
         """What each layer asks of an accelerator for one sample."""
         return tuple(
@@ -202,6 +211,8 @@ class Workload:
                 layer.weights,
                 layer.sequential_steps,
                 layer.scratch_elements,
+                layer.loaded_elements,
+                layer.channels,
             )
             for layer, read in zip(self.layers, self.input_elements(), strict=True)
         )
@@ -279,7 +290,7 @@ _COUNTS = {
 }
 """Whole numbers of a layer, with the least of each."""
 
-_AMOUNTS = ("flop", "output_elements", "stashed_elements", "scratch_elements")
+_AMOUNTS = ("flop", "output_elements", "stashed_elements", "scratch_elements", "loaded_elements")
 
 _SPLITS = get_args(Split)
 

@@ -277,9 +277,10 @@ def _layer(node: _Node, samples: int, attended: float) -> Layer:
     )
     lstm = _LSTM.search(node.description)
     if convolution := _CONVOLUTION.match(node.description):
-        channels, _, height, width = (int(group) for group in convolution.groups())
-        groups = _GROUPS.search(node.description)
-        return replace(layer, flop=2.0 * channels / (int(groups[1]) if groups else 1) * height * width * output)
+        read, made, height, width = (int(group) for group in convolution.groups())
+        groups = int(found[1]) if (found := _GROUPS.search(node.description)) else 1
+        channels = max(1, read // groups), max(1, made // groups)
+        return replace(layer, flop=2.0 * read / groups * height * width * output, channels=channels)
     if lstm and node.kind == "recurrent":
         return _recurrent(layer, node, int(lstm[1]), int(lstm[2]), attended)
     if (linear := _LINEAR.search(node.description)) and node.kind == "linear":

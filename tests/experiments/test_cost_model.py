@@ -18,11 +18,12 @@ from experiments.cost_model.model_errors import (
     compare_all,
     compared,
     grouped,
+    mean_errors,
     predicted_seconds,
 )
 from experiments.studies.study_harness import run_study
 from hardware_profiles import load_accelerator
-from simulator import Layer, Workload, load_workload
+from simulator import Layer, Workload, load_workload, read_profile
 from tests.records import Recorded, lines
 
 ROWS = [
@@ -59,7 +60,7 @@ def test_loss_is_left_out() -> None:
     """The profiles have no loss, so the prediction drops it and keeps everything else."""
     workload = load_workload("vgg16")
     rows = predicted_seconds(workload, load_accelerator("v100-sxm2"), 8)
-    assert len(rows) == sum(layer.kind != "loss" for layer in workload.layers)
+    assert len(rows) == sum(layer.kind not in ("loss", "elementwise") for layer in workload.layers)
     assert all(row.forward > 0 for row in rows if row.parametric)
 
 
@@ -76,12 +77,54 @@ node4 -- ReLU() -- forward_compute_time=0.25, backward_compute_time=0.75, activa
 """
 
 
+OTHER = """\
+node1 -- Input -- forward_compute_time=9.0, backward_compute_time=0.0, activation_size=4816896.0, parameter_size=0.0
+node2 -- Conv2d(3, 32, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1)) -- forward_compute_time=1.5, \
+backward_compute_time=0.5, activation_size=12845056.0, parameter_size=3584.0
+node3 -- Conv2d(32, 32, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), groups=8) -- forward_compute_time=1.0, \
+backward_compute_time=0.5, activation_size=12845056.0, parameter_size=4736.0
+node4 -- Linear(in_features=401408, out_features=10, bias=True) -- forward_compute_time=1.0, backward_compute_time=1.0, \
+activation_size=320.0, parameter_size=16056360.0
+\tnode1 -- node2
+\tnode2 -- node3
+\tnode3 -- node4
+"""
+
+
+def test_a_profile_describes_its_network(tmp_path: Path) -> None:
+    """Its layers without their seconds: channels of a group, elements of the images, FLOP; at any precision."""
+    (tmp_path / "other.txt").write_text(OTHER, encoding="utf-8")
+    network = read_profile(tmp_path / "other.txt").described()
+    first, grouped, _ = network.layers
+    assert (network.minibatch, network.bytes_per_element) == (8, None)
+    assert (first.measured, first.channels, first.loaded_elements) == ((), (3, 32), 3 * 224 * 224)
+    assert first.flop == 2 * 27 * 32 * 112 * 112
+    assert (grouped.channels, grouped.loaded_elements) == ((4, 4), 0)
+    work = network.works()[1]
+    assert (work.channels, work.input_elements, work.flop) == ((4, 4), 32 * 112 * 112, 2 * 36 * 32 * 112 * 112)
+
+
+def test_mean_errors_are_of_what_was_measured() -> None:
+    """Absolute errors: their mean and the largest; none where no row has any."""
+    rows = [
+        {"error": -0.1, "forward_error": None, "backward_error": 0.2},
+        {"error": 0.3, "forward_error": None, "backward_error": None},
+    ]
+    assert mean_errors(rows) == {
+        "error": {"mean": pytest.approx(0.2), "worst": 0.3},
+        "forward_error": None,
+        "backward_error": {"mean": 0.2, "worst": 0.2},
+    }
+
+
 def test_command_on_a_profile_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded
 ) -> None:
-    """A small profile against networks of as many groups: JSON, table, and exit code 1, as no total is within the target; the
-    model's seconds of whole networks beside them."""
+    """A small profile against networks of as many groups: JSON, table, and exit code 1, as no total is within the target; one
+    that no case knows against what its nodes say; the model's seconds of whole networks beside them."""
     (tmp_path / "small.txt").write_text(PROFILE, encoding="utf-8")
+    (tmp_path / "other.txt").write_text(OTHER, encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("taken on a V100", encoding="utf-8")
     lengths: list[int] = []
 
     def two_layers(tokens: int) -> Workload:

@@ -15,9 +15,11 @@ from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS
 from hardware_profiles.files import EfficiencyTables
 from hardware_profiles.gpu import (
     DEFAULT_EFFICIENCIES,
+    FUSED_ATTENTION,
     Demand,
     KindEfficiency,
     demand,
+    tile_use,
     window_overlap,
 )
 
@@ -43,7 +45,7 @@ STREAM = Work("activation", flop=0.0, input_elements=1e6, output_elements=1e6, p
 
 works = st.builds(
     Work,
-    kind=st.sampled_from(sorted(DEFAULT_EFFICIENCIES)),
+    kind=st.sampled_from(sorted(set(LAYER_KINDS) - ZERO_COST_KINDS)),
     flop=st.floats(1e3, 1e12),
     input_elements=st.floats(1.0, 1e8),
     output_elements=st.floats(1.0, 1e8),
@@ -73,8 +75,8 @@ def test_what_a_gpu_is_by_default() -> None:
 
 
 def test_knows_every_kind_of_layer() -> None:
-    """Kinds with an efficiency and kinds without a cost are the simulator's kinds, and a file may name the former."""
-    assert set(DEFAULT_EFFICIENCIES) | ZERO_COST_KINDS == set(LAYER_KINDS)
+    """Kinds with an efficiency (of attention two) and those without a cost are the simulator's; a file may name the former."""
+    assert set(DEFAULT_EFFICIENCIES) - {FUSED_ATTENTION} | ZERO_COST_KINDS == set(LAYER_KINDS)
     assert set(EfficiencyTables.__struct_fields__) == set(DEFAULT_EFFICIENCIES)
 
 
@@ -126,6 +128,43 @@ def test_scratch_is_added_to_the_products_and_moves_twice_in_a_backward() -> Non
     assert [demand(weighted, 1, phase, 4).scratch for phase in ("input_gradient", "weight_gradient")] == [8e6, 8e6]
 
 
+def test_matrix_engines_may_have_a_ceiling_of_their_own_for_gradients() -> None:
+    """Products at half of 8 TFLOP/s forward and a quarter in each gradient; one ceiling alone holds for both."""
+    uneven = {"linear": replace(PLAIN, matrix_backward=0.25)}
+    assert device(efficiencies=uneven).seconds(LINEAR, 10, "forward", "fp16") == pytest.approx(20e9 / 4e12)
+    assert device(efficiencies=uneven).seconds(LINEAR, 10, "backward", "fp16") == pytest.approx(2 * 20e9 / 2e12)
+    assert device().seconds(LINEAR, 10, "backward", "fp16") == pytest.approx(2 * 20e9 / 4e12)
+
+
+def test_attention_whose_scores_do_not_move_is_one_kernel() -> None:
+    """It has shares of its own: three quarters of the peak; a quarter where scores move, and where it has weights."""
+    kinds = {"attention": replace(PLAIN, forward=0.25), FUSED_ATTENTION: replace(PLAIN, forward=0.75)}
+    gpu, fused = device(efficiencies=kinds), Work("attention", 1e9, 1e3, 1e3, 0)
+    assert gpu.seconds(fused, 1, "forward", "fp32") == pytest.approx(1e9 / 0.75e12)
+    assert gpu.seconds(replace(fused, parameters=1e3), 1, "forward", "fp32") == pytest.approx(1e9 / 0.25e12)
+    moved = gpu.seconds(replace(fused, scratch_elements=1e3), 1, "forward", "fp32")
+    assert moved == pytest.approx(1e9 / 0.25e12 + 4e3 / 50e9)
+
+
+def test_a_loss_moves_its_logits_in_fp32() -> None:
+    """38 bytes a logit forward and 22 backward, whatever the precision."""
+    loss = Work("loss", 0.0, 1000, 1, 0)
+    for precision in (2, 4):
+        found = [
+            demand(loss, 3, phase, precision).traffic for phase in ("forward", "input_gradient", "weight_gradient")
+        ]
+        assert found == [114e3, 66e3, 0.0]
+
+
+def test_hooks_of_a_profiler_add_to_each_pass() -> None:
+    """0.3 s around a forward and 0.04 s around each of two gradients."""
+    hooked, plain = device(forward_hook=0.3, gradient_hook=0.04), device()
+    for phase, extra in (("forward", 0.3), ("backward", 0.08), ("weight_gradient", 0.04)):
+        assert hooked.seconds(LINEAR, 1, phase, "fp32") == pytest.approx(
+            plain.seconds(LINEAR, 1, phase, "fp32") + extra
+        )
+
+
 @pytest.mark.parametrize("kind", ["input", "reshape"])
 def test_inputs_and_views_cost_nothing(kind: str) -> None:
     """Nothing is launched for data that arrive, nor for a view."""
@@ -150,6 +189,7 @@ def test_embedding_reads_its_rows_and_not_its_table() -> None:
         ("elementwise", 0, (300, 90), (300, 90), (0, 0)),  # a sum needs none
         ("attention", 0, (300, 90), (600, 120), (0, 0)),  # a product of two activations
         ("attention", 7, (300, 97), (300, 97), (300, 97)),
+        ("normalization", 7, (300, 127), (300, 97), (300, 97)),  # mean and variance come first
         (
             "embedding",
             7,
@@ -202,6 +242,50 @@ def test_window_overlap_is_kernel_over_stride_squared() -> None:
     assert window_overlap(convolution(3, 2)) == pytest.approx(2.25)
     assert window_overlap(convolution(1, 1)) == pytest.approx(1.0)
     assert window_overlap(LINEAR) == 1.0
+
+
+def convolution(read: int, made: int, kernel: int = 3, groups: int = 1) -> Work:
+    """A convolution of stride 1 with an output of 10 x 10 pixels; channels are those of all groups."""
+    flop = 2.0 * kernel**2 * read / groups * made * 100
+    weights = kernel**2 * read // groups * made
+    return Work("convolution", flop, 100 * read, 100 * made, weights, channels=(read // groups, made // groups))
+
+
+@pytest.mark.parametrize(
+    ("work", "forward", "input_gradient"),
+    [
+        (convolution(128, 128), 1.0, 1.0),
+        (convolution(3, 128), 27 / 64, 3 / 64),  # 27 weights an output; the gradient of an image's 3 channels
+        (convolution(128, 16, kernel=1), 16 / 64, 16 / 64),  # the gradient adds up 16 terms
+        (convolution(128, 128, groups=32), 4 / 64, 4 / 64),
+        (convolution(128, 128, groups=128), 1 / 64, 1 / 64),
+        (replace(convolution(3, 128), channels=(0, 0)), 1.0, 1.0),
+    ],
+)
+def test_thin_and_grouped_convolutions_fill_a_part_of_their_tiles(
+    work: Work, forward: float, input_gradient: float
+) -> None:
+    """Tiles of 64: by the terms that an output adds up, or by the channels that a group makes, whichever are fewer."""
+    assert tile_use(work, "forward", 64) == tile_use(work, "weight_gradient", 64) == pytest.approx(forward)
+    assert tile_use(work, "input_gradient", 64) == pytest.approx(input_gradient)
+    quick = {"memory_bandwidth": 1e18}
+    full, tiled = device(**quick), device(**quick, efficiencies={"convolution": replace(PLAIN, tile=64)})
+    times = tiled.seconds(work, 1, "forward", "fp32") / full.seconds(work, 1, "forward", "fp32")
+    assert times == pytest.approx(1 / forward)
+
+
+def test_what_no_layer_made_is_read_and_copied_but_has_no_gradient() -> None:
+    """Images: their bytes move over the device's memory, and from the host at 10 GB/s where a forward waits for them."""
+    first = Work("convolution", 2e9, 0, 1e3, 1e3, loaded_elements=1e6)
+    later = replace(first, input_elements=1e6, loaded_elements=0)
+    assert demand(first, 1, "forward", 4) == demand(later, 1, "forward", 4)
+    assert demand(first, 1, "weight_gradient", 4) == demand(later, 1, "weight_gradient", 4)
+    assert demand(first, 1, "input_gradient", 4) == Demand(0.0, 0.0)
+    waits, plain = device(load_seconds_per_byte=1e-10), device()
+    assert waits.seconds(first, 3, "forward", "fp32") - plain.seconds(first, 3, "forward", "fp32") == pytest.approx(
+        12e-4
+    )
+    assert waits.seconds(first, 3, "backward", "fp32") == plain.seconds(first, 3, "backward", "fp32")
 
 
 def test_fast_convolution_is_taken_only_where_it_is_quicker() -> None:
@@ -305,7 +389,9 @@ def test_memory_is_above_zero(name: str, value: float) -> None:
         device(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["call_overhead", "step_overhead", "reserve_bytes", "launch_overhead"])
+@pytest.mark.parametrize(
+    "name", ["call_overhead", "step_overhead", "reserve_bytes", "launch_overhead", "gradient_hook"]
+)
 def test_overheads_are_at_least_zero(name: str) -> None:
     """Nothing takes less than no time, or less than no memory."""
     with pytest.raises(ValueError, match=f"plain: {name} is at least 0: -1"):

@@ -31,6 +31,7 @@ kind = "gpu"
 name = "mine"
 memory_gib = 24
 memory_bandwidth_gb_per_s = 1008
+like = "a100-80"
 [compute]
 tflops_fp32 = 82.6
 tflops_fp16 = 165.2
@@ -187,6 +188,56 @@ def test_efficiencies_of_a_kind_can_be_overridden(tmp_path: Path) -> None:
     assert device.call_overhead == pytest.approx(7e-6)
 
 
+def test_a_file_that_says_nothing_is_like_the_nearest_measured_generation(tmp_path: Path) -> None:
+    """164 FLOP a byte are nearest to the 153 of an A100, 281 those of a B200, none at all to a V100; a line tells which."""
+    for fp16, bandwidth, nearest in ((165.2, 1008, "a100-80"), (2250, 8000, "b200"), (None, 1008, "v100-sxm2")):
+        text = (
+            MINIMAL.replace('like = "a100-80"\n', "")
+            .replace("1008", str(bandwidth))
+            .replace("tflops_fp16 = 165.2", f"tflops_fp16 = {fp16}" if fp16 else "")
+        )
+        with pytest.warns(UserWarning, match=f"taken from {nearest}, the nearest measured generation") as told:
+            device = load_accelerator(written(tmp_path, text))
+        assert len(told) == 1
+        model = load_accelerator(nearest)
+        assert isinstance(device, GraphicsProcessor)
+        assert isinstance(model, GraphicsProcessor)
+        assert device.efficiencies == model.efficiencies
+        assert device.launch_overhead == model.launch_overhead
+        assert (device.forward_hook, device.gradient_hook) == (0.0, 0.0)
+
+
+def test_a_file_names_the_gpu_that_it_is_like(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Its efficiencies and overheads, through several files and from a path beside it, but for what the file itself says."""
+    kind = "[efficiency.attention]\nmatrix = 0.3\n[overhead]\ncall_us = 4\n"
+    written(tmp_path, MINIMAL + kind, "first.toml")
+    path = written(tmp_path, MINIMAL.replace("a100-80", "./first.toml"), "second.toml")
+    device, model = load_accelerator(path), load_accelerator("a100-80")
+    assert isinstance(device, GraphicsProcessor)
+    assert isinstance(model, GraphicsProcessor)
+    assert device.efficiencies["attention"].matrix == 0.3
+    assert device.efficiencies["linear"] == model.efficiencies["linear"]
+    assert device.call_overhead == pytest.approx(4e-6)
+    assert "efficiencies of ./first.toml" in check_file(path)
+    assert not recwarn.list
+
+
+def test_a_likeness_leads_to_a_measured_gpu(tmp_path: Path) -> None:
+    """Not back to itself, not to an FPGA, not to nothing."""
+    for like, words in (("./mine.toml", "leads back to itself"), ("vcu118", "must be a GPU"), ("a100", "not known")):
+        with pytest.raises(ProfileError, match=words) as caught:
+            load_accelerator(written(tmp_path, MINIMAL.replace("a100-80", like)))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_chip_that_is_no_gpu_has_the_same_keys(tmp_path: Path) -> None:
+    """kind = "accelerator": the same six numbers give the same seconds."""
+    alike = [MINIMAL.replace('"gpu"', kind) for kind in ('"gpu"', '"accelerator"')]
+    chips = [load_accelerator(written(tmp_path, text)) for text in alike]
+    assert chips[0] == chips[1]
+    assert "accelerator mine: 23 GiB" in check_file(tmp_path / "mine.toml")
+
+
 def test_cluster_refers_to_an_accelerator_beside_it(tmp_path: Path) -> None:
     """A path in a cluster's file is relative to that file."""
     (tmp_path / "parts").mkdir()
@@ -308,7 +359,7 @@ def complaint(path: str | Path) -> str:
         ("tflops_fp32 = 82.6", "tflops_fp32 = true", ["$.compute.tflops_fp32 = True", "expected `float"]),
         ("tflops_fp16", "tflop_fp16", ["$.compute.tflop_fp16 = 165.2", "did you mean tflops_fp16?", "tflops_bf16"]),
         ("memory_gib = 24", "", ["$.memory_gib: is missing", "memory_bandwidth_gb_per_s"]),
-        ('kind = "gpu"', 'kind = "tpu"', ["$.kind = 'tpu'", "gpu, fpga"]),
+        ('kind = "gpu"', 'kind = "tpu"', ["$.kind = 'tpu'", "gpu, accelerator, fpga"]),
         ('name = "mine"', 'name = "my card"', ["$.name = 'my card'"]),
         ("tflops_fp32 = 82.6\ntflops_fp16 = 165.2", "", ["$.compute: needs at least one rate"]),
         ("[compute]", "[efficiency.magic]\n[compute]", ["$.efficiency.magic", "choose from convolution"]),
@@ -435,3 +486,69 @@ def test_heavy_libraries_stay_out() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------------------------------------- three levels
+
+RACKS = """
+name = "racks"
+[[servers]]
+count = 6
+accelerator = "v100-sxm2"
+devices = 2
+[servers.inside]
+topology = "switch"
+bandwidth_gb_per_s = 100
+[network]
+attach = "device"
+bandwidth_gb_per_s = 1
+latency_us = 1
+[spine]
+servers = 4
+oversubscription = 4
+latency_us = 10
+"""
+
+
+def test_racks_hang_on_a_spine(tmp_path: Path) -> None:
+    """4 servers of 2 cards of 1 GB/s behind an uplink of 2 GB/s, the last two servers behind one of half of that."""
+    cluster = load_cluster(written(tmp_path, RACKS))
+    assert cluster.switches[-3:] == ("rack0", "rack1", "spine")
+    assert [cluster.channels[channel].bandwidth for channel in cluster.route(0, 8)] == [1e9, 2e9, 1e9, 1e9]
+    assert cluster.point_to_point(0, 2) == (pytest.approx(2e-6), 1e9)
+    assert cluster.point_to_point(0, 8)[0] == pytest.approx(22e-6)
+    # Four pairs cross to the smaller rack at once: its uplink of 1 GB/s carries all of them.
+    assert cluster.flow([(0, 8), (1, 9), (2, 10), (3, 11)]).bandwidth == pytest.approx(0.25e9)
+    assert cluster.flow([(0, 2), (1, 3)]).bandwidth == pytest.approx(1e9)
+
+
+def test_rails_hang_on_a_spine(tmp_path: Path) -> None:
+    """A switch for the first devices of 4 servers and one for the second: from rail to rail over the spine or a neighbour."""
+    cluster = load_cluster(written(tmp_path, RACKS.replace("servers = 4\n", 'servers = 4\nleaf = "rail"\n')))
+    assert cluster.switches[-5:] == ("rack0.rail0", "rack0.rail1", "rack1.rail0", "rack1.rail1", "spine")
+    assert cluster.point_to_point(0, 6) == (pytest.approx(2e-6), 1e9)
+    assert cluster.point_to_point(0, 8) == (pytest.approx(22e-6), 0.5e9)
+    assert len(cluster.route(0, 7)) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("oversubscription = 4", "oversubscription = 0.5", "must be from 1"),
+        ("servers = 4", 'servers = 4\nleaf = "rail"', "goes with a card a device"),
+        ("servers = 4", 'servers = 4\nleaf = "row"', "must be one of rack, rail"),
+    ],
+)
+def test_a_spine_that_cannot_be_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    """In one line, with the key and the choices."""
+    text = RACKS.replace('attach = "device"', 'attach = "server"').replace(old, new)
+    with pytest.raises(ProfileError, match=words) as caught:
+        load_cluster(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_spine_needs_a_network(tmp_path: Path) -> None:
+    """It joins leaves of one."""
+    text = RACKS[: RACKS.index("[network]")].replace("count = 6", "count = 1") + RACKS[RACKS.index("[spine]") :]
+    with pytest.raises(ProfileError, match=r"\$\.spine: joins the leaves"):
+        load_cluster(written(tmp_path, text))

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, GraphicsProcessor, Link, load_cluster
-from hardware_profiles.gpu import DEFAULT_EFFICIENCIES
 from planners import PLANNERS, Request, Result, applicable_planners, make_plan
 from simulator import Plan, Problem
 from simulator.workloads.synthetic import uniform_chain
@@ -37,24 +36,35 @@ def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cl
 
 def slower(problem: Problem, factor: float) -> Problem:
     """The problem where everything takes `factor` times as long, launches, transfers, latencies and measured layers alike."""
-    efficiencies = {
-        kind: replace(one, saturation_seconds=one.saturation_seconds * factor)
-        for kind, one in DEFAULT_EFFICIENCIES.items()
-    }
+    fixed = (
+        "call_overhead",
+        "step_overhead",
+        "launch_overhead",
+        "forward_hook",
+        "gradient_hook",
+        "load_seconds_per_byte",
+    )
     devices = tuple(
         replace(
             device,
             memory_bandwidth=device.memory_bandwidth / factor,
             peak_flops={precision: rate / factor for precision, rate in device.peak_flops.items()},
-            call_overhead=device.call_overhead * factor,
-            step_overhead=device.step_overhead * factor,
-            efficiencies=efficiencies,
+            efficiencies={
+                kind: replace(one, saturation_seconds=one.saturation_seconds * factor)
+                for kind, one in device.efficiencies.items()
+            },
+            **{name: getattr(device, name) * factor for name in fixed},
         )
         for device in problem.cluster.devices
         if isinstance(device, GraphicsProcessor)
     )
     links = tuple(
-        replace(link, bandwidth=link.bandwidth / factor, latency=link.latency * factor)
+        replace(
+            link,
+            bandwidth=link.bandwidth / factor,
+            latency=link.latency * factor,
+            collective_latency=link.collective_latency * factor,
+        )
         for link in problem.cluster.links
     )
     layers = tuple(

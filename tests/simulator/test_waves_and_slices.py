@@ -196,7 +196,7 @@ def test_a_plan_gives_the_size_of_its_groups() -> None:
 def sliced_plan(slices: int, **changes: Any) -> tuple[Problem, Plan]:
     """Two blocks of a language model on two GPUs, two micro-batches of two sequences of 64 tokens."""
     model = Gpt(2, 32, 4, 64, vocabulary=100)
-    problem = Problem(model.workload(), load_cluster("dgx-a100:1"), 4, **changes)
+    problem = Problem(model.workload(), load_cluster("pipedream-b:1"), 4, **changes)
     layers = len(problem.workload)
     stages = stages_from_cuts((layers // 2,), layers, [(0,), (1,)])
     return problem, Plan("hand", "seq1f1b", stages, (2, 2), options=(("slices", slices),))
