@@ -130,6 +130,11 @@ ORDER_OPTIONS = {
     "seconds": "work of the search for an order in seconds",
 }
 
+GRID_OPTIONS = {
+    "tensor": "devices of a tensor-parallel group, or several numbers to choose from: 1,2,4,8",
+    "zero": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too",
+}
+
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
 
 _UNEQUAL = {
@@ -172,6 +177,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         "pipeline × data grid: stages x replicas x micro-batches x stages a device (Megatron-LM)",
         _Later("straight.grid", "inapplicable"),
         takes=("stages", "chunks"),
+        options=GRID_OPTIONS,
     ),
     "pipedream": PlannerEntry(
         _Later("pipedream.planner", "PipeDream"),
@@ -309,9 +315,12 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         plan, interrupted = evaluate.best, True
     seconds = time.process_time() - began
     outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
+    degree = max((one for stage in plan.stages for one in stage.degrees), default=1)
     return Result(
         outcome=outcome,
-        bound=iteration_lower_bound(problem, asynchronous=not outcome.schedule.flush, layer_costs=evaluate.layer_costs),
+        bound=iteration_lower_bound(
+            problem, asynchronous=not outcome.schedule.flush, layer_costs=evaluate.layer_costs, degree=degree
+        ),
         proof=_proof(evaluate, interrupted=interrupted),
         evaluations=evaluate.evaluations,
         seconds=seconds,

@@ -42,8 +42,10 @@ from .plans.plan import (
     recompute_words as recompute_words,
     Replication as Replication,
     Stage as Stage,
+    Zero as Zero,
     check_plan as check_plan,
     equal_microbatches as equal_microbatches,
+    group_degrees as group_degrees,
     ranges as ranges,
     stages_from_cuts as stages_from_cuts,
 )

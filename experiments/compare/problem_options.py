@@ -22,7 +22,16 @@ DEFAULT_CLUSTER = "pipedream-b"
 
 NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 
-CHOICES = ("precision", "optimizer", "communication", "weight_versions", "replica_updates", "recompute", "overlap")
+CHOICES = (
+    "precision",
+    "optimizer",
+    "communication",
+    "weight_versions",
+    "replica_updates",
+    "recompute",
+    "overlap",
+    "gradient_bytes",
+)
 """Options that are fields of a problem by the same name, with the problem's own defaults."""
 
 
@@ -62,6 +71,8 @@ PROBLEM: dict[str, Option] = {
         "seconds of a forward and a backward that overlap, of those one after the other (default 1)",
         float,
     ),
+    "--sequence-parallel": "tensor-parallel groups divide what lies between their products, too (by tokens)",
+    "--gradient-bytes N": ("of an accumulated gradient: 2 or 4 (default: those of a weight)", count),
     "--no-contention": "transfers do not queue on shared links",
 }
 
@@ -74,11 +85,13 @@ SEARCH: dict[str, Option] = {
     "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
     "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved, v, wave (default: searched)",
     "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
+    "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from (pipeline-data): 1,2,4,8 (default 1)",
+    "--zero Z": "what replicas divide (pipeline-data): 0 nothing (default), 1 optimizer states, 2 gradients too, 3 weights too",
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }
 """What the planners may choose, and the seed."""
 
-PLANNER_OPTIONS = ("candidates", "placement", "seconds")
+PLANNER_OPTIONS = ("candidates", "placement", "seconds", "tensor", "zero")
 """Those that some planners alone take, as the registry lists them."""
 
 
@@ -137,6 +150,7 @@ def _described(arguments: argparse.Namespace) -> Problem:
         sequence=arguments.sequence,
         attention=arguments.attention,
         contention=not arguments.no_contention,
+        sequence_parallel=arguments.sequence_parallel,
         **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
     )
 
@@ -173,6 +187,7 @@ def options_of(problem: Problem) -> dict[str, object]:
         "devices": len(problem.cluster.devices),
         "batch": problem.batch,
         "no_contention": not problem.contention,
+        "sequence_parallel": problem.sequence_parallel,
         **{name: getattr(problem, name) for name in CHOICES},
     }
 

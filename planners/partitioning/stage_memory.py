@@ -37,7 +37,7 @@ def _furthest_ends(
     """`furthest_ends` by the memory of the devices; kept for the same stages on other devices."""
     problem, layers = costs.problem, len(costs.problem.workload)
     count = np.array(in_flight, dtype=np.float64)[:, None]
-    state = costs.parameters * problem.state_bytes
+    state = costs.parameters * costs.member.state_bytes
     made = costs.made_bytes(problem.recompute)
     held = state + made * samples + (costs.stashed_bytes - made) * count
     before = np.concatenate([np.zeros_like(count), np.cumsum(held, axis=1)], axis=1)
@@ -47,7 +47,7 @@ def _furthest_ends(
     furthest = _last_within(before, room)
     # a stage that holds the user of a tied weight needs room for the copy, or ends before it
     for user, elements in _copied_weights(costs):
-        room = room - np.where(user <= layers, elements * problem.state_bytes, 0.0)
+        room = room - np.where(user <= layers, elements * costs.member.state_bytes, 0.0)
         furthest = np.where(furthest > user, np.maximum(_last_within(before, room), user), furthest)
     return furthest
 

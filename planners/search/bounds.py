@@ -9,7 +9,8 @@ devices get the weights that make it largest (the dual of the assignment's linea
 weights, at least one a batch, counts likewise.
 
 Latency. A flushed iteration runs every sample through all layers forward and then backward, one after the other: T >=
-the sum over the layers of the least forward and the least input-gradient seconds of any op, on any device.
+the sum over the layers of the least forward and the least input-gradient seconds of any op, on any device; where plans may
+have tensor-parallel groups, of a member's share in the largest of them. (The work of a layer is no less in shares.)
 
 The least seconds, of a sample or of an op, lie at an end of the range of sizes for the GPU and FPGA models: a pass is
 the larger (or the smaller) of lines a + b n with a, b >= 0, so that its seconds never fall with n, and its seconds a
@@ -41,14 +42,16 @@ WEIGHT_SWEEPS = 20
 
 
 def iteration_lower_bound(
-    problem: Problem, *, asynchronous: bool = False, layer_costs: LayerCosts | None = None
+    problem: Problem, *, asynchronous: bool = False, layer_costs: LayerCosts | None = None, degree: int = 1
 ) -> float:
     """Seconds of an iteration that no plan can beat: work, and the latency of one sample unless `asynchronous`.
 
+    degree: devices of the largest tensor-parallel group of the plans that are meant
     layer_costs: of the same problem, to share tables that are already filled
     """
-    rates = _Rates(problem, layer_costs or LayerCosts(problem))
-    bound = rates.work_seconds() if asynchronous else max(rates.work_seconds(), rates.latency_seconds())
+    costs = layer_costs or LayerCosts(problem)
+    work = _Rates(problem, costs).work_seconds()
+    bound = work if asynchronous else max(work, _Rates(problem, costs.at(degree)).latency_seconds())
     return bound * (1.0 - SLACK)
 
 

@@ -1,6 +1,8 @@
 """Pipeline × data grid: equal replicas of a pipeline, as most large models are trained (Megatron-LM, arXiv 2104.04473).
 
 A point of the grid is a number of stages, of replicas of each, of stages a device, of micro-batches, a schedule and a placement.
+Where tensor-parallel groups are asked for, a replica is a group of neighbours, which its first device stands for, and each
+number of devices in a group is a grid of its own.
 A closed form ranks the points; the cuts of the promising ones come from the shared partition search, which knows
 communication and memory; the best few are replayed with the problem's own options.
 """
@@ -11,17 +13,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from heapq import heappop, heappush
-from itertools import pairwise
+from heapq import heappop, heappush, merge
+from itertools import chain, pairwise, repeat
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import reduce_seconds
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.in_flight import most_held
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts
-from planners.search.candidates import device_choices, straight_shape
+from planners.search.candidates import device_choices, devices_in_order, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import (
@@ -31,8 +35,11 @@ from simulator import (
     Plan,
     Problem,
     Schedule,
+    Stage,
+    Zero,
     build_schedule,
     equal_microbatches,
+    group_degrees,
     schedule_families,
     stages_from_cuts,
 )
@@ -109,21 +116,69 @@ class PipelineDataGrid:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
-        search = _Grid(problem, evaluate, self.request, self.name)
         replayed: list[Plan] = []
-        for candidate in search.candidates():
+        for degree in sorted(asked_degrees(self.request), reverse=True):
+            searches = [
+                _Grid(problem, evaluate, self.request, self.name, division)
+                for division in _divisions(problem, evaluate, self.request, degree)
+            ]
+            replayed += self._replayed(searches, evaluate, any(evaluate(plan).fits for plan in replayed))
+        if not replayed:
+            raise InfeasiblePlanError(_Grid(problem, evaluate, self.request, self.name).does_not_fit())
+        return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
+
+    def _replayed(self, searches: Sequence[_Grid], evaluate: Evaluator, some_fit: bool) -> list[Plan]:
+        """Plans of the most promising points of searches whose closed forms are alike; some_fit: of others there are such."""
+        replayed: list[Plan] = []
+        several = (zip(search.candidates(), repeat(search), strict=False) for search in searches)
+        for candidate, search in merge(*several, key=lambda pair: pair[0].seconds):
             fitting_ones = [evaluate(plan).iteration_seconds for plan in replayed if evaluate(plan).fits]
             hopeless = fitting_ones and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fitting_ones)
-            if hopeless or len(replayed) >= (FINALISTS if fitting_ones else MOST_TRIED):
+            if hopeless or len(replayed) >= (FINALISTS if fitting_ones or some_fit else MOST_TRIED):
                 break
             replayed.append(search.within_memory(candidate))
-        if not replayed:
-            raise InfeasiblePlanError(search.does_not_fit())
-        return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
+        return replayed
+
+
+class Division(NamedTuple):
+    """How devices divide what they hold: devices of a tensor-parallel group; `zero` of plans; replicas, None for any number."""
+
+    degree: int = 1
+    zero: Zero = 0
+    replicas: int | None = None
+
+
+WHOLE = Division()
+"""Nothing is divided."""
+
+
+def asked_degrees(request: Request) -> set[int]:
+    """Devices of a tensor-parallel group that are asked for; ValueError for what is no list of numbers."""
+    return {int(one) for one in request.options.get("tensor", "1").split(",")}
+
+
+def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[Division]:
+    """Of groups of one degree: one, or where replicas divide states one of each number of replicas, which tells the memory."""
+    zero = get_args(Zero)[int(request.options.get("zero", "0"))]
+    one = Division(degree, zero)
+    if not zero:
+        return [one]
+    counts = {point.replicas for point in _Grid(problem, evaluate, request, "", one).points()}
+    return [Division(degree, zero, count) for count in sorted(counts)]
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
     """Why the grid holds no plan of the kind that is asked for, or None."""
+    permitted = group_degrees(problem)
+    try:
+        wrong = sorted(asked_degrees(request).difference(permitted))
+    except ValueError:
+        return f"tensor must be numbers of devices, such as 1,2,4, got {request.options['tensor']!r}"
+    if wrong:
+        choices = ", ".join(map(str, permitted))
+        return f"tensor-parallel groups of {problem.title} cannot have {wrong[0]} devices; choices: {choices}"
+    if (zero := request.options.get("zero", "0")) not in tuple(map(str, get_args(Zero))):
+        return f"zero must be one of {', '.join(map(str, get_args(Zero)))}, got {zero!r}"
     if request.schedule is not None and not schedule_families()[request.schedule].flush:
         return f"the grid's plans are synchronous; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].lanes:
@@ -131,6 +186,15 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if request.schedule is not None and schedule_families()[request.schedule].placement in ("v", "wave"):
         return f"the grid's stages go round their devices; those of schedule {request.schedule!r} go back and forth"
     return straight_shape(problem, request)
+
+
+def _groups(problem: Problem, degree: int) -> dict[int, tuple[int, ...]]:
+    """Neighbours in groups of `degree`, by the first of each; inside servers where the cluster says so, or all have room."""
+    cluster = problem.cluster
+    inside = cluster.tensor_groups == "server" or degree <= min(map(len, cluster.servers))
+    places = cluster.servers if inside else (devices_in_order(problem),)
+    groups = (place[at : at + degree] for place in places for at in range(0, len(place) - degree + 1, degree))
+    return {group[0]: group for group in groups}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +241,16 @@ def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedul
 class _Grid:
     """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
 
-    def __init__(self, problem: Problem, evaluate: Evaluator, request: Request, name: str) -> None:
+    def __init__(
+        self, problem: Problem, evaluate: Evaluator, request: Request, name: str, division: Division = WHOLE
+    ) -> None:
         self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
-        self.costs = evaluate.layer_costs
+        self.division = division
+        self.members = _groups(problem, division.degree)
+        first = next(iter(self.members.values()), ())
+        rates = problem.cluster.allreduce_rates(first) if division.degree > 1 else ()
+        state = problem.divided_state_bytes(division.zero, division.replicas or 1)
+        self.costs = evaluate.layer_costs.at(division.degree, rates, state)
         self._held: dict[tuple[str, int, int, int], tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
         self._rates: dict[tuple[tuple[int, ...], int], float] = {}
@@ -191,13 +262,17 @@ class _Grid:
     def points(self) -> Iterator[Point]:
         """Every point: devices × schedule × stages a device × stages × replicas × placement × micro-batches."""
         layers, families = len(self.problem.workload), schedule_families()
-        for devices in device_choices(self.problem, self.costs):
+        for chosen in device_choices(self.problem, self.costs):
+            among = set(chosen)
+            devices = [one for one in chosen if one in self.members and among.issuperset(self.members[one])]
             for schedule in self._families():
                 for chunks in self._chunks("chunks" in families[schedule].options):
                     for ranks in range(1, min(len(devices), layers // chunks) + 1):
                         if self.request.stages not in (None, ranks * chunks):
                             continue
                         for groups in self._placements(devices, ranks):
+                            if self.division.replicas not in (None, len(groups[0])):
+                                continue
                             for count in self._counts(len(groups[0])):
                                 yield Point(schedule, groups, chunks, count)
 
@@ -339,12 +414,13 @@ class _Grid:
         return state / point.stages, again, kept + inputs
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
-        return min(self.problem.cluster.devices[device].memory_bytes for device in group)
+        devices = self.problem.cluster.devices
+        return min(devices[member].memory_bytes for device in group for member in self.members[device])
 
     def _fullest(self, point: Point, cuts: Sequence[int]) -> float:
         """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
         problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
-        width = problem.state_bytes
+        width = self.costs.member.state_bytes
         stash = np.diff(self.stashed_before[bounds]) * samples
         made = np.diff(self.made_before[bounds]) * samples
         kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute == "whole" else stash - made
@@ -413,12 +489,14 @@ class _Grid:
         for rank, group in enumerate(point.groups):
             stages = range(rank, point.stages, ranks)
             elements = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages])
-            size = elements * self.problem.element_bytes
-            reduce = cluster.allreduce_seconds(group, size) if size else 0.0
+            size = elements * self.problem.accumulated_bytes
+            rings = zip(*(self.members[device] for device in group), strict=True)
+            reduce = reduce_seconds(cluster.allreduce_rates(*rings), size) if size else 0.0
             buckets = max(1.0, min(MOST_BUCKETS, size / BUCKET_BYTES))
             exposed = max(reduce / buckets, reduce - float(backward[rank]) * (1.0 - 1.0 / buckets))
             before = float(backward[:rank].sum())  # the ranks in front are still at work
-            tail = max(tail, exposed + self.costs.update_seconds(group[0], elements) - before)
+            updated = elements / (point.replicas if self.division.zero else 1)
+            tail = max(tail, exposed + self.costs.update_seconds(group[0], updated) - before)
         return tail
 
     @cached_property
@@ -434,7 +512,7 @@ class _Grid:
     @cached_property
     def _whole_bytes(self) -> tuple[float, float, float]:
         """Bytes of all weights, gradients and optimizer states, of a sample's stash, and of what backward makes of it again."""
-        state = float(self.costs.parameters.sum()) * self.problem.state_bytes
+        state = float(self.costs.parameters.sum()) * self.costs.member.state_bytes
         return state, float(self.costs.stashed_bytes.sum()), float(self.costs.made_bytes(self.problem.recompute).sum())
 
     # ---- plans ----
@@ -443,7 +521,14 @@ class _Grid:
         """The plan of a candidate."""
         point, layers = candidate.point, len(self.problem.workload)
         stages = stages_from_cuts(candidate.cuts, layers, point.groups * point.chunks)
-        return Plan(self.name, point.schedule, stages, equal_microbatches(self.problem.batch, point.microbatches))
+        if self.division.degree > 1:
+            groups = [[self.members[device] for device in stage.devices] for stage in stages]
+            stages = tuple(
+                Stage(stage.layers, tuple(chain.from_iterable(held)), tuple(map(len, held)))
+                for stage, held in zip(stages, groups, strict=True)
+            )
+        sizes = equal_microbatches(self.problem.batch, point.microbatches)
+        return Plan(self.name, point.schedule, stages, sizes, zero=self.division.zero)
 
     def within_memory(self, candidate: CutPoint) -> Plan:
         """The candidate's plan; where its replay needs more memory than there is, that of cuts which leave as much free.

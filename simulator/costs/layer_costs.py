@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,18 @@ BACKWARD_LAUNCHES = 1.5
 """Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
 
 
+class Member(NamedTuple):
+    """What tells the tables of one device from another's, beside its kind.
+
+    degree: devices of its tensor-parallel group; rates: of an all-reduce of them, () where others count what they reduce
+    state_bytes: bytes a parameter that it holds all the time
+    """
+
+    degree: int
+    rates: Rates
+    state_bytes: float
+
+
 class LayerCosts:
     """Tables of one problem, filled as they are asked for.
 
@@ -36,10 +49,11 @@ class LayerCosts:
     what the accelerator's model says; a stage of them is their sum, but where layers stream, as on an FPGA (see `stage_seconds`).
     """
 
-    def __init__(self, problem: Problem, degree: int = 1) -> None:
-        """Empty tables; degree: of the tensor-parallel group for a member of which they are, see `at`."""
-        self.problem, self.degree = problem, degree
-        self._members: dict[int, LayerCosts] = {degree: self}
+    def __init__(self, problem: Problem, member: Member | None = None) -> None:
+        """Empty tables; member: whose they are (default: a device's that has all of each layer)."""
+        self.problem, self.member = problem, member or Member(1, (), problem.state_bytes)
+        self._members: dict[Member, LayerCosts] = {self.member: self}
+        self._shares_of: LayerCosts | None = None
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
@@ -75,19 +89,29 @@ class LayerCosts:
             self._slices[key] = LayerCosts(replace(self.problem, workload=workload))
         return self._slices[key]
 
-    def at(self, degree: int) -> LayerCosts:
-        """The tables of a member of a tensor-parallel group of `degree` devices, which has its share of every layer."""
-        if degree not in self._members:
-            self._members[degree] = LayerCosts(self.problem, degree)
-        return self._members[degree]
+    def at(self, degree: int, rates: Rates = (), state_bytes: float | None = None) -> LayerCosts:
+        """The tables of a member of a tensor-parallel group of `degree` devices, which has its share of every layer.
+
+        rates: of an all-reduce of the group, whose seconds are then those of the layers behind which it reduces and gathers
+        state_bytes: as of a problem, where ZeRO divides them
+        """
+        member = Member(degree, rates, self.problem.state_bytes if state_bytes is None else state_bytes)
+        if member not in self._members:
+            made = self._members[member] = LayerCosts(self.problem, member)
+            alone = Member(degree, (), self.problem.state_bytes)
+            if member != alone:  # what a member does is the same, however long its group takes
+                made._shares_of = self.at(degree)
+        return self._members[member]
 
     @cached_property
     def shares(self) -> tuple[Share, ...]:
         """A member's share of each layer."""
+        if self._shares_of is not None:
+            return self._shares_of.shares
         divided = self.problem.sequence_parallel
         workload = self.problem.workload
         pairs = zip(workload.layers, workload.works(), strict=True)
-        return tuple(share_of(*pair, self.degree, sequence_parallel=divided) for pair in pairs)
+        return tuple(share_of(*pair, self.member.degree, sequence_parallel=divided) for pair in pairs)
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
@@ -105,7 +129,10 @@ class LayerCosts:
         if key not in self._seconds:
             kernels = self.kernel_seconds(device, samples, phase)
             launches = self._launch_seconds(device, samples, phase)
-            self._seconds[key] = kernels + launch_waits(kernels, launches, phase) if launches.any() else kernels
+            seconds = kernels + launch_waits(kernels, launches, phase) if launches.any() else kernels
+            if self.member.rates:
+                seconds = seconds + self._collective_seconds(samples, phase)
+            self._seconds[key] = seconds
         return self._seconds[key]
 
     def _launch_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
@@ -161,7 +188,10 @@ class LayerCosts:
         key = (kind, layers.tobytes(), samples, phase)
         if key not in self._streamed:
             works = [self.works[layer] for layer in layers]
-            self._streamed[key] = accelerator.stage_seconds(works, samples, phase, self.problem.precision)
+            seconds = accelerator.stage_seconds(works, samples, phase, self.problem.precision)
+            if self.member.rates:
+                seconds += float(self._collective_seconds(samples, phase)[layers].sum())
+            self._streamed[key] = seconds
         return self._streamed[key]
 
     def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
@@ -192,16 +222,15 @@ class LayerCosts:
         """Bytes a sample that each layer reads from other layers, float64 [layers]."""
         return np.array([work.input_elements for work in self.works]) * self.problem.element_bytes
 
-    def collective_seconds(self, rates: Rates, layers: NDArray[np.int64], samples: int, phase: Phase) -> float:
-        """Seconds for which a member's group reduces and gathers in one pass of some layers; rates: of the group."""
-        if phase == "weight_gradient":
-            return 0.0
+    def _collective_seconds(self, samples: int, phase: Phase) -> NDArray[np.float64]:
+        """Seconds for which a member's group reduces and gathers in one pass of each layer, float64 [layers]."""
         sizes, forward, backward = self._reduced
-        times = (forward if phase == "forward" else backward)[layers]
-        of_size, number = np.unique(sizes[layers], return_inverse=True)
-        counts = np.bincount(number, weights=times)
-        pairs = zip(of_size.tolist(), counts.tolist(), strict=True)
-        return float(sum(count * reduce_seconds(rates, size * samples) for size, count in pairs if count))
+        if phase == "weight_gradient":
+            return np.zeros(len(sizes))
+        times = forward if phase == "forward" else backward
+        of_size, number = np.unique(sizes, return_inverse=True)
+        seconds = np.array([reduce_seconds(self.member.rates, size * samples) for size in of_size.tolist()])
+        return np.asarray(seconds[number] * times, dtype=np.float64)
 
     def collective_bytes(self, layers: NDArray[np.int64], phase: Phase) -> float:
         """Bytes a sample that all-reduces of a member's group take together in one pass of some layers."""

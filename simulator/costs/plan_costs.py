@@ -140,9 +140,11 @@ class PlanCosts:
         return tuple(found)
 
     def _member(self, stage: int, replica: int) -> LayerCosts:
-        """The layers of a stage as a device of a replica has them."""
-        degrees = self.plan.stages[stage].degrees
-        return self.layers.at(degrees[replica]) if degrees else self.layers
+        """The layers of a stage as a device of a replica has them, with what it reduces and gathers with its group."""
+        if not self.plan.stages[stage].degrees:
+            return self.layers
+        group = self.group(stage, replica)
+        return self.layers.at(group.degree, group.inside)
 
     def reduced_bytes(self, stage: int) -> float:
         """Gradient bytes that the replicas of a stage reduce among themselves, those of each device and its peers together: not
@@ -281,8 +283,8 @@ class PlanCosts:
         if key not in self._stage_seconds:
             devices = self._devices_by_kind(stage, replica).values()
             value = max(self._device_seconds(kind, (stage, replica), samples, device) for device in devices)
-            if group.degree > 1 and kind in _PHASES:
-                value += self._inside_seconds(kind, stage, group, samples)
+            if group.degree > 1:
+                value += self._gather_seconds(kind, stage, group, samples)
             if group.replicas > 1:
                 value = self._with_peers(kind, (stage, replica), value)
             self._stage_seconds[key] = value
@@ -308,15 +310,13 @@ class PlanCosts:
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
         return held[self.layers.runs_again(self.recomputation(stage))[held]] if kind is OpKind.RECOMPUTE else held
 
-    def _inside_seconds(self, kind: OpKind, stage: int, group: Group, samples: int) -> float:
-        """Seconds for which the devices of a group reduce and gather within an op."""
-        layers = self.layers.at(group.degree)
-        seconds = layers.collective_seconds(group.inside, self._layers_of(kind, stage), samples, _PHASES[kind])
+    def _gather_seconds(self, kind: OpKind, stage: int, group: Group, samples: int) -> float:
+        """Seconds in which the devices of a group gather what an op has received in parts."""
         received = {OpKind.FORWARD: 0, OpKind.BACKWARD: 1, OpKind.INPUT_GRADIENT: 1}.get(kind)
-        if received is not None and group.gathers[received]:
-            size = self._crossing(layers, gathered=True)[stage - 1 + received] * samples
-            seconds += reduce_seconds(group.inside, size) / 2
-        return seconds
+        if received is None or not group.gathers[received]:
+            return 0.0
+        whole = self._crossing(self.layers.at(group.degree), gathered=True)[stage - 1 + received]
+        return reduce_seconds(group.inside, whole * samples) / 2
 
     def inside_bytes(self, stage: int) -> float:
         """Bytes a sample that a stage's groups move inside, 2(t-1) a byte that is all-reduced and half that of one gathered; of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -143,7 +144,12 @@ class Problem:
     @property
     def state_bytes(self) -> float:
         """Bytes a parameter that a device holds all the time: the weight, its gradient, the optimizer's."""
-        return float(self.element_bytes + self.accumulated_bytes) + self.optimizer_bytes
+        return self.divided_state_bytes(0, 1)
+
+    def divided_state_bytes(self, zero: int, replicas: int) -> float:
+        """`state_bytes` where so many replicas divide what `Plan.zero` says."""
+        parts = (3, self.element_bytes), (2, self.accumulated_bytes), (1, self.optimizer_bytes)
+        return sum((size / replicas if zero >= least else float(size) for least, size in parts), 0.0)
 
     @property
     def optimizer_bytes(self) -> float:
@@ -438,6 +444,16 @@ def _check_zero(plan: Plan) -> None:
             f"zero {plan.zero} of plan {plan.planner!r} needs replicas that split every micro-batch, these take turns; "
             "choices: 0, 1"
         )
+
+
+def group_degrees(problem: Problem) -> tuple[int, ...]:
+    """Devices that a tensor-parallel group of a problem may have, rising."""
+    workload, cluster = problem.workload, problem.cluster
+    if not any(layer.split for layer in workload.layers):
+        return (1,)
+    server = len(cluster.devices) if cluster.tensor_groups == "cluster" else max(map(len, cluster.servers))
+    heads = math.gcd(*(layer.heads for layer in workload.layers))
+    return tuple(one for one in range(1, server + 1) if heads % one == 0)
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from planners import Evaluator, Request, make_plan, planner_entry
 from planners.partitioning.in_flight import most_held, most_in_flight
 from planners.straight import grid
 from planners.straight.grid import FINALISTS, Point, _Grid
-from simulator import Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
+from simulator import InfeasiblePlanError, Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
+from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
 from tests.planners.test_bounds import _gpu, _switched
@@ -313,3 +314,51 @@ def test_recomputing_stages_hold_their_inputs_and_one_stash() -> None:
     search = _Grid(problem, Evaluator(problem), Request(), "grid")
     fullest = search._fullest(POINTS["1f1b"], (2, 4, 6))
     assert fullest * _gpu().memory_bytes == pytest.approx(24e6 + 384e6 + 3 * 48e6)
+
+
+def _language() -> Problem:
+    """A GPT of 4 blocks on servers of eight and of four GPUs."""
+    return Problem(Gpt(4, 256, 8, 128, 1000).workload(), load_cluster("dgx-a100:2").take(12), 48, precision="fp16")
+
+
+def test_tensor_parallel_groups_are_chosen_where_they_are_asked_for() -> None:
+    """Every replica is a group of neighbours in one server; several degrees are no slower than one of them."""
+    problem = _language()
+    found = {
+        asked: make_plan("pipeline-data", problem, Request(options={"tensor": asked})) for asked in ("2", "4", "2,4")
+    }
+    for asked, result in found.items():
+        for group in (one for stage in result.plan.stages for one in stage.replicas):
+            assert str(len(group)) in asked.split(",")
+            assert len({problem.cluster.server_of(device) for device in group}) == 1
+        assert result.outcome.fits
+        assert result.bound <= result.outcome.iteration_seconds
+    seconds = {asked: result.outcome.iteration_seconds for asked, result in found.items()}
+    assert seconds["2,4"] == min(seconds.values())
+
+
+def test_replicas_divide_states_where_that_is_asked_for() -> None:
+    """A network whose states fit on no device alone, in replicas that hold a part of the optimizer's each."""
+    problem = _heavy()
+    roomy = replace(problem, batch=64, workload=replace(problem.workload, layers=problem.workload.layers[:1], edges=()))
+    tight = replace(roomy, cluster=_switched((replace(_gpu(), memory_bytes=1.2e9),) * 4))
+    with pytest.raises(InfeasiblePlanError):
+        make_plan("pipeline-data", tight)
+    result = make_plan("pipeline-data", tight, Request(options={"zero": "1"}))
+    assert result.outcome.fits
+    assert (result.plan.zero, result.plan.replicas) == (1, (4,))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tensor": "3"}, "cannot have 3 devices; choices: 1, 2, 4, 8"),
+        ({"tensor": "two"}, "tensor must be numbers of devices, such as 1,2,4, got 'two'"),
+        ({"zero": "4"}, "zero must be one of 0, 1, 2, 3, got '4'"),
+    ],
+)
+def test_divisions_that_cannot_be_are_refused(options: dict[str, str], said: str) -> None:
+    """One line with the choices."""
+    reason = planner_entry("pipeline-data").reason(_language(), Request(options=options))
+    assert reason is not None
+    assert said in reason
