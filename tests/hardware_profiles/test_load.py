@@ -98,11 +98,14 @@ def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
 
 
 def test_ships_the_promised_profiles() -> None:
-    """All accelerators and clusters that the issue lists are there."""
-    accelerators = "titan-x p40 p100 v100-pcie v100-sxm2 rtx-2080-ti a100-40 a100-80 h100 h200 vcu118 vcu129 u280"
+    """All accelerators and clusters that the README promises are there."""
+    accelerators = (
+        "titan-x p40 p100 v100-pcie v100-sxm2 rtx-2080-ti a100-40 a100-80 h100 h200 b200 gh200 mi300x "
+        "tpu-v5p titan-rtx rtx-3090 vcu118 vcu129 u280"
+    )
     clusters = (
         "pipedream-a pipedream-b pipedream-c pipedream-arxiv-a pipedream-arxiv-b dapple-a dapple-b dapple-c "
-        "dgx-a100 dgx-h100 fpga-vcu118-4 fpga-vcu129-4 fpga-mixed-4"
+        "dgx-a100 dgx-h100 dgx-b200 gh200 fpga-vcu118-4 fpga-vcu129-4 fpga-mixed-4"
     )
     assert set(accelerators.split()) <= set(accelerator_names())
     assert set(clusters.split()) <= set(cluster_names())
