@@ -157,12 +157,13 @@ class Outcome(Explained):
         rows = []
         for number, stage in enumerate(self.plan.stages):
             first, last = (self.problem.workload.layers[layer].name for layer in (stage.layers[0], stage.layers[-1]))
+            groups = tuple(dict.fromkeys(stage.degrees))
             fullest = max((peaks[device] for device in stage.devices), key=lambda memory: memory.peak_bytes)
             rows.append(
                 (
                     str(number),
                     f"{len(stage.layers)}: {first} … {last}",
-                    ranges(stage.devices),
+                    ranges(stage.devices) + (f" by {' and '.join(map(str, groups))}" if groups else ""),
                     f"{weights[number] / 1e6:,.2f}",
                     f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
                 )
@@ -202,7 +203,7 @@ class Outcome(Explained):
 
         window = None if self.schedule.flush else readable_window(self.timeline)
         word = self.problem.device_word
-        axes = gantt(self.timeline, ax, title=self.title, window=window, device_word=word)
+        axes = gantt(self.timeline, ax, title=self.title, window=window, device_word=word, groups=self.plan.groups)
         return cast("Figure", axes.get_figure())
 
     def plot_memory(self) -> Figure:

@@ -38,6 +38,9 @@ _KINDS: dict[OpKind, tuple[str, str]] = {
 
 KIND_COLORS = {kind: color for kind, (color, _) in _KINDS.items()}
 
+Groups = Mapping[int, Sequence[int]]
+"""Devices of each tensor-parallel group, by the first of them."""
+
 _BESIDE = {LaneKind.COLLECTIVE: " all-reduce", LaneKind.HOST: " host link"}
 """What a row beside those of the ops is called."""
 
@@ -105,10 +108,13 @@ class GanttRow:
         )
 
 
-def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int = MOST_ROWS) -> tuple[GanttRow, ...]:
+def gantt_rows(
+    timeline: Timeline, *, device_word: str = "GPU", most_rows: int = MOST_ROWS, groups: Groups | None = None
+) -> tuple[GanttRow, ...]:
     """Rows from top to bottom: stage 0 first, replicas by number, each stage's all-reduce under its replicas. Where devices hold
     several stages that other devices hold, too (pipelines in opposite directions), rows go by device instead.
 
+    groups: devices of each tensor-parallel group, by the first of them, which stands for all in the timeline
     The parts into which all-reduce splits a backward become one box. Where there would be more than `most_rows`, replicas of a
     stage that do the same at the same time share one row.
     """
@@ -129,7 +135,7 @@ def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int =
         many = int(holders[stages[0]]) > 1 and not thin and not by_device
         label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
         label += _BESIDE[lane_kind] if thin else f" · replica {replica}" if many else ""
-        label += "" if thin else f" ({device_word} {device})"
+        label += "" if thin else f" ({_devices(device_word, (groups or {}).get(device, (device,)))})"
         place = stages[0]
         if by_device:
             place = int(timeline.device[computing & (timeline.stage == stages[0])].max()) if thin else device
@@ -137,6 +143,11 @@ def gantt_rows(timeline: Timeline, *, device_word: str = "GPU", most_rows: int =
     keyed.sort(key=lambda pair: pair[0])
     rows = tuple(row for _, row in keyed)
     return rows if len(rows) <= most_rows else _share_rows(rows, device_word, timeline)
+
+
+def _devices(word: str, group: Sequence[int]) -> str:
+    """`GPU 0`, or `GPUs 0–3` of a group."""
+    return f"{word} {group[0]}" if len(group) == 1 else f"{word}s {group[0]}–{group[-1]}"
 
 
 def _row(
@@ -207,12 +218,13 @@ def gantt(
     title: str | None = None,
     window: tuple[float, float] | None = None,
     device_word: str = "GPU",
+    groups: Groups | None = None,
 ) -> Axes:
     """Draw a timeline: one row a lane, stage 0 on top, the micro-batch's number in its box where it can be read.
 
     ax: where to draw; by default a figure of its own (`ax.get_figure()`)
     window: seconds (begin, end) to show, as from `readable_window`; default all
-    device_word: what a device is called
+    device_word: what a device is called; groups: as `gantt_rows` takes them
     Raises ValueError for a window that does not rise from at least 0.
     """
     makespan = timeline.makespan_seconds
@@ -220,7 +232,7 @@ def gantt(
     cut = begin > 0 or end < makespan
     if not 0 <= begin < end:
         raise ValueError(f"a window must rise from at least 0 seconds, got {begin} to {end}")
-    whole = gantt_rows(timeline, device_word=legible(device_word, 20))
+    whole = gantt_rows(timeline, device_word=legible(device_word, 20), groups=groups)
     rows = [row.within(begin, end) for row in whole]
     unit, factor = time_unit(end - begin)
     heights = np.array([0.45 if row.thin else 1.0 for row in rows])

@@ -30,6 +30,7 @@ from simulator import (
     simulate,
 )
 from simulator.plans.plan import Zero, flushes
+from simulator.results.gantt_plots import gantt_rows
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.layers import Split
 from tests.simulator.strategies import UnitDevice, bits, plans, star_cluster
@@ -272,6 +273,14 @@ def test_notation_tells_replicas_and_degrees() -> None:
     """`2t2`: two replicas of two devices; unlike groups one by one."""
     assert gpt_plan(((0, 1, 2, 3), (2, 2))).notation == "2t2"
     assert gpt_plan(((0,), ()), ((1, 2, 3), (2, 1))).notation == "1-t2+t1"
+
+
+def test_figures_and_tables_name_all_devices_of_a_group() -> None:
+    """A row of the chart stands for a group; the table says how many devices each has; memory is told of every device."""
+    outcome = simulate(Problem(CHAIN, CLUSTER, 2), PAIRS)
+    rows = gantt_rows(outcome.timeline, groups=PAIRS.groups)
+    assert [row.label for row in rows] == ["stage 0 (GPUs 0–1)", "stage 1 (GPUs 2–3)"]
+    assert [row[2] for row in outcome.tables()[0].rows] == ["0-1 by 2", "2-3 by 2"]
 
 
 def test_a_file_says_groups_and_zero() -> None:
