@@ -33,6 +33,9 @@ from .results.memory import (
 from .results.memory_plots import memory_figure as memory_figure
 from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
 from .plans.plan import (
+    GradientBytes as GradientBytes,
+    GradientReduction as GradientReduction,
+    Zero as Zero,
     InfeasiblePlanError as InfeasiblePlanError,
     OPTIMIZER_STATES as OPTIMIZER_STATES,
     OptimizerName as OptimizerName,

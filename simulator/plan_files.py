@@ -33,6 +33,7 @@ from simulator.plans.plan import (
     DEFAULT_PRECISION,
     MOST_SAMPLES,
     GradientBytes,
+    GradientReduction,
     OptimizerName,
     Plan,
     Problem,
@@ -82,6 +83,7 @@ class ProblemTable(Table, frozen=True, kw_only=True):
     overlap: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     sequence_parallel: bool = False
     gradient_bytes: GradientBytes = 0
+    gradient_reduction: GradientReduction = "buckets"
 
 
 class StageTable(Table, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from experiments.terminal.output import InputError
-from hardware_profiles import explained, read_bytes
+from hardware_profiles import Precision, explained, read_bytes
+from simulator import GradientBytes, GradientReduction, OptimizerName, Zero
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Amount = Annotated[float, msgspec.Meta(gt=0)]
@@ -30,7 +31,8 @@ class TrainingRun(msgspec.Struct, kw_only=True, frozen=True):
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
     recompute: none, attention (selective) or full; flash: fused attention; sequence_parallel; precision
-    zero: 0 to 3; optimizer: adam where nothing is said
+    gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
+        the precision; zero: 0 to 3; optimizer: adam where nothing is said
     machine: a cluster of `pipeplan list clusters`, or a file; where it is missing, what MACHINES of `predictions` knows of
         `hardware` and `cluster`, or what --machine says
     measured_s: seconds; measured_peak_bytes or measured_alloc_gib: of the fullest device
@@ -57,15 +59,18 @@ class TrainingRun(msgspec.Struct, kw_only=True, frozen=True):
     recompute: Literal["none", "attention", "full"] = "none"
     flash: bool = False
     sequence_parallel: bool = False
-    precision: str = "fp16"
-    zero: Literal[0, 1, 2, 3] = 0
-    optimizer: Literal["sgd", "momentum", "adam"] = "adam"
+    precision: Precision = "fp16"
+    gradient_reduction: GradientReduction = "whole"
+    gradient_bytes: GradientBytes | None = None
+    zero: Zero | None = None
+    optimizer: OptimizerName = "adam"
     measured_peak_bytes: _Amount | None = None
     measured_alloc_gib: _Amount | None = None
     model: str = ""
     machine: str = ""
     hardware: str = ""
     cluster: str = ""
+    framework: str = ""
 
     @property
     def measured_bytes(self) -> float | None:

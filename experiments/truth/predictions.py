@@ -19,18 +19,33 @@ from experiments.truth.measured_tables import (
     TrainingRun,
     TransformerCell,
 )
-from hardware_profiles import Cluster, Phase, Work, load_accelerator, load_cluster
-from simulator import Evaluations, Gpt, Llama, OpKind, Plan, PlanCosts, Problem, Stage, Workload
+from hardware_profiles import Cluster, Phase, Precision, Work, load_accelerator, load_cluster
+from simulator import Evaluations, Gpt, GradientBytes, Llama, OpKind, Plan, PlanCosts, Problem, Stage, Workload, Zero
 
 MACHINES: tuple[tuple[str, str], ...] = (
     ("nodes 800 Gbit/s", "vtrain-a100"),
+    ("8x B200", "dgx-b200"),
+    ("clariden", "clariden"),
     ("a100", "dgx-a100"),
+    ("v100", "pipedream-b"),
 )
 """Clusters of rows that name none, by words of their `hardware`, `cluster` and `gpu`; the first that is found."""
 
 MACHINE_OF_CELLS = "vtrain-a100"
 
-ACCELERATORS: Mapping[str, str] = {"312": "a100-80"}
+
+class Runtime(NamedTuple):
+    """What a training framework does with gradients and states."""
+
+    gradient_bytes: GradientBytes = 0
+    zero: Zero = 0
+
+
+RUNTIMES: Mapping[str, Runtime] = {"megatron-lm": Runtime(4, 1)}
+"""Of rows that do not say it, by words of their `framework`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums gradients in
+fp32, and with a distributed optimizer."""
+
+ACCELERATORS: Mapping[str, str] = {"312": "a100-80", "2250": "b200"}
 """Accelerators of kernels' shares, by their peak rate in TFLOP/s."""
 
 
@@ -89,15 +104,18 @@ def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Prob
     if run.cp > 1 or run.ep > 1:
         raise NotPredicted("context and expert parallelism are not in the plans of this version")
     devices = run.tp * run.pp * run.dp
-    workload = _network(run)
+    workload, cluster = _network(run), _cluster(machine or machine_of(run), devices)
+    runtime = next((RUNTIMES[words] for words in RUNTIMES if words in run.framework.lower()), Runtime())
     problem = Problem(
         workload,
-        _cluster(machine or machine_of(run), devices),
+        cluster,
         run.global_batch,
-        precision=run.precision,  # type: ignore[arg-type]  # checked by Problem
+        precision=_precision(run, cluster),
         optimizer=run.optimizer,
         recompute={"full": "whole"}.get(run.recompute, run.recompute),  # type: ignore[arg-type]
         sequence_parallel=run.sequence_parallel,
+        gradient_bytes=runtime.gradient_bytes if run.gradient_bytes is None else run.gradient_bytes,
+        gradient_reduction=run.gradient_reduction,
     )
     size = run.dp * run.micro_batch
     if run.global_batch % size:
@@ -110,7 +128,17 @@ def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Prob
     degrees = (run.tp,) * run.dp if run.tp > 1 else ()
     stages = tuple(Stage(layers, held, degrees) for layers, held in zip(_parts(run, workload), ranks, strict=True))
     schedule = "interleaved-1f1b" if run.interleave > 1 else "1f1b"
-    return problem, Plan("measured", schedule, stages, (size,) * (run.global_batch // size), zero=run.zero)
+    zero = runtime.zero if run.zero is None else run.zero
+    return problem, Plan("measured", schedule, stages, (size,) * (run.global_batch // size), zero=zero)
+
+
+def _precision(run: TrainingRun, cluster: Cluster) -> Precision:
+    """A run's precision; fp32 products run in TF32 where all devices have it, as NVIDIA's containers set it.
+
+    GPT-Neo on GH200 does 82 TFLOP/s a GPU, and the plain fp32 units 67 at most.
+    """
+    rates = [getattr(device, "peak_flops", {}) for device in cluster.devices]
+    return "tf32" if run.precision == "fp32" and all("tf32" in rate for rate in rates) else run.precision
 
 
 def _parts(run: TrainingRun, workload: Workload) -> Iterator[tuple[int, ...]]:

@@ -362,7 +362,9 @@ class PlanCosts:
         return flow, 1.0 / few
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done."""
+        """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done. One
+        where gradients are reduced whole.
+        """
         groups, zero = self.plan.stages[stage].replicas, self.plan.zero
         if len(groups) == 1 or zero >= 2:
             return ()
@@ -375,7 +377,8 @@ class PlanCosts:
         backward = self._member(stage, 0).seconds(groups[0][0], samples, "backward")[held]
         total = float(backward.sum())
         shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
-        least = max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
+        whole = self.problem.gradient_reduction == "whole"
+        least = float(sizes.sum()) if whole else max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
         cluster = self.problem.cluster
         rates, busy = cluster.allreduce_rates(*rings), cluster.allreduce_channels(*rings)
         scattered = 0.5 if zero else 1.0

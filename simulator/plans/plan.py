@@ -34,6 +34,7 @@ every stage uses those that the input stage had for the minibatch."""
 
 
 GradientBytes = Literal[0, 2, 4]
+GradientReduction = Literal["buckets", "whole"]
 
 Zero = Literal[0, 1, 2, 3]
 
@@ -54,6 +55,8 @@ class Problem:
     overlap: seconds of a forward and a backward that overlap, as a share of those that they take one after the other
     sequence_parallel: tensor-parallel groups divide what lies between their products by tokens (`simulator.workloads.shares`)
     gradient_bytes: of an accumulated and reduced gradient, 2 or 4; 0 for those of an element
+    gradient_reduction: replicas reduce in `buckets` while the last backward goes on (PyTorch's DDP), or a `whole` stage after it
+        (Megatron-LM where nothing else is said)
     contention: transfers queue on the links that they share (not on the engine `recurrence`)
     weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
     replica_updates: one of REPLICA_UPDATES; when replicas that take mini-batches in turn apply their common update
@@ -72,6 +75,7 @@ class Problem:
     overlap: float = 1.0
     sequence_parallel: bool = False
     gradient_bytes: GradientBytes = 0
+    gradient_reduction: GradientReduction = "buckets"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", recompute_word(self.recompute))
@@ -86,6 +90,7 @@ class Problem:
             ("weight_versions", self.weight_versions, WEIGHT_VERSIONS),
             ("replica_updates", self.replica_updates, REPLICA_UPDATES),
             ("gradient_bytes", self.gradient_bytes, get_args(GradientBytes)),
+            ("gradient_reduction", self.gradient_reduction, get_args(GradientReduction)),
         ):
             if value not in choices:
                 raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(map(str, choices))}")
@@ -98,6 +103,7 @@ class Problem:
             *{"none": [], "whole": ["recompute"]}.get(self.recompute, [f"recompute {self.recompute}"]),
             *["sequence parallel"] * self.sequence_parallel,
             *[f"gradients of {self.gradient_bytes} bytes"] * bool(self.gradient_bytes),
+            *["gradients reduced whole"] * (self.gradient_reduction == "whole"),
             *["no contention"] * (not self.contention),
         ]
         return brief(self, f"{self.title}, {self.batch} {self.workload.sample}s, {', '.join(options)}")

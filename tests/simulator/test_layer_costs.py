@@ -202,6 +202,9 @@ def test_large_gradients_are_reduced_layer_by_layer_from_the_back() -> None:
     assert [bucket.share for bucket in buckets] == pytest.approx([5 / 8, 2 / 8, 1 / 8])
     assert [bucket.seconds for bucket in buckets] == pytest.approx([28e6] * 3)
     assert sum(bucket.share for bucket in buckets) == pytest.approx(1.0)
+    whole = replace(problem, gradient_reduction="whole")
+    (bucket,) = PlanCosts(whole, Plan("hand", "gpipe", (Stage((0, 1, 2), (0, 1)),), (2,))).buckets(0)
+    assert (bucket.share, bucket.seconds) == pytest.approx((1.0, 84e6))
 
 
 def test_there_are_at_most_32_buckets() -> None:
