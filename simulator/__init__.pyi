@@ -35,7 +35,6 @@ from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, O
 from .plans.plan import (
     GradientBytes as GradientBytes,
     GradientReduction as GradientReduction,
-    Zero as Zero,
     InfeasiblePlanError as InfeasiblePlanError,
     OPTIMIZER_STATES as OPTIMIZER_STATES,
     OptimizerName as OptimizerName,

@@ -31,6 +31,7 @@ CHOICES = (
     "recompute",
     "overlap",
     "gradient_bytes",
+    "gradient_reduction",
 )
 """Options that are fields of a problem by the same name, with the problem's own defaults."""
 
@@ -73,6 +74,7 @@ PROBLEM: dict[str, Option] = {
     ),
     "--sequence-parallel": "tensor-parallel groups divide what lies between their products, too (by tokens)",
     "--gradient-bytes N": ("of an accumulated gradient: 2 or 4 (default: those of a weight)", count),
+    "--gradient-reduction WHEN": "of replicas: buckets (default; while the last backward goes on) or whole (after it)",
     "--no-contention": "transfers do not queue on shared links",
 }
 
