@@ -436,7 +436,7 @@ def test_unknown_names_list_the_choices() -> None:
     """The closest name and all of them."""
     with pytest.raises(ProfileError, match=r"'a100' is not known \(did you mean a100-\d0\?\); choose from a100-40"):
         load_accelerator("a100")
-    with pytest.raises(ProfileError, match=r"'pipedream' is not known.*choose from dapple-a"):
+    with pytest.raises(ProfileError, match=r"'pipedream' is not known.*choose from clariden, dapple-a"):
         load_cluster("pipedream")
 
 
