@@ -16,6 +16,12 @@ from .results.written_files import write_atomically as write_atomically
 from .results.gantt_plots import gantt as gantt, readable_window as readable_window
 from .engines.kernels import kernel as kernel
 from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
+from .costs.stashes import (
+    StageStash as StageStash,
+    kept_bytes as kept_bytes,
+    largest_parts as largest_parts,
+    stage_stash as stage_stash,
+)
 from .workloads.layers import (
     Attention as Attention,
     Layer as Layer,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simulator.costs.given import Bucket, TiedReduction
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import Group, PlanCosts
+from simulator.costs.stashes import StageStash, stage_stash
 from simulator.engines import event_loop
 from simulator.engines.recurrence import Numbers, Order, makespans_of_values, narrow, order_of, replay_values
 from simulator.engines.timeline import Timeline, moves_of, timeline_of
@@ -26,7 +27,7 @@ from simulator.lowering.coverage import Duration
 from simulator.lowering.fill import durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
-from simulator.plans.plan import Plan, Problem, family_of
+from simulator.plans.plan import Plan, Problem, Recompute, family_of
 from simulator.results.memory import always_there, copies_held, copy_bytes
 from simulator.results.peak_memory import MemoryEvents, fullest, memory_events, peaks
 from simulator.results.steady_state import SteadyState, steady_state
@@ -80,7 +81,10 @@ class Evaluations:
         self._kept = 0
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
-        self._bytes = np.zeros((64, 4))  # always there, and what `stash_bytes` says
+        self._bytes = np.zeros(
+            (64, 3)
+        )  # always there, kept from forward to backward, and of these to the weight gradient
+        self._stashes: dict[tuple[int, str, bool], StageStash] = {}
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
         self._buckets: dict[Hashable, tuple[Bucket, ...]] = {}
@@ -128,8 +132,8 @@ class Evaluations:
         held = np.tile(
             found.sizes, (2, 1)
         )  # what a pass does not hold has no size; the stash is whole where the passes meet
-        held[0, stages : 2 * stages] = 0.0
-        held[0, 3 * stages :][~down] = held[1, 3 * stages :][down] = 0.0
+        held[0, stages : 3 * stages] = 0.0
+        held[0, 4 * stages :][~down] = held[1, 4 * stages :][down] = 0.0
         replay = found.prepared.events, found.times, found.lags
         return np.array([peaks(*replay, sizes, found.static) for sizes in held])
 
@@ -262,18 +266,27 @@ class Evaluations:
         return prepared
 
     def _stashed(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> tuple[Floats, ...]:
-        """Bytes a sample that each stage keeps from forward to backward, makes again, and needs for its weight gradient."""
+        """Bytes a sample that each stage keeps from forward to backward, makes again in a backward and in an input gradient, and
+        needs for its weight gradient.
+        """
+        if not prepared.divided and not prepared.recomputing:
+            return self._bytes[numbers, 1], prepared.nothing, prepared.nothing, self._bytes[numbers, 2]
+        again = zip(numbers.tolist(), prepared.recomputes, prepared.at_once, strict=True)
         if prepared.divided:
-            stashes = np.array([costs.stash(stage) for stage in range(len(numbers))])
-            return stashes[:, 0], stashes[:, 1], stashes[:, 2:].sum(axis=1)
-        stash, longer = self._bytes[numbers, 1], self._bytes[numbers, 2]
-        if not prepared.recomputing:
-            return stash, prepared.nothing, longer
-        input_bytes = np.ceil(self.layers.cut_bytes[self._ranges[numbers, 0]])
-        made = np.where(
-            prepared.recomputes == "whole", stash, self._bytes[numbers, 3] * (prepared.recomputes != "none")
-        )
-        return np.where(prepared.recomputes == "whole", input_bytes, stash - made), made, longer
+            found = [costs.stash(stage, at_once=once) for stage, (_, _, once) in enumerate(again)]
+        else:
+            found = [self._stash(*one) for one in again]
+        kept, made, for_input, *longer = np.array(found).T
+        return kept, made, for_input, longer[0] + longer[1]
+
+    def _stash(self, number: int, recompute: Recompute, at_once: bool) -> StageStash:
+        """The stash of a stage of the tables."""
+        key = number, recompute, at_once
+        if key not in self._stashes:
+            begin, end = self._ranges[number].tolist()
+            received = float(self.layers.cut_bytes[begin])
+            self._stashes[key] = stage_stash(self.layers, range(begin, end), recompute, received, at_once=at_once)
+        return self._stashes[key]
 
     def _always_there(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """Bytes that are always there for each copy of a stage."""
@@ -320,7 +333,8 @@ class Evaluations:
         elif layers[-1] < len(self.problem.workload):
             self._ranges[row] = layers[0], layers[0] + len(layers)
             always = always_there(self.problem, self.layers.weight_elements(layers)).sum()
-            self._bytes[row] = always, *self.layers.stash_bytes(layers)
+            stash = stage_stash(self.layers, layers, "none")
+            self._bytes[row] = always, stash.kept, stash.kept_longer
 
     def _asked(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """The durations that a structure asks for."""
@@ -360,16 +374,22 @@ class Evaluations:
         place = {group[0]: number for number, group in enumerate(groups)}
         slots = [(place[lead], stage) for stage, held in enumerate(plan.stages) for lead in held.leads]
         together = len(slots) > len(groups)
-        recomputes = np.array([costs.recomputation(stage) for stage in range(len(plan.stages))])
+        recomputes = tuple(costs.recomputation(stage) for stage in range(len(plan.stages)))
+        again = np.array([word != "none" for word in recomputes])
         what, samples, columns = [], [], []
         for one, sizes in structure.asked:
             kind, stage, replica, _ = one
             group = costs.group(stage, replica)
             for size in sizes.tolist():
-                again = str(recomputes[stage])
-                if stage in structure.apart and kind in BACKWARD_KINDS:
-                    again = "none"
-                column = (kind, group, size, again, structure.lanes == "split", together)
+                within = stage not in structure.apart or kind not in BACKWARD_KINDS
+                column = (
+                    kind,
+                    group,
+                    size,
+                    recomputes[stage] if within else "none",
+                    structure.lanes == "split",
+                    together,
+                )
                 columns.append(self._columns.setdefault(column, len(self._columns)))
                 what.append(one)
                 samples.append(size)
@@ -406,7 +426,8 @@ class Evaluations:
             move_bandwidth=np.array([np.inf, *(flow.bandwidth for flow, _ in flows)]),
             arrival_rows=moves.row if program.sends is None else moves.row[:0],
             recomputes=recomputes,
-            recomputing=bool((recomputes != "none").any()),
+            recomputing=bool(again.any()),
+            at_once=tuple(stage in structure.apart for stage in range(len(recomputes))),
             nothing=np.zeros(len(recomputes)),
             slot_device=np.array([number for number, _ in slots]),
             slot_stage=np.array([stage for _, stage in slots]),
@@ -415,7 +436,7 @@ class Evaluations:
             together=together,
             divided=bool(plan.zero) or any(stage.degrees for stage in plan.stages),
             capacity=np.array([cluster.devices[self._smallest(group)].memory_bytes for group in groups]),
-            events=memory_events(program, recomputes != "none", None if order is None else order.place),
+            events=memory_events(program, again, None if order is None else order.place),
             order=None if order is None else (order, narrow(structure.value[order.task])),
             loop=loop,
             times=np.empty(2 * len(program) + 1 + len(moves.row)),
@@ -446,7 +467,8 @@ class _Prepared:
     what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
     updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
     move_*: of each transfer class: the boundary that it crosses, whether forward, samples, seconds of latency, bytes a second
-    recomputes: of each stage, a word of `Recompute`; recomputing: any of them does; nothing: 0 for each stage
+    recomputes: what each stage runs again; recomputing: any of them does; at_once: it does so in ops of their own
+    nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
     slot_device, slot_stage: each copy of a stage: place of its replica among the groups, stage
     groups: replicas in use, by their first devices; devices: of each the first to be full
@@ -470,8 +492,9 @@ class _Prepared:
     move_latency: Floats
     move_bandwidth: Floats
     arrival_rows: Integers
-    recomputes: NDArray[np.str_]
+    recomputes: tuple[Recompute, ...]
     recomputing: bool
+    at_once: tuple[bool, ...]
     nothing: Floats
     slot_device: Integers
     slot_stage: Integers

@@ -10,7 +10,7 @@ import numpy as np
 
 from hardware_profiles import brief
 from simulator.costs.given import OpMemory, OpSeconds, given_costs
-from simulator.costs.plan_costs import StageStash
+from simulator.costs.stashes import StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
 from simulator.results.memory import DeviceMemory, stashes_over_time
@@ -57,7 +57,7 @@ class ScheduleReplay(Explained):
         """
         again = set(self.schedule.stage[self.schedule.kind == OpKind.RECOMPUTE].tolist())
         stashes = [
-            StageStash(0.0, whole, 0.0, part) if stage in again else StageStash(whole, 0.0, part, 0.0)
+            StageStash(0.0, whole, whole, 0.0, part) if stage in again else StageStash(whole, 0.0, 0.0, part, 0.0)
             for stage, (whole, part) in enumerate(memory.of_stages(self.schedule.stages))
         ]
         limits = memory.limits(len(self.timeline.devices()))

@@ -358,10 +358,10 @@ def _check_slices(costs: PlanCosts) -> None:
     except ValueError as error:
         raise InfeasiblePlanError(f"plan {plan.planner!r} cannot slice sequences: {error}") from None
     for stage, held in enumerate(plan.stages):
-        if costs.recomputation(stage) == "whole":
+        if costs.recomputation(stage) in ("blocks", "whole"):
             raise InfeasiblePlanError(
-                f"plan {plan.planner!r} slices sequences: stage {stage} cannot run all of itself again, as later slices read "
-                "what earlier ones keep"
+                f"plan {plan.planner!r} slices sequences: stage {stage} cannot run all of itself, or blocks, again, as later "
+                "slices read what earlier ones keep"
             )
         if any(map(costs.layers.streams, held.devices)):
             raise InfeasiblePlanError(

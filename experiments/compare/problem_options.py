@@ -60,8 +60,8 @@ PROBLEM: dict[str, Option] = {
     **PROFILED_MINIBATCH,
     "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
     "--optimizer NAME": "sgd, momentum (default) or adam",
-    "--recompute [WHAT=whole]": "what stages run forward again before backward: none (default), attention or whole (the option "
-    "alone; a stage then keeps its input only)",
+    "--recompute [WHAT=whole]": "what stages run forward again before backward: none (default), attention, blocks (each from its "
+    "own input, one at a time) or whole (the option alone; all at once: a stage then keeps its input only)",
     "--communication MODE": "overlapped (default), send-blocking or both-blocking",
     "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
     "--replica-updates RULE": (

@@ -112,7 +112,7 @@ def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Prob
         run.global_batch,
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
-        recompute={"full": "whole"}.get(run.recompute, run.recompute),  # type: ignore[arg-type]
+        recompute={"full": "blocks"}.get(run.recompute, run.recompute),  # type: ignore[arg-type]
         sequence_parallel=run.sequence_parallel,
         gradient_bytes=runtime.gradient_bytes if run.gradient_bytes is None else run.gradient_bytes,
         gradient_reduction=run.gradient_reduction,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,10 @@ from simulator import (
     Plan,
     Recompute,
     Schedule,
+    StageStash,
     chains_of,
     equal_microbatches,
+    stage_stash,
     stages_from_cuts,
     to_text,
 )
@@ -56,17 +57,15 @@ class LayoutCosts:
 
     def __init__(self, costs: LayerCosts) -> None:
         self.costs, self.problem = costs, costs.problem
-        self._seconds: dict[tuple[int, int, str], Floats] = {}
-        stashes = costs.stashed_bytes, costs.weight_stashed_bytes, costs.made_bytes("attention")
-        self._bytes = tuple(map(_before, stashes))
+        self._seconds: dict[tuple[int, int, Phase, Recompute], Floats] = {}
+        self._stashes: dict[tuple[int, int, Recompute], StageStash] = {}
 
-    def _seconds_before(self, device: int, samples: int, phase: Phase | Literal["again"]) -> Floats:
-        """Seconds of one pass of the layers before each cut, float64 [layers + 1]; `again`: forward, of attention alone."""
-        key = self.costs.kind_of_device(device), samples, phase
+    def _seconds_before(self, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
+        """Seconds of one pass of the layers before each cut, or of those that run again, float64 [layers + 1]."""
+        key = self.costs.kind_of_device(device), samples, phase, again
         if key not in self._seconds:
-            attention = self.costs.runs_again("attention") if phase == "again" else 1.0
-            seconds = self.costs.seconds(device, samples, "forward" if phase == "again" else phase)
-            self._seconds[key] = _before(seconds * attention)
+            seconds = self.costs.seconds(device, samples, phase)
+            self._seconds[key] = _before(seconds * self.costs.runs_again(again))
         return self._seconds[key]
 
     def samples(self, microbatches: int) -> int:
@@ -95,11 +94,11 @@ class LayoutCosts:
         """The ops of a layout; ValueError where `missing_bytes` is above 0.
 
         What a backward makes again is there while it runs: on each device the largest of it stays free. A stage that recomputes
-        all of itself would hold it until the weight gradient: it runs one full backward.
+        all of itself, or blocks, would hold of it until the weight gradient: it runs one full backward.
         """
-        places, whole = layout.places, np.array([word == "whole" for word in layout.recompute])
+        places, full = layout.places, _full_backwards(layout)
         forward, back, weight = (self._of_stages(layout, phase) for phase in _PHASES)
-        back = back + self._again(layout, forward)
+        back = back + self._again(layout)
         kept, longer, _ = self._kept(layout)
         transfers = [
             self.problem.cluster.transfer_seconds(layout.devices[near], layout.devices[far], size)
@@ -111,8 +110,8 @@ class LayoutCosts:
             chains=(places,),
             microbatches=layout.microbatches,
             forward=forward.tolist(),
-            input_gradient=np.where(whole, back + weight, back).tolist(),
-            weight_gradient=np.where(whole, 0.0, weight).tolist(),
+            input_gradient=np.where(full, back + weight, back).tolist(),
+            weight_gradient=np.where(full, 0.0, weight).tolist(),
             transfer=transfers or 0.0,
             freed_at_input_gradient=kept.tolist(),
             freed_at_weight_gradient=longer.tolist(),
@@ -136,18 +135,21 @@ class LayoutCosts:
     def _bounds(self, layout: Layout) -> list[int]:
         return [0, *layout.cuts, len(self.problem.workload)]
 
-    def _of_stages(self, layout: Layout, phase: Phase | Literal["again"]) -> Floats:
-        """Seconds of one pass of each stage over a micro-batch, or of its attention layers forward again; float64 [stages]."""
+    def _of_stages(self, layout: Layout, phase: Phase, again: Recompute = "whole") -> Floats:
+        """Seconds of one pass of each stage over a micro-batch, or of the layers that run again; float64 [stages]."""
         bounds, samples = self._bounds(layout), self.samples(layout.microbatches)
-        tables = {place: self._seconds_before(layout.devices[place], samples, phase) for place in set(layout.places)}
+        tables = {
+            place: self._seconds_before(layout.devices[place], samples, phase, again) for place in set(layout.places)
+        }
         ends = zip(layout.places, pairwise(bounds), strict=True)
         return np.array([tables[place][end] - tables[place][begin] for place, (begin, end) in ends])
 
-    def _again(self, layout: Layout, forward: Floats) -> Floats:
+    def _again(self, layout: Layout) -> Floats:
         """Seconds of what each stage runs again, float64 [stages]."""
-        again = np.where([word == "whole" for word in layout.recompute], forward, 0.0)
-        if "attention" in layout.recompute:
-            again += np.where([word == "attention" for word in layout.recompute], self._of_stages(layout, "again"), 0.0)
+        again = np.zeros(len(layout.recompute))
+        for word in {*layout.recompute} - {"none"}:
+            chosen = np.array([one == word for one in layout.recompute])
+            again += np.where(chosen, self._of_stages(layout, "forward", word), 0.0)
         return again
 
     def _cut_bytes(self, layout: Layout) -> Floats:
@@ -158,12 +160,19 @@ class LayoutCosts:
 
     def _kept(self, layout: Layout) -> tuple[Floats, Floats, Floats]:
         """Whole bytes of a micro-batch on each stage: kept to the input gradient, on to the weight gradient, made again."""
-        bounds, samples, words = self._bounds(layout), self.samples(layout.microbatches), np.array(layout.recompute)
-        stash, longer, made = (np.ceil(np.diff(table[bounds]) * samples) for table in self._bytes)
-        whole = words == "whole"
-        made = np.where(whole, stash, np.where(words == "attention", made, 0.0))
-        kept = np.where(whole, np.ceil(self._cut_bytes(layout)), stash - longer - made)
-        return kept, np.where(whole, 0.0, longer), made
+        ranges = zip(pairwise(self._bounds(layout)), layout.recompute, strict=True)
+        found = np.array([self._stash(begin, end, word) for (begin, end), word in ranges])
+        kept, made, _, longer, _ = found.T * self.samples(layout.microbatches)
+        longer = np.where(_full_backwards(layout), 0.0, longer)
+        return kept - longer, longer, made
+
+    def _stash(self, begin: int, end: int, recompute: Recompute) -> StageStash:
+        """The stash of a stage of layers begin to end - 1."""
+        key = begin, end, recompute
+        if key not in self._stashes:
+            received = float(self.costs.cut_bytes[begin])
+            self._stashes[key] = stage_stash(self.costs, range(begin, end), recompute, received)
+        return self._stashes[key]
 
     def _room(self, layout: Layout, spare: Sequence[float]) -> Floats:
         """Bytes that each of the layout's devices has for what its micro-batches keep, float64 [devices]."""
@@ -178,6 +187,11 @@ class LayoutCosts:
 
 
 _PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
+
+
+def _full_backwards(layout: Layout) -> NDArray[np.bool_]:
+    """Which stages run one full backward in place of its two halves, bool [stages]."""
+    return np.array([word in ("blocks", "whole") for word in layout.recompute])
 
 
 def _before(values: Floats) -> Floats:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import LayerCosts, kernel
+from simulator import LayerCosts, kept_bytes, kernel, largest_parts
 
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
@@ -38,25 +38,28 @@ def _furthest_ends(
     problem, layers = costs.problem, len(costs.problem.workload)
     count = np.array(in_flight, dtype=np.float64)[:, None]
     state = costs.parameters * costs.member.state_bytes
-    made = costs.made_bytes(problem.recompute)
-    held = state + made * samples + (costs.stashed_bytes - made) * count
+    made = largest_parts(costs, problem.recompute) * samples if problem.recompute != "none" else np.zeros((0, 0))
+    held = state + kept_bytes(costs, problem.recompute) * count
     before = np.concatenate([np.zeros_like(count), np.cumsum(held, axis=1)], axis=1)
     kept = costs.cut_bytes * count if problem.recompute == "whole" else 0.0
     memory, free = np.array([memory_bytes, spare])[:, :, None]
     room = memory * (1.0 + ROUNDING) - free - kept + before
-    furthest = _last_within(before, room)
+    furthest = _last_within(before, room, made)
     # a stage that holds the user of a tied weight needs room for the copy, or ends before it
     for user, elements in _copied_weights(costs):
         room = room - np.where(user <= layers, elements * costs.member.state_bytes, 0.0)
-        furthest = np.where(furthest > user, np.maximum(_last_within(before, room), user), furthest)
+        furthest = np.where(furthest > user, np.maximum(_last_within(before, room, made), user), furthest)
     return furthest
 
 
 @kernel()
-def _last_within(before: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.int64]:
+def _last_within(
+    before: NDArray[np.float64], room: NDArray[np.float64], made: NDArray[np.float64]
+) -> NDArray[np.int64]:
     """The last layer before which a stage needs no more than its room, int64 [stages, layers + 1], by its first layer.
 
     before: bytes of the layers before each layer; room: what these may be at the stage's end; both float64 [stages, layers + 1]
+    made: bytes that a stage of layers i to j - 1 makes again, float64 [layers + 1, layers + 1]; without rows for none
     """
     furthest = np.empty(room.shape, dtype=np.int64)
     for stage in range(len(room)):
@@ -64,7 +67,8 @@ def _last_within(before: NDArray[np.float64], room: NDArray[np.float64]) -> NDAr
             low, high = -1, before.shape[1]
             while high - low > 1:
                 middle = (low + high) // 2
-                if before[stage, middle] <= room[stage, begin]:
+                again = made[begin, middle] if len(made) else 0.0
+                if before[stage, middle] + again <= room[stage, begin]:
                     low = middle
                 else:
                     high = middle

@@ -40,6 +40,8 @@ from simulator import (
     build_schedule,
     equal_microbatches,
     group_degrees,
+    kept_bytes,
+    largest_parts,
     schedule_families,
     stages_from_cuts,
 )
@@ -341,8 +343,7 @@ class _Grid:
 
     def _may_fit(self, point: Point) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
-        state, stash, made = self._whole_bytes
-        kept = (stash - made) * self._samples(point)
+        state, kept = self._whole_bytes, float(self.kept_before[-1]) * self._samples(point)
         return state + kept <= self._ranks(point.groups).memory_bytes
 
     def _has_room(self, point: Point) -> bool:
@@ -408,10 +409,11 @@ class _Grid:
 
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
-        samples, (state, stash, made) = self._samples(point), self._whole_bytes
-        inputs = float(self.costs.cut_bytes.mean()) * samples if self.problem.recompute == "whole" else 0.0
-        again, kept = made * samples / point.stages, (stash - made) * samples / point.stages
-        return state / point.stages, again, kept + inputs
+        samples, recompute = self._samples(point), self.problem.recompute
+        whole = recompute == "whole"
+        inputs = float(self.costs.cut_bytes.mean()) * samples if whole else 0.0
+        again = float(largest_parts(self.costs, recompute)[0, -1]) * samples / (point.stages if whole else 1)
+        return self._whole_bytes / point.stages, again, float(self.kept_before[-1]) * samples / point.stages + inputs
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
         devices = self.problem.cluster.devices
@@ -421,9 +423,9 @@ class _Grid:
         """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
         problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
         width = self.costs.member.state_bytes
-        stash = np.diff(self.stashed_before[bounds]) * samples
-        made = np.diff(self.made_before[bounds]) * samples
-        kept = self.costs.cut_bytes[bounds[:-1]] * samples if problem.recompute == "whole" else stash - made
+        made = largest_parts(self.costs, problem.recompute)[bounds[:-1], bounds[1:]] * samples
+        whole = problem.recompute == "whole"
+        kept = (self.costs.cut_bytes[bounds[:-1]] if whole else np.diff(self.kept_before[bounds])) * samples
         again = made.reshape(point.chunks, -1).max(axis=0)
         fullest, schedule = 0.0, _schedule(point.schedule, point.stages, point.microbatches, point.chunks)
         for rank, (group, held) in enumerate(zip(point.groups, most_held(schedule, kept)[0], strict=True)):
@@ -500,20 +502,14 @@ class _Grid:
         return tail
 
     @cached_property
-    def stashed_before(self) -> NDArray[np.float64]:
+    def kept_before(self) -> NDArray[np.float64]:
         """Bytes a sample that the layers before each cut keep for backward, float64 [layers + 1]."""
-        return np.concatenate([[0.0], np.cumsum(self.costs.stashed_bytes)])
+        return np.concatenate([[0.0], np.cumsum(kept_bytes(self.costs, self.problem.recompute))])
 
     @cached_property
-    def made_before(self) -> NDArray[np.float64]:
-        """Bytes of these that backward makes again, float64 [layers + 1]."""
-        return np.concatenate([[0.0], np.cumsum(self.costs.made_bytes(self.problem.recompute))])
-
-    @cached_property
-    def _whole_bytes(self) -> tuple[float, float, float]:
-        """Bytes of all weights, gradients and optimizer states, of a sample's stash, and of what backward makes of it again."""
-        state = float(self.costs.parameters.sum()) * self.costs.member.state_bytes
-        return state, float(self.costs.stashed_bytes.sum()), float(self.costs.made_bytes(self.problem.recompute).sum())
+    def _whole_bytes(self) -> float:
+        """Bytes of all weights, gradients and optimizer states."""
+        return float(self.costs.parameters.sum()) * self.costs.member.state_bytes
 
     # ---- plans ----
 
@@ -552,7 +548,7 @@ class _Grid:
     def does_not_fit(self) -> str:
         """One line with the numbers: the weights alone, divided over all devices."""
         problem = self.problem
-        state = self._whole_bytes[0]
+        state = self._whole_bytes
         held = max(device.memory_bytes for device in problem.cluster.devices)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "

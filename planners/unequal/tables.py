@@ -12,7 +12,7 @@ import numpy as np
 from hardware_profiles import Phase
 from planners.unequal.chain import Floats
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
-from simulator import LayerCosts, Plan, Problem, always_there, stages_from_cuts
+from simulator import LayerCosts, Plan, Problem, always_there, stage_stash, stages_from_cuts
 
 CANDIDATES = ("all", "powers-of-two")
 """Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""
@@ -87,7 +87,7 @@ class UnequalTables:
         elements = self.costs.weight_elements(range(first, end))
         always = float(always_there(self.problem, elements).sum())
         inputs = float(np.ceil(self.crossing_bytes[first]))
-        return StageBytes(always, self.costs.stash_bytes(range(first, end))[0], inputs)
+        return StageBytes(always, stage_stash(self.costs, range(first, end), "none").kept, inputs)
 
     def link_seconds(self, link: int, cut: int) -> tuple[Floats, float]:
         """Between stages `link` and `link + 1`, cut before layer `cut`: seconds that 0..batch samples keep the link busy, float64
@@ -103,10 +103,10 @@ def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None
     """The tables of a problem for a pipeline over `devices`, one a stage.
 
     costs: of the same problem, to share tables that are already filled
-    ValueError for a problem whose attention layers alone recompute: a stage stores its activations, or its input.
+    ValueError for a problem whose stages run parts of themselves again: they store their activations, or their input.
     """
-    if problem.recompute == "attention":
-        raise ValueError("micro-batches of unequal sizes: recompute must be none or whole, got 'attention'")
+    if problem.recompute not in ("none", "whole"):
+        raise ValueError(f"micro-batches of unequal sizes: recompute must be none or whole, got {problem.recompute!r}")
     layer_costs = costs or LayerCosts(problem)
     return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes)
 

@@ -200,13 +200,24 @@ class LayerCosts:
         total = forward + self.seconds(device, samples, "backward")
         return total + forward * self.runs_again(self.problem.recompute)
 
+    def parts(self, recompute: Recompute) -> NDArray[np.int64]:
+        """Number from 1 of the part with which backward runs each layer forward again, int64 [layers]; 0 for layers that it does
+        not.
+        """
+        layers = self.problem.workload.layers
+        if recompute == "attention":
+            return np.where(self._attention, np.arange(1, len(layers) + 1), 0)
+        if recompute == "blocks":
+            return np.array([layer.block for layer in layers])
+        return np.full(len(layers), int(recompute == "whole"))
+
     def runs_again(self, recompute: Recompute) -> NDArray[np.bool_]:
         """Which layers backward runs forward again, bool [layers]."""
-        return self._attention if recompute == "attention" else np.full_like(self._attention, recompute == "whole")
+        return np.asarray(self.parts(recompute) > 0)
 
     def made_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
         """Bytes a sample of `stashed_bytes` that backward makes again, float64 [layers]."""
-        return self._attention_bytes if recompute == "attention" else self.stashed_bytes * (recompute == "whole")
+        return self._attention_bytes if recompute == "attention" else self.stashed_bytes * self.runs_again(recompute)
 
     @cached_property
     def _attention(self) -> NDArray[np.bool_]:
@@ -336,15 +347,6 @@ class LayerCosts:
         needs = [layer.has_weight_gradient and layer.kind != "embedding" for layer in self.problem.workload.layers]
         return np.where(needs, np.minimum(self.stashed_bytes, read), 0.0)
 
-    def stash_bytes(self, layers: Sequence[int]) -> tuple[float, float, float]:
-        """Whole bytes a sample that some layers keep from forward to backward; of these from input to weight gradient; and those
-        that recomputed attention makes again.
-        """
-        held = list(layers)
-        kinds = self.stashed_bytes, self.weight_stashed_bytes, self._attention_bytes
-        whole, longer, made = (float(np.ceil(one[held].sum())) for one in kinds)
-        return whole, longer, made
-
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:
         """Bytes a sample that cross the cut before each layer, float64 [layers + 1]; of a member what it keeps of them."""
@@ -358,6 +360,11 @@ class LayerCosts:
     def _cut_bytes(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         sizes: NDArray[np.float64] = self.problem.workload.cut_elements(outputs) * self.problem.element_bytes
         return sizes
+
+    @property
+    def output_bytes(self) -> NDArray[np.float64]:
+        """Bytes a sample of each layer's output, float64 [layers]; of a member what it keeps of them."""
+        return self._outputs * self.problem.element_bytes
 
     @cached_property
     def _outputs(self) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Channel, Flow, Phase, Rates, reduce_seconds
 from simulator.costs.given import Bucket, TiedReduction, Transfer
 from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.stashes import StageStash, stage_stash
 from simulator.plans.plan import Plan, Problem, Recompute, cuts_of
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
@@ -35,19 +36,6 @@ _GATHERING = OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT
 
 _SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
 """Ops after which ZeRO 2 and 3 scatter gradients."""
-
-
-class StageStash(NamedTuple):
-    """What a sample takes on a stage, in whole bytes (or in a unit of one's own).
-
-    kept: from the start of its forward; made: what its backward makes again, from the backward's start (0: nothing)
-    kept_longer, made_longer: parts of these that its weight gradient needs, which the input gradient leaves
-    """
-
-    kept: float
-    made: float
-    kept_longer: float
-    made_longer: float
 
 
 class Group(NamedTuple):
@@ -250,17 +238,14 @@ class PlanCosts:
             return "whole"
         return plan.recompute[stage] if plan.recompute else self.problem.recompute
 
-    def stash(self, stage: int, replica: int = 0) -> StageStash:
-        """What the layers of a stage stash on each device of a replica, but for what backward makes again where attention layers
-        recompute; its input alone where all of it does (the network's input is kept by nobody).
+    def stash(self, stage: int, replica: int = 0, *, at_once: bool = False) -> StageStash:
+        """What the layers of a stage stash on each device of a replica (the network's input is kept by nobody).
+
+        at_once: what it runs again it does in ops of their own
         """
         recompute, member = self.recomputation(stage), self._member(stage, replica)
-        stash, longer, attention = member.stash_bytes(self.plan.stages[stage].layers)
-        if recompute == "whole":
-            received = float(np.ceil(self._crossing(member)[stage - 1])) if stage else 0.0
-            return StageStash(received, stash, 0.0, longer)
-        made = attention if recompute == "attention" else 0.0
-        return StageStash(stash - made, made, longer, 0.0)
+        received = self._crossing(member)[stage - 1] if stage and recompute == "whole" else 0.0
+        return stage_stash(member, self.plan.stages[stage].layers, recompute, received, at_once=at_once)
 
     def _host_bandwidth(self, device: int) -> float:
         accelerator = self.problem.cluster.devices[device]

@@ -23,9 +23,10 @@ OPTIMIZER_STATES: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2
 
 DEFAULT_PRECISION: Precision = "fp32"
 
-Recompute = Literal["none", "attention", "whole"]
+Recompute = Literal["none", "attention", "blocks", "whole"]
 """What a stage runs forward again before its backward: nothing; its attention layers, which keep their input alone (selective
-recomputation, Korthikanti et al. 2022); or all of it: it keeps its input alone."""
+recomputation, Korthikanti et al. 2022); each block from its own input (full recomputation there and in Megatron), one at a time;
+or all of it at once: it keeps its input alone (Huang et al. 2019, "GPipe")."""
 
 WeightVersions = Literal["stashing", "vertical-sync"]
 WEIGHT_VERSIONS: tuple[str, ...] = get_args(WeightVersions)
@@ -314,16 +315,21 @@ def recompute_word(value: Recompute | bool) -> Recompute:
 
 def recompute_words(workload: Workload) -> tuple[Recompute, ...]:
     """What stages of a network may run again."""
-    return get_args(Recompute) if any(layer.kind == "attention" for layer in workload.layers) else ("none", "whole")
+    there = {
+        "attention": any(layer.kind == "attention" for layer in workload.layers),
+        "blocks": any(layer.block for layer in workload.layers),
+    }
+    return tuple(word for word in get_args(Recompute) if there.get(word, True))
 
 
 def check_recompute(workload: Workload, word: str) -> None:
-    """Raise ValueError for what is no word of `Recompute`, and for attention that is to run again where there is none."""
+    """Raise ValueError for what is no word of `Recompute`, and for layers or blocks to run again that there are not."""
     if word not in get_args(Recompute):
         raise ValueError(f"recompute {word!r} is unknown; choices: {', '.join(get_args(Recompute))}")
     if word not in (choices := recompute_words(workload)):
+        missing = "attention layers" if word == "attention" else word
         raise ValueError(
-            f"recompute {word!r}: workload {workload.name!r} has no attention layers; choices: {', '.join(choices)}"
+            f"recompute {word!r}: workload {workload.name!r} has no {missing}; choices: {', '.join(choices)}"
         )
 
 

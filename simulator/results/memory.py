@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
-from simulator.costs.plan_costs import PlanCosts, StageStash
+from simulator.costs.plan_costs import PlanCosts
+from simulator.costs.stashes import StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program
 from simulator.plans.plan import Plan, Problem, family_of
@@ -86,7 +87,8 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         # none: more replicas than micro-batches
         rows = rows_of.get((lead, number, replica), np.zeros(0, dtype=np.int64))
         for part in range(plan.slices):
-            stash = (costs if plan.slices == 1 else costs.of_slice(part)).stash(number, replica)
+            own = costs if plan.slices == 1 else costs.of_slice(part)
+            stash = own.stash(number, replica, at_once=bool((timeline.kind[rows] == OpKind.RECOMPUTE).any()))
             _activation_events(events[lead], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part])
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
@@ -246,13 +248,14 @@ def _activation_events(
         begun = np.flatnonzero(freed | among(kind, (OpKind.BACKWARD, OpKind.RECOMPUTE)))
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
         begun = begun[first]  # an op of its own, or the first part of a backward, runs forward again, for all parts
-        events.append((*_at_starts(timeline, rows[begun]), workspace, samples[begun] * stash.made))
-    for category, amount, longer in (
-        (activations, stash.kept, stash.kept_longer),
-        (workspace, stash.made, stash.made_longer),
+        made = samples[begun] * np.where(freed[begun], stash.made_for_input, stash.made)
+        events.append((*_at_starts(timeline, rows[begun]), workspace, made))
+    for category, amount, for_input, longer in (
+        (activations, stash.kept, stash.kept, stash.kept_longer),
+        (workspace, stash.made, stash.made_for_input, stash.made_longer),
     ):
         whole = samples[done] * np.where(kind[done] == OpKind.BACKWARD, amount, longer)
-        events.append((*left, category, samples[freed] * (longer - amount)))
+        events.append((*left, category, samples[freed] * (longer - for_input)))
         events.append((*ends, category, -whole_part(whole, *share)))
 
 

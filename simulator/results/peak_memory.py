@@ -125,23 +125,27 @@ def memory_events(
 
     begun = np.flatnonzero(among(kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.RECOMPUTE)))
     begun = begun[np.unique(group[begun], return_index=True)[1]]
-    freed = np.flatnonzero((kind == OpKind.BACKWARD) | (kind == OpKind.INPUT_GRADIENT))
+    halved, again = kind == OpKind.INPUT_GRADIENT, recomputes[stage]
+    half = halved & ~np.isin(stage, stage[kind == OpKind.RECOMPUTE])  # makes its own again, part by part
+    freed = np.flatnonzero((kind == OpKind.BACKWARD) | halved)
     held = [
         of_ops(np.flatnonzero(kind == OpKind.FORWARD), _START, 1.0, 0),
         of_ops(freed, _END, -1.0, 0),
-        of_ops(begun[recomputes[stage[begun]]], _START, 1.0, stages),
-        of_ops(freed[recomputes[stage[freed]]], _END, -1.0, stages),
-        of_ops(np.flatnonzero(kind == OpKind.INPUT_GRADIENT), _END, 1.0, 2 * stages),
-        of_ops(np.flatnonzero(kind == OpKind.WEIGHT_GRADIENT), _END, -1.0, 2 * stages),
+        of_ops(begun[again[begun] & ~half[begun]], _START, 1.0, stages),
+        of_ops(freed[again[freed] & ~half[freed]], _END, -1.0, stages),
+        of_ops(begun[again[begun] & half[begun]], _START, 1.0, 2 * stages),
+        of_ops(freed[again[freed] & half[freed]], _END, -1.0, 2 * stages),
+        of_ops(np.flatnonzero(halved), _END, 1.0, 3 * stages),
+        of_ops(np.flatnonzero(kind == OpKind.WEIGHT_GRADIENT), _END, -1.0, 3 * stages),
         of_ops(np.flatnonzero(kind == OpKind.OFFLOAD), _END, -1.0, 0),
         of_ops(np.flatnonzero(kind == OpKind.RELOAD), _START, 1.0, 0),
     ]
     moves = moves_of(program)
     uses = uses_of(program, lane, moves.producer, moves.consumer)
-    limits = _limits(program, moves, uses, held, 3 * stages)
+    limits = _limits(program, moves, uses, held, 4 * stages)
     place = np.arange(tasks) if position is None else position.astype(np.int64)
     moves, uses = replace(moves, producer=first[moves.producer].astype(np.int32)), replace(uses, task=first[uses.task])
-    found = _streams(program, place, [*held, *_buffers(program, moves, uses, lane, 3 * stages)], limits)
+    found = _streams(program, place, [*held, *_buffers(program, moves, uses, lane, 4 * stages)], limits)
     if position is None or program.sends is not None:
         return found
     return found._replace(sender=place[moves.producer], transfer=moves.transfer.astype(np.int64))

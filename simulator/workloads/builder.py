@@ -37,10 +37,12 @@ class Builder:
 
     - `source(elements)` names a tensor that no layer makes (an image): it can be kept, it makes no edge
     - `add(...)` appends a layer after its producers and returns its index
+    - `block` is the number of the block that layers are added to, 0 for none
     - `build(...)` closes the graph
     """
 
     def __init__(self) -> None:
+        self.block = 0
         self._layers: list[Layer] = []
         self._edges: list[tuple[int, int]] = []
         self._storage: dict[int, int] = {}
@@ -75,9 +77,7 @@ class Builder:
                 self._kept.add(storage)
                 stashed += self._elements[tensor]
         loaded = sum(self._elements[tensor] for tensor in inputs if tensor < 0)
-        if stashed != layer.stashed_elements or loaded:
-            layer = replace(layer, stashed_elements=stashed, loaded_elements=loaded)
-        self._layers.append(layer)
+        self._layers.append(replace(layer, stashed_elements=stashed, loaded_elements=loaded, block=self.block))
         self._edges.extend((producer, index) for producer in sorted(set(inputs)) if producer >= 0)
         return index
 

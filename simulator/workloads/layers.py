@@ -55,6 +55,8 @@ class Layer:
     heads: of attention the key-value heads, which the size of a group divides; 0 for other layers
     causal_tokens: tokens of a sample, of attention where each token attends to those before it alone; 0 for other layers
     experts: routed experts that its weights belong to, evenly; 0 for layers that all tokens go through
+    block: number, from 1, of the block of like layers that it stands in, which recomputation may make again from what the block
+        reads; 0 for none
     """
 
     name: str
@@ -75,6 +77,7 @@ class Layer:
     heads: int = 0
     causal_tokens: int = 0
     experts: int = 0
+    block: int = 0
 
     def __repr__(self) -> str:
         measured = f", measured at {len(self.measured)} sizes" if self.measured else ""
@@ -256,6 +259,7 @@ def _check_workload(workload: Workload) -> None:
     if workload.parameters() > MOST_PARAMETERS:
         raise ValueError(f"{where}: parameters must be at most 2^63 - 1, got {workload.parameters()}")
     _check_tied(where, workload)
+    _check_blocks(where, workload)
     _check_edges(where, workload)
 
 
@@ -279,6 +283,17 @@ def _check_tied(where: str, workload: Workload) -> None:
         before[layer.name] = layer
 
 
+def _check_blocks(where: str, workload: Workload) -> None:
+    before, last = 0, 0
+    for layer in workload.layers:
+        if layer.block and layer.block != before and layer.block <= last:
+            raise ValueError(
+                f"{where}: layer {layer.name!r}: layers of a block stand together, blocks by rising numbers, got block "
+                f"{layer.block} after {last}"
+            )
+        before, last = layer.block, max(last, layer.block)
+
+
 _COUNTS = {
     "parameters": 0,
     "sequential_steps": 1,
@@ -287,6 +302,7 @@ _COUNTS = {
     "heads": 0,
     "causal_tokens": 0,
     "experts": 0,
+    "block": 0,
 }
 """Whole numbers of a layer, with the least of each."""
 

@@ -189,7 +189,9 @@ class _Network:
         model = self.model
         x = self.embedding()
         for number in range(1, model.layers + 1):
+            self.builder.block = number
             x = self.block(number, x)
+        self.builder.block = 0
         logits = self.heads(self.norm("final_norm", x) if model.norm_first else x)
         kept = FP32 * sum(self.builder.output_elements(each) for each in logits)  # log-probabilities
         loss = Layer("loss", "loss", output_elements=1, stashed_elements=kept, split="features")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def _costs(
 ) -> LayerCosts:
     """A chain on a row of devices, 8 bytes/s and 0.25 s between neighbours; an element has 4 bytes."""
     layers = tuple(
-        Layer(f"layer{n}", ("linear", "attention")[n % 2], work, 0, elements, elements)
+        Layer(f"layer{n}", ("linear", "attention")[n % 2], work, 0, elements, elements, block=int(n > 0))
         for n, (work, elements) in enumerate(zip(flop, outputs, strict=True))
     )
     cluster = chain_cluster(len(rates), bandwidth=8.0, latency=0.25, duplex=duplex)
@@ -38,11 +38,11 @@ def _costs(
     return LayerCosts(Problem(workload, cluster, 8, **more))
 
 
-@pytest.mark.parametrize("recompute", ["none", "attention", "whole"])
+@pytest.mark.parametrize("recompute", get_args(Recompute))
 @pytest.mark.parametrize("alternating", [False, True])
 def test_stages_take_the_seconds_of_their_layers(alternating: bool, recompute: Recompute) -> None:
     """Layers of 1, 2 and 4 on devices of rates 1 and a half, three samples: forwards once, backwards twice, and all of them, or
-    attention (the second layer), once more."""
+    attention (the second layer), or blocks (the last two), once more."""
     flop = [1.0, 2.0, 4.0]
     costs = _costs(flop, [1.0] * 3, rates=(1.0, 0.5, 1.0), recompute=recompute)
     found = straight_costs(costs, (1, 0, 2), 3, alternating=alternating)
@@ -51,7 +51,8 @@ def test_stages_take_the_seconds_of_their_layers(alternating: bool, recompute: R
     for rate, kind in ((0.5, found.kind[0]), (1.0, found.kind[1])):
         for begin, end in product(range(4), range(4)):
             once = sum(flop[begin:end]) * 3 / rate
-            again = {"none": 0.0, "attention": 2.0 * (begin <= 1 < end) * 3 / rate, "whole": once}[recompute]
+            chosen = {"none": (), "attention": (1,), "blocks": (1, 2), "whole": (0, 1, 2)}[recompute]
+            again = sum(flop[layer] for layer in chosen if begin <= layer < end) * 3 / rate
             passes = [once, 2.0 * once + again]
             assert found.stage_seconds[:, kind, begin, end].tolist() == ([sum(passes)] if alternating else passes)
 
@@ -116,13 +117,14 @@ def test_ranges_of_layers_on_a_board_are_divided_one_by_one() -> None:
             assert found[begin, end] == expected
 
 
-@pytest.mark.parametrize("recompute", ["none", "attention", "whole"])
+@pytest.mark.parametrize("recompute", get_args(Recompute))
 @pytest.mark.parametrize("seed", range(6))
 def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: Recompute) -> None:
     """Weights, gradients and states, the copy of a weight whose owner stands before the stage, and what samples leave behind.
 
-    One that recomputes keeps its input of every sample in flight, and makes the rest of one micro-batch again; attention alone
-    makes again what it stashes beyond its input.
+    One that recomputes keeps its input of every sample in flight, and makes the rest of one micro-batch again. Attention makes
+    again what it stashes beyond its input, a layer at a time; so do blocks, here of two layers from the second on, whose inputs
+    are kept but for a block that begins in the stage before.
     """
     rng = np.random.default_rng(seed)
     count, samples = 6, int(rng.integers(1, 4))
@@ -134,6 +136,7 @@ def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: Recompute) -
             int(rng.integers(5, 30)),
             float(rng.integers(1, 9)),
             float(rng.integers(1, 9)),
+            block=(0, 1, 1, 2, 2, 0)[n],
         )
         for n in range(count)
     ]
@@ -166,7 +169,12 @@ def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: Recompute) -
                     for n in range(begin, end)
                     if n % 2
                 ]
-                kept += (samples - held[stage]) * sum(made)
+                kept += samples * max(made, default=0.0) - held[stage] * sum(made)
+            elif recompute == "blocks":
+                parts = [range(max(first, begin), min(first + 2, end)) for first in (1, 3)]
+                made = [float(costs.stashed_bytes[list(part)].sum()) for part in parts]
+                inputs = sum(4.0 * layers[n - 1].output_elements for n in (1, 3) if begin <= n < end)
+                kept += samples * max(made) - held[stage] * (sum(made) - inputs)
             elif recompute == "whole":
                 kept = samples * stash + held[stage] * float(costs.cut_bytes[begin])
             need = weights * problem.state_bytes + kept + (free[stage] if free else 0.0)

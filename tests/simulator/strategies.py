@@ -457,7 +457,13 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
     if draw(st.booleans()):
         kinds = [draw(st.sampled_from(("linear", "attention"))) for _ in range(layers - 1)]
         stashing = zip(workload.layers, ["attention", *kinds], strict=True)
-        kept = [replace(one, kind=kind, stashed_elements=1.5 * one.stashed_elements) for one, kind in stashing]
+        runs = np.cumsum(rng.random(layers) < 0.4)
+        blocks = runs * (rng.random(layers + 1) < 0.8)[runs]
+        blocks[-1] = layers  # one at least
+        kept = [
+            replace(one, kind=kind, stashed_elements=1.5 * one.stashed_elements, block=number)
+            for (one, kind), number in zip(stashing, blocks.tolist(), strict=True)
+        ]
         workload, words = replace(workload, layers=tuple(kept)), get_args(Recompute)
     if any(makes_again) or draw(st.booleans()):
         choices = [words[1:] if stage < len(makes_again) and makes_again[stage] else words for stage in range(stages)]

@@ -1,0 +1,104 @@
+"""Stashes: what the layers of a stage keep from forward to backward, and what recomputation makes of it again.
+
+Layers that run forward again do so part by part, from the last to the first, and each part's gradients follow at once: a backward
+holds one part at a time (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 5).
+A part is an attention layer, a block, or all of the stage. An input gradient leaves of each part what its weight gradient needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.layer_costs import LayerCosts
+from simulator.plans.plan import Recompute
+
+
+class StageStash(NamedTuple):
+    """What a sample takes on a stage, in whole bytes (or in a unit of one's own).
+
+    kept: from the start of its forward
+    made, made_for_input: most of what is made again that is there at once while its backward, or its input gradient, runs
+    kept_longer, made_longer: parts of what is kept, and made again, that its weight gradient needs
+    """
+
+    kept: float
+    made: float
+    made_for_input: float
+    kept_longer: float
+    made_longer: float
+
+
+def stage_stash(
+    costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0, *, at_once: bool = False
+) -> StageStash:
+    """The stash of a stage of some layers.
+
+    received: bytes of the stage's input, which is all that it keeps where all of it runs again
+    at_once: the parts run again in an op of their own, and wait together for their gradients
+    """
+    held = np.array(layers, dtype=np.int64)
+    number, again = costs.parts(recompute)[held], costs.made_bytes(recompute)[held]
+    longer = costs.weight_stashed_bytes[held]
+    inside = (number > 0) & (recompute != "attention")  # what attention makes again no weight gradient needs
+    parts = np.unique(number[number > 0])
+    made, left = (
+        np.ceil(np.bincount(number, weights=one, minlength=1)[parts]) for one in (again, np.where(inside, longer, 0.0))
+    )
+    if recompute == "whole":
+        kept = received
+    else:
+        kept = float((costs.stashed_bytes[held] - again).sum())
+        if recompute == "blocks":
+            own = np.zeros(len(costs.parts(recompute)), dtype=np.int64)
+            own[held] = number
+            kept += float(read_from_outside(costs, own).sum())
+    total = float(made.sum())
+    most = total if at_once else float(made.max(initial=0.0))
+    behind = np.cumsum(left[::-1])[::-1] - left
+    for_input = total if at_once else float((made + behind).max(initial=0.0))
+    return StageStash(float(np.ceil(kept)), most, for_input, float(np.ceil(longer[~inside].sum())), float(left.sum()))
+
+
+def read_from_outside(costs: LayerCosts, part: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes a sample of the tensors that each layer is the first of its part to read from outside of it, float64 [layers].
+
+    part: of each layer, int64 [layers]; 0 for layers of none
+    """
+    edges = np.array(costs.problem.workload.edges, dtype=np.int64).reshape(-1, 2)
+    producer, consumer = edges[np.argsort(edges[:, 1], kind="stable")].T
+    across = (part[consumer] > 0) & (part[producer] != part[consumer])
+    producer, consumer = producer[across], consumer[across]
+    _, first = np.unique(producer * (1 + part.max(initial=0)) + part[consumer], return_index=True)
+    sizes = costs.output_bytes[producer[first]]
+    return np.bincount(consumer[first], weights=sizes, minlength=len(part)).astype(np.float64)
+
+
+def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+    """Bytes a sample that each layer adds to what its stage keeps, beside the input where all of it runs again; float64 [layers].
+
+    A stage that begins within a block keeps more: what it reads of the block's other layers.
+    """
+    kept = costs.stashed_bytes - costs.made_bytes(recompute)
+    return kept + read_from_outside(costs, costs.parts(recompute)) if recompute == "blocks" else kept
+
+
+@lru_cache(maxsize=1)
+def largest_parts(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+    """Bytes a sample of the largest part that a stage of layers i to j - 1 makes again, float64 [layers + 1, layers + 1]."""
+    number, made = costs.parts(recompute), costs.made_bytes(recompute)
+    layers = len(number)
+    found = np.zeros((layers + 1, layers + 1))
+    if not made.any():
+        return found
+    current = np.zeros(layers + 1)  # of the part of the layer before j, by i
+    for layer in range(layers):
+        if not layer or number[layer] != number[layer - 1]:
+            current[:] = 0.0
+        current[: layer + 1] += made[layer]
+        found[: layer + 1, layer + 1] = np.maximum(found[: layer + 1, layer], current[: layer + 1])
+    return found

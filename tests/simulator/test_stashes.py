@@ -1,0 +1,139 @@
+"""What stages keep and make again, against the formulas of Korthikanti et al. 2022 and a walk over parts one by one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import ENGINES, LayerCosts, Plan, PlanCosts, Problem, Recompute, Stage, simulate, stage_stash
+from simulator.costs.stashes import kept_bytes, largest_parts
+from simulator.workloads.language_models import Gpt
+from simulator.workloads.layers import Layer, Workload
+from tests.chains import chain
+from tests.simulator.strategies import chain_cluster
+
+SEQUENCE, HIDDEN, HEADS, BLOCKS = 64, 96, 12, 3
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_full_recomputation_keeps_what_korthikanti_counts(degree: int, sequence_parallel: bool) -> None:
+    """2·s·h bytes a block, divided with sequence parallelism alone, and the activations of one block; attention its scores."""
+    workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
+    problem = Problem(workload, chain_cluster(4), 1, precision="fp16", sequence_parallel=sequence_parallel)
+    costs = LayerCosts(problem).at(degree)
+    inside = [number for number, layer in enumerate(workload.layers) if layer.block]
+    tokens, scores = degree if sequence_parallel else 1, 5 * HEADS * SEQUENCE**2 // degree
+    block = SEQUENCE * HIDDEN * 10 // tokens + SEQUENCE * HIDDEN * 24 // degree + scores
+    received = 2 * SEQUENCE * HIDDEN // tokens
+    kept, made, *_ = stage_stash(costs, inside, "blocks")
+    assert (kept, made) == (BLOCKS * received, block)
+    kept, made, *_ = stage_stash(costs, inside, "attention")
+    assert (kept, made) == (BLOCKS * (block - scores), scores)
+    kept, made, *_ = stage_stash(costs, inside, "whole", received)
+    assert (kept, made) == (received, BLOCKS * block)
+    every = range(len(workload))
+    outside = costs.stashed_bytes.sum() - costs.stashed_bytes[inside].sum()
+    assert stage_stash(costs, every, "blocks").kept == BLOCKS * received + outside
+
+
+def network(rng: np.random.Generator) -> Workload:
+    """Up to nine layers with edges at random, some in blocks of some layers, whose tensors are of whole bytes."""
+    count = int(rng.integers(2, 10))
+    runs = np.cumsum(rng.random(count) < 0.5)
+    blocks = runs * (rng.random(count + 1) < 0.7)[runs]
+    layers = [
+        Layer(
+            f"layer{n}",
+            ("linear", "attention")[int(rng.integers(2))],
+            1e6,
+            int(rng.integers(2)) * 10,
+            float(rng.integers(1, 9)),
+            float(rng.integers(1, 30)),
+            block=int(number),
+        )
+        for n, number in enumerate(blocks)
+    ]
+    layers[0] = replace(layers[0], kind="attention")
+    edges = [(n - 1, n) for n in range(1, count)]
+    edges += [(int(rng.integers(n - 1)), n) for n in range(2, count) if rng.random() < 0.4]
+    return Workload("random", tuple(layers), tuple(sorted(set(edges))))
+
+
+def walked(costs: LayerCosts, held: range, word: Recompute, op: str) -> tuple[float, float, float]:
+    """Bytes before a backward (B) or an input gradient (I), the most while it runs its parts, last to first, and behind it."""
+    layers, edges = costs.problem.workload.layers, costs.problem.workload.edges
+    parts: dict[int, list[int]] = {}
+    before, left = 0.0, 0.0
+    for n in held:
+        number = {"blocks": layers[n].block, "attention": (layers[n].kind == "attention") * (n + 1)}[word]
+        if number:
+            parts.setdefault(number, []).append(n)
+        else:
+            before, left = before + costs.stashed_bytes[n], left + costs.weight_stashed_bytes[n]
+    for part in parts.values():
+        if word == "blocks":
+            read = {producer for producer, consumer in edges if consumer in part and producer not in part}
+            before += sum(4.0 * layers[producer].output_elements for producer in read)
+        else:
+            before += costs.stashed_bytes[part[0]] - costs.made_bytes(word)[part[0]]
+            left += costs.weight_stashed_bytes[part[0]]
+    most = now = before
+    for _, part in sorted(parts.items(), reverse=True):
+        now += costs.made_bytes(word)[part].sum()
+        most = max(most, now)
+        now -= costs.made_bytes(word)[part].sum()
+        if op == "I" and word == "blocks":
+            now += costs.weight_stashed_bytes[part].sum()
+    return before, most, left + now - before if op == "I" else 0.0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_backward_holds_one_part_and_an_input_gradient_leaves_what_weights_need(seed: int) -> None:
+    """As a walk over the parts has it; before, within and behind the op, whatever layers a stage has."""
+    rng = np.random.default_rng(seed)
+    costs = LayerCosts(Problem(network(rng), chain_cluster(1), 1))
+    begin, end = sorted(rng.choice(len(costs.problem.workload) + 1, 2, replace=False).tolist())
+    for word in ("attention", "blocks"):
+        stash = stage_stash(costs, range(begin, end), word)
+        for op, made, behind in (
+            ("B", stash.made, 0.0),
+            ("I", stash.made_for_input, stash.kept_longer + stash.made_longer),
+        ):
+            assert walked(costs, range(begin, end), word, op) == (stash.kept, stash.kept + made, behind)
+        at_once = stage_stash(costs, range(begin, end), word, at_once=True)
+        assert at_once.made == at_once.made_for_input == costs.made_bytes(word)[begin:end].sum()
+        assert largest_parts(costs, word)[begin, end] == stash.made
+        assert kept_bytes(costs, word)[begin:end].sum() <= stash.kept
+    whole = stage_stash(costs, range(len(costs.problem.workload)), "blocks")
+    assert kept_bytes(costs, "blocks").sum() == whole.kept
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_blocks_run_again_on_the_engines(engine: Any) -> None:
+    """Two blocks of two layers of 1 s, 40 bytes each, behind a layer of none that keeps 12: backwards of 10 + 4 s; at most
+    12 + 2 · 8 kept and 80 made again."""
+    plain = chain([1.0] * 5, output_elements=[2.0] * 5, stashed_elements=[3.0, 10.0, 10.0, 10.0, 10.0])
+    layers = tuple(replace(layer, block=number) for layer, number in zip(plain.layers, (0, 1, 1, 2, 2), strict=True))
+    problem = Problem(replace(plain, layers=layers), chain_cluster(1), 1, recompute="blocks")
+    costs = PlanCosts(problem, Plan("hand", "gpipe", (Stage(tuple(range(5)), (0,)),), (1,)))
+    assert costs.stash(0) == (28.0, 80.0, 80.0, 0.0, 0.0)
+    outcome = simulate(problem, costs.plan, engine=engine)
+    assert outcome.iteration_seconds == 5.0 + 10.0 + 4.0
+    (memory,) = outcome.memory
+    assert memory.peak_parts["activations"] == 28.0
+    assert memory.peak_parts["workspace"] == 80.0
+
+
+@pytest.mark.parametrize(("blocks", "got"), [((1, 0, 1), "block 1 after 1"), ((2, 1, 1), "block 1 after 2")])
+def test_layers_of_a_block_stand_together(blocks: tuple[int, ...], got: str) -> None:
+    """Blocks have rising numbers."""
+    layers = tuple(Layer(f"layer{n}", "linear", block=block) for n, block in enumerate(blocks))
+    with pytest.raises(
+        ValueError, match=re.escape("layers of a block stand together, blocks by rising numbers, got " + got)
+    ):
+        Workload("hand", layers, ())
