@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from hardware_profiles.accelerator import Accelerator, check_figures
+from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator, check_figures
 from hardware_profiles.reading import brief, remembering
 
 if TYPE_CHECKING:
@@ -184,6 +184,13 @@ class Cluster:
         object.__setattr__(self, "channels", channels)
         object.__setattr__(self, "_hops", hops)
         self._check_connected()
+
+    @cached_property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions that every device has a rate for, in the order of PRECISION_BYTES; one that does not say has all."""
+        kinds = {id(device): device for device in self.devices}.values()
+        known = [getattr(device, "precisions", PRECISION_BYTES) for device in kinds]
+        return tuple(one for one in PRECISION_BYTES if all(one in those for those in known))
 
     # ---------------------------------------------------------------------------------------------- transfers
 

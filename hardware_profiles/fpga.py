@@ -72,6 +72,11 @@ class FieldProgrammableGateArray:
         """DDR bytes of this share of the board: what a plan may fill."""
         return self.ddr_bytes * self.share
 
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions that its DSPs have a rate for."""
+        return tuple(self.macs_per_cycle)
+
     def flop_rate(self, precision: Precision) -> float:
         """FLOP/s that the DSPs of this share reach: the bound that no layer can beat."""
         rate = self.macs_per_cycle[precision]

@@ -278,6 +278,11 @@ class GraphicsProcessor:
         object.__setattr__(self, "peak_flops", peaks)
         object.__setattr__(self, "efficiencies", {**DEFAULT_EFFICIENCIES, **self.efficiencies})
 
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions that it has a rate for."""
+        return tuple(self.peak_flops)
+
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples; a backward is the sum of its two gradients.
 

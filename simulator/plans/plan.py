@@ -95,6 +95,15 @@ class Problem:
         ):
             if value not in choices:
                 raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(map(str, choices))}")
+        common = self.cluster.precisions
+        if self.precision not in common and not all(layer.measured for layer in self.workload.layers):
+            lacking = next(
+                one for one in self.cluster.devices if self.precision not in getattr(one, "precisions", common)
+            )
+            raise ValueError(
+                f"precision {self.precision!r}: {lacking.name} has no rate for it; what all devices of {self.cluster.name} have: "
+                f"{', '.join(common) or 'nothing in common'}"
+            )
         check_recompute(self.workload, self.recompute)
 
     def __repr__(self) -> str:

@@ -45,6 +45,9 @@ ENTRY_POINTS = "pipeplan.workloads"
 CHAIN = "chain:"
 """Prefix of a synthetic chain: `chain:16` has 16 equal layers."""
 
+DESCRIBED = "described:"
+"""Prefix of a profile that is taken by the sizes of its layers, without its seconds: `described:graph.txt`."""
+
 LONGEST_CHAIN = 100_000
 
 
@@ -86,12 +89,12 @@ def load_workload(name: str, sequence: int | None = None, attention: Attention |
 
 
 def workload_from_spec(spec: str, sequence: int | None = None, attention: Attention | None = None) -> Workload:
-    """The workload that a user wrote: a registered name, a path, or `chain:LAYERS`.
+    """The workload that a user wrote: a registered name, a path, `chain:LAYERS`, or `described:PROFILE`.
 
     sequence: tokens of a sample, for workloads that are made of sequences; attention: its form, for transformers (None: the
         workload's own)
-    What ends in `.txt` is a PipeDream profile; what else ends in `.json` or has a path separator is a Hugging
-    Face `config.json`.
+    What ends in `.txt` is a PipeDream profile (described: what its nodes say of their sizes, without its seconds); what else
+    ends in `.json` or has a path separator is a Hugging Face `config.json`.
 
     Raises ValueError (one line); WorkloadFileError, a ValueError, for a file.
     """
@@ -102,6 +105,10 @@ def workload_from_spec(spec: str, sequence: int | None = None, attention: Attent
             raise ValueError(f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {shown(spec)}")
         _refuse(spec, _chosen(sequence, attention))
         return remembering(uniform_chain(int(digits)), WorkloadSource(spec))
+    if spec.startswith(DESCRIBED):
+        _refuse(spec, _chosen(sequence, attention))
+        path = Path(spec.removeprefix(DESCRIBED)).resolve()
+        return remembering(read_profile(path).described(), WorkloadSource(f"{DESCRIBED}{path}"))
     if spec.endswith(".txt"):
         _refuse(spec, _chosen(sequence, attention))
         return read_any_profile(spec)

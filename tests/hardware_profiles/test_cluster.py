@@ -193,6 +193,14 @@ def test_clusters_of_switches_are_routed_without_a_search(monkeypatch: pytest.Mo
 # ------------------------------------------------------------------------------------------------- all-reduce
 
 
+def test_precisions_are_those_that_all_devices_have() -> None:
+    """A V100 has no bf16, an A100 has; a device that does not say has whatever the others have."""
+    v100, a100 = (load_cluster(name).devices[0] for name in ("pipedream-b", "dgx-a100"))
+    assert replace(star(3), devices=(a100, v100, Stub())).precisions == ("fp32", "fp16")
+    assert replace(star(2), devices=(a100, Stub())).precisions == ("fp32", "tf32", "fp16", "bf16", "int8")
+    assert "fp8" in star(2).precisions
+
+
 def test_latency_of_a_collective_does_not_add_up_over_its_ring() -> None:
     """1 ms beside the bytes in a server of any size; between servers again whenever their number doubles."""
     links = [Link(f"d{device}", "hub", GIGA, 0.25, collective_latency=1e-3) for device in range(8)]

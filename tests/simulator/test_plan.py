@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hardware_profiles import load_cluster
 from simulator import (
     CATEGORIES,
     Evaluations,
@@ -155,6 +156,16 @@ def test_bytes_of_a_parameter(precision: Any, optimizer: str, element: int, opti
     """fp32 states, and a master copy where weights are narrower: fp16 with Adam takes 2 + 2 + 12."""
     one = problem(precision=precision, optimizer=optimizer)
     assert (one.element_bytes, one.optimizer_bytes) == (element, optimizer_bytes)
+
+
+def test_a_precision_is_one_that_all_devices_have() -> None:
+    """A V100 has no bf16: one line with its name and what the cluster's devices have; a measured network has its own."""
+    cluster = load_cluster("pipedream-b")
+    with pytest.raises(ValueError, match=r"'bf16': v100-sxm2 has no rate .* of pipedream-b have: fp32, fp16$"):
+        Problem(chain([1.0]), cluster, 8, precision="bf16")
+    assert Problem(chain([1.0]), cluster, 8, precision="fp16").element_bytes == 2
+    measured = Workload("w", (Layer("one", "linear", measured=((1, 1.0, 1.0),)),), (), bytes_per_element=4)
+    assert Problem(measured, cluster, 8, precision="bf16").element_bytes == 4
 
 
 def test_a_measured_workload_keeps_its_bytes() -> None:

@@ -89,6 +89,22 @@ def test_a_spec_is_a_name_a_chain_or_a_configuration(tmp_path: Path) -> None:
     assert workload_from_spec("gpt2", sequence=8).layers[0].output_elements == 8 * 768
 
 
+def test_a_profile_describes_a_network(tmp_path: Path) -> None:
+    """described:graph.txt is the profile's network at any precision, from anywhere; without the prefix it is as measured."""
+    path = tmp_path / "graph.txt"
+    path.write_text(
+        "node1 -- Linear(in_features=8, out_features=4, bias=True) -- forward_compute_time=1.5, backward_compute_time=0.5, "
+        "activation_size=32.0, parameter_size=144.0\n"
+    )
+    found = workload_from_spec(f"described:{path}")
+    assert (found.minibatch, found.layers[0].flop, found.layers[0].measured) == (2, 64.0, ())
+    assert found.source == WorkloadSource(f"described:{path}")
+    assert workload_of(found.source) == found
+    assert workload_from_spec(str(path)).layers[0].measured == ((2, 1.5e-3, 0.5e-3),)
+    with pytest.raises(ValueError, match="no sequence length to set, got 8"):
+        workload_from_spec(f"described:{path}", sequence=8)
+
+
 def test_attention_is_chosen_where_there_is_one(tmp_path: Path) -> None:
     """By name, from a configuration, and by what a plan file says; a network without it, or another form, is one line."""
     config = tmp_path / "config.json"
