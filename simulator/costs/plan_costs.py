@@ -144,12 +144,15 @@ class PlanCosts:
     @cached_property
     def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
         """Tied weights that several stages use, and these stages."""
-        if not self.layers.tied_weights:
-            return ()
-        stage_of = {layer: number for number, stage in enumerate(self.plan.stages) for layer in stage.layers}
         found = []
         for weight in self.layers.tied_weights:
-            stages = tuple(sorted({stage_of[layer] for layer in weight.layers}))
+            held = (
+                number
+                for layer in weight.layers
+                for number, stage in enumerate(self.plan.stages)
+                if layer in stage.layers
+            )
+            stages = tuple(sorted(set(held)))
             if len(stages) > 1:
                 found.append((weight, stages))
         return tuple(found)
@@ -163,11 +166,16 @@ class PlanCosts:
             groups = self.groups_of(stages)
             if len(groups) > 1:
                 rings = peers_of(groups)
-                elements = {one.layers: one.parameters for one in self.layers.at(len(rings)).tied_weights}
-                size = elements[weight.layers] * self.problem.accumulated_bytes
+                size = self._tied_elements(weight, len(rings)) * self.problem.accumulated_bytes
                 seconds = reduce_seconds(cluster.allreduce_rates(*rings), size)
                 found.append(TiedReduction(stages, seconds, *cluster.allreduce_channels(*rings)))
         return tuple(found)
+
+    def _tied_elements(self, weight: TiedWeight, degree: int) -> float:
+        """Elements of a tied weight that a device of a group of so many holds."""
+        if degree == 1:
+            return weight.parameters
+        return next(one.parameters for one in self.layers.at(degree).tied_weights if one.layers == weight.layers)
 
     def groups_of(self, stages: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         """Devices of each replica that holds any of these stages, rising."""
@@ -395,4 +403,6 @@ class PlanCosts:
 def peers_of(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """Devices that hold the same part of a stage, one of each group; one of a smaller group than others is in several of them."""
     most = max(map(len, groups))
+    if most == 1:
+        return [tuple(group[0] for group in groups)]
     return [tuple(group[part * len(group) // most] for group in groups) for part in range(most)]
