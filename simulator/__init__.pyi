@@ -35,6 +35,7 @@ from .results.memory import (
     DeviceMemory as DeviceMemory,
     always_there as always_there,
     memory_over_time as memory_over_time,
+    peak_rows as peak_rows,
 )
 from .results.memory_plots import memory_figure as memory_figure
 from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind

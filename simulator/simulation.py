@@ -21,7 +21,7 @@ from simulator.lowering.lower import structure_of
 from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
-from simulator.results.memory import DeviceMemory, memory_over_time
+from simulator.results.memory import DeviceMemory, memory_over_time, peak_table
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
 from simulator.schedules import build_schedule
@@ -151,7 +151,7 @@ class Outcome(Explained):
         }
 
     def tables(self) -> tuple[TextTable, ...]:
-        """What each stage holds."""
+        """What each stage holds, and what the peak of each device consists of."""
         peaks = {memory.device: memory for memory in self.memory}
         weights = PlanCosts(self.problem, self.plan).weight_elements
         rows = []
@@ -169,7 +169,7 @@ class Outcome(Explained):
                 )
             )
         columns = ("stage", "layers", "devices", "M parameters", "peak memory, GiB")
-        return (TextTable(self.title, columns, tuple(rows)),)
+        return TextTable(self.title, columns, tuple(rows)), peak_table(self.memory)
 
     def remarks(self) -> tuple[str, ...]:
         """Seconds; fill and drain of a stream; what is wrong."""

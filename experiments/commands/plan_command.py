@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
                 **simulator.decisions(result.plan),
                 "notation": result.plan.notation,
                 **result.record(),
+                "memory": simulator.peak_rows(outcome.memory),
                 "fill_seconds": outcome.fill_seconds,
                 "drain_seconds": outcome.drain_seconds,
                 # PipeDream's optimal number of minibatches in flight of each replica of the input stage

@@ -97,7 +97,7 @@ REPLAY: dict[str, Option] = {
         str,
         [],
     ),
-    "--gantt FILE": "draw the timeline to FILE.png and FILE.svg, and what --stash takes to FILE-memory.png and .svg",
+    "--gantt FILE": "draw the timeline to FILE.png and FILE.svg, memory of a plan or --stash to FILE-memory.png and .svg",
     "--json": "print one JSON document",
 }
 """The numbers of a schedule, the engine, and what is written."""
@@ -117,12 +117,14 @@ def run(arguments: argparse.Namespace) -> int:
         output_file(_stem(arguments.gantt) + ".png", "--gantt")
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
     result = replayed.record()
+    if isinstance(replayed, simulator.Outcome):
+        result["memory"] = simulator.peak_rows(replayed.memory)
     contents = [_content(path, replayed, arguments) for path in files]
     for path, content in zip(files, contents, strict=True):
         simulator.write_atomically(path, content)
     if arguments.gantt:
         simulator.save(replayed.plot(), _stem(arguments.gantt))
-        if arguments.stash is not None:
+        if arguments.plan is not None or arguments.stash is not None:
             simulator.save(replayed.plot_memory(), _stem(arguments.gantt) + "-memory")
     if arguments.json:
         print_json(result)

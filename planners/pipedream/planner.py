@@ -98,7 +98,7 @@ class PipeDreamFlush:
             in_flight=_in_flight(schedule, min(len(view.components), len(table)), count),
             memory_bytes=min(device.memory_bytes for device in problem.cluster.devices),
             weight_copies=problem.state_bytes / problem.element_bytes,
-            recompute=problem.recompute == "whole",
+            recompute=problem.recompute in ("blocks", "whole"),
             bandwidth=view.levels[0].bandwidth,
             collective_bandwidth=view.levels[0].collective_bandwidth,
         )
@@ -262,7 +262,7 @@ def _plan_within_memory(
         unversioned_copies=(problem.accumulated_bytes + problem.optimizer_bytes) / problem.element_bytes,
         # A replica that does not wait has the gradients of its last round still in the all-reduce.
         replicated_copies=1.0 if problem.replica_updates == "overlapped" else 0.0,
-        recompute=problem.recompute == "whole",
+        recompute=problem.recompute in ("blocks", "whole"),
     )
 
     def search(misses: Sequence[Score]) -> Plan | None:

@@ -83,7 +83,7 @@ class Result(Explained):
         return brief(self, f"{self.outcome.title}: {seconds:.6g} s an iteration, gap {100 * self.gap:.1f} %, {known}")
 
     def tables(self) -> tuple[TextTable, ...]:
-        """What each stage of the plan holds."""
+        """What each stage of the plan holds, and what the peak of each device consists of."""
         return self.outcome.tables()
 
     def remarks(self) -> tuple[str, ...]:

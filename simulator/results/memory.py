@@ -15,7 +15,8 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.costs.stashes import StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program
-from simulator.plans.plan import Plan, Problem, family_of
+from simulator.plans.plan import Plan, Problem, family_of, ranges
+from simulator.results.text_tables import TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules.ops import HOST_KINDS, OpKind, among
 
@@ -28,7 +29,7 @@ again; buffers: boundary tensors that are being sent or wait to be used."""
 class DeviceMemory:
     """Bytes on one device over one replay.
 
-    device: id; capacity_bytes: of the device
+    device: id; capacity_bytes: what plans may fill; reserve_bytes: what of the device they may not
     times: float64 [steps], seconds, rising; the bytes hold from each time to the next
     bytes: float64 [steps, len(CATEGORIES)]
     """
@@ -37,6 +38,7 @@ class DeviceMemory:
     capacity_bytes: float
     times: NDArray[np.float64]
     bytes: NDArray[np.float64]
+    reserve_bytes: float = 0.0
 
     def __repr__(self) -> str:
         return brief(
@@ -58,6 +60,34 @@ class DeviceMemory:
     def fits(self) -> bool:
         """Whether the peak is within the capacity."""
         return self.peak_bytes <= self.capacity_bytes
+
+
+def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
+    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, and what the peak
+    consists of by category."""
+    return [
+        {
+            "device": memory.device,
+            "peak_bytes": memory.peak_bytes,
+            "capacity_bytes": memory.capacity_bytes,
+            "share": memory.peak_bytes / memory.capacity_bytes,
+            "reserve_bytes": memory.reserve_bytes,
+            **memory.peak_parts,
+        }
+        for memory in sorted(memories, key=lambda memory: memory.device)
+    ]
+
+
+def peak_table(memories: Sequence[DeviceMemory]) -> TextTable:
+    """What the peak of each device consists of, in GiB; devices that hold the same in one row."""
+    found = peak_rows(memories)
+    used = [name for name in CATEGORIES if any(row[name] for row in found)]
+    shown = [*used, "peak_bytes", "capacity_bytes", "reserve_bytes"]
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for row in found:
+        alike.setdefault(tuple(f"{row[name] / 2**30:,.2f}" for name in shown), []).append(int(row["device"]))
+    rows = tuple((ranges(devices), *cells) for cells, devices in alike.items())
+    return TextTable("Memory at the peak, GiB", ("devices", *used, "together", "capacity", "reserve beside"), rows)
 
 
 def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
@@ -95,8 +125,10 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     found: list[DeviceMemory] = []
     for lead, group in groups.items():
         memory = _device_memory(lead, 0.0, static[lead], events[lead], horizon)
-        capacities = ((device, problem.cluster.devices[device].memory_bytes) for device in group)
-        found.extend(replace(memory, device=device, capacity_bytes=capacity) for device, capacity in capacities)
+        for device in group:
+            accelerator = problem.cluster.devices[device]
+            capacity, reserve = accelerator.memory_bytes, getattr(accelerator, "reserve_bytes", 0.0)
+            found.append(replace(memory, device=device, capacity_bytes=capacity, reserve_bytes=reserve))
     return tuple(sorted(found, key=lambda memory: memory.device))
 
 

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, DPI, INK, Picture, byte_unit, figures, time_unit
-from simulator.results.memory import CATEGORIES, DeviceMemory
+from simulator.results.memory import CATEGORIES, DeviceMemory, peak_rows
 
 CATEGORY_COLORS: dict[str, str] = dict(
     zip(CATEGORIES, ("#1f4e79", "#9cc9ee", "#4f7a3a", "#f2df9b", "#e08a3c", "#93386b", "#7d8792"), strict=True)
 )
 """Colour of each category of memory, each of a lightness of its own."""
+
+RESERVE = "#dfe3e8"
+"""Colour of what no plan may fill."""
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------
@@ -43,20 +46,6 @@ def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.flo
     order = np.lexsort((total[step], part))
     fullest = step[order][np.concatenate([part[order][1:] != part[order][:-1], [True]])]
     return edges, memory.bytes[np.append(fullest, len(total) - 1)]
-
-
-def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
-    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), and bytes by category."""
-    return [
-        {
-            "device": memory.device,
-            "peak_bytes": memory.peak_bytes,
-            "capacity_bytes": memory.capacity_bytes,
-            "share": memory.peak_bytes / memory.capacity_bytes,
-            **memory.peak_parts,
-        }
-        for memory in sorted(memories, key=lambda memory: memory.device)
-    ]
 
 
 def shown_devices(memories: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
@@ -109,12 +98,15 @@ def memory_figure(
         if position < len(shown) - 1:
             ax.set_xlabel("")
         first = first or ax
-    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, capacity_in_view(memories), device_word, unit)
+    line = capacity_in_view(memories)
+    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, line, device_word, unit)
+    handles = [Patch(facecolor=CATEGORY_COLORS[name], label=name) for name in used]
+    handles += [Patch(facecolor=RESERVE, label="reserve")] * (line and any(row["reserve_bytes"] for row in rows))
     figure.legend(
-        handles=[Patch(facecolor=CATEGORY_COLORS[name], label=name) for name in used],
+        handles=handles,
         loc="upper left",
         bbox_to_anchor=(0.06, 1.0 - 0.33 / tall),
-        ncols=max(1, len(used)),
+        ncols=max(1, len(handles)),
         frameon=False,
         fontsize=8.5,
         handlelength=1.0,
@@ -179,18 +171,19 @@ def _peak_panel(
     ax: Axes, rows: Sequence[dict[str, float]], used: Sequence[str], line: bool, device_word: str, own_unit: str
 ) -> None:
     unit, factor = _unit(max(max(row["peak_bytes"] for row in rows), 1.0), own_unit)
-    places = np.arange(len(rows), dtype=np.float64)
+    places, tall = np.arange(len(rows), dtype=np.float64), min(0.74, 0.1 + 0.12 * len(rows))
     left = np.zeros(len(rows))
     for name in used:
         width = np.array([row[name] for row in rows]) * factor
-        tall = min(0.74, 0.1 + 0.12 * len(rows))
         ax.barh(places, width, tall, left=left, color=CATEGORY_COLORS[name], linewidth=0, zorder=2)
         left += width
-    capacity = np.array([row["capacity_bytes"] for row in rows]) * factor
+    capacity, reserve = (np.array([row[name] for row in rows]) * factor for name in ("capacity_bytes", "reserve_bytes"))
     if line:
+        if reserve.any():
+            ax.barh(places, reserve, tall, left=capacity, color=RESERVE, linewidth=0, zorder=1)
         ax.vlines(capacity, places - 0.5, places + 0.5, color=ALARM, linewidth=1.6, zorder=3)
     longest = float(left.max())
-    most = max(longest, float(capacity.max()) if line else 0.0, 1e-12)
+    most = max(longest, float((capacity + reserve).max()) if line else 0.0, 1e-12)
     decimals = max(0, 2 - math.floor(math.log10(longest))) if longest > 0.0 else 0
     if len(rows) <= 24:
         for place, row in zip(places.tolist(), rows, strict=True):

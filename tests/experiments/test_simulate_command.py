@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from simulator import Plan, PlanFile, Problem, simulate
+from simulator import CATEGORIES, Plan, PlanFile, Problem, simulate
 
 SECONDS = ("--forward", "1", "--backward", "2")
 
@@ -178,7 +178,7 @@ def plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The seconds that the search gave; its ops, for torch and as lines, its trace and its figure."""
+    """The seconds that the search gave, and memory by device and part; its ops, for torch and as lines, its trace and figures."""
     assert main(("check", plan_file)) == 0
     capsys.readouterr()
     files = [str(tmp_path / name) for name in ("ops.csv", "ops.txt", "trace.json")]
@@ -186,14 +186,21 @@ def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.Capture
     assert main(("simulate", "--plan", plan_file, "--json", *outs, "--gantt", str(tmp_path / "gantt"))) == 0
     document = json.loads(capsys.readouterr().out)
     expected = simulate(*plan_and_problem(plan_file))
+    rows = document.pop("memory")
     assert document == expected.record()
+    assert [row["device"] for row in rows] == list(expected.plan.devices)
+    assert max(row["peak_bytes"] for row in rows) == document["peak_memory_bytes"]
+    assert all(sum(row[name] for name in CATEGORIES) == row["peak_bytes"] for row in rows)
     assert document["feasible"]
     assert Path(files[1]).read_text().startswith("0F0 ")
     assert Path(files[0]).read_text().startswith("0F0,")
     assert json.loads(Path(files[2]).read_text())
-    assert (tmp_path / "gantt.png").stat().st_size > 1000
+    for name in ("gantt.png", "gantt-memory.png"):
+        assert (tmp_path / name).stat().st_size > 1000
     assert main(("simulate", "--plan", plan_file)) == 0
-    assert "an iteration" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "an iteration" in said
+    assert "Memory at the peak, GiB" in said
 
 
 def plan_and_problem(path: str) -> tuple[Problem, Plan]:

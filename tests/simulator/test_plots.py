@@ -32,13 +32,12 @@ from simulator.results.gantt_plots import (
     shade,
     visible_widths,
 )
-from simulator.results.memory import CATEGORIES, DeviceMemory
+from simulator.results.memory import CATEGORIES, DeviceMemory, peak_rows, peak_table
 from simulator.results.memory_plots import (
     CATEGORY_COLORS,
     capacity_in_view,
     memory_figure,
     memory_steps,
-    peak_rows,
     shown_devices,
 )
 from simulator.schedule_replay import replay_schedule
@@ -378,6 +377,31 @@ def test_peak_rows_name_every_device_and_its_parts() -> None:
     rows = peak_rows([memory(3, 80.0, 100.0), memory(1, 40.0, 100.0)])
     assert [(row["device"], row["peak_bytes"], row["share"]) for row in rows] == [(1, 40.0, 0.4), (3, 80.0, 0.8)]
     assert all(sum(row[name] for name in CATEGORIES) == row["peak_bytes"] for row in rows)
+
+
+def test_devices_that_hold_the_same_share_a_row_of_the_table() -> None:
+    """In GiB, without parts that no device has; what no plan may fill is told beside the capacity."""
+    gib = 2.0**30
+    held = [replace(memory(device, peak * gib, 8 * gib), reserve_bytes=gib) for device, peak in enumerate((4, 2, 4))]
+    table = peak_table(held)
+    assert table.columns[0] == "devices"
+    assert table.columns[-3:] == ("together", "capacity", "reserve beside")
+    assert [(row[0], *row[-3:]) for row in table.rows] == [
+        ("0, 2", "4.00", "8.00", "1.00"),
+        ("1", "2.00", "8.00", "1.00"),
+    ]
+    assert all(sum(map(float, row[1:-3])) == float(row[-3]) for row in table.rows)
+    assert set(table.columns[1:-3]) < set(CATEGORIES)
+
+
+def test_the_reserve_is_drawn_behind_the_capacity() -> None:
+    """Where the capacity is in view; as wide as it is."""
+    gib = 2.0**30
+    plain = memory(0, 6 * gib, 8 * gib)
+    device = replace(plain, reserve_bytes=gib)
+    drawn = [[bar.get_bbox() for bar in memory_figure([one]).axes[-1].patches] for one in (device, plain)]  # type: ignore[attr-defined]
+    assert [[box.x0, box.width] for box in drawn[0] if box.x0 >= 8.0] == [pytest.approx([8.0, 1.0])]
+    assert not [box for box in drawn[1] if box.x0 >= 8.0]
 
 
 def test_panels_show_all_of_few_devices_and_the_extremes_of_many() -> None:
