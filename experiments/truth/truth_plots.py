@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from experiments.terminal.panel_plots import BLUE, GREEN, GREY, ORANGE, logarithmic_axes, panels, titled
+from experiments.terminal.panel_plots import BLUE, GREEN, GREY, ORANGE, panels, titled
 from hardware_profiles import legible
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
@@ -33,7 +34,8 @@ def draw(points: Mapping[str, pd.DataFrame]) -> Figure:
     for axis, (name, table) in zip(axes.ravel(), points.items(), strict=False):
         scaled = table.assign(unit=[UNITS.get(what, 1.0) for what in table["what"]])
         measured, predicted = (scaled[column] * scaled["unit"] for column in ("measured", "predicted"))
-        ends = np.array([min(measured.min(), predicted.min()), max(measured.max(), predicted.max())]) * [0.8, 1.25]
+        extremes = np.log10([min(measured.min(), predicted.min()), max(measured.max(), predicted.max())])
+        ends = 10.0 ** np.array([np.floor(extremes[0]), max(np.ceil(extremes[1]), np.floor(extremes[0]) + 1)])
         axis.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color="#e3e6ea", linewidth=0)
         axis.plot(ends, ends, color="#4d4d4d", linewidth=0.8)
         kinds = list(dict.fromkeys(table["what"]))
@@ -44,7 +46,11 @@ def draw(points: Mapping[str, pd.DataFrame]) -> Figure:
             axis.scatter(measured[of], predicted[of], s=size, color=colour, alpha=0.7, linewidths=0, label=label)
         error = float((predicted / measured - 1.0).abs()[table["what"] == kinds[0]].mean())
         titled(axis, f"{legible(name, 28)}: {error:.1%} mean error", xlabel="measured", ylabel="predicted")
-        logarithmic_axes(axis, "both")
+        axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        for one in (axis.xaxis, axis.yaxis):
+            one.set_major_locator(LogLocator(numticks=6))
+            one.set_major_formatter("{x:g}")
+            one.set_minor_formatter(NullFormatter())
         axis.legend(frameon=False, fontsize=8, loc="upper left")
     figure.suptitle(f"Predicted against measured; line: equal, band: within {BAND:.0%}")
     return figure

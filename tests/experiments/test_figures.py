@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -20,6 +21,7 @@ from experiments.pipedream_growth import partitioner_growth_plots as pipedream_g
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.replay_speed.engine_growth_plots import growth_figure
 from experiments.studies.study_harness import mark_interrupted
+from experiments.truth import truth_plots
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe.search_comparison import Instance
 from experiments.unequal_sizes.random_tables import random_problem
@@ -104,6 +106,21 @@ def test_the_cost_model_can_be_read(recorded: Recorded) -> None:
     assert_readable(figure)
     recorded(figure=drawing(figure))
     assert len(figure.axes) == 6
+
+
+def test_truth_can_be_read(recorded: Recorded) -> None:
+    """Tables of one row and of a thousand, of several figures, of seconds and bytes, one of them with a hostile name."""
+    rng = np.random.default_rng(0)
+
+    def points(count: int, *kinds: str) -> pd.DataFrame:
+        what = [kinds[i % len(kinds)] for i in range(count)]
+        measured = 10.0 ** rng.uniform(-4, 1, count) * [2.0**30 if kind == "memory" else 1.0 for kind in what]
+        return pd.DataFrame({"what": what, "measured": measured, "predicted": measured * rng.uniform(0.8, 1.3, count)})
+
+    tables = {"runs": points(20, "seconds", "memory"), HOSTILE: points(1, "seconds")}
+    figure = truth_plots.draw(tables | {"products": points(1000, "forward", "backward"), "more": points(3, "seconds")})
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
 
 
 def test_pipedream_growth_can_be_read(recorded: Recorded) -> None:
@@ -328,6 +345,7 @@ def test_every_figure_has_a_check() -> None:
         "model_error_plots.draw",
         "partitioner_growth_plots.draw",
         "speedup_plots.draw",
+        "truth_plots.draw",
         "comparison_plots.comparison_figure",
         "engine_growth_plots.growth_figure",
         "gain_plots.convergence_figure",
