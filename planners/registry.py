@@ -135,6 +135,11 @@ GRID_OPTIONS = {
     "zero": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too",
 }
 
+LARGE_OPTIONS = {
+    "tensor": "devices of a tensor-parallel group, or several numbers to choose from (default: all that divide the heads)",
+    "zero": "what replicas divide, or several numbers to choose from: 0,1,2,3 (default)",
+}
+
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
 
 _UNEQUAL = {
@@ -200,6 +205,14 @@ PLANNERS: dict[str, PlannerEntry] = {
         "every straight pipeline of a small problem: a proven optimum",
         _for_brute_force,
         takes=("stages", "chunks"),
+    ),
+    "large": PlannerEntry(
+        _Later("large.planner", "LargeModels"),
+        "tensor × pipeline × data × micro-batch × ZeRO × stages a device, uneven blocks, recomputation by stage",
+        _Later("large.planner", "inapplicable"),
+        takes=("stages", "chunks"),
+        options=LARGE_OPTIONS,
+        by_default=_Later("large.planner", "has_like_blocks"),
     ),
     "modern": PlannerEntry(
         _order_search,

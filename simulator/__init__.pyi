@@ -53,6 +53,7 @@ from .plans.plan import (
     Stage as Stage,
     Zero as Zero,
     check_plan as check_plan,
+    divisors as divisors,
     equal_microbatches as equal_microbatches,
     group_degrees as group_degrees,
     ranges as ranges,
@@ -65,7 +66,12 @@ from .plan_files import (
     is_plan_file as is_plan_file,
     plan_schema as plan_schema,
 )
-from .costs.plan_costs import BUCKET_BYTES as BUCKET_BYTES, MOST_BUCKETS as MOST_BUCKETS, PlanCosts as PlanCosts
+from .costs.plan_costs import (
+    BUCKET_BYTES as BUCKET_BYTES,
+    MOST_BUCKETS as MOST_BUCKETS,
+    PlanCosts as PlanCosts,
+    peers_of as peers_of,
+)
 from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
 from .lowering.program import DeadlockError as DeadlockError, LaneKind as LaneKind, Program as Program
 from .schedules.schedule import Schedule as Schedule, ScheduleError as ScheduleError, check_size as check_size

@@ -38,7 +38,17 @@ ROOMS = {
         "umpipe",
         "xpipe",
     ),
-    "planners": ("search", "partitioning", "pipedream", "straight", "bapipe", "unequal", "scheduler", "modern"),
+    "planners": (
+        "search",
+        "partitioning",
+        "pipedream",
+        "straight",
+        "bapipe",
+        "unequal",
+        "scheduler",
+        "modern",
+        "large",
+    ),
 }
 """Folders of a floor, from the ground up; modules beside them stand above them all."""
 

@@ -87,8 +87,10 @@ SEARCH: dict[str, Option] = {
     "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
     "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved, v, wave (default: searched)",
     "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
-    "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from (pipeline-data): 1,2,4,8 (default 1)",
-    "--zero Z": "what replicas divide (pipeline-data): 0 nothing (default), 1 optimizer states, 2 gradients too, 3 weights too",
+    "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from: 1,2,4,8 (default: pipeline-data 1, "
+    "large all that divide the heads)",
+    "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0; "
+    "large several to choose from: 0,1,2,3)",
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }
 """What the planners may choose, and the seed."""

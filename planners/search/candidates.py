@@ -15,6 +15,7 @@ from simulator import (
     Stage,
     check_size,
     equal_microbatches,
+    group_degrees,
     schedule_families,
     stages_from_cuts,
 )
@@ -32,6 +33,29 @@ RISES = 3
 def devices_in_order(problem: Problem) -> tuple[int, ...]:
     """Device ids server by server, so that neighbouring stages share a server where they can."""
     return tuple(device for server in problem.cluster.servers for device in server)
+
+
+def device_groups(problem: Problem, degree: int) -> tuple[tuple[int, ...], ...]:
+    """Neighbours in groups of `degree`; inside servers where the cluster says so, or all have room."""
+    cluster = problem.cluster
+    inside = cluster.tensor_groups == "server" or degree <= min(map(len, cluster.servers))
+    places = cluster.servers if inside else (devices_in_order(problem),)
+    return tuple(place[at : at + degree] for place in places for at in range(0, len(place) - degree + 1, degree))
+
+
+def asked_degrees(problem: Problem, request: Request, default: Sequence[int]) -> tuple[int, ...]:
+    """Devices of a tensor-parallel group that are asked for, rising; ValueError for what is no list of possible numbers."""
+    permitted, asked = group_degrees(problem), request.options.get("tensor")
+    try:
+        degrees = tuple(default) if asked is None else tuple(sorted({int(one) for one in asked.split(",")}))
+    except ValueError:
+        raise ValueError(f"tensor must be numbers of devices, such as 1,2,4, got {asked!r}") from None
+    if wrong := sorted(set(degrees).difference(permitted)):
+        raise ValueError(
+            f"tensor-parallel groups of {problem.title} cannot have {wrong[0]} devices; choices: "
+            f"{', '.join(map(str, permitted))}"
+        )
+    return degrees
 
 
 def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:

@@ -25,7 +25,7 @@ from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.in_flight import most_held
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts
-from planners.search.candidates import device_choices, devices_in_order, straight_shape
+from planners.search.candidates import asked_degrees, device_choices, device_groups, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import (
@@ -39,7 +39,6 @@ from simulator import (
     Zero,
     build_schedule,
     equal_microbatches,
-    group_degrees,
     kept_bytes,
     largest_parts,
     schedule_families,
@@ -119,7 +118,7 @@ class PipelineDataGrid:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
         replayed: list[Plan] = []
-        for degree in sorted(asked_degrees(self.request), reverse=True):
+        for degree in reversed(asked_degrees(problem, self.request, (1,))):
             searches = [
                 _Grid(problem, evaluate, self.request, self.name, division)
                 for division in _divisions(problem, evaluate, self.request, degree)
@@ -154,11 +153,6 @@ WHOLE = Division()
 """Nothing is divided."""
 
 
-def asked_degrees(request: Request) -> set[int]:
-    """Devices of a tensor-parallel group that are asked for; ValueError for what is no list of numbers."""
-    return {int(one) for one in request.options.get("tensor", "1").split(",")}
-
-
 def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[Division]:
     """Of groups of one degree: one, or where replicas divide states one of each number of replicas, which tells the memory."""
     zero = get_args(Zero)[int(request.options.get("zero", "0"))]
@@ -171,14 +165,10 @@ def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
     """Why the grid holds no plan of the kind that is asked for, or None."""
-    permitted = group_degrees(problem)
     try:
-        wrong = sorted(asked_degrees(request).difference(permitted))
-    except ValueError:
-        return f"tensor must be numbers of devices, such as 1,2,4, got {request.options['tensor']!r}"
-    if wrong:
-        choices = ", ".join(map(str, permitted))
-        return f"tensor-parallel groups of {problem.title} cannot have {wrong[0]} devices; choices: {choices}"
+        asked_degrees(problem, request, (1,))
+    except ValueError as error:
+        return str(error)
     if (zero := request.options.get("zero", "0")) not in tuple(map(str, get_args(Zero))):
         return f"zero must be one of {', '.join(map(str, get_args(Zero)))}, got {zero!r}"
     if request.schedule is not None and not schedule_families()[request.schedule].flush:
@@ -188,15 +178,6 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if request.schedule is not None and schedule_families()[request.schedule].placement in ("v", "wave"):
         return f"the grid's stages go round their devices; those of schedule {request.schedule!r} go back and forth"
     return straight_shape(problem, request)
-
-
-def _groups(problem: Problem, degree: int) -> dict[int, tuple[int, ...]]:
-    """Neighbours in groups of `degree`, by the first of each; inside servers where the cluster says so, or all have room."""
-    cluster = problem.cluster
-    inside = cluster.tensor_groups == "server" or degree <= min(map(len, cluster.servers))
-    places = cluster.servers if inside else (devices_in_order(problem),)
-    groups = (place[at : at + degree] for place in places for at in range(0, len(place) - degree + 1, degree))
-    return {group[0]: group for group in groups}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +229,7 @@ class _Grid:
     ) -> None:
         self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
         self.division = division
-        self.members = _groups(problem, division.degree)
+        self.members = {group[0]: group for group in device_groups(problem, division.degree)}
         first = next(iter(self.members.values()), ())
         rates = problem.cluster.allreduce_rates(first) if division.degree > 1 else ()
         state = problem.divided_state_bytes(division.zero, division.replicas or 1)

@@ -21,7 +21,7 @@ from planners import (
     registry,
 )
 from planners.registry import PLANNERS, PlannerEntry, as_entry
-from simulator import Plan, Problem
+from simulator import Plan, Problem, Workload
 from simulator.workloads.synthetic import uniform_chain
 
 UNEQUAL = {"exact-unequal", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal", "unequal-nested"}
@@ -29,10 +29,16 @@ EQUAL = set(PLANNERS) - UNEQUAL
 ORDERS = {"modern", "scheduler"}
 
 
+def blocks(count: int) -> Workload:
+    """A chain of like layers, each a block of its own."""
+    chain = uniform_chain(count)
+    return replace(chain, layers=tuple(replace(layer, block=1 + number) for number, layer in enumerate(chain.layers)))
+
+
 @pytest.fixture
 def problem() -> Problem:
     """Four layers, two devices, eight samples: every planner takes it."""
-    return Problem(uniform_chain(4), load_cluster("pipedream-a").take(2), 8)
+    return Problem(blocks(4), load_cluster("pipedream-a").take(2), 8)
 
 
 def refusals(problem: Problem, **asked: Any) -> dict[str, str]:
@@ -56,9 +62,9 @@ def test_a_small_problem_is_for_every_planner(problem: Problem) -> None:
         (
             {"stages": 2},
             "a number of stages",
-            {"uniform", "greedy", "pipeline-data", "bapipe", "brute-force", *UNEQUAL, *ORDERS},
+            {"uniform", "greedy", "pipeline-data", "bapipe", "brute-force", "large", *UNEQUAL, *ORDERS},
         ),
-        ({"chunks": 1}, "stages a device", {"uniform", "greedy", "pipeline-data", "brute-force", *ORDERS}),
+        ({"chunks": 1}, "stages a device", {"uniform", "greedy", "pipeline-data", "brute-force", "large", *ORDERS}),
         ({"options": {"candidates": "all"}}, "option 'candidates'", UNEQUAL),
     ],
 )
@@ -74,11 +80,11 @@ def test_options_are_refused_by_who_does_not_take_them(
 @pytest.mark.parametrize(
     ("schedule", "takes"),
     [
-        ("gpipe", EQUAL - {"pipedream"} - ORDERS | UNEQUAL),
+        ("gpipe", EQUAL - {"pipedream", "large"} - ORDERS | UNEQUAL),
         ("1f1b", EQUAL - {"pipedream"} - ORDERS),
         ("1f1b-rr", {"pipedream", "uniform", "greedy", "brute-force"}),
-        ("interleaved-1f1b", {"data-parallel", "uniform", "greedy", "pipeline-data", "brute-force"}),
-        ("1f1b-as", EQUAL - {"pipedream", "bapipe"} - ORDERS),
+        ("interleaved-1f1b", {"data-parallel", "uniform", "greedy", "pipeline-data", "brute-force", "large"}),
+        ("1f1b-as", EQUAL - {"pipedream", "bapipe", "large"} - ORDERS),
     ],
 )
 def test_schedules_are_refused_by_who_cannot_run_them(problem: Problem, schedule: str, takes: set[str]) -> None:
@@ -100,7 +106,7 @@ def test_pipedream_needs_servers_that_are_alike(problem: Problem) -> None:
 
 def test_brute_force_refuses_what_is_too_large(problem: Problem) -> None:
     """Sixty layers on sixteen devices have too many partitions for it alone."""
-    assert set(refusals(Problem(uniform_chain(60), load_cluster("pipedream-a"), 64))) == {"brute-force"}
+    assert set(refusals(Problem(blocks(60), load_cluster("pipedream-a"), 64))) == {"brute-force"}
     assert "60 stages are more than" in str(
         planner_entry("brute-force").reason(
             Problem(uniform_chain(59), load_cluster("pipedream-a"), 64), Request(stages=60)

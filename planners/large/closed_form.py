@@ -1,0 +1,357 @@
+"""Closed form: seconds of an iteration, and bytes, of the plans of a shape.
+
+With M micro-batches, v stages a device, and T[r] the seconds of rank r for one micro-batch (its v stages forward and backward):
+
+    iteration = M * max T + (sum of T - max T) / v + transfers + what the first rank does after its last backward
+
+The first rank ends last: its gradients are reduced while its last backward runs, in the buckets of `PlanCosts.buckets`, and an
+update follows. Every round of 1F1B waits for a transfer there or back; interleaving hides these, but for the filling ones.
+
+Bytes of rank r: what its stages hold all the time, what each keeps of its micro-batches in flight, the most that is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Flow, Rates
+from planners.large.division import divided
+from planners.large.like_blocks import LikeBlocks
+from planners.large.shapes import Shape
+from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
+from planners.search.candidates import device_groups
+from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, Recompute, Zero, peers_of
+
+Floats = NDArray[np.float64]
+
+_PASSES: tuple[Pass, Pass] = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The best division of a shape, by the closed form.
+
+    seconds: of an iteration; zero: what replicas divide; blocks: of each rank; words: what each of them runs again
+    """
+
+    seconds: float
+    shape: Shape
+    zero: Zero
+    blocks: tuple[int, ...]
+    words: tuple[Recompute, ...]
+
+
+class ClosedForm:
+    """What the shapes of one problem cost; tables fill as they are asked for."""
+
+    def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute], zeros: Sequence[Zero]) -> None:
+        """words, zeros: what stages may run again, and what replicas may divide, among which to choose"""
+        self.problem, self.blocks, self.words, self.zeros = problem, blocks, tuple(words), zeros
+        self.costs = StageCosts(problem, blocks, words)
+        self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._inside: dict[tuple[int, int], Rates] = {}
+        self._peers: dict[tuple[int, int], Rates] = {}
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of a device."""
+        return self.problem.cluster.devices[0].memory_bytes
+
+    # ---- devices ----
+
+    def groups(self, degree: int) -> tuple[tuple[int, ...], ...]:
+        """Groups of that many devices, neighbours in a server beside each other."""
+        if degree not in self._groups:
+            self._groups[degree] = device_groups(self.problem, degree)
+        return self._groups[degree]
+
+    def inside(self, tensor: int, data: int) -> Rates:
+        """All-reduces of a group, beside those of the other replicas of its stage in its server."""
+        if tensor == 1:
+            return ()
+        groups, server_of = self.groups(tensor), self.problem.cluster.server_of
+        near = sum(server_of(one[0]) == server_of(groups[0][0]) for one in islice(groups, min(data, self._in_server)))
+        key = tensor, near
+        if key not in self._inside:
+            self._inside[key] = self.problem.cluster.allreduce_rates(*groups[:near])
+        return self._inside[key]
+
+    @cached_property
+    def _in_server(self) -> int:
+        return max(map(len, self.problem.cluster.servers))
+
+    def peers(self, shape: Shape) -> Rates:
+        """All-reduces of each device of a group with its peers in the other replicas."""
+        key = shape.tensor, shape.data
+        if key not in self._peers:
+            groups = self.groups(shape.tensor)[: shape.data]
+            self._peers[key] = self.problem.cluster.allreduce_rates(*peers_of(groups))
+        return self._peers[key]
+
+    def link(self, shape: Shape) -> Flow:
+        """The way between the first two ranks, where all replicas in the first server send at once."""
+        groups, cluster = self.groups(shape.tensor), self.problem.cluster
+        most = min(shape.data, self._in_server) if self.problem.contention else 1
+        pairs = [
+            pair
+            for sender, receiver in zip(groups[:most], groups[shape.data : shape.data + most], strict=True)
+            if cluster.server_of(sender[0]) == cluster.server_of(groups[0][0])
+            for pair in zip(sender, receiver, strict=True)
+        ]
+        return cluster.flow(pairs)
+
+    # ---- bounds ----
+
+    def least_seconds(self, shapes: NDArray[np.int64]) -> Floats:
+        """Seconds that no division of each shape undercuts, float64 [shapes]; shapes: as of `grid`."""
+        tensor, pipeline, data, samples, chunks = shapes.T
+        whole, block = np.empty(len(shapes)), np.empty(len(shapes))
+        for degree, size in {(one, two) for one, two in zip(tensor.tolist(), samples.tolist(), strict=True)}:
+            rows = (tensor == degree) & (samples == size)
+            lines = [self.costs.seconds(degree, self.inside(degree, 1), size, one) for one in _PASSES]
+            block[rows] = sum(line.block for line in lines)
+            whole[rows] = sum(line.own[ONLY] + line.block * self.blocks.count for line in lines)
+        count = self.problem.batch // (data * samples)
+        slowest = np.maximum(whole / pipeline, block * -(-self.blocks.count // pipeline))
+        return np.asarray((count - 1 / chunks) * slowest + whole / chunks)
+
+    def with_room(self, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The shapes that have room for all blocks, if every rank kept the least that it may.
+
+        A stage with fewer blocks than the others of its device is taken as the one with the most micro-batches in flight.
+        """
+        tensor, pipeline, data, samples, chunks = shapes.T
+        count = self.problem.batch // (data * samples)
+        always, kept = np.empty(len(shapes)), np.empty(len(shapes))
+        for degree in set(tensor.tolist()):
+            rows = tensor == degree
+            sizes = {one: self.problem.divided_state_bytes(self.zeros[-1], one) for one in set(data[rows].tolist())}
+            state = np.array([sizes[one] for one in data[rows].tolist()])
+            always[rows] = self.costs.elements(degree).block * state
+            kept[rows] = min(one.block for one, _ in self.costs.stashes(degree))
+        rank = np.arange(pipeline.max(initial=1))
+        ahead = 2 * (pipeline[:, None] - 1 - rank) + ((chunks - 1) * pipeline)[:, None] + 1
+        ahead = np.minimum(ahead, (count * chunks)[:, None])
+        fewer = np.maximum(ahead - 2 * pipeline[:, None], 0) / np.maximum(chunks - 1, 1)[:, None]
+        one = np.minimum(count[:, None], pipeline[:, None] - rank)
+        flight = np.where(chunks[:, None] == 1, one, np.minimum(ahead / chunks[:, None], fewer))
+        room = np.floor(self.memory_bytes / (always[:, None] + flight * (kept * samples)[:, None]))
+        held = np.where(rank < pipeline[:, None], np.minimum(room, self.blocks.count), 0.0)
+        return np.asarray(shapes[held.sum(axis=1) >= self.blocks.count])
+
+    # ---- one shape ----
+
+    def best(self, shape: Shape, spare: float = 0.0, limit: float = np.inf) -> Candidate | None:
+        """The best division of a shape, and what its replicas divide; None where none below `limit` fits.
+
+        spare: bytes of every device that are to stay free
+        """
+        blocks = self.blocks.count
+        most = blocks if shape.pipeline == 1 else min(blocks, -(-blocks // shape.pipeline) + 2 * shape.chunks)
+        while True:
+            tables = _Tables(self, shape, most)
+            found: Candidate | None = None
+            for zero in self.zeros if shape.data > 1 else self.zeros[:1]:
+                found = tables.best(zero, spare, limit if found is None else found.seconds) or found
+            if most == blocks or tables.seconds_beyond >= (limit if found is None else found.seconds):
+                return found
+            most = min(blocks, 2 * most)
+
+
+def chunk_blocks(count: int | NDArray[np.int64], chunks: int, *, last: bool) -> NDArray[np.int64]:
+    """Blocks of each stage of a device that holds `count` of them, int64 [..., chunks]: equally many, but for the first stage,
+    or the last of the last device, which have the rest: the ends of the network have more to do than a block.
+    """
+    held = np.asarray(count)[..., None]
+    alike = -(-held // chunks)
+    end = np.arange(chunks) == (chunks - 1 if last else 0)
+    return np.asarray(alike - end * (alike * chunks - held))
+
+
+class _Tables:
+    """Seconds and bytes of the ranks of one shape that hold 0 to `most` blocks.
+
+    Arrays are float64 [places, most + 1, chunks] where they tell stages, and [ranks, most + 1, words] where they tell choices.
+    """
+
+    def __init__(self, form: ClosedForm, shape: Shape, most: int) -> None:
+        self.form, self.shape, self.most, self.problem = form, shape, most, form.problem
+        self.count = shape.microbatches(form.problem.batch)
+        self.ranks = np.array([ONLY] if shape.pipeline == 1 else [FIRST, *[MIDDLE] * (shape.pipeline - 2), LAST])
+        number = np.arange(most + 1)
+        rising, falling = (chunk_blocks(number, shape.chunks, last=last) for last in (False, True))
+        self.blocks = np.stack([rising, rising, falling, rising])
+        # The first and the last of several stages may hold an end of the network alone.
+        alone = form.blocks.ends if shape.chunks > 1 else (False, False)
+        least = np.array([not alone[0], 1, not alone[1], 1], dtype=np.int64)
+        self.held = (self.blocks >= least[:, None, None]).all(axis=2) & (number > 0)
+        # Stages that are unlike wait for each other in an interleaved schedule: between the ends one block at most is left out.
+        self.held[MIDDLE] &= -number % shape.chunks <= 1
+        if shape.pipeline == 1:
+            self.held &= number == form.blocks.count
+        self.passes = [self._of_stages(self._line(one)) for one in _PASSES]
+        gather = form.costs.gather_seconds(shape.tensor, self._inside, shape.samples)
+        if gather and shape.pipeline > 1:
+            ways = np.full((2, *self.blocks.shape), gather)
+            ways[0, FIRST, :, 0] = ways[1, LAST, :, -1] = 0.0
+            self.passes = [one + way for one, way in zip(self.passes, ways, strict=True)]
+
+    def best(self, zero: Zero, spare: float, limit: float) -> Candidate | None:
+        """The best division below `limit` where replicas divide that; None where none fits."""
+        shape, form = self.shape, self.form
+        rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self._tail_seconds(zero)
+        limit -= self._transfer_seconds
+        if self._least_seconds + float(tail.min()) >= limit:
+            return None
+        fits = self._bytes(zero) <= form.memory_bytes - spare
+        cost = np.where(fits & self.held[self.ranks][:, :, None], self._seconds(zero)[self.ranks], np.inf)
+        chosen = cost.argmin(axis=2)
+        found = divided(cost.min(axis=2), form.blocks.count, (rounds, fill), tail, limit)
+        if found is None:
+            return None
+        words = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
+        return Candidate(found.seconds + self._transfer_seconds, shape, zero, found.blocks, words)
+
+    @property
+    def seconds_beyond(self) -> float:
+        """Seconds that an iteration takes at least where a rank has more than `most` blocks."""
+        block = sum(self._line(one).block for one in _PASSES)
+        return (self.count - 1 / self.shape.chunks) * block * (self.most + 1)
+
+    # ---- seconds ----
+
+    @cached_property
+    def _least_seconds(self) -> float:
+        shape = self.shape
+        row = np.array([[shape.tensor, shape.pipeline, shape.data, shape.samples, shape.chunks]])
+        return float(self.form.least_seconds(row)[0])
+
+    @cached_property
+    def _inside(self) -> Rates:
+        return self.form.inside(self.shape.tensor, self.shape.data)
+
+    def _line(self, what: Pass) -> Line:
+        return self.form.costs.seconds(self.shape.tensor, self._inside, self.shape.samples, what)
+
+    def _of_stages(self, line: Line) -> Floats:
+        """A figure of each stage; those that are not at the ends are like the middle ones."""
+        own = np.full(self.blocks.shape, line.own[MIDDLE])
+        own[FIRST, :, 0], own[LAST, :, -1], own[ONLY] = line.own[FIRST], line.own[LAST], line.own[ONLY]
+        return np.asarray(own + line.block * self.blocks)
+
+    def _seconds(self, zero: Zero) -> Floats:
+        """Seconds of a micro-batch on a rank, float64 [places, most + 1, words]."""
+        forward, backward = self.passes
+        if zero >= 2 and self.shape.data > 1:
+            weights, gradients = self._moved_seconds
+            backward = np.maximum(backward, gradients + weights * (zero == 3))
+            forward = np.maximum(forward, weights) if zero == 3 else forward
+        return np.asarray((forward + backward).sum(axis=2)[:, :, None] + self._again)
+
+    @cached_property
+    def _again(self) -> Floats:
+        """Seconds for which a rank runs forwards again, float64 [places, most + 1, words]."""
+        return np.stack([self._of_stages(self._line(word)).sum(axis=2) for word in self.form.words], axis=2)
+
+    @cached_property
+    def _moved_seconds(self) -> tuple[Floats, Floats]:
+        """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
+        peers, sizes = self.form.peers(self.shape), (self.problem.element_bytes, self.problem.accumulated_bytes)
+        weights, gradients = (_reduce_seconds(peers, self._elements * size) / 2 for size in sizes)
+        return weights, gradients
+
+    @cached_property
+    def _elements(self) -> Floats:
+        return self._of_stages(self.form.costs.elements(self.shape.tensor))
+
+    @cached_property
+    def _transfer_seconds(self) -> float:
+        """Seconds of an iteration that wait for transfers between ranks."""
+        shape = self.shape
+        if shape.pipeline == 1:
+            return 0.0
+        flow = self.form.link(shape)
+        one = flow.latency + self.form.costs.boundary_bytes(shape.tensor) * shape.samples / flow.bandwidth
+        rounds = self.count - 1 if shape.chunks == 1 else 0
+        return one * (rounds + 2 * (shape.pipeline - 1))
+
+    def _tail_seconds(self, zero: Zero) -> Floats:
+        """Seconds of the first rank after its last backward, float64 [most + 1]."""
+        problem, replicas = self.problem, self.shape.data
+        elements = self._elements[self.ranks[0]]
+        updated = elements / (replicas if zero else 1)
+        ends = updated.min(), updated.max() + 1.0
+        member = self.form.costs.costs.at(self.shape.tensor)
+        least, largest = (member.update_seconds(0, one) for one in ends)
+        seconds = (least + (updated - ends[0]) * ((largest - least) / (ends[1] - ends[0]))).sum(axis=1)
+        if replicas == 1:
+            return np.asarray(seconds)
+        peers = self.form.peers(self.shape)
+        if zero < 2:
+            size = elements[:, 0] * problem.accumulated_bytes
+            whole = problem.gradient_reduction == "whole"
+            buckets = np.ones(len(size)) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
+            reduce = buckets * _reduce_seconds(peers, size / buckets) * (0.5 if zero else 1.0)
+            last = self.passes[1][self.ranks[0]][:, 0]
+            seconds += np.maximum(reduce / buckets, reduce - last * (1.0 - 1.0 / buckets))
+        if zero in (1, 2):
+            seconds += (_reduce_seconds(peers, elements * problem.element_bytes) / 2).sum(axis=1)
+        return np.asarray(seconds)
+
+    # ---- bytes ----
+
+    def _bytes(self, zero: Zero) -> Floats:
+        """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
+        always = self._elements.sum(axis=2) * self.problem.divided_state_bytes(zero, self.shape.data)
+        if zero == 3 and self.shape.data > 1:
+            gathered = self.form.costs.gathered_elements(self.shape.tensor) * self.problem.element_bytes
+            always = always + self.shape.chunks * gathered
+        return np.asarray(always[self.ranks][:, :, None] + self._activations)
+
+    @cached_property
+    def _activations(self) -> Floats:
+        """What micro-batches keep, what is made again of one, and what is sent and received, float64 [ranks, most + 1, words]."""
+        costs, tensor, found = self.form.costs, self.shape.tensor, []
+        flight = self._in_flight.swapaxes(1, 2)
+        for kept, made in costs.stashes(tensor):
+            most = (self._of_stages(kept)[self.ranks] @ flight).max(axis=2)
+            found.append(most + self._of_stages(made).max(axis=2)[self.ranks])
+        beside = 2 * costs.boundary_bytes(tensor) * (self.shape.pipeline > 1)
+        return (np.stack(found, axis=2) + beside) * self.shape.samples
+
+    @cached_property
+    def _in_flight(self) -> Floats:
+        """Micro-batches in flight of each stage of a rank, when it may be fullest, float64 [ranks, moments, chunks].
+
+        After W forwards of a warm-up, each further one has a backward behind it. With several stages a device p micro-batches
+        pass each stage in turn, backwards in the other order; between the moments at which either begins another stage what is
+        in flight changes evenly.
+        """
+        shape, ranks = self.shape, np.arange(self.shape.pipeline)
+        if shape.chunks == 1:
+            return np.minimum(self.count, shape.pipeline - ranks).astype(np.float64)[:, None, None]
+        total, pipeline, chunks = self.count * shape.chunks, shape.pipeline, shape.chunks
+        ahead = np.minimum(2 * (pipeline - 1 - ranks) + (chunks - 1) * pipeline, total)[:, None]
+        turns = np.arange(2 * chunks + 1) * pipeline
+        forwards = np.concatenate([turns + (chunks - 1) * pipeline + 0 * ahead, turns + ahead + 1], axis=1)
+        forwards = np.clip(forwards, np.minimum(ahead + 1, total), total)
+        backwards = np.maximum(forwards - ahead - 1, 0)
+        lap = pipeline * chunks
+
+        def passed(number: NDArray[np.int64]) -> NDArray[np.int64]:
+            """Of the first so many ops, those of each stage in its turn."""
+            rest = (number % lap)[:, :, None] - np.arange(chunks) * pipeline
+            return np.asarray((number // lap * pipeline)[:, :, None] + np.clip(rest, 0, pipeline))
+
+        return (passed(forwards) - passed(backwards)[:, :, ::-1]).astype(np.float64)
+
+
+def _reduce_seconds(rates: Rates, sizes: Floats) -> Floats:
+    """`reduce_seconds` of each of some sizes."""
+    return np.asarray(np.min([latency + sizes * seconds for latency, seconds in rates], axis=0))

@@ -1,0 +1,67 @@
+"""Like blocks: the part of a network that repeats, and the layers before and after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from simulator import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class LikeBlocks:
+    """The longest run of like blocks of a network; of the layers a stage holds whole blocks, the first and the last the rest too.
+
+    before: layers in front of the run; size: layers of each block; count: blocks; layers: of the network
+    """
+
+    before: int
+    size: int
+    count: int
+    layers: int
+
+    @property
+    def ends(self) -> tuple[bool, bool]:
+        """Whether there are layers in front of the run, and behind it."""
+        return self.before > 0, self.layers > self.before + self.count * self.size
+
+    def range(self, first: int, end: int) -> tuple[int, ...]:
+        """Layers of the blocks first..end - 1: the first with those in front of the run, the last with those behind it."""
+        begin = 0 if first == 0 else self.before + first * self.size
+        stop = self.layers if end == self.count else self.before + end * self.size
+        return tuple(range(begin, stop))
+
+
+def like_blocks(workload: Workload) -> LikeBlocks | None:
+    """The longest run of like blocks, the first of equals; None where no two blocks in a row are alike."""
+    best: LikeBlocks | None = None
+    runs: list[tuple[object, int, int, int]] = []  # what its blocks are, first layer, layers of a block, blocks
+    for number, places in groupby(range(len(workload)), lambda one: workload.layers[one].block):
+        held = list(places)
+        kind = number and tuple(replace(workload.layers[one], name="", block=0) for one in held)
+        if runs and runs[-1][0] == kind:
+            kind, begin, size, count = runs.pop()
+            runs.append((kind, begin, size, count + 1))
+        else:
+            runs.append((kind, held[0], len(held), 1))
+    for kind, begin, size, count in runs:
+        if kind and count > max(1, best.count if best else 1):
+            best = LikeBlocks(begin, size, count, len(workload))
+    return best
+
+
+def shortened(workload: Workload, blocks: LikeBlocks, count: int) -> Workload:
+    """The network with the first `count` blocks of the run alone; what read the last block reads the last of these."""
+    left_out = (blocks.count - count) * blocks.size
+    end = blocks.before + count * blocks.size
+
+    def place(layer: int) -> int:
+        if layer < end:
+            return layer
+        if layer >= end + left_out:
+            return layer - left_out
+        return end - blocks.size + (layer - blocks.before) % blocks.size
+
+    layers = workload.layers[:end] + workload.layers[end + left_out :]
+    edges = {(place(one), place(two)) for one, two in workload.edges if two < end or two >= end + left_out}
+    return replace(workload, layers=layers, edges=tuple(sorted(edges)))

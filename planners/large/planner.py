@@ -1,0 +1,196 @@
+"""Planner `large`: how models of many like blocks are trained on one kind of GPU.
+
+It chooses tensor, pipeline and data parallelism, micro-batches, ZeRO, stages a device, the blocks of each rank and what each runs
+again (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"; Korthikanti et
+al. 2022; Rajbhandari et al. 2020). Shapes are opened in the order of a bound that no division undercuts; a closed form finds the
+best division of each exactly; the best few are replayed with the problem's own options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import get_args
+
+import numpy as np
+
+from planners.large.closed_form import Candidate, ClosedForm, chunk_blocks
+from planners.large.like_blocks import like_blocks
+from planners.large.shapes import Shape, Wanted, grid
+from planners.search.candidates import asked_degrees, device_groups
+from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.memory_retry import missing_bytes, within_memory
+from simulator import InfeasiblePlanError, Plan, Problem, Stage, Zero, group_degrees, recompute_words, stages_from_cuts
+
+SCHEDULES = "1f1b", "interleaved-1f1b"
+"""Of one stage a device, and of several."""
+
+FINALISTS = 6
+"""Candidates that are replayed, once one of them fits."""
+
+MOST_TRIED = 24
+"""Candidates that are replayed while none of them fits."""
+
+CLOSED_FORM_ERROR = 0.1
+"""Share by which the closed form may be above a replay: no candidate is looked at that is this much above the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeModels:
+    """The fastest plan of the grid: by the closed form, then by replay."""
+
+    request: Request = field(default_factory=Request)
+    name: str = "large"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
+        search = _Search(self, problem, evaluate)
+        replayed: list[Plan] = []
+        for candidate in search.candidates():
+            fit = [score.iteration_seconds for score in map(evaluate, replayed) if score.fits]
+            hopeless = fit and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fit)
+            if hopeless or len(replayed) >= (FINALISTS if fit else MOST_TRIED):
+                break
+            replayed.append(search.within_memory(candidate))
+        search.tell(len(replayed))
+        if not replayed:
+            raise InfeasiblePlanError(search.does_not_fit())
+        return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
+
+
+def has_like_blocks(problem: Problem) -> bool:
+    """Whether a network has a run of like blocks."""
+    return like_blocks(problem.workload) is not None
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why the grid holds no plan of the kind that is asked for, or None."""
+    blocks, cluster = like_blocks(problem.workload), problem.cluster
+    if request.schedule not in (None, *SCHEDULES):
+        return f"it plans {' or '.join(SCHEDULES)}, not {request.schedule!r}"
+    if len(kinds := sorted({device.name for device in cluster.devices})) > 1 or len(set(cluster.devices)) > 1:
+        return f"it plans for one kind of accelerator; cluster {cluster.name!r} has {', '.join(kinds)}"
+    if blocks is None:
+        return f"workload {problem.workload.name!r} has no blocks in a row that are alike"
+    if any(device.streams for device in cluster.devices):
+        return "layers of a stage stream on a board: it is no sum of blocks"
+    try:
+        wanted = _wanted(request)
+        degrees = asked_degrees(problem, request, group_degrees(problem))
+        _zeros(request)
+    except ValueError as error:
+        return str(error)
+    groups = {degree: len(device_groups(problem, degree)) for degree in degrees}
+    if not len(grid(degrees, groups.__getitem__, blocks.count, problem.batch, wanted)):
+        return (
+            f"no pipeline of {blocks.count} blocks, whole micro-batches of a batch of {problem.batch} and "
+            f"{len(cluster.devices)} devices has the stages, stages a device and micro-batches that are asked for"
+        )
+    return None
+
+
+def _wanted(request: Request) -> Wanted:
+    """What a request fixes of the grid; ValueError for stages a device that its schedule has not."""
+    chunks = request.chunks
+    least, most = {None: (1, 8), SCHEDULES[0]: (1, 1), SCHEDULES[1]: (2, 8)}[request.schedule]
+    if chunks is not None:
+        if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):
+            raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages a device here")
+        least, most = chunks, chunks
+    return Wanted(request.stages, request.microbatches, least, most)
+
+
+def _zeros(request: Request) -> tuple[Zero, ...]:
+    """What replicas may divide; ValueError for what is no list of such numbers."""
+    asked, choices = request.options.get("zero"), get_args(Zero)
+    words = {str(one): one for one in choices}
+    if asked is None:
+        return choices
+    if wrong := sorted(set(asked.split(",")).difference(words)):
+        raise ValueError(f"zero must be of {', '.join(words)}, or several of them, got {wrong[0]!r}")
+    return tuple(words[one] for one in sorted(asked.split(",")))
+
+
+class _Search:
+    """The grid of one problem."""
+
+    def __init__(self, planner: LargeModels, problem: Problem, evaluate: Evaluator) -> None:
+        self.planner, self.problem, self.evaluate = planner, problem, evaluate
+        blocks = like_blocks(problem.workload)
+        assert blocks is not None  # as `inapplicable` says
+        self.blocks, request = blocks, planner.request
+        words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+        self.form = ClosedForm(problem, blocks, words, _zeros(request))
+        degrees = asked_degrees(problem, request, group_degrees(problem))
+        shapes = grid(
+            degrees, lambda degree: len(self.form.groups(degree)), blocks.count, problem.batch, _wanted(request)
+        )
+        self.shapes = self.form.with_room(shapes)
+        self.opened = 0
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The best division of each shape that has one, best first."""
+        bounds = self.form.least_seconds(self.shapes)
+        waiting: list[tuple[float, int, Candidate]] = []
+        for number in np.argsort(bounds, kind="stable").tolist():
+            while waiting and waiting[0][0] <= bounds[number]:
+                yield heappop(waiting)[2]
+            self.opened += 1
+            found = self.form.best(Shape(*self.shapes[number].tolist()))
+            if found is not None:
+                heappush(waiting, (found.seconds, number, found))
+        while waiting:
+            yield heappop(waiting)[2]
+
+    def plan(self, candidate: Candidate) -> Plan:
+        """The plan of a candidate."""
+        shape, groups = candidate.shape, self.form.groups(candidate.shape.tensor)
+        held = [groups[rank * shape.data : (rank + 1) * shape.data] for rank in range(shape.pipeline)]
+        devices = [tuple(device for group in one for device in group) for one in held]
+        last = shape.pipeline - 1
+        chunks = [chunk_blocks(own, shape.chunks, last=rank == last) for rank, own in enumerate(candidate.blocks)]
+        ends = np.cumsum(np.transpose(chunks)) * self.blocks.size + self.blocks.before
+        stages = stages_from_cuts(ends[:-1].tolist(), self.blocks.layers, devices * shape.chunks)
+        degrees = (shape.tensor,) * shape.data
+        count = shape.microbatches(self.problem.batch)
+        return Plan(
+            self.planner.name,
+            SCHEDULES[shape.chunks > 1],
+            tuple(Stage(stage.layers, stage.devices, degrees) for stage in stages),
+            (shape.samples * shape.data,) * count,
+            recompute=candidate.words * shape.chunks,
+            zero=candidate.zero,
+        )
+
+    def within_memory(self, candidate: Candidate) -> Plan:
+        """The candidate's plan; where its replay needs more memory than there is, that of a division which leaves as much free.
+
+        The closed form counts no buffers of transfers as exactly as a replay.
+        """
+
+        def search(misses: Sequence[Score]) -> Plan | None:
+            spare = missing_bytes(misses, range(len(self.problem.cluster.devices)))
+            found = self.form.best(candidate.shape, spare) if misses else candidate
+            return self.plan(found) if found else None
+
+        return within_memory(self.evaluate, search) or self.plan(candidate)
+
+    def tell(self, replayed: int) -> None:
+        """Record what is proven of the best plan."""
+        self.evaluate.details.update(shapes=len(self.shapes), opened=self.opened)
+        self.evaluate.declare_optimal(
+            f"the {replayed} best by the closed form of {len(self.shapes):,} shapes (tensor × pipeline × data × micro-batch × "
+            "stages a device), each with its best ZeRO, division of whole blocks and recomputation by stage"
+        )
+
+    def does_not_fit(self) -> str:
+        """One line with the numbers: the weights alone, divided over all devices."""
+        problem = self.problem
+        state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes
+        held = max(device.memory_bytes for device in problem.cluster.devices)
+        return (
+            f"planner {self.planner.name!r} finds no stages that fit: weights, gradients and optimizer states take "
+            f"{state / 2**30:.4g} GiB, each of {len(problem.cluster.devices)} devices holds {held / 2**30:.4g} GiB; "
+            "use more devices or a smaller batch"
+        )

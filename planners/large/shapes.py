@@ -1,0 +1,77 @@
+"""Shapes: the outer grid of plans of large models, as columns, and what each costs at least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import divisors
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How devices and samples are divided, before layers are.
+
+    tensor: devices of a group; pipeline: groups in a row; data: such pipelines; samples: of a micro-batch on one of them
+    chunks: stages that each group of a pipeline holds
+    """
+
+    tensor: int
+    pipeline: int
+    data: int
+    samples: int
+    chunks: int
+
+    def microbatches(self, batch: int) -> int:
+        """Micro-batches of an iteration."""
+        return batch // (self.data * self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is fixed of a grid; None leaves the choice.
+
+    chunks_from, chunks_to: stages a device, at least and at most
+    """
+
+    stages: int | None = None
+    microbatches: int | None = None
+    chunks_from: int = 1
+    chunks_to: int = 8
+
+
+def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batch: int, wanted: Wanted) -> Integers:
+    """Every shape, a row each as the fields of `Shape`, int64 [shapes, 5].
+
+    degrees: of tensor parallelism; groups: of that many devices that the cluster has; blocks: like ones of the network
+    A pipeline has at most a stage a block; all pipelines have equally many micro-batches of equally many samples. Several stages
+    a device go with micro-batches that are a multiple of the devices in a row, as interleaved 1F1B wants them.
+    """
+    found = []
+    parts = np.array(divisors(batch))
+    for tensor in degrees:
+        most = groups(tensor)
+        pipeline, data, samples = np.meshgrid(
+            np.arange(1, min(most, blocks) + 1), parts[parts <= most], parts, indexing="ij"
+        )
+        fits = (pipeline * data <= most) & (batch % (data * samples) == 0)
+        pipeline, data, samples = pipeline[fits], data[fits], samples[fits]
+        count = batch // (data * samples)
+        for chunks in range(wanted.chunks_from, wanted.chunks_to + 1):
+            taken = np.ones(len(count), dtype=np.bool_)
+            if chunks > 1:
+                # The first and the last stage may hold no block.
+                taken &= (pipeline > 1) & (pipeline * chunks - 2 <= blocks) & (count % pipeline == 0)
+            if wanted.stages is not None:
+                taken &= pipeline * chunks == wanted.stages
+            if wanted.microbatches is not None:
+                taken &= count == wanted.microbatches
+            columns = pipeline[taken], data[taken], samples[taken]
+            same = np.full((2, len(columns[0])), [[tensor], [chunks]])
+            found.append(np.stack([same[0], *columns, same[1]], axis=1))
+    return np.concatenate(found) if found else np.zeros((0, 5), dtype=np.int64)

@@ -1,0 +1,116 @@
+"""Stage costs: seconds and bytes of stages of n like blocks, for a member of a tensor-parallel group.
+
+All of it is what `LayerCosts` says of a few blocks, and of the layers in front of and behind them: sums are lines in n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Phase, Rates, reduce_seconds
+from planners.large.like_blocks import LikeBlocks, shortened
+from simulator import LayerCosts, Problem, Recompute, stage_stash
+
+Floats = NDArray[np.float64]
+
+FIRST, MIDDLE, LAST, ONLY = range(4)
+"""Places of a stage in its pipeline."""
+
+Pass = Literal["forward", "backward"] | Recompute
+"""A pass, or what a backward runs forward again."""
+
+PROBED = 3
+"""Blocks of the network whose layers are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A figure of stages of n blocks: own + block * n; own: of each place, float64 [places]."""
+
+    own: Floats
+    block: float
+
+
+class StageCosts:
+    """What stages take and keep on each device of a group; tables fill as they are asked for."""
+
+    def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute]) -> None:
+        """words: what stages may run again"""
+        self.count = min(PROBED, blocks.count)
+        self.blocks = replace(
+            blocks, count=self.count, layers=blocks.layers - (blocks.count - self.count) * blocks.size
+        )
+        workload = shortened(problem.workload, blocks, self.count)
+        self.costs, self.words = LayerCosts(replace(problem, workload=workload)), tuple(words)
+        self._seconds: dict[tuple[str, int, int, Rates], Line] = {}
+        self._elements: dict[int, Line] = {}
+        self._stashes: dict[int, tuple[tuple[Line, Line], ...]] = {}
+
+    @cached_property
+    def probes(self) -> tuple[NDArray[np.int64], ...]:
+        """Layers of the stages that `line` takes figures of."""
+        begin = self.blocks.before + (self.count - 2) * self.blocks.size
+        inner = np.arange(begin, begin + 2 * self.blocks.size)
+        ends = (0, 1), (self.count - 1, self.count), (0, self.count)
+        first, last, everything = (np.array(self.blocks.range(*one)) for one in ends)
+        return first, inner[: self.blocks.size], inner, last, everything
+
+    def line(self, figures: Sequence[float]) -> Line:
+        """The line through what the probes have."""
+        first, one, two, last, everything = figures
+        block = two - one
+        return Line(np.array([first - block, one - block, last - block, everything - block * self.count]), block)
+
+    def seconds(self, degree: int, inside: Rates, samples: int, what: Pass) -> Line:
+        """Of a pass over some samples, or of what a word runs again; inside: of all-reduces of the group."""
+        key = what, samples, degree, inside
+        if key not in self._seconds:
+            member, probes = self.costs.at(degree, inside), self.probes
+            phase: Phase = "backward" if what == "backward" else "forward"
+            if what != "forward" and what != "backward":
+                again = member.runs_again(what)
+                probes = tuple(one[again[one]] for one in probes)
+            self._seconds[key] = self.line(
+                [member.stage_seconds(0, one, samples, phase) if len(one) else 0.0 for one in probes]
+            )
+        return self._seconds[key]
+
+    def gather_seconds(self, degree: int, inside: Rates, samples: int) -> float:
+        """Of a boundary that comes to a group in parts."""
+        return reduce_seconds(inside, self._boundary(degree, gathered=True) * samples) / 2
+
+    def boundary_bytes(self, degree: int) -> float:
+        """Bytes a sample that a device of the group keeps of a boundary between blocks."""
+        return self._boundary(degree)
+
+    def _boundary(self, degree: int, *, gathered: bool = False) -> float:
+        member = self.costs.at(degree)
+        return float((member.gathered_cut_bytes if gathered else member.cut_bytes)[self.probes[1][0]])
+
+    def elements(self, degree: int) -> Line:
+        """Weight elements."""
+        if degree not in self._elements:
+            self._elements[degree] = self.line([self.costs.at(degree).weight_elements(one) for one in self.probes])
+        return self._elements[degree]
+
+    def gathered_elements(self, degree: int) -> float:
+        """Weight elements of the two largest layers of the network."""
+        return float(np.sort(self.costs.at(degree).parameters)[-2:].sum())
+
+    def stashes(self, degree: int) -> tuple[tuple[Line, Line], ...]:
+        """Of each word: bytes a sample that are kept, and that are made again."""
+        if degree not in self._stashes:
+            member, found = self.costs.at(degree), []
+            for word in self.words:
+                received = [0.0, *[self.boundary_bytes(degree)] * 3, 0.0]
+                pairs = zip(self.probes, received, strict=True)
+                several = [stage_stash(member, one.tolist(), word, size) for one, size in pairs]
+                found.append((self.line([one.kept for one in several]), self.line([one.made for one in several])))
+            self._stashes[degree] = tuple(found)
+        return self._stashes[degree]
