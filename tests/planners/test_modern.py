@@ -26,6 +26,18 @@ UNLIKE = Problem(
 )
 """Nine layers on two unlike devices."""
 
+BLOCKS = replace(
+    UNLIKE,
+    workload=replace(
+        UNLIKE.workload,
+        layers=tuple(
+            replace(layer, block=block)
+            for layer, block in zip(UNLIKE.workload.layers, (0, 1, 1, 1, 2, 2, 2, 3, 3), strict=True)
+        ),
+    ),
+)
+"""The same, all but the first layer in blocks."""
+
 
 @pytest.mark.parametrize(
     "layout",
@@ -35,6 +47,8 @@ UNLIKE = Problem(
         Layout("v", (0, 1), (2, 4, 7), 6, ("none",) * 4),
         Layout("v", (0, 1), (2, 4, 7), 5, ("none", "whole") * 2),
         Layout("interleaved", (0, 1), (1, 5, 6), 12, ("none", "none", "whole", "none")),
+        Layout("straight", (0, 1), (4,), 6, ("blocks", "blocks")),
+        Layout("v", (0, 1), (2, 4, 7), 6, ("blocks", "none", "whole", "blocks")),
     ],
 )
 def test_the_search_sees_what_the_simulator_runs(layout: Layout) -> None:
@@ -42,14 +56,14 @@ def test_the_search_sees_what_the_simulator_runs(layout: Layout) -> None:
 
     Five micro-batches of twelve samples are unlike: the search takes all as the largest, so that it is never below the replay.
     """
-    costs = LayoutCosts(LayerCosts(UNLIKE))
+    costs = LayoutCosts(LayerCosts(BLOCKS))
     problem = costs.schedule_problem(layout)
     found = search_schedule(problem, seconds=0.002)
     check_schedule(found.schedule)
     plan = costs.plan("modern", layout, found.schedule)
-    outcome = simulate(UNLIKE, plan)
+    outcome = simulate(BLOCKS, plan)
     rows = outcome.timeline.compute()
-    alike = UNLIKE.batch % layout.microbatches == 0
+    alike = BLOCKS.batch % layout.microbatches == 0
     last = float(outcome.timeline.end[rows].max())
     assert last == pytest.approx(found.makespan, rel=1e-12) if alike else last <= found.makespan
     for memory in outcome.memory:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import ENGINES, LayerCosts, Plan, PlanCosts, Problem, Recompute, Stage, simulate, stage_stash
+from simulator import CATEGORIES, ENGINES, LayerCosts, Plan, PlanCosts, Problem, Recompute, Stage, simulate, stage_stash
 from simulator.costs.stashes import kept_bytes, largest_parts
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.layers import Layer, Workload
@@ -127,6 +127,24 @@ def test_blocks_run_again_on_the_engines(engine: Any) -> None:
     (memory,) = outcome.memory
     assert memory.peak_parts["activations"] == 28.0
     assert memory.peak_parts["workspace"] == 80.0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_blocks_run_again_for_input_gradients_or_in_ops_of_their_own(engine: Any) -> None:
+    """As above, with weights: each of the four layers needs its input of 8 bytes until the weight gradient, the first one all of
+    its 12. An input gradient has 80, then 16 of the second block and 80 of the first; an op of its own makes 160."""
+    plain = chain([1.0] * 5, output_elements=[2.0] * 5, stashed_elements=[3.0, 10.0, 10.0, 10.0, 10.0])
+    numbers = (0, 1, 1, 2, 2)
+    layers = tuple(replace(one, block=block, parameters=1) for one, block in zip(plain.layers, numbers, strict=True))
+    problem = Problem(replace(plain, layers=layers), chain_cluster(1), 1, recompute="blocks")
+    held: dict[str, Any] = {}
+    for order in ("0F0 0I0 0W0", "0F0 0A0 0I0 0W0"):
+        plan = Plan("hand", "own", (Stage(tuple(range(5)), (0,)),), (1,), order=(order,))
+        outcome = simulate(problem, plan, engine=engine)
+        steps = outcome.memory[0].bytes[:, [CATEGORIES.index(name) for name in ("activations", "workspace")]]
+        held[order] = list(dict(zip(outcome.memory[0].times.tolist(), steps.tolist(), strict=True)).values())
+    assert held["0F0 0I0 0W0"] == [[28.0, 0.0], [28.0, 96.0], [12.0, 32.0], [0.0, 0.0]]
+    assert held["0F0 0A0 0I0 0W0"] == [[28.0, 0.0], [28.0, 160.0], [12.0, 32.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize(("blocks", "got"), [((1, 0, 1), "block 1 after 1"), ((2, 1, 1), "block 1 after 2")])
