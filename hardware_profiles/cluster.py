@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 from math import gcd, log2
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -31,6 +31,9 @@ ROUTING_BYTES = 2**20
 
 MOST_PARALLEL = 16
 """Devices of a server at most whose rings are looked for: there are as many as devices, and each passes all of them."""
+
+MOST_HOPS = 20_000
+"""Hops that a search for rings takes at most; what it has found by then counts. A DGX-1 needs fewer than 200."""
 
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
@@ -380,7 +383,10 @@ class Cluster:
           a local rank between the servers (all at once, sharing network cards where they do), all-gather inside
         - parallel: rings that all pass every device, each with a part of the bytes, where they share no cable: between servers
           whose devices have cards of their own as many as devices, each leaving a server at another one; inside a server
-          whose devices are linked pair by pair as many as there are steps from device to device that pass all of them
+          whose devices are linked pair by pair as many as there are steps from device to device that pass all of them, or
+          both ways round each of the link-disjoint cycles of unlike cables
+        - chain, inside a server whose cables close no ring: the sum goes along it and comes back, 2 * bytes / bandwidth. NCCL
+          counts half of the links' rate for its trees, too (5 V100 of a DGX-1: 23 of two links' 45 GB/s, vTrain f8dda84)
 
         Patarasuk and Yuan, JPDC 2009, for the ring. Raises ValueError for repeated or unknown devices.
         """
@@ -425,8 +431,11 @@ class Cluster:
             return (flat,)
         parallel = [self._parallel_rings(groups) for groups in housed]
         plans = [flat]
-        if len(parallel[0]) > 1:
-            plans.append(self._rings([ring for rings in parallel for ring in rings], parts=len(parallel[0])))
+        fewest = min(map(len, parallel))
+        if fewest > 1:
+            plans.append(self._rings([ring for rings in parallel for ring in rings[:fewest]], parts=fewest))
+        elif lone and all(chains := [self._chain(groups[0]) for groups in housed]):
+            plans.append(self._there_and_back(chains))
         if lone or sizes == {1}:
             return tuple(plans)
         inside = self._rings([group for groups in housed for group in groups])
@@ -445,18 +454,56 @@ class Cluster:
     def _parallel_rings(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
         """Rings through all devices of some servers, as many of each, that share no cable; one where they would.
 
-        Inside a server a ring goes on by a step that has no divisor in common with the number of its devices; between servers
-        a ring leaves each of them at another device than the other rings, and comes in at the next one.
+        Between servers a ring leaves each of them at another device than the other rings, and comes in at the next one.
         """
         first = groups[0]
         if len(first) > 1 and len(groups) > 1 and not self._share((first[0], groups[1][0]), (first[1], groups[1][1])):
             return [
                 _joined([[*group[last + 1 :], *group[: last + 1]] for group in groups]) for last in range(len(first))
             ]
-        if 2 < len(first) <= MOST_PARALLEL and len(groups) == 1 and not self._share(first[:2], (first[0], first[2])):
-            steps = [step for step in range(1, len(first)) if gcd(step, len(first)) == 1]
-            return [[first[place * step % len(first)] for place in range(len(first))] for step in steps]
-        return [_joined(groups)]
+        return self._rings_inside(first) if len(groups) == 1 else [_joined(groups)]
+
+    def _rings_inside(self, members: Sequence[int]) -> list[list[int]]:
+        """Rings through all of some devices of a server that share no cable; one where they would.
+
+        Where all pairs have equal cables, a ring goes on by a step that has no divisor in common with the number of devices;
+        else each link-disjoint cycle of the cables is two rings, one each way.
+        """
+        units, size = self._cable_units(members), len(members)
+        if len(units) == size * (size - 1) and set(units.values()) == {1}:
+            steps = [step for step in range(1, size) if gcd(step, size) == 1]
+            return [[members[place * step % size] for place in range(size)] for step in steps]
+        cycles = _disjoint_cycles(members, units, MOST_PARALLEL)
+        return [ring for cycle in cycles for ring in (cycle, cycle[::-1])] or [list(members)]
+
+    def _chain(self, members: Sequence[int]) -> list[int]:
+        """All of some devices of a server in an order in which cables join them, the narrowest as wide as can be; [] for none."""
+        units = self._cable_units(members)
+        end = -1  # a device cabled to all: a cycle through it is a chain of the others
+        for least in sorted(set(units.values()), reverse=True):
+            wide = {pair: 1 for pair, count in units.items() if count >= least}
+            wide |= {pair: 1 for member in members for pair in ((end, member), (member, end))}
+            if found := _disjoint_cycles((end, *members), wide, 1):
+                return found[0][1:]
+        return []
+
+    def _cable_units(self, members: Sequence[int]) -> dict[tuple[int, int], int]:
+        """Cables by the two of some devices that they join, both ways, as multiples of the slowest (rounded down).
+
+        Empty for two devices, and for more than MOST_PARALLEL. A medium that several hops share is no cable.
+        """
+        if not 2 < len(members) <= MOST_PARALLEL or self.nodes[members[0]] not in self._cabled:
+            return {}
+        ends = {pair: (self.nodes[pair[0]], self.nodes[pair[1]]) for pair in permutations(members, 2)}
+        hops = {pair: self._hops[names] for pair, names in ends.items() if names in self._hops}
+        rates = {pair: self.channels[hop].collective_bandwidth for pair, hop in hops.items() if hop in self._own}
+        slowest = min(rates.values(), default=1.0)
+        return {pair: int(rate / slowest + ROUNDING) for pair, rate in rates.items()}
+
+    @cached_property
+    def _own(self) -> frozenset[int]:
+        """The channels that are one hop's alone."""
+        return frozenset(channel for channel, hops in Counter(self._hops.values()).items() if hops == 1)
 
     def _share(self, one: Sequence[int], other: Sequence[int]) -> bool:
         """Whether transfers between two pairs of devices share a channel."""
@@ -484,14 +531,26 @@ class Cluster:
         """Rings of equal length that run at once, each a reduce-scatter and an all-gather of one of so many parts of a tensor."""
         members = len(rings[0])
         routes = [route for ring in rings for route in self._edges(ring)]
+        return self._collective(rings[0], routes, 2.0 * (members - 1) / members / parts)
+
+    def _there_and_back(self, chains: Sequence[Sequence[int]]) -> CollectivePlan:
+        """Chains of equal length at once: the sum goes along each of them, and then the result comes back."""
+        hops = [hop for chain in chains for pair in pairwise(chain) for hop in (pair, pair[::-1])]
+        return self._collective(chains[0], [self.route(*hop) for hop in hops], 2.0)
+
+    def _collective(self, members: Sequence[int], routes: Sequence[tuple[int, ...]], passes: float) -> CollectivePlan:
+        """An all-reduce whose messages, a tensor's bytes so many times, go over all of these routes at once.
+
+        members: of one of the rings or chains
+        """
         latency = max(sum(self.channels[index].latency for index in route) for route in routes)
         bandwidth = self._shared_bandwidth(routes)
         uses = Counter(index for route in routes for index in route)
         at_once = max(self.channels[index].collective_latency for index in uses)
-        servers = len({self.server_of(device) for device in rings[0]})
+        servers = len({self.server_of(device) for device in members})
         return CollectivePlan(
-            at_once * max(1.0, log2(servers)) if at_once else 2.0 * (members - 1) * latency,
-            2.0 * (members - 1) / members / bandwidth / parts,
+            at_once * max(1.0, log2(servers)) if at_once else 2.0 * (len(members) - 1) * latency,
+            passes / bandwidth,
             tuple(sorted(uses)),
             tuple(min(1.0, uses[index] * bandwidth / self.channels[index].bandwidth) for index in sorted(uses)),
         )
@@ -626,6 +685,47 @@ def _relayed(nodes: set[str], devices: set[str], switches: set[str], links: Iter
             if node in relayed and (node not in devices or end not in switches):
                 relayed[node] += 1
     return relayed
+
+
+def _disjoint_cycles(members: Sequence[int], units: Mapping[tuple[int, int], int], most: int) -> tuple[list[int], ...]:
+    """Cycles through all members that share no unit of a cable, as many as there are, but `most`.
+
+    units: cables between two members, both ways. The search backtracks; it ends after MOST_HOPS with the most found by then.
+    """
+    left = dict(units)
+    degrees = [sum(left.get((member, other), 0) for other in members) for member in members]
+    most = min(most, *(degree // 2 for degree in degrees))
+    best: tuple[list[int], ...] = ()
+    hops = 0
+
+    def take(one: int, other: int, count: int) -> None:
+        left[one, other] -= count
+        left[other, one] -= count
+
+    def extend(chosen: tuple[list[int], ...], path: list[int]) -> bool:
+        """Whether the search is over; chosen: the cycles that are closed, path: the one that is not."""
+        nonlocal best, hops
+        hops += 1
+        if hops > MOST_HOPS:
+            return True
+        closing = len(path) == len(members)
+        for other in members[:1] if closing else members:
+            if left.get((path[-1], other), 0) < 1 or (other in path and not closing):
+                continue
+            take(path[-1], other, 1)
+            if closing and len(chosen) == len(best):
+                best = (*chosen, path)
+            over = len(best) >= most or (
+                extend((*chosen, path), [members[0]]) if closing else extend(chosen, [*path, other])
+            )
+            take(path[-1], other, -1)
+            if over:
+                return True
+        return False
+
+    if most:
+        extend((), [members[0]])
+    return best
 
 
 def _joined(groups: Iterable[Sequence[int]]) -> list[int]:

@@ -27,7 +27,7 @@ MACHINES: tuple[tuple[str, str], ...] = (
     ("8x B200", "dgx-b200"),
     ("clariden", "clariden"),
     ("a100", "dgx-a100"),
-    ("v100", "pipedream-b"),
+    ("v100", "dgx-1-v100"),
 )
 """Clusters of rows that name none, by words of their `hardware`, `cluster` and `gpu`; the first that is found."""
 
