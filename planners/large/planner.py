@@ -27,7 +27,10 @@ SCHEDULES = "1f1b", "interleaved-1f1b"
 """Of one stage a device, and of several."""
 
 FINALISTS = 6
-"""Candidates that are replayed, once one of them fits."""
+"""Candidates that are replayed at most, once one of them fits."""
+
+MOST_OPS = 2**17
+"""Forwards and backwards of all that are replayed, once one of them fits: one at least is."""
 
 MOST_TRIED = 24
 """Candidates that are replayed while none of them fits."""
@@ -47,9 +50,11 @@ class LargeModels:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
         search = _Search(self, problem, evaluate)
         replayed: list[Plan] = []
+        ops = 0
         for candidate in search.candidates():
             fit = [score.iteration_seconds for score in map(evaluate, replayed) if score.fits]
-            hopeless = fit and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fit)
+            ops += candidate.shape.ops(problem.batch)
+            hopeless = fit and (candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fit) or ops > MOST_OPS)
             if hopeless or len(replayed) >= (FINALISTS if fit else MOST_TRIED):
                 break
             replayed.append(search.within_memory(candidate))

@@ -31,6 +31,10 @@ class Shape:
         """Micro-batches of an iteration."""
         return batch // (self.data * self.samples)
 
+    def ops(self, batch: int) -> int:
+        """Forwards and backwards of an iteration, one for a group."""
+        return 2 * self.microbatches(batch) * self.pipeline * self.chunks * self.data
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

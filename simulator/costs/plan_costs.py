@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, Flow, Phase, Rates, reduce_seconds
+from hardware_profiles import Channel, Cluster, Flow, Phase, Rates, reduce_seconds
 from simulator.costs.given import Bucket, TiedReduction, Transfer
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.stashes import StageStash, stage_stash
-from simulator.plans.plan import Plan, Problem, Recompute, cuts_of
+from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
 
@@ -55,6 +55,39 @@ class Group(NamedTuple):
     gathers: tuple[bool, bool] = (False, False)
 
 
+class _Places:
+    """Where the replicas of a stage are: their devices, by server.
+
+    number: tells it from others of a plan
+    """
+
+    def __init__(self, number: int, stage: Stage, cluster: Cluster) -> None:
+        self.number, self.groups, self.cluster = number, stage.replicas, cluster
+
+    @cached_property
+    def members(self) -> frozenset[tuple[int, ...]]:
+        """The groups, without an order."""
+        return frozenset(self.groups)
+
+    @cached_property
+    def peer_rates(self) -> Rates:
+        """Of all-reduces of each device of a group with its peers in the others."""
+        return self.cluster.allreduce_rates(*peers_of(self.groups))
+
+    @cached_property
+    def _by_server(self) -> dict[int, list[tuple[int, ...]]]:
+        """Groups by the server of their first device."""
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for group in self.groups:
+            found.setdefault(self.cluster.server_of(group[0]), []).append(group)
+        return found
+
+    def beside(self, own: Sequence[int]) -> list[tuple[int, ...]]:
+        """The groups that begin in a server of one of them."""
+        servers = dict.fromkeys(self.cluster.server_of(device) for device in own)
+        return [group for server in servers for group in self._by_server.get(server, ())]
+
+
 class PlanCosts:
     """The costs of one plan, as `simulator.lowering.lower` asks for them; tables fill as they are used.
 
@@ -72,7 +105,20 @@ class PlanCosts:
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self._stage_seconds: dict[tuple[OpKind, int, Group, int], float] = {}
         self._slices: dict[int, PlanCosts] = {}
-        self._groups: dict[tuple[int, int], Group] = {}
+        self._groups: dict[tuple[int, int, int, int], Group] = {}
+        self._flows: dict[tuple[int, int, int, int], tuple[Flow, float]] = {}
+
+    @cached_property
+    def _places(self) -> tuple[_Places, ...]:
+        """Where the replicas of each stage are; stages of the same devices share one."""
+        known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Places] = {}
+        found = []
+        for stage in self.plan.stages:
+            key = stage.devices, stage.degrees
+            if key not in known:
+                known[key] = _Places(len(known), stage, self.problem.cluster)
+            found.append(known[key])
+        return tuple(found)
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -179,7 +225,7 @@ class PlanCosts:
 
     def groups_of(self, stages: Iterable[int]) -> tuple[tuple[int, ...], ...]:
         """Devices of each replica that holds any of these stages, rising."""
-        return tuple(sorted({group for stage in stages for group in self.plan.stages[stage].replicas}))
+        return tuple(sorted({group for stage in stages for group in self._places[stage].groups}))
 
     def of_slice(self, number: int) -> PlanCosts:
         """What ops on one slice of the sequences take and keep."""
@@ -190,38 +236,35 @@ class PlanCosts:
 
     def device(self, stage: int, replica: int) -> int:
         """Device of one replica of a stage, the first of its group."""
-        return self.plan.stages[stage].leads[replica]
+        return self._places[stage].groups[replica][0]
 
     def group(self, stage: int, replica: int) -> Group:
         """What the seconds of a replica's ops depend on."""
-        known = self._groups.get((stage, replica))
+        own, before, behind = self._neighbours[stage]
+        key = own.number, replica, before.number if before else -1, behind.number if behind else -1
+        known = self._groups.get(key)
         if known is None:
-            known = self._groups[stage, replica] = self._group(stage, replica)
+            known = self._groups[key] = self._group(stage, replica)
         return known
 
+    @cached_property
+    def _neighbours(self) -> tuple[tuple[_Places, _Places | None, _Places | None], ...]:
+        """Where each stage is, the one before it and the one after it."""
+        return tuple(zip(self._places, (None, *self._places[:-1]), (*self._places[1:], None), strict=True))
+
     def _group(self, stage: int, replica: int) -> Group:
-        plan, cluster = self.plan, self.problem.cluster
-        held = plan.stages[stage]
-        kinds = self._devices_by_kind(stage, replica)
-        if not held.degrees and not plan.zero:
+        (held, *near), kinds = self._neighbours[stage], self._devices_by_kind(stage, replica)
+        if not self.plan.stages[stage].degrees and not self.plan.zero:
             return Group(tuple(kinds))
-        groups = held.replicas
-        own = groups[replica]
-        peers: Rates = ()
-        if plan.zero and len(groups) > 1:
-            peers = cluster.allreduce_rates(*peers_of(groups))
+        own = held.groups[replica]
+        peers = held.peer_rates if self.plan.zero and len(held.groups) > 1 else ()
         inside: Rates = ()
         if len(own) > 1:
-            servers = {cluster.server_of(device) for device in own}
-            beside = (
-                group
-                for group in groups
-                if group != own and len(group) == len(own) and cluster.server_of(group[0]) in servers
-            )
-            inside = cluster.allreduce_rates(own, *beside)
-        near = [plan.stages[one].replicas if 0 <= one < len(plan.stages) else (own,) for one in (stage - 1, stage + 1)]
-        gathers = tuple(len(own) > 1 and own not in one for one in near)
-        return Group(tuple(kinds), len(own), inside, peers, len(groups) if peers else 1, (gathers[0], gathers[1]))
+            beside = (group for group in held.beside(own) if group != own and len(group) == len(own))
+            inside = self.problem.cluster.allreduce_rates(own, *beside)
+        gathers = tuple(len(own) > 1 and one is not None and own not in one.members for one in near)
+        replicas = len(held.groups) if peers else 1
+        return Group(tuple(kinds), len(own), inside, peers, replicas, (gathers[0], gathers[1]))
 
     def _devices_by_kind(self, stage: int, replica: int) -> dict[int, int]:
         """A device of each kind that a replica has, by the number of the kind, rising."""
@@ -229,7 +272,9 @@ class PlanCosts:
         if not held.degrees:
             device = held.devices[replica]
             return {self.layers.kind_of_device(device): device}
-        return dict(sorted((self.layers.kind_of_device(device), device) for device in held.replicas[replica]))
+        return dict(
+            sorted((self.layers.kind_of_device(device), device) for device in self._places[stage].groups[replica])
+        )
 
     def recomputes(self, stage: int) -> bool:
         """Whether a stage runs any of its layers forward again."""
@@ -348,17 +393,22 @@ class PlanCosts:
 
     def flow(self, source: tuple[int, int], target: tuple[int, int]) -> tuple[Flow, float]:
         """The way between two (stage, replica), and the part of a boundary that a device of the smaller group has on it."""
-        senders, receivers = (self.plan.stages[stage].replicas[replica] for stage, replica in (source, target))
-        many, few = max(len(senders), len(receivers)), min(len(senders), len(receivers))
-        pairs = [(senders[one * len(senders) // many], receivers[one * len(receivers) // many]) for one in range(many)]
-        flow = self.problem.cluster.flow(pairs, few / many)
-        return flow, 1.0 / few
+        ends = [(self._places[stage], replica) for stage, replica in (source, target)]
+        key = ends[0][0].number, ends[0][1], ends[1][0].number, ends[1][1]
+        if key not in self._flows:
+            senders, receivers = (held.groups[replica] for held, replica in ends)
+            many, few = max(len(senders), len(receivers)), min(len(senders), len(receivers))
+            pairs = [
+                (senders[one * len(senders) // many], receivers[one * len(receivers) // many]) for one in range(many)
+            ]
+            self._flows[key] = self.problem.cluster.flow(pairs, few / many), 1.0 / few
+        return self._flows[key]
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
         """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done. One
         where gradients are reduced whole.
         """
-        groups, zero = self.plan.stages[stage].replicas, self.plan.zero
+        groups, zero = self._places[stage].groups, self.plan.zero
         if len(groups) == 1 or zero >= 2:
             return ()
         rings = peers_of(groups)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +102,8 @@ class LaneOps:
 
     def replica_of(self, lane: int, stage: int) -> int:
         """Which replica of a stage a lane is that holds it."""
-        return int(self.replica[next(rows for one, rows in self.rows_of_stage[stage] if one == lane)[0]])
+        lanes = self.rows_of_stage[stage]  # rising
+        return int(self.replica[lanes[bisect_left(lanes, lane, key=itemgetter(0))][1][0]])
 
 
 def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: Bounds, backward: Bounds) -> LaneOps:
