@@ -129,9 +129,9 @@ def rate(some: Callable[[], int], seconds: float) -> float:
 
 
 def problem_of(stages: int, microbatches: int, *, contention: bool = False) -> Problem:
-    """Llama-2-7B on A100s, one sample a micro-batch."""
+    """Llama-2-7B with unfused attention on A100s, one sample a micro-batch."""
     cluster = load_cluster(f"dgx-a100:{max(1, stages // 8)}").take(stages)
-    workload = load_workload("llama2-7b")
+    workload = load_workload("llama2-7b", attention="unfused")
     return Problem(workload, cluster, microbatches, precision="bf16", optimizer="adam", contention=contention)
 
 
