@@ -319,13 +319,26 @@ class SpineTable(FileTable, frozen=True, kw_only=True):
 
 
 class ServersTable(FileTable, frozen=True, kw_only=True):
-    """One `[[servers]]`: `count` equal servers of `devices` equal accelerators, or of the `accelerators` listed."""
+    """One `[[servers]]`: `count` equal servers of `devices` equal accelerators, or of the `accelerators` listed.
+
+    network_bandwidth_gbps: of their cards, where it is not that of `[network]`
+    """
 
     count: ServerCount = 1
     devices: DeviceCount | None = None
     accelerator: Text | None = None
     accelerators: Annotated[list[Text], msgspec.Meta(min_length=1)] | None = None
     inside: InsideTable | None = None
+    network_bandwidth_gbps: NetworkGigabits | None = None
+
+    def network(self, where: str, network: NetworkTable | None) -> NetworkTable | None:
+        """`[network]`, with the bandwidth of these servers' cards where they have one of their own."""
+        if self.network_bandwidth_gbps is None:
+            return network
+        if network is None:
+            raise ValueError(f"{where}.network_bandwidth_gbps: goes with a [network]; there is none")
+        own = self.network_bandwidth_gbps
+        return msgspec.structs.replace(network, bandwidth_gbps=own, bandwidth_gb_per_s=None)
 
     def names(self, where: str) -> list[str]:
         """Accelerators of one server by name."""
@@ -425,6 +438,7 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
         key = "accelerator" if table.accelerators is None else "accelerators"
         found = [find(name, f"{where}.{key}") for name in names]
         copies = table.count if count is None else count
+        network = table.network(where, file.network)
         for _ in range(copies):
             server = f"server{len(servers)}"
             members = [f"{server}.device{index}" for index in range(len(names))]
@@ -432,10 +446,10 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
             devices.extend(found)
             nodes.extend(members)
             hub = _join_inside(table.inside, f"{where}.inside", server, members, switches, links)
-            if file.network is not None:
+            if network is not None:
                 ends = [hub] if hub else members
                 _join_network(
-                    file.network, server, list(zip(ends, _leaves(file, len(servers) - 1, ends), strict=True)), links
+                    network, server, list(zip(ends, _leaves(file, len(servers) - 1, ends), strict=True)), links
                 )
     if file.spine is not None and file.network is None:
         raise ValueError("$.spine: joins the leaves of a [network]; there is none")
@@ -510,12 +524,12 @@ def _join_leaves(file: CompactFile, links: list[Link]) -> list[str]:
     """Add the uplinks of all leaves; the switches of the network."""
     if file.network is None or file.spine is None:
         return ["network"]
-    cards: dict[str, set[str]] = {}
+    cards: dict[str, dict[str, float]] = {}
     for link in links:
         if link.second.startswith("rack"):
-            cards.setdefault(link.second, set()).add(link.shared or link.first)
+            cards.setdefault(link.second, {})[link.shared or link.first] = link.bandwidth
     for leaf, those in cards.items():
-        card = file.network.link("$.network", leaf, "spine")
-        bandwidth = card.bandwidth * len(those) / file.spine.oversubscription
-        links.append(replace(card, bandwidth=bandwidth, latency=file.spine.latency_us * MICRO))
+        uplink = file.network.link("$.network", leaf, "spine")
+        bandwidth = sum(those.values()) / file.spine.oversubscription
+        links.append(replace(uplink, bandwidth=bandwidth, latency=file.spine.latency_us * MICRO))
     return [*cards, "spine"]

@@ -34,7 +34,9 @@ class TrainingRun(msgspec.Struct, kw_only=True, frozen=True):
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
         the precision; zero: 0 to 3; optimizer: adam where nothing is said
     machine: a cluster of `pipeplan list clusters`, or a file; where it is missing, what MACHINES of `predictions` knows of
-        `hardware` and `cluster`, or what --machine says
+        `hardware`, `cluster` and `nodes`, or what --machine says
+    nodes: servers, each with the same share of the GPUs; as few as hold them where nothing is said
+    framework, source: words that RUNTIMES of `predictions` may know
     measured_s: seconds; measured_peak_bytes or measured_alloc_gib: of the fullest device
     """
 
@@ -70,7 +72,9 @@ class TrainingRun(msgspec.Struct, kw_only=True, frozen=True):
     machine: str = ""
     hardware: str = ""
     cluster: str = ""
+    nodes: _Count | None = None
     framework: str = ""
+    source: str = ""
 
     @property
     def measured_bytes(self) -> float | None:

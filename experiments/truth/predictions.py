@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,30 +21,52 @@ from experiments.truth.measured_tables import (
     TransformerCell,
 )
 from hardware_profiles import Cluster, Phase, Precision, Work, load_accelerator, load_cluster
-from simulator import Evaluations, Gpt, GradientBytes, Llama, OpKind, Plan, PlanCosts, Problem, Stage, Workload, Zero
+from simulator import (
+    Communication,
+    Evaluations,
+    Gpt,
+    GradientBytes,
+    Llama,
+    OpKind,
+    Plan,
+    PlanCosts,
+    Problem,
+    Stage,
+    Workload,
+    Zero,
+)
 
 MACHINES: tuple[tuple[str, str], ...] = (
     ("nodes 800 Gbit/s", "vtrain-a100"),
     ("8x B200", "dgx-b200"),
     ("clariden", "clariden"),
+    ("mit 2", "sailor-mit-2"),
+    ("mit 3", "sailor-mit-4"),  # its first three
+    ("mit 4", "sailor-mit-4"),
+    ("mit 6", "sailor-mit-6"),
     ("a100", "dgx-a100"),
     ("v100", "dgx-1-v100"),
 )
-"""Clusters of rows that name none, by words of their `hardware`, `cluster` and `gpu`; the first that is found."""
+"""Clusters of rows that name none, by words of their `hardware`, `cluster` and `nodes`, and `gpu`; the first that is found."""
 
 MACHINE_OF_CELLS = "vtrain-a100"
 
 
 class Runtime(NamedTuple):
-    """What a training framework does with gradients and states."""
+    """What a training framework does with gradients, states and transfers."""
 
     gradient_bytes: GradientBytes = 0
     zero: Zero = 0
+    communication: Communication = "overlapped"
 
 
-RUNTIMES: Mapping[str, Runtime] = {"megatron-lm": Runtime(4, 1)}
-"""Of rows that do not say it, by words of their `framework`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums gradients in
-fp32, and with a distributed optimizer."""
+RUNTIMES: Mapping[str, Runtime] = {
+    "megatron-lm": Runtime(4, 1),
+    "eth-easl/sailor": Runtime(communication="both-blocking"),
+}
+"""Of rows that do not say it, by words of their `framework` and `source`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums
+gradients in fp32, and with a distributed optimizer. Sailor cf2c8e3 ran DeepSpeed's pipeline, whose sends and receives
+(deepspeed/runtime/pipe/p2p.py: recalled) are not asynchronous."""
 
 ACCELERATORS: Mapping[str, str] = {"312": "a100-80", "2250": "b200"}
 """Accelerators of kernels' shares, by their peak rate in TFLOP/s."""
@@ -104,14 +127,16 @@ def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Prob
     if run.cp > 1 or run.ep > 1:
         raise NotPredicted("context and expert parallelism are not in the plans of this version")
     devices = run.tp * run.pp * run.dp
-    workload, cluster = _network(run), _cluster(machine or machine_of(run), devices)
-    runtime = next((RUNTIMES[words] for words in RUNTIMES if words in run.framework.lower()), Runtime())
+    workload, cluster = _network(run), _cluster(machine or machine_of(run), devices, run.nodes)
+    known = f"{run.framework} {run.source}".lower()
+    runtime = next((RUNTIMES[words] for words in RUNTIMES if words in known), Runtime())
     problem = Problem(
         workload,
         cluster,
         run.global_batch,
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
+        communication=runtime.communication,
         recompute={"full": "blocks"}.get(run.recompute, run.recompute),  # type: ignore[arg-type]
         sequence_parallel=run.sequence_parallel,
         gradient_bytes=runtime.gradient_bytes if run.gradient_bytes is None else run.gradient_bytes,
@@ -120,8 +145,9 @@ def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Prob
     size = run.dp * run.micro_batch
     if run.global_batch % size:
         raise NotPredicted("its replicas' micro-batches do not divide the batch")
+    used = _used(cluster, devices, run.nodes)
     ranks = [
-        tuple(range(stage * run.dp * run.tp, (stage + 1) * run.dp * run.tp))
+        tuple(used[stage * run.dp * run.tp : (stage + 1) * run.dp * run.tp])
         for _ in range(run.interleave)
         for stage in range(run.pp)
     ]
@@ -187,25 +213,38 @@ def _network(run: TrainingRun) -> Workload:
 
 def machine_of(row: Row) -> str:
     """The cluster that a row was measured on. Raises NotPredicted where nobody knows."""
-    if said := getattr(row, "machine", ""):
-        return str(said)
-    words = " ".join(getattr(row, column, "") for column in ("hardware", "cluster", "gpu")).lower()
+    if named := getattr(row, "machine", ""):
+        return str(named)
+    said = [str(getattr(row, column, "")) for column in ("hardware", "cluster", "nodes", "gpu")]
     for part, machine in MACHINES:
-        if part.lower() in words:
+        if re.search(rf"\b{re.escape(part)}\b", " ".join(said), re.IGNORECASE):
             return machine
     raise NotPredicted("its machine is not known: add a column `machine`, or --machine TABLE=CLUSTER")
 
 
 @cache
-def _cluster(name: str, devices: int) -> Cluster:
-    """So many devices of a cluster, of as many servers as they need."""
+def _cluster(name: str, devices: int, servers: int | None = None) -> Cluster:
+    """So many devices of a cluster, of as many servers as they need; or all devices of so many servers.
+
+    A cluster of several kinds is as large as its file says: another number of servers would leave their kinds open.
+    """
     cluster = load_cluster(name)
-    if len(cluster.devices) < devices or len(cluster.servers) > 1:
-        held = len(cluster.servers[0])
-        cluster = load_cluster(f"{name}:{-(-devices // held)}")
+    alike = len({device.name for device in cluster.devices}) == 1
+    if alike and (len(cluster.devices) < devices or len(cluster.servers) > 1):
+        cluster = load_cluster(f"{name}:{servers or -(-devices // len(cluster.servers[0]))}")
     if len(cluster.devices) < devices:
         raise UsageError(f"cluster {name!r} has {len(cluster.devices)} devices, and a row takes {devices}")
-    return cluster.take(devices)
+    return cluster.take(sum(map(len, cluster.servers[:servers])) if servers else devices)
+
+
+def _used(cluster: Cluster, devices: int, servers: int | None) -> Sequence[int]:
+    """Devices that a run has: the first of all, or as many of the first of each of its servers."""
+    if servers is None:
+        return range(devices)
+    used = [device for server in cluster.servers for device in server[: -(-devices // servers)]]
+    if len(used) < devices:
+        raise NotPredicted("its nodes hold fewer devices than it takes")
+    return used
 
 
 # ------------------------------------------------------------------------------------------------ kernels

@@ -264,6 +264,23 @@ def test_explicit_graph(tmp_path: Path) -> None:
     assert len(cluster.route(0, 2)) == 3
 
 
+def test_servers_have_cards_of_their_own(tmp_path: Path) -> None:
+    """Two servers with the cards of the network, 8 Gbit/s, and one with its own, 2: a quarter from and to that one.
+
+    A rack's uplink carries what its servers' cards do together.
+    """
+    server = '[[servers]]\ncount = {0}\naccelerator = "p40"\n{1}\n'
+    text = 'name = "own"\n' + server.format(2, "") + server.format(1, "network_bandwidth_gbps = 2")
+    cluster = load_cluster(written(tmp_path, text + "[network]\nbandwidth_gb_per_s = 1\n"))
+    reached = [cluster.point_to_point(*pair)[1] for pair in ((0, 1), (0, 2), (2, 0))]
+    assert reached == pytest.approx([1e9, 0.25e9, 0.25e9])
+    racks = load_cluster(written(tmp_path, text + "[network]\nbandwidth_gb_per_s = 1\n[spine]\nservers = 3\n"))
+    assert [link.bandwidth for link in racks.links if link.second == "spine"] == pytest.approx([2.25e9])
+    lone = 'name = "own"\n' + server.format(1, "network_bandwidth_gbps = 2")
+    with pytest.raises(ProfileError, match=r"servers\[0\].network_bandwidth_gbps: goes with a \[network\]"):
+        load_cluster(written(tmp_path, lone))
+
+
 def test_both_forms_of_a_cluster_choose_the_rings(tmp_path: Path) -> None:
     """Two servers of two devices on a slow network: the flat ring alone is slower than the better of both."""
     server = '[[devices]]\nname = "{0}"\naccelerator = "p40"\nserver = "{1}"\n'
