@@ -316,13 +316,13 @@ class _Tables:
 
     @cached_property
     def _activations(self) -> Floats:
-        """What micro-batches keep, what is made again of one, and what is sent and received, float64 [ranks, most + 1, words]."""
+        """What micro-batches keep, what is made again of one, and what is sent, float64 [ranks, most + 1, words]."""
         costs, tensor, found = self.form.costs, self.shape.tensor, []
         flight = self._in_flight.swapaxes(1, 2)
         for kept, made in costs.stashes(tensor):
             most = (self._of_stages(kept)[self.ranks] @ flight).max(axis=2)
             found.append(most + self._of_stages(made).max(axis=2)[self.ranks])
-        beside = 2 * costs.boundary_bytes(tensor) * (self.shape.pipeline > 1)
+        beside = costs.boundary_bytes(tensor) * (self.shape.pipeline > 1)
         return (np.stack(found, axis=2) + beside) * self.shape.samples
 
     @cached_property

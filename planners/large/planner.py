@@ -184,9 +184,11 @@ class _Search:
     def tell(self, replayed: int) -> None:
         """Record what is proven of the best plan."""
         self.evaluate.details.update(shapes=len(self.shapes), opened=self.opened)
+        among = f"the {replayed} that are best by the closed form of " if replayed > 1 else ""
+        exact = "" if among else " by the closed form"
         self.evaluate.declare_optimal(
-            f"the {replayed} best by the closed form of {len(self.shapes):,} shapes (tensor × pipeline × data × micro-batch × "
-            "stages a device), each with its best ZeRO, division of whole blocks and recomputation by stage"
+            f"{among}{len(self.shapes):,} shapes{exact} (tensor × pipeline × data × micro-batch × stages a device), each with "
+            "its best ZeRO, division of whole blocks and recomputation by stage"
         )
 
     def does_not_fit(self) -> str:

@@ -1,0 +1,217 @@
+"""Planner large: its closed form beside the simulator's own figures, its search beside enumeration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_profiles import GraphicsProcessor, load_cluster
+from planners import Evaluator, Request, make_plan, planner_entry
+from planners.large.closed_form import Candidate, ClosedForm, _Tables, chunk_blocks
+from planners.large.division import divided
+from planners.large.like_blocks import LikeBlocks, like_blocks, shortened
+from planners.large.planner import LargeModels, _Search
+from planners.large.shapes import Shape
+from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
+from planners.partitioning.in_flight import most_held
+from simulator import LayerCosts, Problem, Workload, build_schedule, load_workload, simulate, stage_stash
+from simulator.workloads.language_models import Llama
+
+
+def model(blocks: int) -> Workload:
+    """A Llama of wide layers and few blocks."""
+    return Llama(
+        blocks, 1024, 4, sequence=512, vocabulary=4096, intermediate=2816, key_value_heads=2, name="llama"
+    ).workload()
+
+
+def small(blocks: int, devices: int, batch: int, *, gib: float = 80.0) -> Problem:
+    """That model on the first devices of a server."""
+    cluster = load_cluster("dgx-a100:1").take(devices)
+    device = cluster.devices[0]
+    assert isinstance(device, GraphicsProcessor)
+    cluster = replace(cluster, devices=(replace(device, memory_bytes=gib * 2**30),) * devices)
+    return Problem(model(blocks), cluster, batch, precision="bf16", optimizer="adam", sequence_parallel=True)
+
+
+def test_like_blocks_are_the_longest_run() -> None:
+    """80 blocks behind the embedding; DeepSeek's dense block stands in front of its like ones; there is none in a CNN."""
+    assert like_blocks(load_workload("llama2-70b")) == LikeBlocks(before=1, size=10, count=80, layers=804)
+    found = like_blocks(load_workload("deepseek-v2"))
+    assert found is not None
+    assert (found.count, found.ends) == (59, (True, True))
+    assert like_blocks(load_workload("vgg16")) is None
+
+
+def test_a_shortened_network_is_the_network_of_fewer_blocks() -> None:
+    """Layers and edges are those of the model that was built with so many."""
+    workload = model(7)
+    blocks = like_blocks(workload)
+    assert blocks is not None
+    short, built = shortened(workload, blocks, 3), model(3)
+    assert (short.layers, short.edges) == (built.layers, built.edges)
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_lines_are_the_sums_of_layers(degree: int) -> None:
+    """Of stages of any number of blocks, at either end, between them, and of the whole network."""
+    problem = replace(small(6, 2, 4), recompute="none")
+    blocks = like_blocks(problem.workload)
+    assert blocks is not None
+    costs, member = (
+        StageCosts(problem, blocks, ("none", "attention", "blocks", "whole")),
+        LayerCosts(problem).at(degree),
+    )
+    for place, first, end in ((FIRST, 0, 2), (MIDDLE, 1, 5), (MIDDLE, 3, 4), (LAST, 3, 6), (ONLY, 0, 6)):
+        layers, count = np.array(blocks.range(first, end)), end - first
+        for phase in ("forward", "backward"):
+            line = costs.seconds(degree, (), 2, phase)
+            assert line.own[place] + count * line.block == pytest.approx(
+                member.stage_seconds(0, layers, 2, phase), rel=1e-6
+            )
+        line = costs.elements(degree)
+        assert line.own[place] + count * line.block == pytest.approx(member.weight_elements(layers), rel=1e-9)
+        for word, pair in zip(costs.words, costs.stashes(degree), strict=True):
+            received = costs.boundary_bytes(degree) if first else 0.0
+            stash = stage_stash(member, layers.tolist(), word, received)
+            told = [line.own[place] + count * line.block for line in pair]
+            assert told == pytest.approx([stash.kept, stash.made], rel=1e-6, abs=8.0)
+
+
+def test_divisions_are_those_of_enumeration() -> None:
+    """Random tables, with blocks that no rank holds, and tails."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        ranks, most = int(rng.integers(1, 5)), int(rng.integers(2, 7))
+        seconds = np.cumsum(rng.integers(1, 9, (ranks, most + 1)), axis=1).astype(np.float64)
+        seconds[:, 0] = np.inf
+        seconds[rng.random(seconds.shape) < 0.2] = np.inf
+        total, tail = int(rng.integers(ranks, ranks * most + 1)), rng.integers(0, 9, most + 1).astype(np.float64)
+        weights = float(rng.integers(1, 9)), 1.0 / int(rng.integers(1, 4))
+        every = [
+            weights[0] * max(own) + weights[1] * sum(own) + tail[counts[0]]
+            for counts in product(range(most + 1), repeat=ranks)
+            if sum(counts) == total and max(own := [seconds[rank, n] for rank, n in enumerate(counts)]) < np.inf
+        ]
+        found = divided(seconds, total, weights, tail)
+        assert (found is None) == (not every)
+        if found is not None:
+            assert found.seconds == pytest.approx(min(every), rel=1e-12)
+            assert sum(found.blocks) == total
+            assert divided(seconds, total, weights, tail, found.seconds) is None
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "chunks", "count"), [(3, 1, 2), (3, 1, 7), (2, 2, 6), (4, 3, 4), (3, 4, 9), (4, 2, 12)]
+)
+def test_micro_batches_in_flight_are_those_of_the_schedule(pipeline: int, chunks: int, count: int) -> None:
+    """The most that a device holds, its stages unlike."""
+    problem = small(pipeline * chunks, 1, count)
+    blocks = like_blocks(problem.workload)
+    assert blocks is not None
+    form = ClosedForm(problem, blocks, ("none",), (0,))
+    flight = _Tables(form, Shape(1, pipeline, 1, 1, chunks), 1)._in_flight
+    options = {"chunks": chunks} if chunks > 1 else {}
+    schedule = build_schedule("interleaved-1f1b" if chunks > 1 else "1f1b", pipeline * chunks, count, **options)
+    for each in (np.ones(chunks), np.arange(1.0, chunks + 1), np.arange(chunks, 0.0, -1)):
+        held, _ = most_held(schedule, np.repeat(each, pipeline))
+        assert (flight @ each).max(axis=1).tolist() == held.tolist()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(1, 1, 4, 1, 1), Shape(2, 2, 1, 1, 1), Shape(1, 4, 1, 1, 1), Shape(1, 2, 2, 1, 3), Shape(2, 2, 1, 2, 2)],
+)
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
+    """Seconds within 5 %, bytes of the fullest device within 3 %."""
+    problem = small(12, 4, 16)
+    search = _Search(LargeModels(Request(options={"zero": str(zero)})), problem, Evaluator(problem))
+    found = search.form.best(shape)
+    assert found is not None
+    outcome = simulate(problem, search.plan(found))
+    assert found.seconds == pytest.approx(outcome.iteration_seconds, rel=0.05)
+    tables = _Tables(search.form, shape, max(found.blocks))
+    word = search.form.words.index(found.words[0])
+    told = max(tables._bytes(found.zero)[rank, own, word] for rank, own in enumerate(found.blocks))
+    assert told == pytest.approx(outcome.fullest.peak_bytes, rel=0.03)
+
+
+def every_candidate(search: _Search) -> Iterator[Candidate]:
+    """Every plan of the space: shapes, whole blocks, words and what replicas divide."""
+    total, words = search.blocks.count, search.form.words
+    for row in search.shapes.tolist():
+        shape = Shape(*row)
+        last = shape.pipeline - 1
+        for blocks in product(range(total + 1), repeat=shape.pipeline):
+            chunks = [chunk_blocks(own, shape.chunks, last=rank == last) for rank, own in enumerate(blocks)]
+            alike = all(-own % shape.chunks <= 1 for own in blocks[1:-1])
+            least = [0 if rank in (0, last) and shape.chunks > 1 else 1 for rank in range(shape.pipeline)]
+            if sum(blocks) != total or min(blocks) < 1 or not alike:
+                continue
+            if any(own.min() < one for own, one in zip(chunks, least, strict=True)):
+                continue
+            for chosen in product(words, repeat=shape.pipeline):
+                for zero in search.form.zeros if shape.data > 1 else search.form.zeros[:1]:
+                    yield Candidate(0.0, shape, zero, blocks, chosen)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "devices", "gib", "stages", "mixed"),
+    [
+        (3, 2, 0.4, None, False),
+        (4, 2, 0.5, 2, True),
+        (4, 2, 0.47, 2, False),
+        (4, 3, 0.4, 3, True),
+        (4, 2, 80.0, 4, False),
+    ],
+)
+def test_the_answer_is_the_best_of_all_plans_replayed(
+    blocks: int, devices: int, gib: float, stages: int | None, mixed: bool
+) -> None:
+    """Every plan of the space is replayed: none that fits is faster than what the search finds by its closed form."""
+    problem = small(blocks, devices, 4, gib=gib)
+    request = Request(stages=stages, options={"zero": "1"})
+    search = _Search(LargeModels(request), problem, Evaluator(problem))
+    scores = [search.evaluate(search.plan(one)) for one in every_candidate(search)]
+    best = min(score.iteration_seconds for score in scores if score.fits)
+    found = make_plan("large", problem, request)
+    assert found.outcome.iteration_seconds == pytest.approx(best, rel=1e-9)
+    assert all(score.fits for score in scores) == (gib == 80.0)
+    assert (len(set(found.plan.recompute)) > 1) == mixed
+    assert "closed form" in found.proof.space
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "words"),
+    [
+        ({"tensor": "3"}, {}, "cannot have 3 devices; choices: 1, 2"),
+        ({"tensor": "two"}, {}, "tensor must be numbers of devices, such as 1,2,4, got 'two'"),
+        ({"zero": "0,4"}, {}, "zero must be of 0, 1, 2, 3, or several of them, got '4'"),
+        ({}, {"schedule": "gpipe"}, "it plans 1f1b or interleaved-1f1b, not 'gpipe'"),
+        ({}, {"schedule": "1f1b", "chunks": 2}, "schedule '1f1b' has not 2 stages a device here"),
+        ({}, {"stages": 5}, "no pipeline of 4 blocks, whole micro-batches of a batch of 4 and 4 devices"),
+        ({}, {"microbatches": 3}, "no pipeline of 4 blocks, whole micro-batches of a batch of 4 and 4 devices"),
+    ],
+)
+def test_what_the_grid_does_not_hold_is_one_line(options: dict[str, str], asked: dict[str, Any], words: str) -> None:
+    """Degrees that do not divide the heads, what replicas cannot divide, stages and micro-batches that no pipeline has."""
+    reason = planner_entry("large").reason(small(4, 4, 4), Request(options=options, **asked))
+    assert reason is not None
+    assert words in reason
+    assert "\n" not in reason
+
+
+def test_one_kind_of_accelerator() -> None:
+    """A cluster of two kinds is named with both."""
+    problem = small(4, 2, 4)
+    first, second = problem.cluster.devices
+    assert isinstance(second, GraphicsProcessor)
+    cluster = replace(problem.cluster, devices=(first, replace(second, name="other")))
+    reason = planner_entry("large").reason(replace(problem, cluster=cluster), Request())
+    assert reason == "it plans for one kind of accelerator; cluster 'dgx-a100' has a100-80, other"
