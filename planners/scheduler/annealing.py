@@ -23,22 +23,21 @@ EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
 REACH = 12
 """Places that an op moves at most, near ones likelier."""
 
-STEP_WORK = 65
+STEP_WORK = 70
 """Ops replayed in the time that a step takes beside its replay."""
-
-TO_THE_EDGE = 3
-"""Of 8 moves of the critical path, how many go to an edge of the stretch of ops that a device runs without waiting."""
 
 
 class Walk(NamedTuple):
     """How an annealing walks.
 
     form: of its replays; with `longest_stage`, orders are compared by the longest time of a device from start to end
+    edges: of 8 moves of the critical path, how many go to an edge of the stretch of ops that a device runs without waiting
     steps: replays; hot, cold: seconds, the first and the last temperature
     target: seconds at which to stop
     """
 
     form: Form
+    edges: int
     steps: int
     hot: float
     cold: float
@@ -126,7 +125,7 @@ def anneal(
         origin = rows[turn] if turn >= 0 else draw(random, len(codes))
         low, high = offsets[owner[origin]], offsets[owner[origin] + 1] - 1
         target = origin
-        if turn < 0 or draw(random, 8) >= TO_THE_EDGE:
+        if turn < 0 or draw(random, 8) >= walk.edges:
             distance = 1 + draw(random, 1 + draw(random, REACH))
             target = min(max(origin + distance if draw(random, 2) else origin - distance, low), high)
         elif draw(
@@ -139,7 +138,7 @@ def anneal(
             while turn > 0 and rows[turn - 1] == target + 1 and target < high:
                 turn -= 1
                 target += 1
-        swap = draw(random, 3) == 0
+        swap = draw(random, 4) == 0
         moved, other = codes[origin], codes[target]
         if moved == other:
             continue

@@ -88,13 +88,14 @@ class _Arm(NamedTuple):
 
 
 ARMS = (
-    _Arm(True, 0.0, 1.0),
-    _Arm(False, 0.0, 0.25),
     _Arm(True, 0.5, 0.5),
+    _Arm(False, 0.0, 0.25),
+    _Arm(True, 0.0, 1.0),
+    _Arm(False, 0.0, 1.0),
+    _Arm(True, 0.25, 0.5),
     _Arm(False, 0.0, 0.5),
-    _Arm(True, 0.0, 2.0),
+    _Arm(True, 0.5, 2.0),
     _Arm(False, 0.0, 0.1),
-    _Arm(True, 0.0, 0.25),
     _Arm(False, 0.0, 0.03),
 )
 """None is best everywhere: long streams want the coldest, V placements the hottest with what the replay places."""
@@ -108,10 +109,16 @@ NEAR = 1.04
 SPARK = 1e-300
 """What an untried arm promises at least: more than one that gained nothing."""
 
+EDGES, FEW_EDGES = 7, 3
+"""Of 8 moves of the critical path, how many go to an edge of a stretch: as a rule, and in orders of more than MANY ops."""
+
+MANY = 2000
+"""Ops above which a stretch is many micro-batches long, and its edges too far off to be the only places worth trying."""
+
 COOLS_TO = 0.06
 """Part of an annealing's first temperature at which it ends."""
 
-STEPS, GROWTH = 4000, 2.5
+STEPS, GROWTH = 2000, 2.5
 """Replays of the first walks, and by how much those of every further round are longer."""
 
 ISLANDS = 2
@@ -370,18 +377,21 @@ def _constructions(search: _Search, problem: ScheduleProblem) -> None:
     """Orders that are made at once: blocks and list schedules; of a long stream those that promise most on a short one."""
     one_each = len(search.instance.device) == problem.devices
     paused = 0 if one_each else min(PAUSED, search.work // 8 // (PAUSED_WORK + 2 * search.ops))
-    settings = list(settings_of(search.instance, problem.stages))
-    makers: list[Maker] = [
-        *settings[: len(TIGHT)],
-        *(warm_ups(search.instance, problem.stages) if one_each else ()),
-        *blocks_of(search.instance),
-        *settings[len(TIGHT) :],
-        *paused_blocks(search.instance, paused, int(search.random[0] % 2**32)),
-    ]
+    settings = settings_of(search.instance, problem.stages)
+    makers: Iterable[Maker] = itertools.chain(
+        itertools.islice(settings, len(TIGHT)),
+        warm_ups(search.instance, problem.stages) if one_each else (),
+        blocks_of(search.instance),
+        settings,
+        paused_blocks(search.instance, paused, int(search.random[0] % 2**32)),
+    )
     search.work -= paused * PAUSED_WORK
     share = search.work // 2
     rest = share if share > STEPS // 2 * search.ops else 0  # too little for annealing is better spent here
-    if sum(search.price(one) for one in makers) > share and problem.microbatches > _short(problem):
+    makers = (
+        list(makers) if problem.microbatches > _short(problem) else makers
+    )  # else each is made only when its turn comes
+    if isinstance(makers, list) and sum(search.price(one) for one in makers) > share:
         rest += BESIDE * len(search.trace.order)
         _make(search, settings_of(search.instance, problem.stages, long=True), rest)
         if search.over() or search.work - rest < share // 2 + search.price(makers[0]):
@@ -454,6 +464,7 @@ def _annealing(search: _Search) -> None:
     unit = float(instance.seconds.mean())
     whole = np.empty_like(trace.order)
     long = search.ops > LONG
+    edges = FEW_EDGES if search.ops > MANY else EDGES
     arms = sorted(ARMS, key=lambda arm: (arm.fill, arm.heat)) if long else ARMS
     orders = sorted(itertools.chain(*(kept if long else kept[:1] for kept in search.origins.values())), key=_cost)
     islands = [_Island(*order) for order in orders if not long or order[0] <= NEAR * orders[0][0]]
@@ -474,7 +485,7 @@ def _annealing(search: _Search) -> None:
                 codes, offsets = without_weights(instance, codes)
             hot, target = arm.heat * unit, search.bound * (1.0 + EXACT)
             form = Form(arm.fill, arm.tolerance, True, search.longest_stage, after)
-            walk = Walk(form, limit, hot, COOLS_TO * hot, target)
+            walk = Walk(form, edges, limit, hot, COOLS_TO * hot, target)
             cost, taken, work = anneal(instance, codes, offsets, walk, search.random, (trace, trial), whole)
             search.work -= work
             search.evaluations += taken
