@@ -65,8 +65,8 @@ RUNTIMES: Mapping[str, Runtime] = {
     "eth-easl/sailor": Runtime(communication="both-blocking"),
 }
 """Of rows that do not say it, by words of their `framework` and `source`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums
-gradients in fp32, and with a distributed optimizer. Sailor cf2c8e3 ran DeepSpeed's pipeline, whose sends and receives
-(deepspeed/runtime/pipe/p2p.py: recalled) are not asynchronous."""
+gradients in fp32, and with a distributed optimizer. Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses asynchronous sends
+and receives (its deepspeed/p2p.py)."""
 
 ACCELERATORS: Mapping[str, str] = {"312": "a100-80", "2250": "b200"}
 """Accelerators of kernels' shares, by their peak rate in TFLOP/s."""
