@@ -18,7 +18,7 @@ from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound, ways_of
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
-from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
+from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of, pattern_work
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.steady import anneal_rounds, period_of, plain_rounds, rounds_of, stream_of
 from simulator import Schedule
@@ -142,6 +142,10 @@ BESIDE = 20
 WORSE = 1.0001
 """How far above the best order of a long stream a family may promise to be and is still tried in full."""
 
+AT_ONCE = 2**23
+"""Work that a family may always take to be made, however little is left; one that takes more than this and more than what is left
+is not tried."""
+
 Maker = ListSetting | BuildingBlock
 """What makes an order."""
 
@@ -264,7 +268,7 @@ def search_schedule(
     """The best order found in the work that `seconds` stand for (see OPS_PER_SECOND): the same on every machine.
 
     patterns: orders to begin from beside the families of the problem's placement; the answer is never worse than one of them
-        that fits (not of `steady`, see the module of that name)
+        that fits (not of `steady`, see the module of that name), nor than a family that can be made in the work (see AT_ONCE)
     Raises ValueError for seconds or a seed that are negative, SearchInterrupted with what has been found for a KeyboardInterrupt.
     """
     if objective not in OBJECTIVES:
@@ -362,12 +366,14 @@ def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]
 
 def _families(search: _Search, problem: ScheduleProblem) -> Iterator[str]:
     """Families to begin from; of a long stream those that fit a short one and at whose pace there they may be better."""
+    most = max(search.work, AT_ONCE)
+    names = [name for name in pattern_names(problem) if pattern_work(problem, name) <= most]
     if problem.microbatches <= _short(problem) or search.best is None:
-        yield from pattern_names(problem)
+        yield from names
         return
     short = replace(problem, microbatches=_short(problem))
     trial = search.on(short, 0)
-    for name in pattern_names(problem):
+    for name in names:
         cost = trial.try_pattern(pattern_of(short, name), short)
         if trial.promise(cost, search) < search.best[0] * WORSE:
             yield name

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from experiments.schedule_search.optima import read_optima
 from experiments.schedule_search.problems import PUBLISHED, uneven
+from planners.scheduler import search
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import codes_of, instance_of
 from planners.scheduler.order_replay import replay, trace_of
@@ -237,6 +238,18 @@ def test_memory_fills_and_empties(
     )
     found = search_schedule(problem, seconds=0.01)
     assert found.makespan == found.bound == seconds
+
+
+def test_family_dearer_than_the_search_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family made slot by slot for many devices takes longer than a short search has; others are made all the same."""
+    made: list[str] = []
+    monkeypatch.setattr(search, "pattern_of", lambda problem, name: made.append(name))
+    devices = 64
+    chains = chains_of("v", 2 * devices, devices)
+    problem = ScheduleProblem(chains=chains, microbatches=2, forward=1, input_gradient=1, weight_gradient=1, limit=4)
+    search_schedule(problem, seconds=0)
+    assert "zb-v" in made
+    assert not {"v-half", "v-min"} & set(made)
 
 
 def test_bad_arguments() -> None:
