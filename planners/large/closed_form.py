@@ -12,7 +12,7 @@ Bytes of rank r: what its stages hold all the time, what each keeps of its micro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,6 +31,12 @@ from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, Recompute, Zero, peer
 Floats = NDArray[np.float64]
 
 _PASSES: tuple[Pass, Pass] = ("forward", "backward")
+
+HALVINGS = 16
+"""Of the range in which the slowest rank's seconds are bounded."""
+
+ROUNDING = 1e-9
+"""Share of the blocks that a bound may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class ClosedForm:
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._inside: dict[tuple[int, int], Rates] = {}
         self._peers: dict[tuple[int, int], Rates] = {}
+        self._figures: dict[tuple[int, int], list[float]] = {}
 
     @property
     def memory_bytes(self) -> float:
@@ -110,58 +117,113 @@ class ClosedForm:
 
     def least_seconds(self, shapes: NDArray[np.int64]) -> Floats:
         """Seconds that no division of each shape undercuts, float64 [shapes]; shapes: as of `grid`."""
-        tensor, pipeline, data, samples, chunks = shapes.T
-        whole, block = np.empty(len(shapes)), np.empty(len(shapes))
-        for degree, size in {(one, two) for one, two in zip(tensor.tolist(), samples.tolist(), strict=True)}:
-            rows = (tensor == degree) & (samples == size)
-            lines = [self.costs.seconds(degree, self.inside(degree, 1), size, one) for one in _PASSES]
-            block[rows] = sum(line.block for line in lines)
-            whole[rows] = sum(line.own[ONLY] + line.block * self.blocks.count for line in lines)
-        count = self.problem.batch // (data * samples)
+        pipeline = shapes[:, 1]
+        block, whole = self._of_members(shapes, self._member_seconds)[:, :2].T
         slowest = np.maximum(whole / pipeline, block * -(-self.blocks.count // pipeline))
-        return np.asarray((count - 1 / chunks) * slowest + whole / chunks)
+        return self._iteration(shapes, slowest, whole)
 
-    def with_room(self, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The shapes that have room for all blocks, if every rank kept the least that it may.
+    def least_seconds_in_memory(self, shapes: NDArray[np.int64]) -> Floats:
+        """As `least_seconds`, with what ranks run again at least, so that they hold their blocks; infinite where they never do.
 
-        A stage with fewer blocks than the others of its device is taken as the one with the most micro-batches in flight.
+        As if blocks were divided at will, replicas divided all that they may, and each rank ran again what saves most bytes a
+        second. A stage with fewer blocks than the others of its device is taken as the one with the most micro-batches in flight.
         """
-        tensor, pipeline, data, samples, chunks = shapes.T
-        count = self.problem.batch // (data * samples)
-        always, kept = np.empty(len(shapes)), np.empty(len(shapes))
-        for degree in set(tensor.tolist()):
-            rows = tensor == degree
-            sizes = {one: self.problem.divided_state_bytes(self.zeros[-1], one) for one in set(data[rows].tolist())}
-            state = np.array([sizes[one] for one in data[rows].tolist()])
-            always[rows] = self.costs.elements(degree).block * state
-            kept[rows] = min(one.block for one, _ in self.costs.stashes(degree))
+        _, pipeline, data, samples, _ = shapes.T
+        block, whole, rate, most_kept, least_kept, elements = self._of_members(shapes, self._member_seconds).T[
+            :, :, None
+        ]
+        always = elements * self._of_members(
+            shapes, lambda one: [self.problem.divided_state_bytes(self.zeros[-1], one.data)]
+        )
         rank = np.arange(pipeline.max(initial=1))
-        ahead = 2 * (pipeline[:, None] - 1 - rank) + ((chunks - 1) * pipeline)[:, None] + 1
-        ahead = np.minimum(ahead, (count * chunks)[:, None])
-        fewer = np.maximum(ahead - 2 * pipeline[:, None], 0) / np.maximum(chunks - 1, 1)[:, None]
-        one = np.minimum(count[:, None], pipeline[:, None] - rank)
-        flight = np.where(chunks[:, None] == 1, one, np.minimum(ahead / chunks[:, None], fewer))
-        room = np.floor(self.memory_bytes / (always[:, None] + flight * (kept * samples)[:, None]))
-        held = np.where(rank < pipeline[:, None], np.minimum(room, self.blocks.count), 0.0)
-        return np.asarray(shapes[held.sum(axis=1) >= self.blocks.count])
+        there = rank < pipeline[:, None]
+        flight = _least_in_flight(shapes, self.problem.batch // (data * samples), rank) * samples[:, None]
+        need, memory = always + flight * most_kept, self.memory_bytes
+        with np.errstate(divide="ignore"):
+            price = np.minimum(rate / flight, whole)  # seconds a byte; the whole network's are as good as infinite
+        most = np.minimum(memory / (always + flight * least_kept), self.blocks.count)
+
+        def blocks(seconds: Floats) -> Floats:
+            """Blocks of all ranks where none takes longer, float64 [shapes, 1]."""
+            alone = seconds / block
+            own = np.where(alone * need <= memory, alone, (seconds + price * memory) / (block + price * need))
+            return np.asarray(np.minimum(own, most).sum(axis=1, where=there, keepdims=True))
+
+        low = whole / pipeline[:, None]
+        high = 8.0 * low
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = blocks(middle) >= self.blocks.count * (1.0 - ROUNDING)
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        room = most.sum(axis=1, where=there) >= self.blocks.count
+        bound = np.maximum(self._iteration(shapes, low[:, 0], whole[:, 0]), self.least_seconds(shapes))
+        return np.where(room, bound, np.inf)
+
+    def _iteration(self, shapes: NDArray[np.int64], slowest: Floats, whole: Floats) -> Floats:
+        """Seconds of the rounds, and of filling them."""
+        count = self.problem.batch // (shapes[:, 2] * shapes[:, 3])
+        return np.asarray((count - 1 / shapes[:, 4]) * slowest + whole / shapes[:, 4])
+
+    def _of_members(self, shapes: NDArray[np.int64], figures: Callable[[Shape], Sequence[float]]) -> Floats:
+        """Figures of each shape that follow from tensor, data and samples alone, float64 [shapes, figures]."""
+        most = self.problem.batch + 1
+        _, first, number = np.unique(
+            (shapes[:, 0] * most + shapes[:, 2]) * most + shapes[:, 3], return_index=True, return_inverse=True
+        )
+        rows = [figures(Shape(*row)) for row in shapes[first].tolist()]
+        return np.array(rows).reshape(len(rows), -1)[number]
+
+    def _member_seconds(self, shape: Shape) -> list[float]:
+        """Seconds of a block and of the whole network; seconds a byte that a block need not keep, at best; bytes a sample that a
+        block keeps at most and at least; its weight elements.
+        """
+        key = shape.tensor, shape.samples
+        if key not in self._figures:
+            inside = self.inside(shape.tensor, 1)
+            lines = [self.costs.seconds(shape.tensor, inside, shape.samples, one) for one in _PASSES]
+            again = [self.costs.seconds(shape.tensor, inside, shape.samples, word).block for word in self.words]
+            kept = [line.block for line, _ in self.costs.stashes(shape.tensor)]
+            saved = [
+                (more - again[0]) / (kept[0] - less) for more, less in zip(again, kept, strict=True) if less < kept[0]
+            ]
+            block = sum(line.block for line in lines) + again[0]
+            whole = sum(line.own[ONLY] for line in lines) + block * self.blocks.count
+            rate = max(0.0, min(saved, default=np.inf))
+            self._figures[key] = [block, whole, rate, kept[0], min(kept), self.costs.elements(shape.tensor).block]
+        return self._figures[key]
 
     # ---- one shape ----
 
-    def best(self, shape: Shape, spare: float = 0.0, limit: float = np.inf) -> Candidate | None:
+    def best(self, shape: Shape, spare: float = 0.0, limit: float = np.inf, bound: float = 0.0) -> Candidate | None:
         """The best division of a shape, and what its replicas divide; None where none below `limit` fits.
 
-        spare: bytes of every device that are to stay free
+        spare: bytes of every device that are to stay free; bound: on the seconds of all rounds, as `least_seconds`
         """
         blocks = self.blocks.count
         most = blocks if shape.pipeline == 1 else min(blocks, -(-blocks // shape.pipeline) + 2 * shape.chunks)
         while True:
             tables = _Tables(self, shape, most)
             found: Candidate | None = None
-            for zero in self.zeros if shape.data > 1 else self.zeros[:1]:
-                found = tables.best(zero, spare, limit if found is None else found.seconds) or found
+            zeros = self.zeros if shape.data > 1 else self.zeros[:1]
+            for zero in sorted(zeros, key=lambda one: float(tables.tail_seconds(one).min())):
+                most_seconds = limit if found is None else found.seconds
+                if bound + float(tables.tail_seconds(zero).min()) < most_seconds:
+                    found = tables.best(zero, spare, most_seconds) or found
             if most == blocks or tables.seconds_beyond >= (limit if found is None else found.seconds):
                 return found
             most = min(blocks, 2 * most)
+
+
+def _least_in_flight(shapes: NDArray[np.int64], count: NDArray[np.int64], rank: NDArray[np.int64]) -> Floats:
+    """Micro-batches that a block of each rank has in flight at least when its device holds most, float64 [shapes, ranks].
+
+    count: micro-batches of each shape; rank: 0, 1, ...
+    """
+    pipeline, chunks = shapes[:, 1, None], shapes[:, 4, None]
+    one = np.minimum(count[:, None], pipeline - rank)
+    ahead = np.minimum(2 * (pipeline - 1 - rank) + (chunks - 1) * pipeline + 1, count[:, None] * chunks)
+    fewer = np.maximum(ahead - 2 * pipeline, 0) / np.maximum(chunks - 1, 1)
+    return np.asarray(np.where(chunks == 1, one, np.minimum(ahead / chunks, fewer)).clip(0.0))
 
 
 def chunk_blocks(count: int | NDArray[np.int64], chunks: int, *, last: bool) -> NDArray[np.int64]:
@@ -183,6 +245,7 @@ class _Tables:
     def __init__(self, form: ClosedForm, shape: Shape, most: int) -> None:
         self.form, self.shape, self.most, self.problem = form, shape, most, form.problem
         self.count = shape.microbatches(form.problem.batch)
+        self._tails: dict[Zero, Floats] = {}
         self.ranks = np.array([ONLY] if shape.pipeline == 1 else [FIRST, *[MIDDLE] * (shape.pipeline - 2), LAST])
         number = np.arange(most + 1)
         rising, falling = (chunk_blocks(number, shape.chunks, last=last) for last in (False, True))
@@ -205,10 +268,8 @@ class _Tables:
     def best(self, zero: Zero, spare: float, limit: float) -> Candidate | None:
         """The best division below `limit` where replicas divide that; None where none fits."""
         shape, form = self.shape, self.form
-        rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self._tail_seconds(zero)
+        rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
         limit -= self._transfer_seconds
-        if self._least_seconds + float(tail.min()) >= limit:
-            return None
         fits = self._bytes(zero) <= form.memory_bytes - spare
         cost = np.where(fits & self.held[self.ranks][:, :, None], self._seconds(zero)[self.ranks], np.inf)
         chosen = cost.argmin(axis=2)
@@ -225,12 +286,6 @@ class _Tables:
         return (self.count - 1 / self.shape.chunks) * block * (self.most + 1)
 
     # ---- seconds ----
-
-    @cached_property
-    def _least_seconds(self) -> float:
-        shape = self.shape
-        row = np.array([[shape.tensor, shape.pipeline, shape.data, shape.samples, shape.chunks]])
-        return float(self.form.least_seconds(row)[0])
 
     @cached_property
     def _inside(self) -> Rates:
@@ -281,8 +336,13 @@ class _Tables:
         rounds = self.count - 1 if shape.chunks == 1 else 0
         return one * (rounds + 2 * (shape.pipeline - 1))
 
-    def _tail_seconds(self, zero: Zero) -> Floats:
+    def tail_seconds(self, zero: Zero) -> Floats:
         """Seconds of the first rank after its last backward, float64 [most + 1]."""
+        if zero not in self._tails:
+            self._tails[zero] = self._tail_seconds(zero)
+        return self._tails[zero]
+
+    def _tail_seconds(self, zero: Zero) -> Floats:
         problem, replicas = self.problem, self.shape.data
         elements = self._elements[self.ranks[0]]
         updated = elements / (replicas if zero else 1)

@@ -32,7 +32,10 @@ FINALISTS = 6
 MOST_OPS = 2**17
 """Forwards and backwards of all that are replayed, once one of them fits: one at least is."""
 
-MOST_TRIED = 24
+BOUNDED = 256
+"""Shapes whose bounds are refined at once."""
+
+MOST_TRIED = 12
 """Candidates that are replayed while none of them fits."""
 
 CLOSED_FORM_ERROR = 0.1
@@ -128,25 +131,35 @@ class _Search:
         words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
         self.form = ClosedForm(problem, blocks, words, _zeros(request))
         degrees = asked_degrees(problem, request, group_degrees(problem))
-        shapes = grid(
+        self.shapes = grid(
             degrees, lambda degree: len(self.form.groups(degree)), blocks.count, problem.batch, _wanted(request)
         )
-        self.shapes = self.form.with_room(shapes)
         self.opened = 0
 
     def candidates(self) -> Iterator[Candidate]:
-        """The best division of each shape that has one, best first."""
-        bounds = self.form.least_seconds(self.shapes)
-        waiting: list[tuple[float, int, Candidate]] = []
-        for number in np.argsort(bounds, kind="stable").tolist():
-            while waiting and waiting[0][0] <= bounds[number]:
-                yield heappop(waiting)[2]
+        """The best division of each shape that has one, best first, as far as more than MOST_TRIED are not better."""
+        rough = self.form.least_seconds(self.shapes)
+        order = np.argsort(rough, kind="stable")
+        bounded, waiting, found = 0, list[tuple[float, int, Candidate | None]](), list[float]()
+        while waiting or bounded < len(order):
+            if bounded < len(order) and (not waiting or waiting[0][0] >= rough[order[bounded]]):
+                numbers = order[bounded : bounded + BOUNDED]
+                bounds = self.form.least_seconds_in_memory(self.shapes[numbers])
+                bounded += BOUNDED
+                for bound, number in zip(bounds.tolist(), numbers.tolist(), strict=True):
+                    if bound < np.inf:
+                        heappush(waiting, (bound, number, None))
+                continue
+            bound, number, candidate = heappop(waiting)
+            if candidate is not None:
+                yield candidate
+                continue
             self.opened += 1
-            found = self.form.best(Shape(*self.shapes[number].tolist()))
-            if found is not None:
-                heappush(waiting, (found.seconds, number, found))
-        while waiting:
-            yield heappop(waiting)[2]
+            limit = np.inf if len(found) < MOST_TRIED else sorted(found)[MOST_TRIED - 1]
+            candidate = self.form.best(Shape(*self.shapes[number].tolist()), limit=limit, bound=bound)
+            if candidate is not None:
+                found.append(candidate.seconds)
+                heappush(waiting, (candidate.seconds, number, candidate))
 
     def plan(self, candidate: Candidate) -> Plan:
         """The plan of a candidate."""
