@@ -5,10 +5,10 @@
 Reads every CSV file of a folder whose columns it knows (`experiments.truth.measured_tables` documents them), predicts every row,
 and prints errors by table: predicted / measured - 1. Files of other columns are named and passed over.
 
-What the constants saw: shares of the peaks of an A100 are anchored to half of the rows of its matrix products, latency and rate
-of collectives to half of the all-reduces (every second row in the file's order); what no kernel tells (the launch of a layer, the
-framework's share of a micro-batch) to the cells of vTrain's single-node runs and to half of its multi-node runs. No constant
-belongs to a network or to a table.
+What the constants saw: shares of the peaks of an A100 are anchored to a random half of its matrix products, latency and rate of
+collectives to a random half (A100) or every second row (V100) of the all-reduces; what no kernel tells (the launch of a layer, the
+element-wise share of the bandwidth, the network's rate) to the cells of vTrain's single-node runs and to half of its multi-node
+runs; two shares of a B200 to its nine dense runs. No constant belongs to a network or to a table.
 """
 
 from __future__ import annotations
