@@ -6,7 +6,7 @@ Reads every CSV file of a folder whose columns it knows (`experiments.truth.meas
 and prints errors by table: predicted / measured - 1. Files of other columns are named and passed over.
 
 What the constants saw: shares of the peaks of an A100 are anchored to a random half of its matrix products, latency and rate of
-collectives to a random half (A100) or every second row (V100) of the all-reduces; what no kernel tells (the launch of a layer, the
+collectives to a random half (A100) or every second row (V100) of the all-reduces; what no kernel tells (launches of layers, the
 element-wise share of the bandwidth, the network's rate) to the cells of vTrain's single-node runs and to half of its multi-node
 runs; two shares of a B200 to its nine dense runs. No constant belongs to a network or to a table.
 """

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import njit
@@ -29,12 +30,22 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
         except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
             _say_uncached()
             return njit(**options)(function)  # type: ignore[no-any-return]
-        for eased in (_with_readable_index, _quickly_loaded):
-            with suppress(AttributeError, ImportError):
+        for eased in (_stamped_by_its_folder, _with_readable_index, _quickly_loaded):
+            with suppress(AttributeError, ImportError, OSError):
                 eased(compiled)
         return compiled  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _stamped_by_its_folder(compiled: Any) -> None:
+    """Take compiled code for old when any module of its folder has changed: it may hold functions of its neighbours, and numba
+    looks at the function's own file alone.
+    """
+    index = compiled._cache._cache_file
+    own = index._source_stamp
+    files = sorted(Path(compiled.py_func.__code__.co_filename).parent.glob("*.py"))
+    index._source_stamp = own, tuple((file.name, file.stat().st_mtime, file.stat().st_size) for file in files)
 
 
 def _with_readable_index(compiled: Any) -> None:

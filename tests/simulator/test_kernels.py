@@ -55,6 +55,26 @@ def test_kernels_compile_without_a_place_for_a_cache(tmp_path: Path) -> None:
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
+def test_a_changed_neighbour_makes_compiled_code_old(tmp_path: Path) -> None:
+    """Kept code may hold functions of other modules of its folder: a change of any of them is a change of the source."""
+    source, neighbour = tmp_path / "held.py", tmp_path / "neighbour.py"
+    source.write_text(KERNELS.replace("print(double(21), inverse(0.0))", ""), encoding="utf-8")
+
+    def stamp() -> object:
+        spec = importlib.util.spec_from_file_location("held", source)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.double._cache._cache_file._source_stamp
+
+    neighbour.write_text("one = 1\n", encoding="utf-8")
+    before = stamp()
+    assert before == stamp()
+    neighbour.write_text("one, two = 1, 2\n", encoding="utf-8")
+    assert before != stamp()
+
+
 def test_compiled_code_that_names_what_is_gone_is_made_anew(tmp_path: Path) -> None:
     """An index that was left by an older version, of types in a module of that version, is as none; another follows it."""
     path = tmp_path / "left.py"
