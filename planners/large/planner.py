@@ -29,8 +29,8 @@ SCHEDULES = "1f1b", "interleaved-1f1b"
 FINALISTS = 6
 """Candidates that are replayed at most, once one of them fits."""
 
-MOST_OPS = 2**17
-"""Forwards and backwards of all that are replayed, once one of them fits: one at least is."""
+MOST_WORK = 2**17
+"""Work (see `Shape.work`) of all that are replayed beside the first that fits; a candidate that has more than is left is not."""
 
 BOUNDED = 256
 """Shapes whose bounds are refined at once."""
@@ -53,14 +53,16 @@ class LargeModels:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
         search = _Search(self, problem, evaluate)
         replayed: list[Plan] = []
-        ops = 0
-        for candidate in search.candidates():
+        left = MOST_WORK
+        for number, candidate in enumerate(search.candidates()):
             fit = [score.iteration_seconds for score in map(evaluate, replayed) if score.fits]
-            ops += candidate.shape.ops(problem.batch)
-            hopeless = fit and (candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fit) or ops > MOST_OPS)
-            if hopeless or len(replayed) >= (FINALISTS if fit else MOST_TRIED):
+            hopeless = fit and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fit)
+            if hopeless or number >= (FINALISTS if fit else MOST_TRIED):
                 break
-            replayed.append(search.within_memory(candidate))
+            work = candidate.shape.work(problem.batch) if fit else 0
+            if work <= left:
+                left -= work
+                replayed.append(search.within_memory(candidate))
         search.tell(len(replayed))
         if not replayed:
             raise InfeasiblePlanError(search.does_not_fit())
@@ -197,7 +199,7 @@ class _Search:
     def tell(self, replayed: int) -> None:
         """Record what is proven of the best plan."""
         self.evaluate.details.update(shapes=len(self.shapes), opened=self.opened)
-        among = f"the {replayed} that are best by the closed form of " if replayed > 1 else ""
+        among = f"{replayed} of the best by the closed form of " if replayed > 1 else ""
         exact = "" if among else " by the closed form"
         self.evaluate.declare_optimal(
             f"{among}{len(self.shapes):,} shapes{exact} (tensor × pipeline × data × micro-batch × stages a device), each with "

@@ -13,6 +13,10 @@ from simulator import divisors
 Integers = NDArray[np.int64]
 
 
+PREPARED = 32
+"""Ops whose replay takes as long as the preparation of a stage of a group."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How devices and samples are divided, before layers are.
@@ -31,9 +35,9 @@ class Shape:
         """Micro-batches of an iteration."""
         return batch // (self.data * self.samples)
 
-    def ops(self, batch: int) -> int:
-        """Forwards and backwards of an iteration, one for a group."""
-        return 2 * self.microbatches(batch) * self.pipeline * self.chunks * self.data
+    def work(self, batch: int) -> int:
+        """What a replay takes, in ops of a group: forwards and backwards, and what is prepared for each stage."""
+        return (2 * self.microbatches(batch) + PREPARED) * self.pipeline * self.chunks * self.data
 
 
 @dataclass(frozen=True, slots=True)
