@@ -207,12 +207,12 @@ PLANNERS: dict[str, PlannerEntry] = {
         takes=("stages", "chunks"),
     ),
     "large": PlannerEntry(
-        _Later("large.planner", "LargeModels"),
+        _Later("large.shape_search", "LargeModels"),
         "tensor × pipeline × data × micro-batch × ZeRO × stages a device, uneven blocks, recomputation by stage",
-        _Later("large.planner", "inapplicable"),
+        _Later("large.shape_search", "inapplicable"),
         takes=("stages", "chunks"),
         options=LARGE_OPTIONS,
-        by_default=_Later("large.planner", "has_like_blocks"),
+        by_default=_Later("large.shape_search", "has_like_blocks"),
     ),
     "modern": PlannerEntry(
         _order_search,

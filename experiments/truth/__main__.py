@@ -22,7 +22,7 @@ from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import InputError, UsageError, say
 from experiments.terminal.report_tables import ReportTable, figure
 from experiments.truth.errors import summary
-from experiments.truth.measured_tables import KINDS, AllReduce, MatrixProduct, TrainingRun, needed, read_tables
+from experiments.truth.measured_tables import KINDS, AllReduce, MatrixProduct, MeasuredRun, needed, read_tables
 from experiments.truth.predictions import predicted
 
 PEERS: Mapping[str, str] = {
@@ -35,14 +35,14 @@ PEERS: Mapping[str, str] = {
 authors publish it)."""
 
 BY: Mapping[type, tuple[str, ...]] = {
-    TrainingRun: ("tp", "hidden", "cluster"),
+    MeasuredRun: ("tp", "hidden", "cluster"),
     MatrixProduct: ("op", "tp"),
     AllReduce: ("gpu", "gpus"),
 }
 """Columns by which errors are told apart."""
 
 QUESTION: Mapping[type, tuple[str, ...]] = {
-    TrainingRun: ("hidden", "layers", "seq", "global_batch", "devices", "cluster")
+    MeasuredRun: ("hidden", "layers", "seq", "global_batch", "devices", "cluster")
 }
 """Rows that agree in these answer one question: which plan is the fastest?"""
 
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Findings:
         frame, left_out = predicted(table, machines.get(table.name))
         kind = type(table.rows[0])
         if len(frame):
-            if kind is TrainingRun:
+            if kind is MeasuredRun:
                 frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"]
             points[table.name] = frame[["what", "measured", "predicted"]]
             found[table.name] = summary(frame, BY.get(kind, ()), QUESTION.get(kind, ()))

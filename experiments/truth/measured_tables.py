@@ -22,7 +22,7 @@ _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Amount = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class TrainingRun(msgspec.Struct, kw_only=True, frozen=True):
+class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     """An iteration of a transformer on a cluster.
 
     hidden, heads, layers (blocks), seq, vocab, kv_heads, head_size, intermediate: the network; with `kv_heads` a Llama (gated,
@@ -132,9 +132,9 @@ class KernelShare(msgspec.Struct, kw_only=True, frozen=True):
     k: _Count | None = None
 
 
-Row = TrainingRun | MatrixProduct | AllReduce | TransformerCell | KernelShare
+Row = MeasuredRun | MatrixProduct | AllReduce | TransformerCell | KernelShare
 
-KINDS: tuple[type[Row], ...] = (TrainingRun, TransformerCell, MatrixProduct, AllReduce, KernelShare)
+KINDS: tuple[type[Row], ...] = (MeasuredRun, TransformerCell, MatrixProduct, AllReduce, KernelShare)
 
 
 @dataclass(frozen=True, slots=True)

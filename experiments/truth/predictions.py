@@ -15,9 +15,9 @@ from experiments.truth.measured_tables import (
     AllReduce,
     KernelShare,
     MatrixProduct,
+    MeasuredRun,
     MeasuredTable,
     Row,
-    TrainingRun,
     TransformerCell,
 )
 from hardware_profiles import Cluster, Phase, Precision, Work, load_accelerator, load_cluster
@@ -107,7 +107,7 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
 # ------------------------------------------------------------------------------------------------ whole iterations
 
 
-def _training(run: TrainingRun, machine: str | None) -> list[Prediction]:
+def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     problem, plan = training_problem(run, machine)
     evaluation = Evaluations(problem)(plan)
     if evaluation is None:
@@ -118,7 +118,7 @@ def _training(run: TrainingRun, machine: str | None) -> list[Prediction]:
     return found
 
 
-def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Problem, Plan]:
+def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Problem, Plan]:
     """The problem of a measured run, and the plan that ran: Megatron's order of ranks, tensor groups innermost, then replicas,
     then the pipeline.
 
@@ -158,7 +158,7 @@ def training_problem(run: TrainingRun, machine: str | None = None) -> tuple[Prob
     return problem, Plan("measured", schedule, stages, (size,) * (run.global_batch // size), zero=zero)
 
 
-def _precision(run: TrainingRun, cluster: Cluster) -> Precision:
+def _precision(run: MeasuredRun, cluster: Cluster) -> Precision:
     """A run's precision; fp32 products run in TF32 where all devices have it, as NVIDIA's containers set it.
 
     GPT-Neo on GH200 does 82 TFLOP/s a GPU, and the plain fp32 units 67 at most.
@@ -167,7 +167,7 @@ def _precision(run: TrainingRun, cluster: Cluster) -> Precision:
     return "tf32" if run.precision == "fp32" and all("tf32" in rate for rate in rates) else run.precision
 
 
-def _parts(run: TrainingRun, workload: Workload) -> Iterator[tuple[int, ...]]:
+def _parts(run: MeasuredRun, workload: Workload) -> Iterator[tuple[int, ...]]:
     """Layers of each stage: blocks, the embedding and the head as they were divided, evenly where nothing is said."""
     stages = run.pp * run.interleave
     starts = [
@@ -199,7 +199,7 @@ def _workload(model: Gpt | Llama) -> Workload:
     return model.workload()
 
 
-def _network(run: TrainingRun) -> Workload:
+def _network(run: MeasuredRun) -> Workload:
     attention = "fused" if run.flash else "unfused"
     sizes: dict[str, Any] = {"sequence": run.seq, "vocabulary": run.vocab, "attention": attention}
     if run.intermediate:
@@ -289,7 +289,7 @@ def _cell(row: TransformerCell, machine: str | None) -> list[Prediction]:
 
 def _microbatch_seconds(row: TransformerCell, layers: int, machine: str | None) -> float:
     """Seconds of a micro-batch's ops on one stage with so many blocks, which runs them again."""
-    run = TrainingRun(
+    run = MeasuredRun(
         hidden=row.hidden,
         heads=row.heads,
         layers=layers,
@@ -308,7 +308,7 @@ def _microbatch_seconds(row: TransformerCell, layers: int, machine: str | None) 
 
 
 _PREDICT: Mapping[type[Row], Callable[[Any, str | None], list[Prediction]]] = {
-    TrainingRun: _training,
+    MeasuredRun: _training,
     MatrixProduct: _product,
     AllReduce: _allreduce,
     TransformerCell: _cell,

@@ -40,7 +40,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DividedShape:
     """The best division of a shape, by the closed form.
 
     seconds: of an iteration; zero: what replicas divide; blocks: of each rank; words: what each of them runs again
@@ -194,7 +194,7 @@ class ClosedForm:
 
     # ---- one shape ----
 
-    def best(self, shape: Shape, spare: float = 0.0, limit: float = np.inf, bound: float = 0.0) -> Candidate | None:
+    def best(self, shape: Shape, spare: float = 0.0, limit: float = np.inf, bound: float = 0.0) -> DividedShape | None:
         """The best division of a shape, and what its replicas divide; None where none below `limit` fits.
 
         spare: bytes of every device that are to stay free; bound: on the seconds of all rounds, as `least_seconds`
@@ -203,7 +203,7 @@ class ClosedForm:
         most = blocks if shape.pipeline == 1 else min(blocks, -(-blocks // shape.pipeline) + 2 * shape.chunks)
         while True:
             tables = _Tables(self, shape, most)
-            found: Candidate | None = None
+            found: DividedShape | None = None
             zeros = self.zeros if shape.data > 1 else self.zeros[:1]
             for zero in sorted(zeros, key=lambda one: float(tables.tail_seconds(one).min())):
                 most_seconds = limit if found is None else found.seconds
@@ -265,7 +265,7 @@ class _Tables:
             ways[0, FIRST, :, 0] = ways[1, LAST, :, -1] = 0.0
             self.passes = [one + way for one, way in zip(self.passes, ways, strict=True)]
 
-    def best(self, zero: Zero, spare: float, limit: float) -> Candidate | None:
+    def best(self, zero: Zero, spare: float, limit: float) -> DividedShape | None:
         """The best division below `limit` where replicas divide that; None where none fits."""
         shape, form = self.shape, self.form
         rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
@@ -277,7 +277,7 @@ class _Tables:
         if found is None:
             return None
         words = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
-        return Candidate(found.seconds + self._transfer_seconds, shape, zero, found.blocks, words)
+        return DividedShape(found.seconds + self._transfer_seconds, shape, zero, found.blocks, words)
 
     @property
     def seconds_beyond(self) -> float:

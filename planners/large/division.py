@@ -1,4 +1,4 @@
-"""Division: like blocks over the ranks of a pipeline, exactly.
+"""BlockDivision: like blocks over the ranks of a pipeline, exactly.
 
 Of seconds[r, n] that rank r takes for a micro-batch with n blocks, it finds whole n[r] with a given sum that minimize
 
@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class BlockDivision:
     """Blocks of each rank, and the seconds that the sum above has for them."""
 
     seconds: float
@@ -30,7 +30,7 @@ class Division:
 
 def divided(
     seconds: Floats, total: int, weights: tuple[float, float], tail: Floats, limit: float = np.inf
-) -> Division | None:
+) -> BlockDivision | None:
     """The best division of `total` blocks; None if there is none below `limit`.
 
     seconds: float64 [ranks, most blocks + 1], infinite where a rank cannot hold so many, else not falling along a row
@@ -50,7 +50,7 @@ def divided(
     rest = seconds * fill
     rest[0] += tail
     least_rest = _least_rest(rest, least, total)
-    best: Division | None = None
+    best: BlockDivision | None = None
     for threshold in thresholds[low:].tolist():
         if rounds * threshold + least_rest >= (limit if best is None else best.seconds):
             break
@@ -59,7 +59,7 @@ def divided(
             continue
         value = float(rounds * seconds[ranks, found].max() + rest[ranks, found].sum())
         if value < (limit if best is None else best.seconds):
-            best = Division(value, tuple(found.tolist()))
+            best = BlockDivision(value, tuple(found.tolist()))
     return best
 
 

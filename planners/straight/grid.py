@@ -141,7 +141,7 @@ class PipelineDataGrid:
         return replayed
 
 
-class Division(NamedTuple):
+class GroupDivision(NamedTuple):
     """How devices divide what they hold: devices of a tensor-parallel group; `zero` of plans; replicas, None for any number."""
 
     degree: int = 1
@@ -149,18 +149,18 @@ class Division(NamedTuple):
     replicas: int | None = None
 
 
-WHOLE = Division()
+WHOLE = GroupDivision()
 """Nothing is divided."""
 
 
-def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[Division]:
+def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[GroupDivision]:
     """Of groups of one degree: one, or where replicas divide states one of each number of replicas, which tells the memory."""
     zero = get_args(Zero)[int(request.options.get("zero", "0"))]
-    one = Division(degree, zero)
+    one = GroupDivision(degree, zero)
     if not zero:
         return [one]
     counts = {point.replicas for point in _Grid(problem, evaluate, request, "", one).points()}
-    return [Division(degree, zero, count) for count in sorted(counts)]
+    return [GroupDivision(degree, zero, count) for count in sorted(counts)]
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
@@ -225,7 +225,7 @@ class _Grid:
     """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
 
     def __init__(
-        self, problem: Problem, evaluate: Evaluator, request: Request, name: str, division: Division = WHOLE
+        self, problem: Problem, evaluate: Evaluator, request: Request, name: str, division: GroupDivision = WHOLE
     ) -> None:
         self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
         self.division = division

@@ -13,7 +13,7 @@ from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
 from experiments.truth.errors import errors, kendall, regret, summary
-from experiments.truth.measured_tables import AllReduce, MatrixProduct, TrainingRun, kind_of, read_tables
+from experiments.truth.measured_tables import AllReduce, MatrixProduct, MeasuredRun, kind_of, read_tables
 from experiments.truth.predictions import NotPredicted, machine_of, predicted, training_problem
 
 RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
@@ -52,7 +52,7 @@ def test_a_table_is_known_by_its_columns() -> None:
     """The kind follows from the columns, in any order and beside others; no kind where one is missing."""
     assert kind_of(["source", "k", "n", "m", "backward_us", "forward_us"]) is MatrixProduct
     assert kind_of(["gpus", "bytes", "out_of_place_us"]) is AllReduce
-    assert kind_of(RUN.split(",")) is TrainingRun
+    assert kind_of(RUN.split(",")) is MeasuredRun
     assert kind_of(["gpus", "bytes"]) is None
 
 
@@ -64,7 +64,7 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     assert [one.name for one in tables] == ["mine"]
     assert skipped == ("other.csv",)
     row = tables[0].rows[0]
-    assert isinstance(row, TrainingRun)
+    assert isinstance(row, MeasuredRun)
     assert (row.measured_s, row.recompute) == (0.5, "none")
 
 
@@ -86,10 +86,10 @@ def test_bad_cells_are_one_line(tmp_path: Path, line: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def measured(**said: object) -> TrainingRun:
+def measured(**said: object) -> MeasuredRun:
     """A small run of four blocks."""
     sizes = {"hidden": 64, "heads": 4, "layers": 4, "seq": 32, "micro_batch": 1, "global_batch": 8, "measured_s": 1.0}
-    return TrainingRun(**(sizes | {"machine": "dgx-a100"} | said))  # type: ignore[arg-type]
+    return MeasuredRun(**(sizes | {"machine": "dgx-a100"} | said))  # type: ignore[arg-type]
 
 
 def test_the_plan_of_a_run() -> None:
@@ -132,7 +132,7 @@ def test_mixed_servers_are_as_measured(shared_data: Path) -> None:
     """Sailor's four runs on three kinds of GPU: mean errors of 12 % in time and 15 % in memory at most."""
     tables, _ = read_tables(shared_data / "measured", {})
     sailor = next(table for table in tables if table.name == "sailor_validation")
-    mixed = tuple(row for row in sailor.rows if isinstance(row, TrainingRun) and row.cluster == "mit")
+    mixed = tuple(row for row in sailor.rows if isinstance(row, MeasuredRun) and row.cluster == "mit")
     frame, left_out = predicted(replace(sailor, rows=mixed), None)
     assert not left_out
     errors = (frame["predicted"] / frame["measured"] - 1).abs().groupby(frame["what"]).mean()

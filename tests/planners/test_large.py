@@ -12,10 +12,10 @@ import pytest
 
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.large.closed_form import Candidate, ClosedForm, _Tables, chunk_blocks
+from planners.large.closed_form import ClosedForm, DividedShape, _Tables, chunk_blocks
 from planners.large.division import divided
 from planners.large.like_blocks import LikeBlocks, like_blocks, shortened
-from planners.large.planner import LargeModels, _Search
+from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
 from planners.partitioning.in_flight import most_held
@@ -131,7 +131,7 @@ def test_micro_batches_in_flight_are_those_of_the_schedule(pipeline: int, chunks
 def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
     """Seconds within 5 %, bytes of the fullest device within 3 %."""
     problem = small(12, 4, 16)
-    search = _Search(LargeModels(Request(options={"zero": str(zero)})), problem, Evaluator(problem))
+    search = _ShapeSearch(LargeModels(Request(options={"zero": str(zero)})), problem, Evaluator(problem))
     found = search.form.best(shape)
     assert found is not None
     outcome = simulate(problem, search.plan(found))
@@ -142,7 +142,7 @@ def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
     assert told == pytest.approx(outcome.fullest.peak_bytes, rel=0.03)
 
 
-def every_candidate(search: _Search) -> Iterator[Candidate]:
+def every_candidate(search: _ShapeSearch) -> Iterator[DividedShape]:
     """Every plan of the space: shapes, whole blocks, words and what replicas divide."""
     total, words = search.blocks.count, search.form.words
     for row in search.shapes.tolist():
@@ -158,7 +158,7 @@ def every_candidate(search: _Search) -> Iterator[Candidate]:
                 continue
             for chosen in product(words, repeat=shape.pipeline):
                 for zero in search.form.zeros if shape.data > 1 else search.form.zeros[:1]:
-                    yield Candidate(0.0, shape, zero, blocks, chosen)
+                    yield DividedShape(0.0, shape, zero, blocks, chosen)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_answer_is_the_best_of_all_plans_replayed(
     """Every plan of the space is replayed: none that fits is faster than what the search finds by its closed form."""
     problem = small(blocks, devices, 4, gib=gib)
     request = Request(stages=stages, options={"zero": "1"})
-    search = _Search(LargeModels(request), problem, Evaluator(problem))
+    search = _ShapeSearch(LargeModels(request), problem, Evaluator(problem))
     scores = [search.evaluate(search.plan(one)) for one in every_candidate(search)]
     best = min(score.iteration_seconds for score in scores if score.fits)
     found = make_plan("large", problem, request)

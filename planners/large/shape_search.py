@@ -15,7 +15,7 @@ from typing import get_args
 
 import numpy as np
 
-from planners.large.closed_form import Candidate, ClosedForm, chunk_blocks
+from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.like_blocks import like_blocks
 from planners.large.shapes import Shape, Wanted, grid
 from planners.search.candidates import asked_degrees, device_groups
@@ -51,7 +51,7 @@ class LargeModels:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
-        search = _Search(self, problem, evaluate)
+        search = _ShapeSearch(self, problem, evaluate)
         replayed: list[Plan] = []
         left = MOST_WORK
         for number, candidate in enumerate(search.candidates()):
@@ -122,7 +122,7 @@ def _zeros(request: Request) -> tuple[Zero, ...]:
     return tuple(words[one] for one in sorted(asked.split(",")))
 
 
-class _Search:
+class _ShapeSearch:
     """The grid of one problem."""
 
     def __init__(self, planner: LargeModels, problem: Problem, evaluate: Evaluator) -> None:
@@ -138,11 +138,11 @@ class _Search:
         )
         self.opened = 0
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[DividedShape]:
         """The best division of each shape that has one, best first, as far as more than MOST_TRIED are not better."""
         rough = self.form.least_seconds(self.shapes)
         order = np.argsort(rough, kind="stable")
-        bounded, waiting, found = 0, list[tuple[float, int, Candidate | None]](), list[float]()
+        bounded, waiting, found = 0, list[tuple[float, int, DividedShape | None]](), list[float]()
         while waiting or bounded < len(order):
             if bounded < len(order) and (not waiting or waiting[0][0] >= rough[order[bounded]]):
                 numbers = order[bounded : bounded + BOUNDED]
@@ -163,7 +163,7 @@ class _Search:
                 found.append(candidate.seconds)
                 heappush(waiting, (candidate.seconds, number, candidate))
 
-    def plan(self, candidate: Candidate) -> Plan:
+    def plan(self, candidate: DividedShape) -> Plan:
         """The plan of a candidate."""
         shape, groups = candidate.shape, self.form.groups(candidate.shape.tensor)
         held = [groups[rank * shape.data : (rank + 1) * shape.data] for rank in range(shape.pipeline)]
@@ -183,7 +183,7 @@ class _Search:
             zero=candidate.zero,
         )
 
-    def within_memory(self, candidate: Candidate) -> Plan:
+    def within_memory(self, candidate: DividedShape) -> Plan:
         """The candidate's plan; where its replay needs more memory than there is, that of a division which leaves as much free.
 
         The closed form counts no buffers of transfers as exactly as a replay.
