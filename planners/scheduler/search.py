@@ -33,7 +33,7 @@ LIST_SCHEDULING = 10
 """Ops replayed in the time in which list scheduling places one."""
 
 UNCACHED = 2**16
-"""Ops of an order above which its replay waits for memory: each then counts as three."""
+"""Ops of an order above which its replay waits for memory: each then counts as four."""
 
 EXACT = 1e-9
 """Part of a bound by which rounding may part it from an order that attains it."""
@@ -167,7 +167,7 @@ class _Search:
     @property
     def ops(self) -> int:
         """Work of the replay of an order."""
-        return len(self.trace.order) * (3 if len(self.trace.order) > UNCACHED else 1)
+        return len(self.trace.order) * (4 if len(self.trace.order) > UNCACHED else 1)
 
     @property
     def best(self) -> tuple[float, Codes] | None:

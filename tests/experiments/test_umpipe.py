@@ -258,6 +258,7 @@ def test_fronts_are_those_of_exhaustive_search() -> None:
         assert any(all(one[key] <= point[key] for key in ("seconds", "static_bytes")) for one in front)
 
 
+@pytest.mark.slow
 def test_the_command_writes_tables_and_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:

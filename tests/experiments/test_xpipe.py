@@ -579,7 +579,9 @@ def test_xpipe_quick_run(
     recorded(document=document, printed=lines(printed), drawn=drawn)
 
 
-@pytest.mark.parametrize(("name", "experiment"), [("xpipe", xpipe), ("time-to-accuracy", time_study)])
+@pytest.mark.parametrize(
+    ("name", "experiment"), [pytest.param("xpipe", xpipe, marks=pytest.mark.slow), ("time-to-accuracy", time_study)]
+)
 def test_an_interrupted_run_writes_what_it_has_and_says_so(
     name: str,
     experiment: Any,

@@ -96,7 +96,7 @@ def test_a_number_that_no_device_has_is_an_error(tmp_path: Path, text: str, key:
         (CLUSTER, "latency_us", "50000"),
         (CLUSTER, "bandwidth_gb_per_s", "300000"),
         (CLUSTER, "bandwidth_gbps", "0.02"),
-        (CLUSTER, "count", "25000"),
+        (CLUSTER, "count", "20001"),
         (CLUSTER, "point_to_point_efficiency", "0.0009"),
     ],
 )
