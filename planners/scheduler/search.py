@@ -142,7 +142,7 @@ BESIDE = 20
 WORSE = 1.0001
 """How far above the best order of a long stream a family may promise to be and is still tried in full."""
 
-AT_ONCE = 2**23
+AT_ONCE = 2**27
 """Work that a family may always take to be made, however little is left; one that takes more than this and more than what is left
 is not tried."""
 
