@@ -24,6 +24,7 @@ from experiments.terminal.report_tables import ReportTable, figure
 from experiments.truth.errors import summary
 from experiments.truth.measured_tables import KINDS, AllReduce, MatrixProduct, MeasuredRun, needed, read_tables
 from experiments.truth.predictions import predicted
+from hardware_profiles import load_cluster
 
 PEERS: Mapping[str, str] = {
     "vtrain_multi": "Calculon 15.3 %, vTrain 14.7 %",
@@ -57,11 +58,13 @@ def run(options: argparse.Namespace) -> Findings:
     names = [table.name for table in tables]
     if unknown := sorted(set(machines) - set(names)):
         raise UsageError(f"--machine: table {unknown[0]!r} is not in {options.tables}; choices: {', '.join(names)}")
+    for name in machines.values():
+        load_cluster(name)
     found: dict[str, Any] = {}
     points = {}
     for table in tables:
         frame, left_out = predicted(table, machines.get(table.name))
-        kind = type(table.rows[0])
+        kind = table.kind
         if len(frame):
             if kind is MeasuredRun:
                 frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,3 @@ def summary(points: pd.DataFrame, by: Sequence[str], question: Sequence[str]) ->
 
 def _errors_of(points: pd.DataFrame) -> Figures:
     return errors(points["measured"].tolist(), points["predicted"].tolist())
-
-
-Summaries = Mapping[str, Figures]

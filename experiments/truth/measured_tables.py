@@ -57,7 +57,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     kv_heads: _Count | None = None
     head_size: _Count | None = None
     intermediate: _Count | None = None
-    layers_per_stage: str = ""
+    layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
     recompute: Literal["none", "attention", "full"] = "none"
     flash: bool = False
     sequence_parallel: bool = False
@@ -75,6 +75,12 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     nodes: _Count | None = None
     framework: str = ""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.head_size is None and self.hidden % self.heads:
+            raise ValueError(
+                f"hidden must be a multiple of heads, {self.heads}, where there is no head_size; got {self.hidden}"
+            )
 
     @property
     def measured_bytes(self) -> float | None:
@@ -139,11 +145,16 @@ KINDS: tuple[type[Row], ...] = (MeasuredRun, TransformerCell, MatrixProduct, All
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
-    """A file's rows, all of one kind."""
+    """A file's rows by line, all of one kind."""
 
     name: str
     path: Path
-    rows: tuple[Row, ...]
+    rows: Mapping[int, Row]
+
+    @property
+    def kind(self) -> type[Row]:
+        """What its rows are."""
+        return type(next(iter(self.rows.values())))
 
 
 def needed(kind: type[Row]) -> tuple[str, ...]:
@@ -185,14 +196,14 @@ def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | None:
     kind = kind_of(columns)
     if kind is None:
         return None
-    rows = []
+    rows: dict[int, Row] = {}
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(columns):
             if not any(cells):
                 continue
             raise InputError(f"{path}: line {number} has {len(cells)} cells, and there are {len(columns)} columns")
-        rows.append(_row(f"{path}: line {number}", kind, dict(zip(columns, cells, strict=True))))
-    return MeasuredTable(path.stem, path, tuple(rows)) if rows else None
+        rows[number] = _row(f"{path}: line {number}", kind, dict(zip(columns, cells, strict=True)))
+    return MeasuredTable(path.stem, path, rows) if rows else None
 
 
 def _row(where: str, kind: type[Row], cells: Mapping[str, str]) -> Row:

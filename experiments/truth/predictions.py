@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.terminal.output import UsageError, tracked
+from experiments.terminal.output import InputError, UsageError, tracked
 from experiments.truth.measured_tables import (
     AllReduce,
     KernelShare,
@@ -31,6 +31,7 @@ from simulator import (
     Plan,
     PlanCosts,
     Problem,
+    Recompute,
     Stage,
     Workload,
     Zero,
@@ -68,6 +69,9 @@ RUNTIMES: Mapping[str, Runtime] = {
 gradients in fp32, and with a distributed optimizer. Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses asynchronous sends
 and receives (its deepspeed/p2p.py)."""
 
+RECOMPUTED: Mapping[str, Recompute] = {"none": "none", "attention": "attention", "full": "blocks"}
+"""Words of a problem for those of a row: Megatron's full recomputation keeps the input of each block."""
+
 ACCELERATORS: Mapping[str, str] = {"312": "a100-80", "2250": "b200"}
 """Accelerators of kernels' shares, by their peak rate in TFLOP/s."""
 
@@ -87,18 +91,20 @@ class Prediction(NamedTuple):
 def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, dict[str, int]]:
     """Measured and predicted figures of a table, a line each with its row's columns; and the rows left out, counted by reason.
 
-    machine: cluster of all its rows, in place of what they say
+    machine: cluster of all its rows, in place of what they say. Raises InputError (one line: file, line, rule) for a row that no
+        plan can be
     """
     lines: list[dict[str, Any]] = []
     left_out: dict[str, int] = {}
-    predict = _PREDICT[type(table.rows[0])]
-    columns = table.rows[0].__struct_fields__
-    for row in tracked(table.name, table.rows, lambda row: ""):
+    predict, columns = _PREDICT[table.kind], table.kind.__struct_fields__
+    for line, row in tracked(table.name, list(table.rows.items()), lambda item: ""):
         try:
             found = predict(row, machine)
         except NotPredicted as reason:
             left_out[str(reason)] = left_out.get(str(reason), 0) + 1
             continue
+        except ValueError as error:
+            raise InputError(f"{table.path}: line {line}: {error}") from None
         said = {column: getattr(row, column) for column in columns}
         lines += [said | one._asdict() for one in found]
     return pd.DataFrame(lines), left_out
@@ -137,7 +143,7 @@ def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Prob
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
         communication=runtime.communication,
-        recompute={"full": "blocks"}.get(run.recompute, run.recompute),  # type: ignore[arg-type]
+        recompute=RECOMPUTED[run.recompute],
         sequence_parallel=run.sequence_parallel,
         gradient_bytes=runtime.gradient_bytes if run.gradient_bytes is None else run.gradient_bytes,
         gradient_reduction=run.gradient_reduction,
@@ -183,6 +189,8 @@ def _parts(run: MeasuredRun, workload: Workload) -> Iterator[tuple[int, ...]]:
         counts = [run.layers // stages + (stage < run.layers % stages) for stage in range(stages)]
         counts[0] += 1
         counts[-1] += 1
+    if min(counts) < 1:
+        raise NotPredicted("some of its stages hold no layer")
     done = 0
     for count in counts:
         yield tuple(range(bounds[done], bounds[done + count]))

@@ -63,7 +63,7 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     tables, skipped = read_tables(tmp_path, {"time": "measured_s"})
     assert [one.name for one in tables] == ["mine"]
     assert skipped == ("other.csv",)
-    row = tables[0].rows[0]
+    row = tables[0].rows[2]
     assert isinstance(row, MeasuredRun)
     assert (row.measured_s, row.recompute) == (0.5, "none")
 
@@ -84,6 +84,25 @@ def test_bad_cells_are_one_line(tmp_path: Path, line: str, said: str) -> None:
     assert said in str(caught.value)
     assert "mine.csv" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("64,4,2,32,3,1,1,1,2,0.5,,dgx-a100", "line 2: stage 0 of plan 'measured' has groups of 3"),
+        ("65,4,2,32,1,1,1,1,2,0.5,,dgx-a100", "hidden must be a multiple of heads, 4"),
+        ("64,4,2,32,1,1,1,1,2,0.5,,nowhere", "line 2: cluster 'nowhere' is not known"),
+    ],
+)
+def test_a_row_that_no_plan_can_be_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    """Exit code 4; file, line and rule, and no table."""
+    assert main(["study", "truth", "--tables", str(table(tmp_path, "mine.csv", RUN, line))]) == 4
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "mine.csv: line 2" in printed.err
+    assert not printed.out
 
 
 def measured(**said: object) -> MeasuredRun:
@@ -132,7 +151,7 @@ def test_mixed_servers_are_as_measured(shared_data: Path) -> None:
     """Sailor's four runs on three kinds of GPU: mean errors of 12 % in time and 15 % in memory at most."""
     tables, _ = read_tables(shared_data / "measured", {})
     sailor = next(table for table in tables if table.name == "sailor_validation")
-    mixed = tuple(row for row in sailor.rows if isinstance(row, MeasuredRun) and row.cluster == "mit")
+    mixed = {line: row for line, row in sailor.rows.items() if isinstance(row, MeasuredRun) and row.cluster == "mit"}
     frame, left_out = predicted(replace(sailor, rows=mixed), None)
     assert not left_out
     errors = (frame["predicted"] / frame["measured"] - 1).abs().groupby(frame["what"]).mean()
@@ -159,6 +178,8 @@ def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.Capture
     assert document["skipped"] == ["notes.csv"]
     assert document["tables"]["runs"]["rows"] == 2
     assert "mape" in document["tables"]["products"]["backward"]
+    assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "runs=nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "lost=dgx-a100"]) == 2
     assert "lost" in capsys.readouterr().err
 
