@@ -14,7 +14,7 @@ from .evaluation import Evaluation as Evaluation, Evaluations as Evaluations
 from .results.figures import save as save
 from .results.written_files import write_atomically as write_atomically
 from .results.gantt_plots import gantt as gantt, readable_window as readable_window
-from .engines.kernels import kernel as kernel
+from .compiled.kernels import kernel as kernel
 from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
 from .costs.stashes import (
     StageStash as StageStash,

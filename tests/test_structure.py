@@ -17,7 +17,7 @@ FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 """From the ground up."""
 
 ROOMS = {
-    "simulator": ("workloads", "schedules", "plans", "costs", "lowering", "engines", "results", "training"),
+    "simulator": ("compiled", "workloads", "schedules", "plans", "costs", "lowering", "engines", "results", "training"),
     "experiments": (
         "terminal",
         "compare",
@@ -234,9 +234,9 @@ def test_one_door_to_a_library(library: str) -> None:
 
 
 def test_kernels_are_compiled_in_one_way() -> None:
-    """Only `simulator.engines.kernels` calls numba's `njit`: it knows what to do where compiled code has no place on disk."""
+    """Only `simulator.compiled.kernels` calls numba's `njit`: it knows what to do where compiled code has no place on disk."""
     doors = [str(one) for one in IMPORTS if one.target == "numba" and {"njit", "jit"} & set(one.names)]
-    assert all(door.startswith("simulator.engines.kernels:") for door in doors)
+    assert all(door.startswith("simulator.compiled.kernels:") for door in doors)
     assert doors
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engines.kernels import kernel
+from simulator.compiled.kernels import kernel
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.program import DeadlockError, LaneKind, Program, describe_deadlock
 

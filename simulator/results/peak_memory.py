@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engines.kernels import kernel
+from simulator.compiled.kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
 from simulator.results.memory import Uses, parts_of, uses_of

@@ -12,9 +12,7 @@ V-Min, where each pass moves a device a slot; V-Half has two slots from device t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+import numpy as np
 
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.v_shaped import from_letters, v_devices
@@ -25,14 +23,11 @@ Block = list[tuple[int, int, int, int]]
 PERIOD = 6
 """Slots from one micro-batch to the next: two forwards, two input gradients, two weight gradients on every device."""
 
-MOST_DEVICES = 256
+MOST_DEVICES = 1024
 """Their orders are made slot by slot, in the square of the devices' time and more: 8 s for as many."""
 
-WEIGHT = {"i": "w", "I": "W"}
-"""The weight gradient that an input gradient leaves."""
-
-HOLDS = {"F": 1, "f": 1, "w": -1, "W": -1}
-"""What an op adds to the micro-batches that a device holds."""
+PASSES = np.frombuffer(b"FfiIwW", dtype=np.uint8)
+"""Letters of the passes, as squeezed blocks number them."""
 
 
 def v_half(stages: int, microbatches: int) -> Schedule:
@@ -88,90 +83,9 @@ def repeated(block: Block, microbatches: int, limit: int) -> list[str]:
 
 
 def squeezed(block: Block, microbatches: int, limit: int) -> list[str]:
-    """The letters of each device, slot after slot, in the order of `planned` where that has no device wait needlessly."""
-    devices = [_Device(planned(begins, microbatches), limit) for begins in block]
-    for near, far in pairwise(devices):
-        near.sources |= {"f": far.ends["f"], "I": far.ends["I"]}
-        far.sources |= {"F": near.ends["F"], "i": near.ends["i"]}
-    slot = 0
-    while any(device.left for device in devices):
-        for device in devices:
-            device.step(slot)
-        slot += 1
-    return [device.letters for device in devices]
+    """The letters of each device for a block that every micro-batch repeats, of the whole stream slot after slot."""
+    # compiled code is loaded by those who build such a schedule alone
+    from simulator.schedules import squeezed_blocks
 
-
-def planned(begins: Sequence[int], microbatches: int) -> str:
-    """The letters of a device where every micro-batch begins a period later, weight gradients in the first free slots."""
-    passes = {
-        begin + PERIOD * number: letter
-        for letter, begin in zip("FfiI", begins, strict=True)
-        for number in range(microbatches)
-    }
-    letters, owed, slot = "", "", 0
-    while passes or owed:
-        letter = passes.pop(slot, "")
-        if not letter and owed:
-            letters, owed = letters + owed[0], owed[1:]
-        if letter in ("i", "I"):
-            owed += WEIGHT[letter]
-        letters += letter
-        slot += 1
-    return letters
-
-
-@dataclass(slots=True)
-class _Device:
-    """A device amid `squeezed`.
-
-    left: letters that it has not run, in the planned order; limit: stages' micro-batches that it holds at most
-    letters: those that it has run; ends: the slots behind each of them; sources: the ends that each letter waits for
-    """
-
-    left: str
-    limit: int
-    letters: str = ""
-    held: int = 0
-    ends: dict[str, list[int]] = field(default_factory=lambda: {letter: [] for letter in "FfiIwW"})
-    sources: dict[str, list[int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sources = {after: self.ends[before] for before, after in pairwise("FfiI")}
-        self.sources |= {WEIGHT[letter]: self.ends[letter] for letter in WEIGHT}
-
-    def step(self, slot: int) -> None:
-        """Run an op in a slot, if there is one to run."""
-        place = self._place_of_next(slot)
-        if place is None:
-            return
-        letter = self.left[place]
-        self.left, self.letters = self.left[:place] + self.left[place + 1 :], self.letters + letter
-        self.held += HOLDS.get(letter, 0)
-        self.ends[letter].append(slot + 1)
-
-    def _place_of_next(self, slot: int) -> int | None:
-        """Where in the planned order the op is that runs now, or None: the first, with two exceptions.
-
-        Where that waits and no I is done yet, a forward that fits in memory beside all that is planned before it; after the last
-        F, whichever pass is ready, and weight gradients last.
-        """
-        if "F" not in self.left:
-            first = sorted(self.left.find(letter) for letter in "fiI") + sorted(map(self.left.find, "wW"))
-            return next((place for place in first if place >= 0 and self._ready(self.left[place], slot)), None)
-        if self.left and self._ready(self.left[0], slot):
-            return 0
-        if not self.ends["I"]:
-            most = held = self.held
-            for place, letter in enumerate(self.left):
-                if letter in "Ff" and (most == self.limit or self._ready(letter, slot)):
-                    return place if most < self.limit else None
-                held += HOLDS.get(letter, 0)
-                most = max(most, held)
-        return None
-
-    def _ready(self, letter: str, slot: int) -> bool:
-        """Whether the next op of a letter can run: it has what it waits for, and a forward has memory."""
-        if letter in "Ff" and self.held == self.limit:
-            return False
-        source, number = self.sources.get(letter), len(self.ends[letter])
-        return source is None or (number < len(source) and source[number] <= slot)
+    passes = squeezed_blocks.squeezed(np.array(block, dtype=np.int64), PERIOD, microbatches, limit)
+    return [PASSES[one].tobytes().decode("ascii") for one in passes]

@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import pytest
 
-from simulator.engines import kernels
+from simulator.compiled import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
@@ -156,4 +156,4 @@ def test_one_decorator_makes_every_kernel() -> None:
         and node.module == "numba"
         and {"njit", "jit"} & {a.name for a in node.names}
     }
-    assert takers == {"simulator/engines/kernels.py"}
+    assert takers == {"simulator/compiled/kernels.py"}

@@ -143,7 +143,7 @@ def test_v_half_and_v_min_keep_their_memory(p: int) -> None:
 @pytest.mark.parametrize("name", ["v-half", "v-min"])
 def test_building_blocks_of_too_many_devices_are_refused(name: str) -> None:
     """In one line, before minutes of work."""
-    with pytest.raises(ValueError, match=f"{name} is built for at most 256 devices, got 4096 stages on 2048"):
+    with pytest.raises(ValueError, match=f"{name} is built for at most 1024 devices, got 4096 stages on 2048"):
         build_schedule(name, 4096, 1000)
 
 
