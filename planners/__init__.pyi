@@ -70,7 +70,8 @@ from .registry import (
     planner_entry as planner_entry,
     run_planner as run_planner,
 )
-from .search.result import Proof as Proof, Result as Result
+from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp
+from .search.runner_ups import runner_ups as runner_ups
 from .search.evaluator import (
     BudgetSpent as BudgetSpent,
     Evaluator as Evaluator,

@@ -340,6 +340,8 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         interrupted=interrupted,
         history=tuple(evaluate.history),
         details=dict(evaluate.details),
+        replayed=evaluate.replayed,
+        told=tuple(evaluate.runner_ups),
     )
 
 

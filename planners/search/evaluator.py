@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from simulator import (
     schedule_families,
     simulate,
 )
+
+if TYPE_CHECKING:
+    from planners.search.result import RunnerUp
 
 Floats = NDArray[np.float64]
 
@@ -120,7 +123,8 @@ class Evaluator:
 
     Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or
     stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits, so that an interrupted search
-    still has an answer.
+    still has an answer. A planner may write down what it knows of its search: `details`, and `runner_ups` beside those that its
+    replays show.
     """
 
     def __init__(
@@ -153,6 +157,7 @@ class Evaluator:
         self.best: Plan | None = None
         self.optimal_among = ""
         self.details: dict[str, object] = {}
+        self.runner_ups: list[RunnerUp] = []
         self._best_seconds = float("inf")
         self._budget, self._progress, self._clock = budget, progress, clock
         self._began = clock()
@@ -189,6 +194,11 @@ class Evaluator:
     def pass_peak_bytes(self, plan: Plan) -> Floats | None:
         """As `Evaluations.pass_peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
         return self._evaluations["compiled"].pass_peak_bytes(plan)
+
+    @property
+    def replayed(self) -> dict[Plan, Score]:
+        """Plans (of no planner's name) with scores of engines that know contention, which agree to the last bit."""
+        return {plan: score for (engine, plan), score in self._known.items() if engine != "recurrence"}
 
     @property
     def remaining(self) -> float:

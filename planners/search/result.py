@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from planners.search.evaluator import Progress
+    from planners.search.evaluator import Progress, Score
     from simulator import Engine, Outcome, Plan, Problem
 
 
@@ -39,6 +39,23 @@ class Proof:
         return f"proven the fastest of {self.space}" if self else f"not proven: {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """The best plan known that fits and decides one thing otherwise.
+
+    decision: what is decided, as in "micro-batches"; chosen, other: what the answer, and this plan, have, in words
+    seconds: of its iteration; peak_bytes: of its fullest device, None where it was not replayed
+    notation: of the plan; empty where there is none but a bound
+    """
+
+    decision: str
+    chosen: str
+    other: str
+    seconds: float
+    peak_bytes: float | None = None
+    notation: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Result(Explained):
     """What a search found.
@@ -50,6 +67,8 @@ class Result(Explained):
     interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
     history: the improvements on the way
     details: what the planner says about its search, plain values by name
+    replayed: the plans that were replayed, links contended as the problem says, and their scores
+    told: runner-ups that the planner knows itself
     """
 
     outcome: Outcome
@@ -60,6 +79,8 @@ class Result(Explained):
     interrupted: bool = False
     history: tuple[Progress, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
+    replayed: Mapping[Plan, Score] = field(default_factory=dict)
+    told: tuple[RunnerUp, ...] = ()
 
     @property
     def plan(self) -> Plan:

@@ -1,0 +1,91 @@
+"""Runner-ups: for every decision of a plan, the best other plan that a search knows, and what it loses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+
+from planners.search.evaluator import Score
+from planners.search.result import Result, RunnerUp
+from simulator import Plan, Problem
+
+Decision = Callable[[Problem, Plan], object]
+
+
+def _replicas(problem: Problem, plan: Plan) -> str:
+    return _counted(map(str, plan.replicas))
+
+
+def _degrees(problem: Problem, plan: Plan) -> str:
+    return _counted(" and ".join(map(str, dict.fromkeys(stage.degrees or (1,)))) for stage in plan.stages)
+
+
+def _recompute(problem: Problem, plan: Plan) -> str:
+    return _counted(plan.recompute or (problem.recompute,) * len(plan.stages))
+
+
+def _microbatches(problem: Problem, plan: Plan) -> str:
+    return "sizes of each stage" if plan.forward_sizes else str(len(plan.microbatches))
+
+
+def _layers(problem: Problem, plan: Plan) -> str:
+    return _counted(str(len(stage.layers)) for stage in plan.stages)
+
+
+DECISIONS: dict[str, Decision] = {
+    "schedule": lambda problem, plan: plan.schedule,
+    "stages": lambda problem, plan: str(len(plan.stages)),
+    "stages a device": lambda problem, plan: str(plan.chunks),
+    "replicas": _replicas,
+    "tensor parallel": _degrees,
+    "micro-batches": _microbatches,
+    "ZeRO": lambda problem, plan: str(plan.zero),
+    "recomputation": _recompute,
+    "layers of stages": _layers,
+}
+"""What plans decide, and what a plan has of it in words; runs of stages that are alike are counted."""
+
+WITHIN: dict[str, tuple[str, ...]] = {
+    "replicas": ("stages",),
+    "recomputation": ("stages",),
+    "layers of stages": ("stages",),
+}
+"""Decisions that only plans which agree in others decide otherwise: replicas of other stages are other stages."""
+
+
+def runner_ups(result: Result) -> tuple[RunnerUp, ...]:
+    """By decision, in the order of DECISIONS, the best plan that decides otherwise: what the planner knows, or else the fastest
+    of those that it replayed and that fit; the first of equals. A decision without one is left out.
+    """
+    told = {one.decision: one for one in result.told}
+    found = {**_of_replays(result), **told}
+    order = [*DECISIONS, *(name for name in told if name not in DECISIONS)]
+    return tuple(found[name] for name in order if name in found)
+
+
+def _of_replays(result: Result) -> dict[str, RunnerUp]:
+    problem, plan = result.problem, result.plan
+    chosen = {name: str(decide(problem, plan)) for name, decide in DECISIONS.items()}
+    found: dict[str, RunnerUp] = {}
+    for other, score in sorted(_fitting(result.replayed), key=lambda one: one[1].iteration_seconds):
+        has = {name: str(DECISIONS[name](problem, other)) for name in DECISIONS}
+        for name in DECISIONS:
+            alike = all(has[one] == chosen[one] for one in WITHIN.get(name, ()))
+            if name not in found and has[name] != chosen[name] and alike:
+                seconds, peak = score.iteration_seconds, score.peak_bytes
+                found[name] = RunnerUp(name, chosen[name], has[name], seconds, peak, other.notation)
+        if len(found) == len(DECISIONS):
+            break
+    return found
+
+
+def _fitting(replayed: Mapping[Plan, Score]) -> Iterator[tuple[Plan, Score]]:
+    return ((plan, score) for plan, score in replayed.items() if score.fits)
+
+
+def _counted(words: Iterator[str] | tuple[str, ...] | map[str]) -> str:
+    """`3, 4 × 14, 3` for sixteen words, fourteen of them alike in a row; one word where all are."""
+    runs = [(word, len(list(same))) for word, same in groupby(words)]
+    if len(runs) == 1:
+        return runs[0][0]
+    return ", ".join(f"{word} × {count}" if count > 1 else word for word, count in runs)
