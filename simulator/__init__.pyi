@@ -18,6 +18,7 @@ from .compiled.kernels import kernel as kernel
 from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
 from .costs.stashes import (
     StageStash as StageStash,
+    gradient_in_work as gradient_in_work,
     kept_bytes as kept_bytes,
     largest_parts as largest_parts,
     stage_stash as stage_stash,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from simulator.costs.given import Bucket, TiedReduction
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import Group, PlanCosts
-from simulator.costs.stashes import StageStash, stage_stash
+from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
 from simulator.engines import event_loop
 from simulator.engines.recurrence import Numbers, Order, makespans_of_values, narrow, order_of, replay_values
 from simulator.engines.timeline import Timeline, moves_of, timeline_of
@@ -81,9 +81,8 @@ class Evaluations:
         self._kept = 0
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
-        self._bytes = np.zeros(
-            (64, 3)
-        )  # always there, kept from forward to backward, and of these to the weight gradient
+        # always there, kept from forward to backward, of these to the weight gradient; gradients before they are added up
+        self._bytes = np.zeros((64, 4))
         self._stashes: dict[tuple[int, str, bool], StageStash] = {}
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
@@ -218,7 +217,11 @@ class Evaluations:
         if timeline is not None:
             steady = steady_state(timeline, np.array(stream_sizes(plan, stream), dtype=np.int64), turns(plan))
             seconds = steady.seconds_per_sample * self.problem.batch
-        static = self._always_there(costs, numbers, prepared)
+        static = np.bincount(prepared.slot_device, weights=self._always_there(costs, numbers, prepared))
+        if self.problem.accumulated_bytes > self.problem.element_bytes:
+            in_work = np.zeros_like(static)
+            np.maximum.at(in_work, prepared.slot_device, self._in_work(costs, numbers, prepared))
+            static = static + in_work
         return _Replay(
             prepared=prepared,
             asked=asked,
@@ -232,7 +235,7 @@ class Evaluations:
             steady=steady,
             times=prepared.times,
             sizes=np.concatenate([*self._stashed(costs, numbers, prepared), np.ceil(moved)]),
-            static=np.asarray(np.bincount(prepared.slot_device, weights=static), dtype=np.float64),
+            static=np.asarray(static, dtype=np.float64),
             lasting=bool(np.minimum.reduce(asked[prepared.computing]) > 0.0),
         )
 
@@ -298,6 +301,13 @@ class Evaluations:
         known = {one: copy_bytes(costs, (one[0], 0), *one[1]).sum() for one in dict.fromkeys(held)}
         return np.array([known[one] for one in held])
 
+    def _in_work(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
+        """Bytes of weight gradients of each copy of a stage before they are added up."""
+        if not prepared.divided:
+            return np.asarray(self._bytes[numbers, 3][prepared.slot_stage])
+        found = np.array([costs.gradient_in_work(stage, 0) for stage in range(len(numbers))])
+        return np.asarray(found[prepared.slot_stage])  # replicas of a stage hold the same
+
     def _tied(self, prepared: _Prepared) -> bool:
         """Whether a stage's weights depend on what the other stages of its devices hold."""
         return prepared.together and bool(self.layers.tied_weights)
@@ -334,7 +344,7 @@ class Evaluations:
             self._ranges[row] = layers[0], layers[0] + len(layers)
             always = always_there(self.problem, self.layers.weight_elements(layers)).sum()
             stash = stage_stash(self.layers, layers, "none")
-            self._bytes[row] = always, stash.kept, stash.kept_longer
+            self._bytes[row] = always, stash.kept, stash.kept_longer, gradient_in_work(self.layers, layers)
 
     def _asked(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """The durations that a structure asks for."""

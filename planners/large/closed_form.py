@@ -372,6 +372,7 @@ class _Tables:
         if zero == 3 and self.shape.data > 1:
             gathered = self.form.costs.gathered_elements(self.shape.tensor) * self.problem.element_bytes
             always = always + self.shape.chunks * gathered
+        always = always + self._of_stages(self.form.costs.gradient_in_work(self.shape.tensor)).max(axis=2)
         return np.asarray(always[self.ranks][:, :, None] + self._activations)
 
     @cached_property

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Phase, Rates, reduce_seconds
 from planners.large.like_blocks import LikeBlocks, shortened
-from simulator import LayerCosts, Problem, Recompute, stage_stash
+from simulator import LayerCosts, Problem, Recompute, gradient_in_work, stage_stash
 
 Floats = NDArray[np.float64]
 
@@ -102,6 +102,11 @@ class StageCosts:
     def gathered_elements(self, degree: int) -> float:
         """Weight elements of the two largest layers of the network."""
         return float(np.sort(self.costs.at(degree).parameters)[-2:].sum())
+
+    def gradient_in_work(self, degree: int) -> Line:
+        """Bytes of weight gradients before they are added up."""
+        member = self.costs.at(degree)
+        return self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
 
     def stashes(self, degree: int) -> tuple[tuple[Line, Line], ...]:
         """Of each word: bytes a sample that are kept, and that are made again."""

@@ -12,7 +12,7 @@ import numpy as np
 from hardware_profiles import Phase
 from planners.unequal.chain import Floats
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
-from simulator import LayerCosts, Plan, Problem, always_there, stage_stash, stages_from_cuts
+from simulator import LayerCosts, Plan, Problem, always_there, gradient_in_work, stage_stash, stages_from_cuts
 
 CANDIDATES = ("all", "powers-of-two")
 """Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""
@@ -85,7 +85,7 @@ class UnequalTables:
     def stage_bytes(self, first: int, end: int) -> StageBytes:
         """Bytes of layers `first` to `end` - 1 as one stage."""
         elements = self.costs.weight_elements(range(first, end))
-        always = float(always_there(self.problem, elements).sum())
+        always = float(always_there(self.problem, elements).sum()) + gradient_in_work(self.costs, range(first, end))
         inputs = float(np.ceil(self.crossing_bytes[first]))
         return StageBytes(always, stage_stash(self.costs, range(first, end), "none").kept, inputs)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Channel, Cluster, Flow, Phase, Rates, reduce_seconds
 from simulator.costs.given import Bucket, TiedReduction, Transfer
 from simulator.costs.layer_costs import LayerCosts
-from simulator.costs.stashes import StageStash, stage_stash
+from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
 from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
@@ -160,6 +160,10 @@ class PlanCosts:
         """Weight elements of the two largest layers of a stage, on each device of a replica."""
         parameters = self._member(stage, replica).parameters[list(self.plan.stages[stage].layers)]
         return float(np.sort(parameters)[-2:].sum())
+
+    def gradient_in_work(self, stage: int, replica: int) -> float:
+        """Bytes of weight gradients on each device of a replica beside those that micro-batches add up."""
+        return gradient_in_work(self._member(stage, replica), self.plan.stages[stage].layers)
 
     @cached_property
     def _there_before(self) -> tuple[set[int], ...]:

@@ -78,6 +78,23 @@ def read_from_outside(costs: LayerCosts, part: NDArray[np.int64]) -> NDArray[np.
     return np.bincount(consumer[first], weights=sizes, minlength=len(part)).astype(np.float64)
 
 
+def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
+    """Whole bytes of weight gradients that a stage holds beside those that its micro-batches add up.
+
+    None where they add up in numbers as wide as their own: a product adds its gradient to what is there. Where they add up in
+    wider ones, as in Megatron-LM's `main_grad`, Transformer Engine (from 2.3 on, `get_dummy_wgrad`) keeps a tensor of each shape
+    of a product's weights to stand for the gradient that its layer returns; of a layer of experts one expert's.
+    """
+    problem, shapes = costs.problem, set()
+    if problem.accumulated_bytes <= problem.element_bytes:
+        return 0.0
+    for number in layers:
+        work, experts = costs.works[number], max(1, problem.workload.layers[number].experts)
+        if work.kind == "linear":
+            shapes.add((work.parameters / experts, work.input_elements, work.output_elements))
+    return float(np.ceil(sum(elements for elements, *_ in shapes) * problem.element_bytes))
+
+
 def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
     """Bytes a sample that each layer adds to what its stage keeps, beside the input where all of it runs again; float64 [layers].
 

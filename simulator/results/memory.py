@@ -22,7 +22,7 @@ from simulator.schedules.ops import HOST_KINDS, OpKind, among
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
-again; buffers: boundary tensors that are being sent or wait to be used."""
+again, and gradients of weights before they are added up; buffers: boundary tensors that are being sent or wait to be used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +94,8 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     """Memory of every device in use, by device id; devices of a group hold the same.
 
     Always there: weights (on each device that uses it a copy of a tied one), gradients (of every round that is still being
-    all-reduced), optimizer states, and in asynchronous plans the copies of the weights that the plan's schedule asks for
-    (`simulator.results.versions`).
+    all-reduced), those in work before they are added up (of the device's stage that has most of them), optimizer states, and in
+    asynchronous plans the copies of the weights that the plan's schedule asks for (`simulator.results.versions`).
     From the start of a forward to the end of its backward: what the layers stash, or the stage's input only where the
     stage recomputes; what is left out then comes back during backward. Where backward is split, what the weight gradient does not
     need goes at the end of the input gradient. What is offloaded is gone from the end of its way to the host to the start of its
@@ -110,10 +110,12 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     groups = plan.groups
     events: dict[int, list[_Changes]] = {lead: [] for lead in groups}
     static = {lead: np.zeros(len(CATEGORIES)) for lead in groups}
+    in_work = dict.fromkeys(groups, 0.0)
     rows_of = _holding_rows(timeline)
     for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
         lead = costs.device(number, replica)
         static[lead] += copy_bytes(costs, (number, replica), *copies)
+        in_work[lead] = max(in_work[lead], costs.gradient_in_work(number, replica))
         # none: more replicas than micro-batches
         rows = rows_of.get((lead, number, replica), np.zeros(0, dtype=np.int64))
         for part in range(plan.slices):
@@ -124,6 +126,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     horizon = timeline.makespan_seconds
     found: list[DeviceMemory] = []
     for lead, group in groups.items():
+        static[lead][CATEGORIES.index("workspace")] = in_work[lead]
         memory = _device_memory(lead, 0.0, static[lead], events[lead], horizon)
         for device in group:
             accelerator = problem.cluster.devices[device]

@@ -9,7 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import CATEGORIES, ENGINES, LayerCosts, Plan, PlanCosts, Problem, Recompute, Stage, simulate, stage_stash
+from simulator import (
+    CATEGORIES,
+    ENGINES,
+    Evaluations,
+    LayerCosts,
+    Plan,
+    PlanCosts,
+    Problem,
+    Recompute,
+    Stage,
+    gradient_in_work,
+    simulate,
+    stage_stash,
+)
 from simulator.costs.stashes import kept_bytes, largest_parts
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.layers import Layer, Workload
@@ -111,6 +124,42 @@ def test_a_backward_holds_one_part_and_an_input_gradient_leaves_what_weights_nee
         assert kept_bytes(costs, word)[begin:end].sum() <= stash.kept
     whole = stage_stash(costs, range(len(costs.problem.workload)), "blocks")
     assert kept_bytes(costs, "blocks").sum() == whole.kept
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_wide_gradients_have_one_of_each_shape_beside_them(degree: int) -> None:
+    """12·h² elements of two bytes, whatever the blocks, and the output head's where a stage has it; none of added-up gradients of
+    the elements' own width."""
+    workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
+    wide = Problem(workload, chain_cluster(2), 1, precision="fp16", gradient_bytes=4)
+    costs = LayerCosts(wide).at(degree)
+    inside = [number for number, layer in enumerate(workload.layers) if layer.block]
+    biases = HIDDEN * (3 + 4 + degree * 2)
+    assert gradient_in_work(costs, inside) == 2 * (12 * HIDDEN**2 + biases) / degree
+    assert gradient_in_work(costs, range(len(workload))) == 2 * (12 * HIDDEN**2 + biases + 100 * HIDDEN) / degree
+    own = LayerCosts(replace(wide, gradient_bytes=2)).at(degree)
+    assert gradient_in_work(own, inside) == 0.0
+
+
+def test_stages_of_a_device_share_the_gradients_in_work() -> None:
+    """Two stages a device: the larger one's, on every engine and by the evaluator."""
+    workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
+    problem = Problem(workload, chain_cluster(2), 4, precision="fp16", gradient_bytes=4)
+    ends = [
+        0,
+        *(1 + max(n for n, layer in enumerate(workload.layers) if layer.block == b) for b in (1, 2)),
+        len(workload),
+    ]
+    cuts = [*ends[:3], ends[3] - 2, ends[3]]
+    stages = tuple(Stage(tuple(range(*cuts[n : n + 2])), (n % 2,)) for n in range(4))
+    plan = Plan("hand", "interleaved-1f1b", stages, (1,) * 4)
+    costs = PlanCosts(problem, plan)
+    found = [simulate(problem, plan, engine=engine) for engine in ENGINES if engine != "recurrence"]
+    for outcome in found:
+        for device, memory in enumerate(outcome.memory):
+            expected = max(costs.gradient_in_work(stage, 0) for stage in (device, device + 2))
+            assert memory.peak_parts["workspace"] == expected > 0.0
+    assert Evaluations(problem).peak_bytes(plan) == {one.device: one.peak_bytes for one in found[0].memory}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
