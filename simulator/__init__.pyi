@@ -131,6 +131,7 @@ from .results.text_tables import (
     in_a_line as in_a_line,
     is_numeric as is_numeric,
 )
+from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit, time_split as time_split
 from .results.traces import chrome_trace as chrome_trace
 from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
 from .workloads.network_files import WorkloadFileError as WorkloadFileError

@@ -24,6 +24,7 @@ from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan,
 from simulator.results.memory import DeviceMemory, memory_over_time, peak_table
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
+from simulator.results.time_split import TimeSplit, time_split
 from simulator.schedules import build_schedule
 from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind
 from simulator.schedules.schedule import Schedule
@@ -184,6 +185,16 @@ class Outcome(Explained):
                 f"and {self.drain_seconds:.4g} s of drain"
             )
         return (*found, *filter(None, [self.warning]), *["the plan does not fit"] * (not self.fits))
+
+    def time_split(self) -> TimeSplit:
+        """Where the seconds of the iteration go on each device; of a stream those of its steady state."""
+        steady = self.steady
+        costs, _, program = build_program(self.problem, self.plan, stream=self.stream)
+        if steady is None:
+            return time_split(costs, program, self.timeline, (0.0, self.timeline.makespan_seconds))
+        found = time_split(costs, program, self.timeline, (steady.begin, steady.end))
+        watched = steady.end - steady.begin
+        return found.scaled(self.iteration_seconds / watched) if watched else found
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -103,6 +103,11 @@ class LayerCosts:
                 made._shares_of = self.at(degree)
         return self._members[member]
 
+    @property
+    def computing(self) -> LayerCosts:
+        """The tables of a member that does the same, and whose group takes no time."""
+        return self if self._shares_of is None else self._shares_of
+
     @cached_property
     def shares(self) -> tuple[Share, ...]:
         """A member's share of each layer."""

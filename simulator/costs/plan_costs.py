@@ -55,6 +55,14 @@ class Group(NamedTuple):
     gathers: tuple[bool, bool] = (False, False)
 
 
+class OpParts(NamedTuple):
+    """Seconds of an op: what its devices compute, what they then wait for others of their group, and for other replicas."""
+
+    computing: float
+    group: float = 0.0
+    replicas: float = 0.0
+
+
 class _Places:
     """Where the replicas of a stage are: their devices, by server.
 
@@ -104,6 +112,7 @@ class PlanCosts:
         self.problem, self.plan = problem, plan
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self._stage_seconds: dict[tuple[OpKind, int, Group, int], float] = {}
+        self._stage_parts: dict[tuple[OpKind, int, Group, int], OpParts] = {}
         self._slices: dict[int, PlanCosts] = {}
         self._groups: dict[tuple[int, int, int, int], Group] = {}
         self._flows: dict[tuple[int, int, int, int], tuple[Flow, float]] = {}
@@ -323,8 +332,7 @@ class PlanCosts:
         group = self.group(stage, replica)
         key = (kind, stage, group, samples)
         if key not in self._stage_seconds:
-            devices = self._devices_by_kind(stage, replica).values()
-            value = max(self._device_seconds(kind, (stage, replica), samples, device) for device in devices)
+            value = self._seconds_in_step(kind, (stage, replica), samples, self._member(stage, replica))
             if group.degree > 1:
                 value += self._gather_seconds(kind, stage, group, samples)
             if group.replicas > 1:
@@ -332,10 +340,29 @@ class PlanCosts:
             self._stage_seconds[key] = value
         return self._stage_seconds[key]
 
-    def _device_seconds(self, kind: OpKind, place: tuple[int, int], samples: int, device: int) -> float:
+    def parts(self, kind: OpKind, stage: int, replica: int, samples: int) -> OpParts:
+        """What the `seconds` of an op consist of."""
+        group, member = self.group(stage, replica), self._member(stage, replica)
+        key = (kind, stage, group, samples)
+        if key not in self._stage_parts:
+            place, whole = (stage, replica), self._op_seconds(kind, stage, replica, samples)
+            within = computing = self._seconds_in_step(kind, place, samples, member.computing)
+            if group.degree > 1:
+                within = self._seconds_in_step(kind, place, samples, member)
+                within += self._gather_seconds(kind, stage, group, samples)
+            self._stage_parts[key] = OpParts(computing, within - computing, whole - within)
+        return self._stage_parts[key]
+
+    def _seconds_in_step(self, kind: OpKind, place: tuple[int, int], samples: int, layers: LayerCosts) -> float:
+        """Seconds of an op on the slowest device of a (stage, replica), which has these layers."""
+        devices = self._devices_by_kind(*place).values()
+        return max(self._device_seconds(kind, place, samples, device, layers) for device in devices)
+
+    def _device_seconds(
+        self, kind: OpKind, place: tuple[int, int], samples: int, device: int, layers: LayerCosts
+    ) -> float:
         """Seconds of an op of a (stage, replica) on a device of it, without what it waits for from others."""
         stage, replica = place
-        layers = self._member(stage, replica)
         if kind is OpKind.UPDATE:
             return layers.update_seconds(
                 device, self.held_elements(stage, replica) / self.group(stage, replica).replicas

@@ -34,11 +34,14 @@ class SteadyState:
         and drain
     period: micro-batches after which completions repeat, 0 where they do not
     drift: where they do not, the relative difference between the rates of the first half of those micro-batches and the second
+    begin, end: between which moments of the timeline they were read, in seconds
     """
 
     seconds_per_sample: float
     period: int
     drift: float
+    begin: float
+    end: float
 
     @property
     def reached(self) -> bool:
@@ -61,9 +64,9 @@ def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> 
     period = _period(gaps, sizes, watched, TOLERANCE * done[last])
     if period:
         whole = (watched + period) // period * period
-        return SteadyState(
-            float((done[last] - done[last - whole]) / samples[last - whole + 1 : last + 1].sum()), period, 0.0
-        )
+        begin = last - whole
+        seconds = float((done[last] - done[begin]) / samples[begin + 1 : last + 1].sum())
+        return SteadyState(seconds, period, 0.0, float(done[begin]), float(done[last]))
     half = max(1, len(gaps) // 2 // turns * turns or len(gaps) // 2)
     rates = [
         float((done[end] - done[end - half]) / samples[end - half + 1 : end + 1].sum())
@@ -72,7 +75,7 @@ def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> 
     begin = max(0, last - 2 * half)
     overall = float((done[last] - done[begin]) / samples[begin + 1 : last + 1].sum())
     drift = abs(rates[0] - rates[1]) / overall if overall > 0 else 0.0
-    return SteadyState(overall, 0, drift)
+    return SteadyState(overall, 0, drift, float(done[begin]), float(done[last]))
 
 
 def _completions(timeline: Timeline, count: int) -> NDArray[np.float64]:
