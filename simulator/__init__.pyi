@@ -157,3 +157,4 @@ from .workloads.catalog import (
     workload_families as workload_families,
     workload_names as workload_names,
 )
+from .what_if import WHAT_IFS as WHAT_IFS, seconds_without as seconds_without

@@ -1,0 +1,107 @@
+"""What if: the seconds of a plan if one thing took no time, replayed with everything else as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Channel
+from simulator.costs.given import Bucket, TiedReduction, Transfer
+from simulator.costs.plan_costs import PlanCosts
+from simulator.lowering.fill import fill
+from simulator.results.steady_state import steady_state
+from simulator.schedules.ops import OpKind
+from simulator.simulation import Outcome, plan_structure, replay_on, stream_sizes, turns
+
+WHAT_IFS: dict[str, tuple[str, ...]] = {
+    "tensor-parallel communication": ("tensor-parallel communication",),
+    "transfers": ("transfers",),
+    "gradient sync": ("gradient sync",),
+    "all communication": ("tensor-parallel communication", "transfers", "gradient sync"),
+    "recomputation": ("recomputation",),
+    "optimizer": ("optimizer",),
+}
+"""What may take no time, and the parts of time (`simulator.results.time_split.TIME_PARTS`) that it consists of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FreeCosts:
+    """The costs of a plan, but for parts of time that take none; satisfies `simulator.costs.given.Costs`."""
+
+    costs: PlanCosts
+    free: Collection[str]
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """The cluster's channels."""
+        return self.costs.channels
+
+    def device(self, stage: int, replica: int) -> int:
+        """Device of one replica of a stage."""
+        return self.costs.device(stage, replica)
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What is left of an op."""
+        own = {OpKind.RECOMPUTE: "recomputation", OpKind.UPDATE: "optimizer", OpKind.PREDICT: "optimizer"}.get(kind, "")
+        left = []
+        for count in samples.tolist():
+            parts = self.costs.parts(kind, stage, replica, count)
+            in_group = 0.0 if {"tensor-parallel communication", own}.intersection(self.free) else parts.group
+            among_replicas = 0.0 if "gradient sync" in self.free else parts.replicas
+            left.append((0.0 if own in self.free else parts.computing) + in_group + among_replicas)
+        return np.array(left)
+
+    def of_slice(self, number: int) -> _FreeCosts:
+        """The same of a slice."""
+        return replace(self, costs=self.costs.of_slice(number))
+
+    def recomputes(self, stage: int) -> bool:
+        """Whether a stage runs anything again."""
+        return self.costs.recomputes(stage)
+
+    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
+        """As of the plan."""
+        return self.costs.overlapped_seconds(stage, samples, apart)
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        """As of the plan, or one that is there at once."""
+        found = self.costs.transfer(source, target, samples)
+        return Transfer(0.0, found.size_bytes) if "transfers" in self.free else found
+
+    def buckets(self, stage: int) -> tuple[Bucket, ...]:
+        """As of the plan, or reduced at once."""
+        return tuple(map(self._reduced, self.costs.buckets(stage)))
+
+    @property
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+        """As of the plan, or reduced at once."""
+        return tuple(map(self._reduced, self.costs.tied_reductions))
+
+    def _reduced(self, one: Any) -> Any:
+        return replace(one, seconds=0.0, route=(), occupancy=()) if "gradient sync" in self.free else one
+
+
+def seconds_without(outcome: Outcome, names: Iterable[str] = tuple(WHAT_IFS)) -> dict[str, float]:
+    """Seconds of an iteration if each of some things took no time, the others as they are, by name of WHAT_IFS.
+
+    Replayed on the compiled engine, with links contended as the problem says. Of a stream without a flush its rate, read off as
+    many micro-batches as in the outcome.
+    """
+    problem, plan = outcome.problem, outcome.plan
+    costs = PlanCosts(problem, plan)
+    schedule, structure = plan_structure(costs, outcome.stream)
+    found = {}
+    for name in names:
+        timeline = replay_on(
+            fill(structure, _FreeCosts(costs, WHAT_IFS[name])), "compiled", contention=problem.contention
+        )
+        if schedule.flush:
+            found[name] = timeline.makespan_seconds
+        else:
+            samples = np.array(stream_sizes(plan, outcome.stream), dtype=np.int64)
+            found[name] = steady_state(timeline, samples, turns(plan)).seconds_per_sample * problem.batch
+    return found
