@@ -196,50 +196,65 @@ def codes_of(instance: ScheduleInstance, schedule: Schedule, problem: SchedulePr
     sizes = (schedule.stages, schedule.microbatches, schedule.ranks)
     if sizes != (problem.stages, problem.microbatches, problem.devices):
         return None
-    device = schedule.device_of_rank()[schedule.rank_of_row()]
-    begins = (schedule.stage == 0) & (schedule.kind == OpKind.FORWARD)
-    first = np.full(
-        problem.microbatches, -1, dtype=np.int64
-    )  # device of each micro-batch's first stage, which says its chain
-    first[schedule.microbatch[begins]] = device[begins]
-    chain = np.full(problem.microbatches, -1, dtype=np.int64)
-    for number, devices in enumerate(problem.chains):
-        chain[first == devices[0]] = number
-    if (chain < 0).any() or tuple(np.bincount(chain, minlength=len(problem.chains)).tolist()) != problem.counts():
+    begins = _first_positions(schedule, problem)
+    if begins is None:
         return None
     codes = np.empty(int(instance.offsets[-1]), dtype=np.int16)
-    whole = _encode(instance, device, schedule.stage, schedule.kind, chain[schedule.microbatch] * problem.stages, codes)
+    columns = schedule.offsets, schedule.stage, schedule.kind, schedule.microbatch
+    whole = _encode(instance, columns, schedule.device_of_rank(), begins, codes)
     return codes if whole else None
+
+
+def _first_positions(schedule: Schedule, problem: ScheduleProblem) -> Integers | None:
+    """The first position of the chain of each micro-batch, int64 [micro-batches]; None where they are not the problem's.
+
+    The device of a micro-batch's first stage says its chain.
+    """
+    chain = np.zeros(problem.microbatches, dtype=np.int64)
+    if len(problem.chains) > 1:
+        chain[:] = -1
+        begins = np.flatnonzero((schedule.stage == 0) & (schedule.kind == OpKind.FORWARD))
+        rank = np.searchsorted(schedule.offsets, begins, side="right") - 1
+        first = schedule.device_of_rank()[rank]
+        for number, devices in enumerate(problem.chains):
+            chain[schedule.microbatch[begins[first == devices[0]]]] = number
+        if (chain < 0).any() or tuple(np.bincount(chain, minlength=len(problem.chains)).tolist()) != problem.counts():
+            return None
+    return chain * problem.stages
 
 
 @kernel()
 def _encode(
     instance: ScheduleInstance,
+    columns: tuple[Integers, NDArray[np.int32], NDArray[np.int8], NDArray[np.int32]],
     device: NDArray[np.int32],
-    stage: NDArray[np.int32],
-    kind: NDArray[np.int8],
     begins: Integers,
     codes: Codes,
 ) -> bool:
-    """Codes of rows of a schedule; whether they are all that the devices run, each as often as it should be.
+    """Codes of rows of a schedule; whether they are all that each device runs, each as often as it should be.
 
-    begins: int64 [rows]; first position of the chain of each row's micro-batch
+    device: int32 [ranks]; of each list; begins: int64 [micro-batches]; first position of the chain of each
     """
-    positions, placed = len(instance.device), 0
+    offsets, stages, kinds, microbatches = columns
+    positions = len(instance.device)
     done = np.zeros(3 * positions, dtype=np.int64)
-    for row in range(len(stage)):
-        position = begins[row] + stage[row]
-        split = instance.split[position]
-        if kind[row] > OpKind.WEIGHT_GRADIENT or instance.device[position] != device[row]:
-            return False
-        if kind[row] == OpKind.WEIGHT_GRADIENT and not split:
-            continue
-        first = FORWARD if kind[row] == OpKind.FORWARD else (WEIGHT if kind[row] == OpKind.WEIGHT_GRADIENT else INPUT)
-        last = WEIGHT if kind[row] == OpKind.BACKWARD and split else first
-        for code in range(first * positions + position, last * positions + position + 1, positions):
-            if placed == instance.offsets[device[row] + 1] or done[code] == instance.passes[position]:
+    for rank in range(len(device)):
+        placed, end = instance.offsets[device[rank]], instance.offsets[device[rank] + 1]
+        for row in range(offsets[rank], offsets[rank + 1]):
+            position, kind = begins[microbatches[row]] + stages[row], kinds[row]
+            split = instance.split[position]
+            if kind > OpKind.WEIGHT_GRADIENT or instance.device[position] != device[rank]:
                 return False
-            codes[placed] = code
-            done[code] += 1
-            placed += 1
-    return placed == len(codes)
+            if kind == OpKind.WEIGHT_GRADIENT and not split:
+                continue
+            first = FORWARD if kind == OpKind.FORWARD else (WEIGHT if kind == OpKind.WEIGHT_GRADIENT else INPUT)
+            last = WEIGHT if kind == OpKind.BACKWARD and split else first
+            for code in range(first * positions + position, last * positions + position + 1, positions):
+                if placed == end or done[code] == instance.passes[position]:
+                    return False
+                codes[placed] = code
+                done[code] += 1
+                placed += 1
+        if placed < end:
+            return False
+    return True

@@ -9,21 +9,15 @@ from planners.scheduler.instance import Codes, Integers, ScheduleInstance
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import SCHEDULES, Schedule, build_schedule
 
-SLOT_BY_SLOT = {"v-half": 8000, "v-min": 8000}
-"""Ops replayed in the time in which a family that is made slot by slot is made, for each pair of its devices."""
-
-
-def pattern_work(problem: ScheduleProblem, name: str) -> int:
-    """Work of making a family, in ops replayed, where that grows faster than its ops; else 0."""
-    return SLOT_BY_SLOT.get(name, 0) * problem.devices**2
-
 
 def pattern_names(problem: ScheduleProblem) -> list[str]:
-    """Names of the flushed families of the problem's placement."""
+    """Names of the flushed families of the problem's placement; one of slices is another with a slice a micro-batch."""
     return [
         name
         for name, family in SCHEDULES.items()
-        if family.flush and not family.lanes and not family.communications and family.lies_on(problem.chains)
+        if family.flush
+        and not (family.lanes or family.communications or "slices" in family.options)
+        and family.lies_on(problem.chains)
     ]
 
 

@@ -18,7 +18,7 @@ from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound, ways_of
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
-from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of, pattern_work
+from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.steady import anneal_rounds, period_of, plain_rounds, rounds_of, stream_of
 from simulator import Schedule
@@ -136,15 +136,8 @@ PAUSED_WORK = 20_000
 TRIAL = 3
 """Micro-batches a device of the short stream on which settings are tried for a long one."""
 
-BESIDE = 20
+BESIDE = 24
 """Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
-
-WORSE = 1.0001
-"""How far above the best order of a long stream a family may promise to be and is still tried in full."""
-
-AT_ONCE = 2**27
-"""Work that a family may always take to be made, however little is left; one that takes more than this and more than what is left
-is not tried."""
 
 Maker = ListSetting | BuildingBlock
 """What makes an order."""
@@ -268,7 +261,7 @@ def search_schedule(
     """The best order found in the work that `seconds` stand for (see OPS_PER_SECOND): the same on every machine.
 
     patterns: orders to begin from beside the families of the problem's placement; the answer is never worse than one of them
-        that fits (not of `steady`, see the module of that name), nor than a family that can be made in the work (see AT_ONCE)
+        that fits, nor than one of the families (not of `steady`, see the module of that name)
     Raises ValueError for seconds or a seed that are negative, SearchInterrupted with what has been found for a KeyboardInterrupt.
     """
     if objective not in OBJECTIVES:
@@ -365,17 +358,11 @@ def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]
 
 
 def _families(search: _Search, problem: ScheduleProblem) -> Iterator[str]:
-    """Families to begin from; of a long stream those that fit a short one and at whose pace there they may be better."""
-    most = max(search.work, AT_ONCE)
-    names = [name for name in pattern_names(problem) if pattern_work(problem, name) <= most]
-    if problem.microbatches <= _short(problem) or search.best is None:
-        yield from names
-        return
-    short = replace(problem, microbatches=_short(problem))
+    """Families to begin from, but those that do not fit a short stream: none of them holds less in a longer one."""
+    short = replace(problem, microbatches=min(problem.microbatches, _short(problem)))
     trial = search.on(short, 0)
-    for name in names:
-        cost = trial.try_pattern(pattern_of(short, name), short)
-        if trial.promise(cost, search) < search.best[0] * WORSE:
+    for name in pattern_names(problem):
+        if short == problem or trial.try_pattern(pattern_of(short, name), short) < math.inf:
             yield name
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.schedules.flushed import after_backwards, warm_up_then_alternate
+from simulator.schedules.flushed import after_backwards
 from simulator.schedules.ops import OpKind
-from simulator.schedules.schedule import Columns, Schedule, from_columns
+from simulator.schedules.schedule import Columns, Schedule
 
 
 def zb_h1(stages: int, microbatches: int) -> Schedule:
@@ -24,10 +24,7 @@ def zb_h1(stages: int, microbatches: int) -> Schedule:
     Every stage holds at most p micro-batches, as stage 0 of 1F1B does. m(F+I+W) + (p-1)(F+I-W+4c) for p stages, m >= p
     micro-batches, F >= W >= 2c.
     """
-    columns = [
-        with_weight_gradients(warm_up_then_alternate(s, microbatches, stages - 1 - s), lag=s) for s in range(stages)
-    ]
-    return from_columns("zb-h1", stages, microbatches, columns)
+    return _in_rounds("zb-h1", stages, microbatches, 1)
 
 
 def zb_h2(stages: int, microbatches: int) -> Schedule:
@@ -36,14 +33,40 @@ def zb_h2(stages: int, microbatches: int) -> Schedule:
     Every stage holds at most 2p-1 micro-batches, 2(p-s)-1 of them before their input gradient. The longest stage takes
     m(F+I+W) + (p-1)(F+I+2c-2W) for p stages and m >= 2p-1 micro-batches, where that sum's last term is not negative.
     """
-    columns = [
-        with_weight_gradients(warm_up_then_alternate(s, microbatches, 2 * (stages - 1 - s)), lag=2 * s)
-        for s in range(stages)
-    ]
-    return from_columns("zb-h2", stages, microbatches, columns)
+    return _in_rounds("zb-h2", stages, microbatches, 2)
+
+
+def _in_rounds(name: str, stages: int, microbatches: int, rounds: int) -> Schedule:
+    """The order of stage s with `rounds` x (stages - 1 - s) forwards ahead, weight gradients `rounds` x s micro-batches later.
+
+    The place of every op is counted from those before it: F..F (F I)* (F I W)* (I W)* W..W, or with I..I where few are ahead.
+    """
+    stage, number = np.arange(stages)[:, None], np.arange(microbatches)
+    ahead, lag = np.minimum(rounds * (stages - 1 - stage), microbatches), rounds * stage
+    inputs = np.maximum(0, number - ahead)  # before a forward
+    forward = number + inputs + np.maximum(0, inputs - lag)
+    backward = number + np.minimum(microbatches, number + 1 + ahead) + np.maximum(0, number - lag)
+    behind = (
+        1 + 2 * number + lag + np.minimum(microbatches, number + lag + 1 + ahead)
+    )  # an input gradient, or at the end
+    weight = np.where(number + lag < microbatches, behind, 2 * microbatches + number)
+    kind, microbatch = (
+        np.empty((stages, 3 * microbatches), dtype=np.int8),
+        np.empty((stages, 3 * microbatches), np.int32),
+    )
+    for place, one in (
+        (forward, OpKind.FORWARD),
+        (backward, OpKind.INPUT_GRADIENT),
+        (weight, OpKind.WEIGHT_GRADIENT),
+    ):
+        kind[stage, place], microbatch[stage, place] = one, number
+    offsets = np.arange(stages + 1, dtype=np.int64) * 3 * microbatches
+    rows = np.repeat(np.arange(stages, dtype=np.int32), 3 * microbatches)
+    return Schedule(name, stages, microbatches, offsets, rows, kind.ravel(), microbatch.ravel())
 
 
 def with_weight_gradients(columns: Columns, lag: int) -> Columns:
     """Split each backward: its input gradient in its place, its weight gradient behind the `lag`-th input gradient after it."""
     stage, kind, microbatch = after_backwards(columns, lag, OpKind.WEIGHT_GRADIENT)
-    return stage, np.where(kind == OpKind.BACKWARD, OpKind.INPUT_GRADIENT, kind), microbatch
+    kind[kind == OpKind.BACKWARD] = OpKind.INPUT_GRADIENT
+    return stage, kind, microbatch
