@@ -409,6 +409,23 @@ class Cluster:
         plan = min(self._collective_plans(devices, *beside), key=lambda plan: plan.seconds_per_byte, default=None)
         return ((), ()) if plan is None else (plan.channels, plan.occupancy)
 
+    def alltoall_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
+        """Seconds of latency, and seconds a byte that each device has for all of `devices`, itself among them, of an exchange in
+        which every device sends each other one an equal part; while each of `beside` exchanges as much. None for one device.
+
+        All messages are on their way at once: the busiest channel decides. The latency is that of the slowest route, or half of
+        what an all-reduce takes there, which has two such passes.
+        """
+        routes = [self.route(*pair) for group in (devices, *beside) for pair in permutations(group, 2)]
+        if not routes:
+            return ()
+        uses = Counter(index for route in routes for index in route)
+        busiest = max(count / self.channels[index].collective_bandwidth for index, count in uses.items())
+        at_once = max(self.channels[index].collective_latency for index in uses)
+        servers = len({self.server_of(device) for device in devices})
+        latency = max(sum(self.channels[index].latency for index in route) for route in routes)
+        return ((at_once / 2 * max(1.0, log2(servers)) if at_once else latency, busiest / len(devices)),)
+
     def _collective_plans(self, *several: Sequence[int]) -> tuple[CollectivePlan, ...]:
         key = tuple(tuple(sorted(devices)) for devices in several)
         known = self._plans.get(key)

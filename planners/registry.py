@@ -23,7 +23,7 @@ from planners.search.evaluator import (
     Request,
 )
 from planners.search.result import Proof, Result
-from simulator import InfeasiblePlanError, Problem, schedule_families, simulate, slice_of
+from simulator import InfeasiblePlanError, Parallelism, Problem, schedule_families, simulate, slice_of
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
@@ -329,10 +329,11 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
     seconds = time.process_time() - began
     outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     degree = max((one for stage in plan.stages for one in stage.degrees), default=1)
+    parallel = Parallelism(degree // plan.context, plan.context, plan.expert)
     return Result(
         outcome=outcome,
         bound=iteration_lower_bound(
-            problem, asynchronous=not outcome.schedule.flush, layer_costs=evaluate.layer_costs, degree=degree
+            problem, asynchronous=not outcome.schedule.flush, layer_costs=evaluate.layer_costs, parallel=parallel
         ),
         proof=_proof(evaluate, interrupted=interrupted),
         evaluations=evaluate.evaluations,

@@ -15,7 +15,13 @@ from .results.figures import save as save
 from .results.written_files import write_atomically as write_atomically
 from .results.gantt_plots import gantt as gantt, readable_window as readable_window
 from .compiled.kernels import kernel as kernel
-from .costs.layer_costs import LayerCosts as LayerCosts, measured_layer_seconds as measured_layer_seconds
+from .costs.layer_costs import (
+    ALONE as ALONE,
+    GroupRates as GroupRates,
+    LayerCosts as LayerCosts,
+    measured_layer_seconds as measured_layer_seconds,
+)
+from .workloads.shares import Parallelism as Parallelism
 from .costs.stashes import (
     StageStash as StageStash,
     gradient_in_work as gradient_in_work,
@@ -56,9 +62,11 @@ from .plans.plan import (
     check_plan as check_plan,
     divisors as divisors,
     equal_microbatches as equal_microbatches,
+    expert_degrees as expert_degrees,
     group_degrees as group_degrees,
     ranges as ranges,
     stages_from_cuts as stages_from_cuts,
+    tensor_groups as tensor_groups,
 )
 from .plan_files import (
     PlanFile as PlanFile,

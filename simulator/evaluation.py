@@ -255,6 +255,8 @@ class Evaluations:
             plan.recompute,
             plan.options,
             plan.zero,
+            plan.context,
+            plan.expert,
             tuple([stage.devices for stage in plan.stages]),
             tuple([stage.degrees for stage in plan.stages]),
             buckets,
@@ -370,7 +372,7 @@ class Evaluations:
         plan, held = costs.plan, costs.plan.stages[stage]
         if self.layers.tied_weights:
             return costs.buckets(stage)
-        key = held, max(plan.microbatches), plan.replication, plan.zero
+        key = held, max(plan.microbatches), plan.replication, plan.zero, plan.context, plan.expert
         if key not in self._buckets:
             self._buckets[key] = costs.buckets(stage)
         return self._buckets[key]
@@ -444,7 +446,7 @@ class Evaluations:
             groups=groups,
             devices=tuple(self._smallest(group) for group in groups),
             together=together,
-            divided=bool(plan.zero) or any(stage.degrees for stage in plan.stages),
+            divided=bool(plan.zero) or plan.expert > 1 or any(stage.degrees for stage in plan.stages),
             capacity=np.array([cluster.devices[self._smallest(group)].memory_bytes for group in groups]),
             events=memory_events(program, again, None if order is None else order.place),
             order=None if order is None else (order, narrow(structure.value[order.task])),

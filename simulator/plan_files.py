@@ -109,6 +109,8 @@ class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
     recompute: tuple[Recompute | bool, ...] = ()
     options: dict[str, int | str] = {}
     zero: Zero = 0
+    context: Count = 1
+    expert: Count = 1
 
 
 class Document(Table, frozen=True, kw_only=True):

@@ -494,8 +494,8 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> 
         total += 2.0 * size * _crossing(plan, schedule, stage)
     total += sum(costs.inside_bytes(stage) for stage in range(len(plan.stages)))
 
-    def reduced(size: float, devices: int, replicas: Sequence[int]) -> float:
-        """Bytes a sample of an all-reduce that stages of these numbers of replicas do once they all have a gradient."""
+    def a_sample(size: float, replicas: Sequence[int]) -> float:
+        """Of bytes that stages of these numbers of replicas send once they all have a gradient."""
         samples = (
             problem.batch
             if flushes(plan) or _updates_by_minibatch(plan)
@@ -503,14 +503,13 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> 
             / len(plan.microbatches)
             * (math.lcm(*replicas) if plan.replication == "round-robin" else 1)
         )
-        return 2.0 * (devices - 1) * size / samples
+        return size / samples
 
     for number, held in enumerate(plan.stages):
-        count = len(held.leads)
-        total += reduced(costs.reduced_bytes(number), count, (count,))
+        total += a_sample(costs.reduced_bytes(number), (len(held.leads),))
     for weight, stages in costs.shared_weights:
-        size = float(weight.parameters * problem.accumulated_bytes)
-        total += reduced(size, len(costs.groups_of(stages)), [len(plan.stages[stage].leads) for stage in stages])
+        size = 2.0 * (len(costs.groups_of(stages)) - 1) * weight.parameters * problem.accumulated_bytes
+        total += a_sample(size, [len(plan.stages[stage].leads) for stage in stages])
     return total
 
 

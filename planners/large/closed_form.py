@@ -26,7 +26,7 @@ from planners.large.like_blocks import LikeBlocks
 from planners.large.shapes import Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.search.candidates import device_groups
-from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, Recompute, Zero, peers_of
+from simulator import BUCKET_BYTES, MOST_BUCKETS, Parallelism, Problem, Recompute, Zero, peers_of
 
 Floats = NDArray[np.float64]
 
@@ -347,7 +347,7 @@ class _Tables:
         elements = self._elements[self.ranks[0]]
         updated = elements / (replicas if zero else 1)
         ends = updated.min(), updated.max() + 1.0
-        member = self.form.costs.costs.at(self.shape.tensor)
+        member = self.form.costs.costs.at(Parallelism(self.shape.tensor))
         least, largest = (member.update_seconds(0, one) for one in ends)
         seconds = (least + (updated - ends[0]) * ((largest - least) / (ends[1] - ends[0]))).sum(axis=1)
         if replicas == 1:

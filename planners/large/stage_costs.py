@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Phase, Rates, reduce_seconds
 from planners.large.like_blocks import LikeBlocks, shortened
-from simulator import LayerCosts, Problem, Recompute, gradient_in_work, stage_stash
+from simulator import GroupRates, LayerCosts, Parallelism, Problem, Recompute, gradient_in_work, stage_stash
 
 Floats = NDArray[np.float64]
 
@@ -71,7 +71,7 @@ class StageCosts:
         """Of a pass over some samples, or of what a word runs again; inside: of all-reduces of the group."""
         key = what, samples, degree, inside
         if key not in self._seconds:
-            member, probes = self.costs.at(degree, inside), self.probes
+            member, probes = self.costs.at(Parallelism(degree), GroupRates(inside)), self.probes
             phase: Phase = "backward" if what == "backward" else "forward"
             if what != "forward" and what != "backward":
                 again = member.runs_again(what)
@@ -90,28 +90,30 @@ class StageCosts:
         return self._boundary(degree)
 
     def _boundary(self, degree: int, *, gathered: bool = False) -> float:
-        member = self.costs.at(degree)
+        member = self.costs.at(Parallelism(degree))
         return float((member.gathered_cut_bytes if gathered else member.cut_bytes)[self.probes[1][0]])
 
     def elements(self, degree: int) -> Line:
         """Weight elements."""
         if degree not in self._elements:
-            self._elements[degree] = self.line([self.costs.at(degree).weight_elements(one) for one in self.probes])
+            self._elements[degree] = self.line(
+                [self.costs.at(Parallelism(degree)).weight_elements(one) for one in self.probes]
+            )
         return self._elements[degree]
 
     def gathered_elements(self, degree: int) -> float:
         """Weight elements of the two largest layers of the network."""
-        return float(np.sort(self.costs.at(degree).parameters)[-2:].sum())
+        return float(np.sort(self.costs.at(Parallelism(degree)).parameters)[-2:].sum())
 
     def gradient_in_work(self, degree: int) -> Line:
         """Bytes of weight gradients before they are added up."""
-        member = self.costs.at(degree)
+        member = self.costs.at(Parallelism(degree))
         return self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
 
     def stashes(self, degree: int) -> tuple[tuple[Line, Line], ...]:
         """Of each word: bytes a sample that are kept, and that are made again."""
         if degree not in self._stashes:
-            member, found = self.costs.at(degree), []
+            member, found = self.costs.at(Parallelism(degree)), []
             for word in self.words:
                 received = [0.0, *[self.boundary_bytes(degree)] * 3, 0.0]
                 pairs = zip(self.probes, received, strict=True)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase, streaming
-from simulator import Layer, LayerCosts, Problem
+from simulator import ALONE, Layer, LayerCosts, Parallelism, Problem
 
 SLACK = 1e-12
 """Relative; more than sums of thousands of rounded seconds can differ by."""
@@ -42,16 +42,20 @@ WEIGHT_SWEEPS = 20
 
 
 def iteration_lower_bound(
-    problem: Problem, *, asynchronous: bool = False, layer_costs: LayerCosts | None = None, degree: int = 1
+    problem: Problem,
+    *,
+    asynchronous: bool = False,
+    layer_costs: LayerCosts | None = None,
+    parallel: Parallelism = ALONE,
 ) -> float:
     """Seconds of an iteration that no plan can beat: work, and the latency of one sample unless `asynchronous`.
 
-    degree: devices of the largest tensor-parallel group of the plans that are meant
+    parallel: how the largest groups of the plans that are meant divide layers
     layer_costs: of the same problem, to share tables that are already filled
     """
     costs = layer_costs or LayerCosts(problem)
     work = _Rates(problem, costs).work_seconds()
-    bound = work if asynchronous else max(work, _Rates(problem, costs.at(degree)).latency_seconds())
+    bound = work if asynchronous else max(work, _Rates(problem, costs.at(parallel)).latency_seconds())
     return bound * (1.0 - SLACK)
 
 

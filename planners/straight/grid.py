@@ -31,7 +31,9 @@ from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import (
     BUCKET_BYTES,
     MOST_BUCKETS,
+    GroupRates,
     InfeasiblePlanError,
+    Parallelism,
     Plan,
     Problem,
     Schedule,
@@ -231,9 +233,9 @@ class _Grid:
         self.division = division
         self.members = {group[0]: group for group in device_groups(problem, division.degree)}
         first = next(iter(self.members.values()), ())
-        rates = problem.cluster.allreduce_rates(first) if division.degree > 1 else ()
+        rates = GroupRates(problem.cluster.allreduce_rates(first) if division.degree > 1 else ())
         state = problem.divided_state_bytes(division.zero, division.replicas or 1)
-        self.costs = evaluate.layer_costs.at(division.degree, rates, state)
+        self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
         self._held: dict[tuple[str, int, int, int], tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
         self._rates: dict[tuple[tuple[int, ...], int], float] = {}

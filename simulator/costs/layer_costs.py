@@ -23,23 +23,59 @@ from hardware_profiles import (
 )
 from simulator.plans.plan import OPTIMIZER_STATES, Problem, Recompute
 from simulator.workloads.layers import Layer, TiedWeight
-from simulator.workloads.sequence_slices import slice_of
-from simulator.workloads.shares import Share, share_of
+from simulator.workloads.sequence_slices import context_part, keys_and_values, slice_of
+from simulator.workloads.shares import Parallelism, Share, share_of
 
 BACKWARD_LAUNCHES = 1.5
 """Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
 
 
+class GroupRates(NamedTuple):
+    """How fast those with which a device divides layers are, each () where others count what they move.
+
+    tensor: all-reduces of its tensor-parallel group; context: of those that have the other tokens of its samples
+    expert: exchanges of those that have other experts
+    """
+
+    tensor: Rates = ()
+    context: Rates = ()
+    expert: Rates = ()
+
+
+ALONE, NO_RATES = Parallelism(), GroupRates()
+"""Of a device that has all of its layers."""
+
+
 class Member(NamedTuple):
     """What tells the tables of one device from another's, beside its kind.
 
-    degree: devices of its tensor-parallel group; rates: of an all-reduce of them, () where others count what they reduce
+    parallel: how it divides layers with others, at what rates
     state_bytes: bytes a parameter that it holds all the time
     """
 
-    degree: int
-    rates: Rates
+    parallel: Parallelism
+    rates: GroupRates
     state_bytes: float
+
+
+class _Collective(NamedTuple):
+    """What a device and others move for each layer.
+
+    rates: seconds; others: part of the bytes that it sends to them in one; sizes: bytes a sample, float64 [layers]
+    forward, backward: how often in a forward, and in an input gradient, float64 [layers]
+    """
+
+    rates: Rates
+    others: float
+    sizes: NDArray[np.float64]
+    forward: NDArray[np.float64]
+    backward: NDArray[np.float64]
+
+    def times(self, phase: Phase) -> NDArray[np.float64]:
+        """How often in a pass; a weight gradient has none."""
+        if phase == "weight_gradient":
+            return np.zeros(len(self.sizes))
+        return self.forward if phase == "forward" else self.backward
 
 
 class LayerCosts:
@@ -51,9 +87,9 @@ class LayerCosts:
 
     def __init__(self, problem: Problem, member: Member | None = None) -> None:
         """Empty tables; member: whose they are (default: a device's that has all of each layer)."""
-        self.problem, self.member = problem, member or Member(1, (), problem.state_bytes)
+        self.problem, self.member = problem, member or Member(ALONE, NO_RATES, problem.state_bytes)
         self._members: dict[Member, LayerCosts] = {self.member: self}
-        self._shares_of: LayerCosts | None = None
+        self._alike: LayerCosts | None = None
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
@@ -89,34 +125,41 @@ class LayerCosts:
             self._slices[key] = LayerCosts(replace(self.problem, workload=workload))
         return self._slices[key]
 
-    def at(self, degree: int, rates: Rates = (), state_bytes: float | None = None) -> LayerCosts:
-        """The tables of a member of a tensor-parallel group of `degree` devices, which has its share of every layer.
+    def at(self, parallel: Parallelism, rates: GroupRates = NO_RATES, state_bytes: float | None = None) -> LayerCosts:
+        """The tables of a device that divides layers with others, and has its share of each; ValueError as of `context_part`.
 
-        rates: of an all-reduce of the group, whose seconds are then those of the layers behind which it reduces and gathers
+        rates: of these, whose seconds are then those of the layers before or behind which they reduce, gather and exchange
         state_bytes: as of a problem, where ZeRO divides them
         """
-        member = Member(degree, rates, self.problem.state_bytes if state_bytes is None else state_bytes)
+        member = Member(parallel, rates, self.problem.state_bytes if state_bytes is None else state_bytes)
         if member not in self._members:
-            made = self._members[member] = LayerCosts(self.problem, member)
-            alone = Member(degree, (), self.problem.state_bytes)
-            if member != alone:  # what a member does is the same, however long its group takes
-                made._shares_of = self.at(degree)
+            alike = Member(parallel, NO_RATES, self.problem.state_bytes)
+            if member == alike:
+                part = context_part(self.problem.workload, parallel.context) if parallel.context > 1 else None
+                problem = replace(self.problem, workload=part) if part else self.problem
+                self._members[member] = LayerCosts(problem, member)
+            else:  # what a device computes is the same, however long others take
+                same = self.at(parallel)
+                made = self._members[member] = LayerCosts(same.problem, member)
+                made._alike = same
         return self._members[member]
 
     @property
     def computing(self) -> LayerCosts:
         """The tables of a member that does the same, and whose group takes no time."""
-        return self if self._shares_of is None else self._shares_of
+        return self if self._alike is None else self._alike
 
     @cached_property
     def shares(self) -> tuple[Share, ...]:
         """A member's share of each layer."""
-        if self._shares_of is not None:
-            return self._shares_of.shares
-        divided = self.problem.sequence_parallel
+        if self._alike is not None:
+            return self._alike.shares
+        divided, parallel = self.problem.sequence_parallel, self.member.parallel
         workload = self.problem.workload
         pairs = zip(workload.layers, workload.works(), strict=True)
-        return tuple(share_of(*pair, self.member.degree, sequence_parallel=divided) for pair in pairs)
+        return tuple(
+            share_of(*pair, parallel.tensor, expert=parallel.expert, sequence_parallel=divided) for pair in pairs
+        )
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
@@ -135,7 +178,7 @@ class LayerCosts:
             kernels = self.kernel_seconds(device, samples, phase)
             launches = self._launch_seconds(device, samples, phase)
             seconds = kernels + launch_waits(kernels, launches, phase) if launches.any() else kernels
-            if self.member.rates:
+            if any(self.member.rates):
                 seconds = seconds + self._collective_seconds(samples, phase)
             self._seconds[key] = seconds
         return self._seconds[key]
@@ -163,6 +206,8 @@ class LayerCosts:
         """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers]: as if the host
         launched it in no time.
         """
+        if self._alike is not None:
+            return self._alike.kernel_seconds(device, samples, phase)
         kind = self._kind_of_device[device]
         key = (kind, samples, phase)
         if key not in self._kernels:
@@ -194,7 +239,7 @@ class LayerCosts:
         if key not in self._streamed:
             works = [self.works[layer] for layer in layers]
             seconds = accelerator.stage_seconds(works, samples, phase, self.problem.precision)
-            if self.member.rates:
+            if any(self.member.rates):
                 seconds += float(self._collective_seconds(samples, phase)[layers].sum())
             self._streamed[key] = seconds
         return self._streamed[key]
@@ -239,25 +284,49 @@ class LayerCosts:
         return np.array([work.input_elements for work in self.works]) * self.problem.element_bytes
 
     def _collective_seconds(self, samples: int, phase: Phase) -> NDArray[np.float64]:
-        """Seconds for which a member's group reduces and gathers in one pass of each layer, float64 [layers]."""
-        sizes, forward, backward = self._reduced
-        if phase == "weight_gradient":
-            return np.zeros(len(sizes))
-        times = forward if phase == "forward" else backward
-        of_size, number = np.unique(sizes, return_inverse=True)
-        seconds = np.array([reduce_seconds(self.member.rates, size * samples) for size in of_size.tolist()])
-        return np.asarray(seconds[number] * times, dtype=np.float64)
+        """Seconds for which a member reduces, gathers and exchanges in one pass of each layer, float64 [layers]."""
+        found = np.zeros(len(self.works))
+        for one in self._collectives:
+            of_size, number = np.unique(one.sizes, return_inverse=True)
+            seconds = np.array([reduce_seconds(one.rates, size * samples) for size in of_size.tolist()])
+            found += seconds[number] * one.times(phase)
+        return found
 
-    def collective_bytes(self, layers: NDArray[np.int64], phase: Phase) -> float:
-        """Bytes a sample that all-reduces of a member's group take together in one pass of some layers."""
-        sizes, forward, backward = self._reduced
-        return float((sizes * (forward if phase == "forward" else backward))[layers].sum())
+    def sent_bytes(self, layers: NDArray[np.int64], phase: Phase) -> float:
+        """Bytes a sample that a member sends to those with which it divides layers, in one pass of some of these."""
+        moved = (one.others * one.sizes * one.times(phase) for one in self._collectives)
+        return float(sum(one[layers].sum() for one in moved))
 
     @cached_property
-    def _reduced(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Bytes a sample of the tensor that each layer's group reduces, and how often forward and backward, float64 [layers]."""
-        found = np.array([(share.reduced, share.forward, share.backward) for share in self.shares])
-        return found[:, 0] * self.problem.element_bytes, found[:, 1], found[:, 2]
+    def _collectives(self) -> tuple[_Collective, ...]:
+        """What a member reduces with its tensor-parallel group; keys and values of the other tokens, gathered before a pass, with
+        gradients that a backward scatters: in all a half and a whole all-reduce; what enters experts, and what leaves them.
+        """
+        (tensor, context, expert), rates = self.member.parallel, self.member.rates
+        element, workload = self.problem.element_bytes, self.problem.workload
+        reduced = np.array([(share.reduced, share.forward, share.backward) for share in self.shares])
+        found = [_Collective(rates.tensor, 2.0 * (tensor - 1) / tensor, reduced[:, 0] * element, *reduced[:, 1:].T)]
+        if context > 1:
+            mixes = np.array([layer.causal_tokens > 0 for layer in workload.layers])
+            read = np.array([keys_and_values(work.input_elements, work.output_elements) for work in self.works])
+            sizes = read * mixes * context * element
+            found.append(_Collective(rates.context, 2.0 * (context - 1) / context, sizes, mixes / 2, mixes * 1.0))
+        if expert > 1:
+            of_experts = [layer.experts > 0 for layer in workload.layers]
+            sizes = np.zeros((2, len(workload)))
+            across = [(one, two) for one, two in workload.edges if of_experts[one] != of_experts[two]]
+            for producer, layer in {(one, one if of_experts[one] else two) for one, two in across}:
+                sizes[int(producer == layer), layer] += self.shares[producer].output * element
+            moves = np.where(sizes > 0.0, 1.0, 0.0)
+            others = (expert - 1) / expert
+            found += [_Collective(rates.expert, others, *one) for one in zip(sizes, moves, moves, strict=True)]
+        return tuple(found)
+
+    @cached_property
+    def expert_parameters(self) -> NDArray[np.float64]:
+        """Weight elements of each layer that belong to routed experts, float64 [layers]."""
+        experts = [layer.experts > 0 for layer in self.problem.workload.layers]
+        return np.where(experts, self.parameters, 0.0)
 
     def update_seconds(self, device: int, parameters: float) -> float:
         """Seconds of an optimizer step: weights, gradients and states are read, weights and states written."""

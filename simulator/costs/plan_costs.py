@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Channel, Cluster, Flow, Phase, Rates, reduce_seconds
 from simulator.costs.given import Bucket, TiedReduction, Transfer
-from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
 from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
-from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of
+from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of, tensor_groups
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
+from simulator.workloads.shares import Parallelism
+
+Devices = tuple[int, ...]
+
+_ByServer = dict[int, list[Devices]]
+
+COMPARED_BYTES = 2**20
+"""Of like groups of devices the slowest is that which takes longest for as many bytes."""
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are all-reduced in buckets of at least this size, layer by layer from the back (PyTorch DDP's default)."""
@@ -41,16 +49,18 @@ _SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
 class Group(NamedTuple):
     """What the seconds of a replica's ops depend on, beside its stage's layers; that of replicas that lie alike is the same.
 
-    kinds: numbers of the kinds of its devices, rising; degree: how many devices
-    inside: rates of an all-reduce of its devices; peers: of each of them with its peers in the stage's other replicas, where ZeRO
-        divides anything; replicas: among how many it does, else 1
+    kinds: numbers of the kinds of its devices, rising
+    parallel, rates: how they divide layers with each other and with those of other replicas, the slowest of them
+    peers, expert_peers: rates of all-reduces of each of them with all that hold the same weights in the stage, and the same
+        experts, where ZeRO divides anything; replicas: among how many it does, else 1
     gathers: whether what its forwards, and its backwards, receive comes in parts, to be gathered
     """
 
     kinds: tuple[int, ...]
-    degree: int = 1
-    inside: Rates = ()
+    parallel: Parallelism = ALONE
+    rates: GroupRates = NO_RATES
     peers: Rates = ()
+    expert_peers: Rates = ()
     replicas: int = 1
     gathers: tuple[bool, bool] = (False, False)
 
@@ -67,10 +77,13 @@ class _Places:
     """Where the replicas of a stage are: their devices, by server.
 
     number: tells it from others of a plan
+    groups: devices of each replica; parts: of each of its tensor-parallel groups
     """
 
-    def __init__(self, number: int, stage: Stage, cluster: Cluster) -> None:
+    def __init__(self, number: int, stage: Stage, plan: Plan, cluster: Cluster) -> None:
         self.number, self.groups, self.cluster = number, stage.replicas, cluster
+        self.parts = tensor_groups(stage.replicas, plan.context)
+        self.context, self.expert = plan.context, plan.expert
 
     @cached_property
     def members(self) -> frozenset[tuple[int, ...]]:
@@ -78,30 +91,84 @@ class _Places:
         return frozenset(self.groups)
 
     @cached_property
-    def peer_rates(self) -> Rates:
-        """Of all-reduces of each device of a group with its peers in the others."""
-        return self.cluster.allreduce_rates(*peers_of(self.groups))
+    def rings(self) -> list[tuple[int, ...]]:
+        """Devices that hold the same weights; those of experts divide these among `expert` in a row."""
+        return peers_of(self.parts)
 
     @cached_property
-    def _by_server(self) -> dict[int, list[tuple[int, ...]]]:
-        """Groups by the server of their first device."""
-        found: dict[int, list[tuple[int, ...]]] = {}
-        for group in self.groups:
-            found.setdefault(self.cluster.server_of(group[0]), []).append(group)
+    def expert_rings(self) -> list[tuple[int, ...]]:
+        """Devices that hold the same experts."""
+        return [ring[first :: self.expert] for ring in self.rings for first in range(self.expert)]
+
+    @cached_property
+    def peer_rates(self) -> Rates:
+        """Of all-reduces of all `rings` at once."""
+        return self.cluster.allreduce_rates(*self.rings)
+
+    @cached_property
+    def expert_rates(self) -> Rates:
+        """Of all-reduces of all `expert_rings` at once."""
+        return self.cluster.allreduce_rates(*self.expert_rings)
+
+    def rates(self, replica: int) -> GroupRates:
+        """Of what a replica's devices do together, and with those of other replicas."""
+        parts = self.parts[replica * self.context : (replica + 1) * self.context]
+        reduce, exchange = self.cluster.allreduce_rates, self.cluster.alltoall_rates
+        return GroupRates(
+            self._slowest(parts, self._beside(self.parts), reduce) if len(parts[0]) > 1 else (),
+            self._slowest(peers_of(parts), self._contexts, reduce) if self.context > 1 else (),
+            self._slowest(self._exchanging(parts), self._exchanges, exchange) if self.expert > 1 else (),
+        )
+
+    def _slowest(self, own: Sequence[Devices], several: _ByServer, rates: Callable[..., Rates]) -> Rates:
+        """Of some of several like groups of devices, of which those that share a server are at work at the same time."""
+        found: dict[Rates, None] = {}
+        for devices in own:
+            near = dict.fromkeys(other for server in self._servers(devices) for other in several.get(server, ()))
+            found[rates(devices, *(one for one in near if one != devices and len(one) == len(devices)))] = None
+        return max(found, key=lambda one: reduce_seconds(one, COMPARED_BYTES))
+
+    def _beside(self, several: Iterable[Devices]) -> _ByServer:
+        """Groups of devices by each server that they are in."""
+        found: _ByServer = {}
+        for devices in several:
+            for server in self._servers(devices):
+                found.setdefault(server, []).append(devices)
         return found
 
-    def beside(self, own: Sequence[int]) -> list[tuple[int, ...]]:
-        """The groups that begin in a server of one of them."""
-        servers = dict.fromkeys(self.cluster.server_of(device) for device in own)
-        return [group for server in servers for group in self._by_server.get(server, ())]
+    def _servers(self, devices: Devices) -> Iterable[int]:
+        return dict.fromkeys(map(self.cluster.server_of, devices))
+
+    @cached_property
+    def _contexts(self) -> _ByServer:
+        """Devices that have parts of the same samples."""
+        step = self.context
+        replicas = (self.parts[at : at + step] for at in range(0, len(self.parts), step))
+        return self._beside(ring for parts in replicas for ring in peers_of(parts))
+
+    @cached_property
+    def _exchanges(self) -> _ByServer:
+        """Devices that divide experts."""
+        return self._beside(self._exchanging(self.parts))
+
+    def _exchanging(self, parts: Sequence[Devices]) -> list[Devices]:
+        """Devices that divide experts, of the groups of those that some parts are in."""
+        step = self.expert
+        firsts = dict.fromkeys(self._number[part] // step * step for part in parts)
+        return [ring for first in firsts for ring in peers_of(self.parts[first : first + step])]
+
+    @cached_property
+    def _number(self) -> dict[Devices, int]:
+        return {part: number for number, part in enumerate(self.parts)}
 
 
 class PlanCosts:
     """The costs of one plan, as `simulator.lowering.lower` asks for them; tables fill as they are used.
 
-    The devices of a tensor-parallel group work in step, each on its share of the stage's layers: an op takes as long as on the
-    slowest of them, and what the group reduces and gathers is part of the op. Between groups each device sends its part of the
-    boundary. Gradients are reduced between each device and its peers in the other replicas.
+    The devices of a replica work in step, each on its share of the stage's layers: an op takes as long as on the slowest of them,
+    and what they reduce, gather and exchange, with each other and with those of other replicas that have other experts, is part
+    of the op. Between replicas each device sends its part of the boundary. Gradients are reduced between the devices of a stage
+    that hold the same weights, and those of experts between the devices that hold the same ones, one after the other.
 
     ZeRO (Rajbhandari et al. 2020) divides states, gradients and weights among the replicas of a stage. 1: gradients are
     reduce-scattered in the buckets, and an update ends in an all-gather of the weights. From 2 on every backward reduce-scatters
@@ -125,7 +192,7 @@ class PlanCosts:
         for stage in self.plan.stages:
             key = stage.devices, stage.degrees
             if key not in known:
-                known[key] = _Places(len(known), stage, self.problem.cluster)
+                known[key] = _Places(len(known), stage, self.plan, self.problem.cluster)
             found.append(known[key])
         return tuple(found)
 
@@ -165,6 +232,16 @@ class PlanCosts:
         layers, there = self.plan.stages[stage].layers, self._there_before[stage]
         return self._member(stage, replica).weight_elements(layers, there)
 
+    def divided_elements(self, stage: int, replica: int) -> float:
+        """`held_elements` as if no experts were divided: what ZeRO divides among all replicas of a stage."""
+        return self.held_elements(stage, replica) + (self.plan.expert - 1) * self._expert_elements(stage, replica)
+
+    def _expert_elements(self, stage: int, replica: int) -> float:
+        """Weight elements of `held_elements` that belong to routed experts, where these are divided."""
+        if self.plan.expert == 1:
+            return 0.0
+        return float(self._member(stage, replica).expert_parameters[list(self.plan.stages[stage].layers)].sum())
+
     def gathered_elements(self, stage: int, replica: int) -> float:
         """Weight elements of the two largest layers of a stage, on each device of a replica."""
         parameters = self._member(stage, replica).parameters[list(self.plan.stages[stage].layers)]
@@ -188,17 +265,19 @@ class PlanCosts:
 
     def _member(self, stage: int, replica: int) -> LayerCosts:
         """The layers of a stage as a device of a replica has them, with what it reduces and gathers with its group."""
-        if not self.plan.stages[stage].degrees:
+        if not self.plan.stages[stage].degrees and self.plan.expert == 1:
             return self.layers
         group = self.group(stage, replica)
-        return self.layers.at(group.degree, group.inside)
+        return self.layers.at(group.parallel, group.rates)
 
     def reduced_bytes(self, stage: int) -> float:
-        """Gradient bytes that the replicas of a stage reduce among themselves, those of each device and its peers together: not
-        those of `tied_reductions`.
+        """Bytes of gradients that all devices of a stage send in one all-reduce with those that hold the same weights: not those
+        of `tied_reductions`.
         """
-        degree = max(self.plan.stages[stage].degrees, default=1)
-        return float(self._reduced_parameters(stage, degree).sum()) * degree * self.problem.accumulated_bytes
+        held = self._places[stage]
+        dense, experts = self._reduced_parameters(stage, len(held.rings)).sum(axis=1) * self.problem.accumulated_bytes
+        moved = 2.0 * (len(held.parts) - 1) * dense + 2.0 * (len(held.parts) - held.expert) * experts
+        return float(moved * len(held.rings))
 
     @cached_property
     def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
@@ -234,11 +313,12 @@ class PlanCosts:
         """Elements of a tied weight that a device of a group of so many holds."""
         if degree == 1:
             return weight.parameters
-        return next(one.parameters for one in self.layers.at(degree).tied_weights if one.layers == weight.layers)
+        tied = self.layers.at(Parallelism(degree)).tied_weights
+        return next(one.parameters for one in tied if one.layers == weight.layers)
 
     def groups_of(self, stages: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-        """Devices of each replica that holds any of these stages, rising."""
-        return tuple(sorted({group for stage in stages for group in self._places[stage].groups}))
+        """Devices of each tensor-parallel group that holds any of these stages, rising."""
+        return tuple(sorted({part for stage in stages for part in self._places[stage].parts}))
 
     def of_slice(self, number: int) -> PlanCosts:
         """What ops on one slice of the sequences take and keep."""
@@ -266,18 +346,16 @@ class PlanCosts:
         return tuple(zip(self._places, (None, *self._places[:-1]), (*self._places[1:], None), strict=True))
 
     def _group(self, stage: int, replica: int) -> Group:
-        (held, *near), kinds = self._neighbours[stage], self._devices_by_kind(stage, replica)
-        if not self.plan.stages[stage].degrees and not self.plan.zero:
+        (held, *near), kinds, plan = self._neighbours[stage], self._devices_by_kind(stage, replica), self.plan
+        if not plan.stages[stage].degrees and not plan.zero and plan.expert == 1:
             return Group(tuple(kinds))
         own = held.groups[replica]
-        peers = held.peer_rates if self.plan.zero and len(held.groups) > 1 else ()
-        inside: Rates = ()
-        if len(own) > 1:
-            beside = (group for group in held.beside(own) if group != own and len(group) == len(own))
-            inside = self.problem.cluster.allreduce_rates(own, *beside)
-        gathers = tuple(len(own) > 1 and one is not None and own not in one.members for one in near)
-        replicas = len(held.groups) if peers else 1
-        return Group(tuple(kinds), len(own), inside, peers, replicas, (gathers[0], gathers[1]))
+        parallel = Parallelism(len(own) // plan.context, plan.context, plan.expert)
+        gathers = tuple(parallel.tensor > 1 and one is not None and own not in one.members for one in near)
+        found = Group(tuple(kinds), parallel, held.rates(replica), gathers=(gathers[0], gathers[1]))
+        if not plan.zero or len(held.parts) == 1:
+            return found
+        return found._replace(peers=held.peer_rates, expert_peers=held.expert_rates, replicas=len(held.parts))
 
     def _devices_by_kind(self, stage: int, replica: int) -> dict[int, int]:
         """A device of each kind that a replica has, by the number of the kind, rising."""
@@ -333,7 +411,7 @@ class PlanCosts:
         key = (kind, stage, group, samples)
         if key not in self._stage_seconds:
             value = self._seconds_in_step(kind, (stage, replica), samples, self._member(stage, replica))
-            if group.degree > 1:
+            if any(group.gathers):
                 value += self._gather_seconds(kind, stage, group, samples)
             if group.replicas > 1:
                 value = self._with_peers(kind, (stage, replica), value)
@@ -347,7 +425,7 @@ class PlanCosts:
         if key not in self._stage_parts:
             place, whole = (stage, replica), self._op_seconds(kind, stage, replica, samples)
             within = computing = self._seconds_in_step(kind, place, samples, member.computing)
-            if group.degree > 1:
+            if any(group.rates):
                 within = self._seconds_in_step(kind, place, samples, member)
                 within += self._gather_seconds(kind, stage, group, samples)
             self._stage_parts[key] = OpParts(computing, within - computing, whole - within)
@@ -364,15 +442,15 @@ class PlanCosts:
         """Seconds of an op of a (stage, replica) on a device of it, without what it waits for from others."""
         stage, replica = place
         if kind is OpKind.UPDATE:
-            return layers.update_seconds(
-                device, self.held_elements(stage, replica) / self.group(stage, replica).replicas
-            )
+            replicas = self.group(stage, replica).replicas
+            held = self.held_elements if replicas == 1 else self.divided_elements
+            return layers.update_seconds(device, held(stage, replica) / replicas)
         if kind is OpKind.PREDICT:
             return layers.predict_seconds(device, self.held_elements(stage, replica))
         if kind in HOST_KINDS:
             return self.stash(stage, replica).kept * samples / self._host_bandwidth(device)
-        held = self._layers_of(kind, stage)
-        return layers.stage_seconds(device, held, samples, _PHASES[kind]) if samples and len(held) else 0.0
+        run = self._layers_of(kind, stage)
+        return layers.stage_seconds(device, run, samples, _PHASES[kind]) if samples and len(run) else 0.0
 
     def _layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
         """Layers of a stage that an op runs."""
@@ -384,33 +462,38 @@ class PlanCosts:
         received = {OpKind.FORWARD: 0, OpKind.BACKWARD: 1, OpKind.INPUT_GRADIENT: 1}.get(kind)
         if received is None or not group.gathers[received]:
             return 0.0
-        whole = self._crossing(self.layers.at(group.degree), gathered=True)[stage - 1 + received]
-        return reduce_seconds(group.inside, whole * samples) / 2
+        whole = self._crossing(self.layers.at(group.parallel), gathered=True)[stage - 1 + received]
+        return reduce_seconds(group.rates.tensor, whole * samples) / 2
 
     def inside_bytes(self, stage: int) -> float:
-        """Bytes a sample that a stage's groups move inside, 2(t-1) a byte that is all-reduced and half that of one gathered; of
-        groups that differ, the mean.
-        """
+        """Bytes a sample that the devices of a replica reduce, gather and exchange; of replicas that differ, the mean."""
         moved = []
-        for replica, degree in enumerate(self.plan.stages[stage].degrees):
-            layers, gathers = self.layers.at(degree), self.group(stage, replica).gathers
+        for replica, devices in enumerate(self._places[stage].groups):
+            group = self.group(stage, replica)
+            layers, tensor = self.layers.at(group.parallel), group.parallel.tensor
             passes = (OpKind.FORWARD, OpKind.BACKWARD, *[OpKind.RECOMPUTE] * self.recomputes(stage))
-            size = sum(layers.collective_bytes(self._layers_of(kind, stage), _PHASES[kind]) for kind in passes)
+            size = sum(layers.sent_bytes(self._layers_of(kind, stage), _PHASES[kind]) for kind in passes)
             boundaries = (0.0, *self._crossing(layers, gathered=True), 0.0)[stage : stage + 2]
-            size += sum(whole / 2 for whole, gathered in zip(boundaries, gathers, strict=True) if gathered)
-            moved.append(2.0 * (degree - 1) * size)
-        return sum(moved) / max(1, len(moved))
+            received = sum(whole for whole, gathered in zip(boundaries, group.gathers, strict=True) if gathered)
+            moved.append(len(devices) * (size + received * (tensor - 1) / tensor))
+        return sum(moved) / len(moved)
 
     def _with_peers(self, kind: OpKind, place: tuple[int, int], alone: float) -> float:
         """Seconds of an op that takes `alone`, with what ZeRO scatters and gathers among a device and its peers."""
-        rates, elements = self.group(*place).peers, self.held_elements(*place)
-        weights = reduce_seconds(rates, elements * self.problem.element_bytes) / 2
-        gradients = reduce_seconds(rates, elements * self.problem.accumulated_bytes) / 2
+        weights, gradients = (
+            self._scatter_seconds(place, size) for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
+        )
         if kind is OpKind.UPDATE:
             return alone + weights * (self.plan.zero < 3)
         beside = weights * (self.plan.zero == 3 and kind in _GATHERING)
         beside += gradients * (self.plan.zero >= 2 and kind in _SCATTERING)
         return max(alone, beside)
+
+    def _scatter_seconds(self, place: tuple[int, int], size: float) -> float:
+        """Seconds in which a device and its peers scatter, or gather, so many bytes for each weight that it holds."""
+        group, experts = self.group(*place), self._expert_elements(*place)
+        dense = reduce_seconds(group.peers, (self.held_elements(*place) - experts) * size)
+        return (dense + (reduce_seconds(group.expert_peers, experts * size) if experts else 0.0)) / 2
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """The problem's share of the seconds that they take one after the other."""
@@ -439,12 +522,13 @@ class PlanCosts:
         """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done. One
         where gradients are reduced whole.
         """
-        groups, zero = self._places[stage].groups, self.plan.zero
-        if len(groups) == 1 or zero >= 2:
+        places, zero = self._places[stage], self.plan.zero
+        groups, rings = places.groups, places.rings
+        if len(places.parts) == 1 or zero >= 2:
             return ()
-        rings = peers_of(groups)
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
-        sizes = self._reduced_parameters(stage, len(rings)) * self.problem.accumulated_bytes
+        dense, experts = self._reduced_parameters(stage, len(rings)) * self.problem.accumulated_bytes
+        sizes = dense + experts
         if not sizes.any():
             return ()  # without weights there is nothing to wait for
         samples = max(1, max(self.plan.microbatches) // (len(groups) if self.plan.replication == "split" else 1))
@@ -453,32 +537,34 @@ class PlanCosts:
         shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
         whole = self.problem.gradient_reduction == "whole"
         least = float(sizes.sum()) if whole else max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
-        cluster = self.problem.cluster
-        rates, busy = cluster.allreduce_rates(*rings), cluster.allreduce_channels(*rings)
+        busy = self.problem.cluster.allreduce_channels(*rings)
         scattered = 0.5 if zero else 1.0
         buckets: list[Bucket] = []
-        share, size = 0.0, 0.0
+        share, size, of_experts = 0.0, 0.0, 0.0
         for position in range(len(held) - 1, -1, -1):
             share += float(shares[position])
             size += float(sizes[position])
+            of_experts += float(experts[position])
             if size >= least or (position == 0 and (share > 0 or size > 0)):
-                seconds = scattered * reduce_seconds(rates, size) if size > 0 else 0.0
-                buckets.append(Bucket(share, seconds, *busy))
-                share, size = 0.0, 0.0
+                seconds = reduce_seconds(places.peer_rates, size - of_experts) if size > of_experts else 0.0
+                seconds += reduce_seconds(places.expert_rates, of_experts) if of_experts else 0.0
+                buckets.append(Bucket(share, scattered * seconds, *busy))
+                share, size, of_experts = 0.0, 0.0, 0.0
         return tuple(buckets)
 
     def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
         """Weight elements of each layer of a stage whose gradients its buckets carry, of a device in a group of `degree` devices,
-        float64 [layers of the stage].
+        float64 [2, layers of the stage]: all but those of divided experts, and these.
         """
-        layers = self.layers.at(degree)
+        layers = self.layers.at(Parallelism(degree, expert=self.plan.expert))
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
         parameters = layers.parameters[held]
+        experts = layers.expert_parameters[held] * (self.plan.expert > 1)
         shared = {weight.layers for weight, _ in self.shared_weights}
         for weight in layers.tied_weights:
             if weight.layers in shared:
                 parameters[held == weight.layers[0]] -= weight.parameters
-        return parameters
+        return np.array([parameters - experts, experts])
 
 
 def peers_of(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

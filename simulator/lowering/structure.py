@@ -295,11 +295,7 @@ class _Reduction:
 
 
 def _reductions(schedule: Schedule, ops: LaneOps, buckets: Sequence[int]) -> list[_Reduction]:
-    return [
-        _Reduction(stage, count, _rounds(schedule, ops, stage))
-        for stage, count in enumerate(buckets)
-        if count and len({int(ops.replica[rows[0]]) for _, rows in ops.rows_of_stage[stage]}) > 1
-    ]
+    return [_Reduction(stage, count, _rounds(schedule, ops, stage)) for stage, count in enumerate(buckets) if count]
 
 
 def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Rows]]:

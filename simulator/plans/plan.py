@@ -13,6 +13,7 @@ from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.schedules.asynchronous import REPLICA_UPDATES, ReplicaUpdates
 from simulator.schedules.communications import COMMUNICATIONS, Communication
 from simulator.workloads.layers import Workload
+from simulator.workloads.sequence_slices import check_context
 
 Replication = Literal["split", "round-robin"]
 
@@ -175,11 +176,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Part of the network on one device, or on several replicas, each one device or a tensor-parallel group of them.
+    """Part of the network on one device, or on several replicas, each one device or a group of them.
 
     layers: indices into the workload's layers, rising
     devices: device ids of the cluster, replica by replica; where replicas take whole micro-batches, replica 0 has the first
-    degrees: devices of each replica, a group that divides each of its layers; empty: one each
+    degrees: devices of each replica, a group that divides each of its layers: tensor-parallel groups one after the other, as many
+        as `Plan.context` says; empty: one each
     """
 
     layers: tuple[int, ...]
@@ -207,14 +209,14 @@ class Stage:
         """The first device of each replica, which stands for it: the devices of a group work in step."""
         return self.devices if not self.degrees else tuple(group[0] for group in self.replicas)
 
-    @property
-    def notation(self) -> str:
-        """Replicas, and devices of each where these are groups: `2`, `2t4`; `t4+t2` where groups differ."""
+    def notation(self, context: int = 1) -> str:
+        """Replicas, and devices of each where these are groups: `2`, `2t4`; `t4+t2` where groups differ; `2t4c2` where each has
+        two tensor-parallel groups of four for its context.
+        """
         if not self.degrees:
             return str(len(self.devices))
-        if len(set(self.degrees)) > 1:
-            return "+".join(f"t{degree}" for degree in self.degrees)
-        return f"{len(self.degrees)}t{self.degrees[0]}"
+        words = [f"t{degree // context}" + f"c{context}" * (context > 1) for degree in self.degrees]
+        return "+".join(words) if len(set(words)) > 1 else f"{len(words)}{words[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,8 @@ class Plan:
     options: of the schedule's family, by name, but for those that follow from the rest of the plan and from the problem
     zero: what the replicas of a stage divide among themselves (Rajbhandari et al. 2020): 0 nothing, 1 the optimizer's states,
         2 gradients too, 3 weights too
+    context: parts of the tokens of every sample, each on a tensor-parallel group of every replica
+    expert: parts of the routed experts of a layer, on as many neighbours of the tensor-parallel groups of all replicas of a stage
     """
 
     planner: str
@@ -246,6 +250,8 @@ class Plan:
     recompute: tuple[Recompute, ...] = field(default=())
     options: tuple[tuple[str, int | str], ...] = field(default=())
     zero: Zero = 0
+    context: int = 1
+    expert: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", tuple(map(recompute_word, self.recompute)))
@@ -296,14 +302,16 @@ class Plan:
         """As the papers write it: `16` (data parallel), `15-1`, `straight` (every stage on one device); `2t4-2t4` where each
         stage has two replicas, tensor-parallel groups of four.
 
-        More than eight stages of equally many replicas are counted: `32x8` for 32 stages of 8.
+        More than eight stages of equally many replicas are counted: `32x8` for 32 stages of 8. `2t4c2-2t4c2 e4`: each replica
+        has two such groups, for half of the tokens each, and experts are divided among all four of a stage.
         """
-        words = [stage.notation for stage in self.stages]
+        words = [stage.notation(self.context) for stage in self.stages]
+        experts = f" e{self.expert}" * (self.expert > 1)
         if len(words) > 1 and set(words) == {"1"}:
             return "straight"
         if len(words) > 8 and len(set(words)) == 1:
-            return f"{len(words)}x{words[0]}"
-        return "-".join(words)
+            return f"{len(words)}x{words[0]}{experts}"
+        return "-".join(words) + experts
 
 
 def family_of(plan: Plan) -> ScheduleFamily | None:
@@ -409,6 +417,10 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
     if any(stage.degrees for stage in plan.stages):
         _check_groups(problem, plan)
+    if plan.context != 1:
+        _check_context(problem, plan)
+    if plan.expert != 1:
+        _check_experts(problem, plan)
     if plan.zero:
         _check_zero(plan)
 
@@ -419,7 +431,8 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
     """
     workload, cluster = problem.workload, problem.cluster
     group_of: dict[int, tuple[int, ...]] = {}
-    if not any(layer.split for layer in workload.layers):
+    degrees = [stage.degrees for stage in plan.stages if stage.degrees]
+    if not any(layer.split for layer in workload.layers) and max(map(max, degrees)) > plan.context:
         raise InfeasiblePlanError(
             f"plan {plan.planner!r} has groups of devices, and no layer of workload {workload.name!r} says how a group divides it"
         )
@@ -436,17 +449,64 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
                         f"{where} has device {device} in group {group}, another stage in group {group_of[device]}: groups "
                         "are the same or share no device"
                     )
-            if cluster.tensor_groups == "server" and len({cluster.server_of(device) for device in group}) > 1:
+        if wrong := [degree for degree in stage.degrees if plan.context < 1 or degree % plan.context]:
+            raise InfeasiblePlanError(
+                f"{where} has groups of {wrong[0]} devices, which context {plan.context} does not divide; choices: "
+                f"{', '.join(map(str, divisors(math.gcd(*stage.degrees))))}"
+            )
+        for part in tensor_groups(stage.replicas, plan.context):
+            if cluster.tensor_groups == "server" and len({cluster.server_of(device) for device in part}) > 1:
                 raise InfeasiblePlanError(
-                    f"{where} has group {group} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "
+                    f"{where} has group {part} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "
                     f"its servers have {' or '.join(map(str, sorted(set(map(len, cluster.servers)))))} devices"
                 )
+        tensor = [degree // plan.context for degree in stage.degrees]
         for layer in (workload.layers[index] for index in stage.layers):
-            if wrong := [degree for degree in stage.degrees if layer.heads % degree]:
+            if wrong := [degree for degree in tensor if layer.heads % degree]:
                 raise InfeasiblePlanError(
                     f"{where} has groups of {wrong[0]}, which does not divide the {layer.heads} key-value heads of layer "
                     f"{layer.name!r}; choices: {', '.join(str(one) for one in divisors(layer.heads))}"
                 )
+
+
+def _check_context(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless every replica has a group of devices for each part of the tokens of a sample."""
+    where = f"context {plan.context} of plan {plan.planner!r}"
+    if plan.context < 1:
+        raise InfeasiblePlanError(f"{where} must be at least 1")
+    if any(not stage.degrees for stage in plan.stages):
+        number = next(number for number, stage in enumerate(plan.stages) if not stage.degrees)
+        raise InfeasiblePlanError(
+            f"{where} needs replicas of as many devices, or a multiple of them; stage {number} has one each; choices: 1"
+        )
+    if plan.slices > 1:
+        raise InfeasiblePlanError(
+            f"{where} divides samples that schedule {plan.schedule!r} cuts into slices; choices: 1"
+        )
+    try:
+        check_context(problem.workload, plan.context)
+    except ValueError as error:
+        raise InfeasiblePlanError(f"{where}: {error}") from None
+
+
+def _check_experts(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless there are experts to divide, evenly, among the groups of every stage that has some."""
+    where, layers = f"expert {plan.expert} of plan {plan.planner!r}", problem.workload.layers
+    choices = expert_degrees(problem.workload)
+    if plan.expert not in choices:
+        lacks = "no layers of routed experts" if choices == (1,) else "experts that this does not divide"
+        raise InfeasiblePlanError(
+            f"{where}: workload {problem.workload.name!r} has {lacks}; choices: {', '.join(map(str, choices))}"
+        )
+    if plan.replication != "split":
+        raise InfeasiblePlanError(f"{where} needs replicas that split every micro-batch, these take turns; choices: 1")
+    for number, stage in enumerate(plan.stages):
+        groups = len(stage.leads) * plan.context
+        if groups % plan.expert and any(layers[layer].experts for layer in stage.layers):
+            raise InfeasiblePlanError(
+                f"{where} does not divide the {groups} groups (replicas × context) of stage {number}; choices: "
+                f"{', '.join(str(one) for one in choices if groups % one == 0)}"
+            )
 
 
 def _check_zero(plan: Plan) -> None:
@@ -465,6 +525,23 @@ def _check_zero(plan: Plan) -> None:
             f"zero {plan.zero} of plan {plan.planner!r} needs replicas that split every micro-batch, these take turns; "
             "choices: 0, 1"
         )
+
+
+def tensor_groups(replicas: Sequence[tuple[int, ...]], context: int) -> tuple[tuple[int, ...], ...]:
+    """The tensor-parallel groups of replicas of a stage, replica by replica: as many of each as it has parts of the context."""
+    if context == 1:
+        return tuple(replicas)
+    sizes = [len(replica) // context for replica in replicas]
+    return tuple(
+        replica[at : at + size]
+        for replica, size in zip(replicas, sizes, strict=True)
+        for at in range(0, len(replica), size)
+    )
+
+
+def expert_degrees(workload: Workload) -> tuple[int, ...]:
+    """Numbers of parts that the experts of every layer of a network may be divided into, rising; 1 alone for one without."""
+    return divisors(math.gcd(*(layer.experts for layer in workload.layers)) or 1)
 
 
 def group_degrees(problem: Problem) -> tuple[int, ...]:

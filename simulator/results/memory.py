@@ -187,10 +187,11 @@ def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradie
     plan = costs.plan
     row = always_there(costs.problem, costs.held_elements(*place), copies, gradients)
     replicas = costs.group(*place).replicas
+    whole = always_there(costs.problem, costs.divided_elements(*place), copies, gradients) if replicas > 1 else row
     for category, least in (("weights", 3), ("gradients", 2), ("optimizer", 1)):
         if plan.zero >= least:
             number = CATEGORIES.index(category)
-            row[number] = np.ceil(row[number] / replicas)
+            row[number] = np.ceil(whole[number] / replicas)
     if plan.zero == 3 and replicas > 1:
         row[CATEGORIES.index("buffers")] = np.ceil(costs.gathered_elements(*place) * costs.problem.element_bytes)
     return row

@@ -1,14 +1,18 @@
-"""Slices of sequences: what a layer does for a part of the tokens of every sample (Sun et al. 2024, "Seq1F1B", arXiv 2406.03488).
+"""Parts of sequences: what a layer does for some of the tokens of every sample.
+
+Slices are done one after the other (Sun et al. 2024, "Seq1F1B", arXiv 2406.03488), parts of context parallelism side by side.
 
 The k slices of a sequence have equally many tokens, and so as much of all that is done token by token. Attention is causal: the
 tokens of slice i, from 0, attend to their own and to those of the slices before it, and have (2i + 1) / k² of the scores. Whole
 sequences are counted with all of their scores, also those that a causal mask hides; so are slices, in the same proportion:
-the slices of a sequence do together what it does, no more and no less.
+the slices of a sequence do together what it does, no more and no less. Each of the c parts of context parallelism has a slice
+from the front and one from the back, of 2c: all have 1/c of the scores.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from simulator.workloads.layers import Layer, Workload
 
@@ -22,14 +26,49 @@ def slice_of(workload: Workload, number: int, slices: int) -> Workload:
     ValueError, in one line, for a network whose samples have no such slices: they are no sequences of causal attention, of fewer
     tokens, or it is not known what a part of them takes.
     """
-    _check_slices(workload, slices)
-    read = workload.input_elements().tolist()
-    layers = [_layer(layer, one, number, slices) for layer, one in zip(workload.layers, read, strict=True)]
-    return replace(workload, layers=tuple(layers))
+    _check_parts(workload, slices, "slices")
+    return _part(workload, slices, (2 * number + 1) / slices**2, number / slices)
 
 
-def _check_slices(workload: Workload, slices: int) -> None:
-    where = f"workload {workload.name!r} has no slices"
+def context_part(workload: Workload, degree: int) -> Workload:
+    """What each of `degree` devices has of every sample in context parallelism, as a workload whose samples these are.
+
+    ValueError as of `check_context`.
+    """
+    check_context(workload, degree)
+    return _part(workload, degree, 1 / degree, (degree - 1) / degree)
+
+
+def check_context(workload: Workload, degree: int) -> None:
+    """Raise ValueError, in one line, for a network as those that `slice_of` refuses, or whose tokens twice the degree does not
+    divide.
+    """
+    _check_parts(workload, degree, "context parallelism")
+    tokens = gcd(*(layer.causal_tokens for layer in workload.layers))
+    if tokens % (2 * degree):
+        raise ValueError(
+            f"workload {workload.name!r} has samples of {tokens} tokens, which twice {degree} does not divide; choices: "
+            f"{', '.join(map(str, context_degrees(workload)))}"
+        )
+
+
+def context_degrees(workload: Workload) -> tuple[int, ...]:
+    """Degrees of context parallelism that a network may have, rising; 1 alone for one without."""
+    tokens = gcd(*(layer.causal_tokens for layer in workload.layers))
+    try:
+        _check_parts(workload, 1, "context parallelism")
+    except ValueError:
+        return (1,)
+    return tuple(one for one in range(1, tokens // 2 + 1) if tokens % (2 * one) == 0) or (1,)
+
+
+def keys_and_values(read: float, output: float) -> float:
+    """Elements that attention reads beside its queries, which are as many as its outputs."""
+    return max(read - output, 0.0)
+
+
+def _check_parts(workload: Workload, parts: int, what: str) -> None:
+    where = f"workload {workload.name!r} has no {what}"
     measured = next((layer for layer in workload.layers if layer.measured), None)
     if measured is not None:
         raise ValueError(f"{where}: of layer {measured.name!r} it is measured what whole samples take")
@@ -41,22 +80,27 @@ def _check_slices(workload: Workload, slices: int) -> None:
         )
     if not causal:
         raise ValueError(f"{where}: it has no causal attention")
-    if slices > min(causal):
-        raise ValueError(f"{where} of less than a token: at most {min(causal)}, got {slices}")
+    if parts > min(causal):
+        raise ValueError(f"{where} of less than a token: at most {min(causal)}, got {parts}")
 
 
-def _layer(layer: Layer, read: float, number: int, slices: int) -> Layer:
-    """What a layer does for a slice; read: elements a sample of its inputs, which are what it keeps first.
+def _part(workload: Workload, parts: int, scores: float, others: float) -> Workload:
+    """One of so many parts; scores: its share of these; others: share of the keys and values that it reads of other parts.
 
-    Of attention the inputs that are no queries, which are as many as its outputs, are read again of the slices before.
+    What a layer keeps are its inputs first.
     """
-    scores = (2 * number + 1) / slices**2 if layer.causal_tokens else 1 / slices
-    kept = min(layer.stashed_elements, read)
-    again = max(read - layer.output_elements, 0.0) * number / slices if layer.causal_tokens else 0.0
-    return replace(
-        layer,
-        flop=layer.flop * scores,
-        output_elements=layer.output_elements / slices,
-        stashed_elements=kept / slices + (layer.stashed_elements - kept) * scores,
-        scratch_elements=layer.scratch_elements * scores + again,
-    )
+
+    def part_of(layer: Layer, read: float) -> Layer:
+        of_layer = scores if layer.causal_tokens else 1 / parts
+        kept = min(layer.stashed_elements, read)
+        again = keys_and_values(read, layer.output_elements) * others if layer.causal_tokens else 0.0
+        return replace(
+            layer,
+            flop=layer.flop * of_layer,
+            output_elements=layer.output_elements / parts,
+            stashed_elements=kept / parts + (layer.stashed_elements - kept) * of_layer,
+            scratch_elements=layer.scratch_elements * of_layer + again,
+        )
+
+    read = workload.input_elements().tolist()
+    return replace(workload, layers=tuple(map(part_of, workload.layers, read)))

@@ -42,6 +42,14 @@ _SUMMED = ("rows", "vocabulary")
 """Each member makes a whole output, which is a part of the sum."""
 
 
+class Parallelism(NamedTuple):
+    """Among how many devices the tensors of a layer, the tokens of a sample, and the routed experts of a layer are divided."""
+
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+
+
 class Share(NamedTuple):
     """A member's share of a layer; elements are those of one sample.
 
@@ -63,8 +71,8 @@ class Share(NamedTuple):
     backward: float
 
 
-def share_of(layer: Layer, work: Work, degree: int, *, sequence_parallel: bool = False) -> Share:
-    """A member's share of a layer in a group of `degree` devices.
+def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence_parallel: bool = False) -> Share:
+    """A member's share of a layer in a group of `degree` devices; expert: among how many of these its experts are divided.
 
     work: of the whole layer. Of what it stashes its inputs come first
     """
@@ -78,7 +86,7 @@ def share_of(layer: Layer, work: Work, degree: int, *, sequence_parallel: bool =
         kept = min(layer.stashed_elements, work.input_elements)
         stashed = kept / before + (layer.stashed_elements - kept) / after
     whole = layer.undivided if weighted else layer.parameters
-    parameters = whole + (layer.parameters - whole) / degree
+    parameters = (whole + (layer.parameters - whole) / degree) / (expert if layer.experts else 1)
     tied = layer.tied_parameters / (degree if weighted else 1)
     reduces = degree > 1 and (summed or columns)
     half = 0.5 if sequence_parallel else 0.0

@@ -19,7 +19,7 @@ from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
 from planners.partitioning.in_flight import most_held
-from simulator import LayerCosts, Problem, Workload, build_schedule, load_workload, simulate, stage_stash
+from simulator import LayerCosts, Parallelism, Problem, Workload, build_schedule, load_workload, simulate, stage_stash
 from simulator.workloads.language_models import Llama
 
 
@@ -65,7 +65,7 @@ def test_lines_are_the_sums_of_layers(degree: int) -> None:
     assert blocks is not None
     costs, member = (
         StageCosts(problem, blocks, ("none", "attention", "blocks", "whole")),
-        LayerCosts(problem).at(degree),
+        LayerCosts(problem).at(Parallelism(degree)),
     )
     for place, first, end in ((FIRST, 0, 2), (MIDDLE, 1, 5), (MIDDLE, 3, 4), (LAST, 3, 6), (ONLY, 0, 6)):
         layers, count = np.array(blocks.range(first, end)), end - first

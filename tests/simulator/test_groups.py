@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from simulator import (
     Stage,
     Workload,
     check_plan,
+    divisors,
     load_workload,
     simulate,
 )
@@ -47,21 +49,32 @@ def divided(workload: Workload, splits: Sequence[Split]) -> Workload:
 
 @st.composite
 def grouped_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
-    """Plans whose devices are replaced by groups, of equal or unlike sizes and kinds, and which divide by ZeRO where they may."""
+    """Plans whose devices are replaced by groups, of equal or unlike sizes and kinds, which divide tokens, experts, and what ZeRO
+    divides, where they may.
+    """
     problem, several = draw(plans(2))
     rng = random.Random(draw(st.integers(0, 10**6)))
     first = len(problem.cluster.devices)
     most = draw(st.sampled_from((1, 2, 3)))
+    context = draw(st.sampled_from((1, 1, 2, 3))) if several[0].slices == 1 else 1
     degrees = [most] * first if draw(st.booleans()) else [rng.randint(1, 3) for _ in range(first)]
+    degrees = [degree * context for degree in degrees]
     begins = np.cumsum([0, *degrees]).tolist()
-    kinds = problem.cluster.devices
+    accelerators = problem.cluster.devices
     devices = tuple(
-        rng.choice(kinds) if rng.random() < 0.2 else kinds[one] for one in range(first) for _ in range(degrees[one])
+        rng.choice(accelerators) if rng.random() < 0.2 else accelerators[one]
+        for one in range(first)
+        for _ in range(degrees[one])
     )
     cluster = star_cluster(begins[-1], bandwidth=draw(st.sampled_from((1e3, 1e5))))
     cluster = replace(cluster, devices=devices, tensor_groups="cluster")
     workload = divided(problem.workload, rng.choices(get_args(Split), k=len(problem.workload)))
-    workload = replace(workload, layers=(replace(workload.layers[0], split="tokens"), *workload.layers[1:]))
+    kinds = [one.kind for one in workload.layers[:-1]] + ["attention"]
+    layers = [
+        replace(one, kind=kind, causal_tokens=12 * (kind == "attention"), experts=12 * rng.randint(0, 1))
+        for one, kind in zip(workload.layers, kinds, strict=True)
+    ]
+    workload = replace(workload, layers=(replace(layers[0], split="tokens", experts=12), *layers[1:]))
     problem = replace(problem, workload=workload, cluster=cluster, sequence_parallel=draw(st.booleans()))
 
     def stage(held: Stage) -> Stage:
@@ -70,7 +83,10 @@ def grouped_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
 
     most_zero = 0 if not flushes(several[0]) else 1 if several[0].replication != "split" else 3
     zero: Zero = draw(st.sampled_from(get_args(Zero)[: most_zero + 1]))
-    return problem, [replace(one, stages=tuple(map(stage, one.stages)), zero=zero) for one in several]
+    divided_plans = [replace(one, stages=tuple(map(stage, one.stages)), zero=zero, context=context) for one in several]
+    groups = math.gcd(*(context * count for one in divided_plans for count in one.replicas))
+    expert = rng.choice(divisors(math.gcd(12, groups))) if several[0].replication == "split" else 1
+    return problem, [replace(one, expert=expert) for one in divided_plans]
 
 
 @settings(max_examples=20)

@@ -14,6 +14,7 @@ from simulator import (
     ENGINES,
     Evaluations,
     LayerCosts,
+    Parallelism,
     Plan,
     PlanCosts,
     Problem,
@@ -38,7 +39,7 @@ def test_full_recomputation_keeps_what_korthikanti_counts(degree: int, sequence_
     """2·s·h bytes a block, divided with sequence parallelism alone, and the activations of one block; attention its scores."""
     workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
     problem = Problem(workload, chain_cluster(4), 1, precision="fp16", sequence_parallel=sequence_parallel)
-    costs = LayerCosts(problem).at(degree)
+    costs = LayerCosts(problem).at(Parallelism(degree))
     inside = [number for number, layer in enumerate(workload.layers) if layer.block]
     tokens, scores = degree if sequence_parallel else 1, 5 * HEADS * SEQUENCE**2 // degree
     block = SEQUENCE * HIDDEN * 10 // tokens + SEQUENCE * HIDDEN * 24 // degree + scores
@@ -132,12 +133,12 @@ def test_wide_gradients_have_one_of_each_shape_beside_them(degree: int) -> None:
     the elements' own width."""
     workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
     wide = Problem(workload, chain_cluster(2), 1, precision="fp16", gradient_bytes=4)
-    costs = LayerCosts(wide).at(degree)
+    costs = LayerCosts(wide).at(Parallelism(degree))
     inside = [number for number, layer in enumerate(workload.layers) if layer.block]
     biases = HIDDEN * (3 + 4 + degree * 2)
     assert gradient_in_work(costs, inside) == 2 * (12 * HIDDEN**2 + biases) / degree
     assert gradient_in_work(costs, range(len(workload))) == 2 * (12 * HIDDEN**2 + biases + 100 * HIDDEN) / degree
-    own = LayerCosts(replace(wide, gradient_bytes=2)).at(degree)
+    own = LayerCosts(replace(wide, gradient_bytes=2)).at(Parallelism(degree))
     assert gradient_in_work(own, inside) == 0.0
 
 

@@ -1,0 +1,254 @@
+"""Devices that divide the tokens of samples, and those that divide experts: seconds and bytes by hand, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster, reduce_seconds
+from simulator import (
+    InfeasiblePlanError,
+    Layer,
+    LayerCosts,
+    OpKind,
+    Outcome,
+    Parallelism,
+    Plan,
+    PlanCosts,
+    PlanFile,
+    Problem,
+    Stage,
+    Workload,
+    check_plan,
+    load_workload,
+    simulate,
+)
+from simulator.plans.plan import Zero
+from tests.simulator.strategies import star_cluster
+
+CLUSTER = replace(star_cluster(4, bandwidth=4.0), tensor_groups="cluster")
+
+ATTENTION = Workload(
+    "attention",
+    (
+        Layer("qkv", "linear", 8.0, 1000, 24.0, 8.0, split="columns"),
+        Layer("attention", "attention", 16.0, 0, 8.0, 24.0, split="heads", heads=2, causal_tokens=8),
+        Layer("out", "linear", 8.0, 1000, 8.0, 8.0, split="rows"),
+    ),
+    ((0, 1), (1, 2)),
+)
+EXPERTS = Workload(
+    "experts",
+    (
+        Layer("dispatch", "elementwise", 8.0, 100, 16.0, 0.0, split="tokens"),
+        Layer("up", "linear", 8.0, 4000, 32.0, 16.0, split="columns", experts=4),
+        Layer("down", "linear", 8.0, 4000, 16.0, 32.0, split="rows", experts=4),
+        Layer("combine", "elementwise", 8.0, 0, 8.0, 16.0, split="tokens"),
+    ),
+    ((0, 1), (1, 2), (2, 3)),
+)
+
+
+def stage(workload: Workload, devices: int, degree: int = 1) -> Stage:
+    """All layers on the first devices, in replicas of so many."""
+    return Stage(tuple(range(len(workload))), tuple(range(devices)), (degree,) * (devices // degree))
+
+
+def plan(workload: Workload, devices: int, degree: int = 1, **changes: object) -> Plan:
+    """One stage on the first devices, for two samples at once."""
+    return replace(Plan("hand", "gpipe", (stage(workload, devices, degree),), (2,)), **changes)  # type: ignore[arg-type]
+
+
+def seconds_of(outcome: Outcome, kind: OpKind) -> float:
+    """What the ops of a kind take, one after the other, on the first replica."""
+    timeline = outcome.timeline
+    rows = (timeline.kind == kind) & (timeline.replica == 0)
+    return float((timeline.end[rows] - timeline.start[rows]).sum())
+
+
+# ---- exchanges -------------------------------------------------------------------------------------------------------
+
+
+def test_an_exchange_sends_each_other_device_an_equal_part() -> None:
+    """Of 64 bytes each of four devices sends three parts of 16 at 4 bytes/s; a card that two share carries both."""
+    assert reduce_seconds(CLUSTER.alltoall_rates(range(4)), 64.0) == 3 * 16.0 / 4.0
+    assert CLUSTER.alltoall_rates((2,)) == ()
+    cards = tuple(replace(link, shared=f"card{number // 2}") for number, link in enumerate(CLUSTER.links))
+    shared = replace(CLUSTER, links=cards)
+    assert reduce_seconds(shared.alltoall_rates((0, 2)), 64.0) == 32.0 / 4.0
+    assert reduce_seconds(shared.alltoall_rates((0, 2), (1, 3)), 64.0) == 2 * 32.0 / 4.0
+
+
+# ---- context ---------------------------------------------------------------------------------------------------------
+
+
+def test_context_divides_tokens_and_gathers_keys_and_values() -> None:
+    """2 samples of 32 FLOP on two devices: 32 s forward, 64 s backward. Of 24 elements that attention reads 16 are keys and
+    values: 16 s to gather 2 · 16 · 4 bytes before either pass, and as much to scatter their gradients. All weights: 2000 s.
+    """
+    outcome = simulate(Problem(ATTENTION, CLUSTER, 2), plan(ATTENTION, 2, 2, context=2))
+    assert seconds_of(outcome, OpKind.FORWARD) == 32.0 + 16.0
+    assert seconds_of(outcome, OpKind.BACKWARD) == 64.0 + 32.0
+    assert seconds_of(outcome, OpKind.REDUCE) == 2000 * 4 / 4.0
+    again = simulate(Problem(ATTENTION, CLUSTER, 2, recompute="attention"), plan(ATTENTION, 2, 2, context=2))
+    assert seconds_of(again, OpKind.BACKWARD) == 96.0 + 16.0 + 16.0
+
+
+def test_context_divides_what_is_kept_and_no_weights() -> None:
+    """Half of the 40 elements of each sample; the weights, gradients and momentum of both layers."""
+    problem = Problem(ATTENTION, CLUSTER, 2)
+    outcome = simulate(problem, plan(ATTENTION, 2, 2, context=2))
+    assert PlanCosts(problem, outcome.plan).stash(0).kept == 4 * 40.0 / 2
+    assert outcome.memory[1].bytes[0][:4].tolist() == [8000.0, 0.0, 8000.0, 8000.0]
+
+
+def test_tensor_parallel_groups_gather_their_own_heads() -> None:
+    """Two groups of two for the parts of the context: a device's heads have half of the keys and values, and of the products."""
+    alone, both = (
+        simulate(Problem(ATTENTION, CLUSTER, 2), plan(ATTENTION, degree, degree, context=2)) for degree in (2, 4)
+    )
+    reduced = 2 * 4.0 * 4 / 4.0  # the sum that `out` makes: 4 elements of each of two samples
+    assert seconds_of(both, OpKind.FORWARD) == seconds_of(alone, OpKind.FORWARD) / 2 + reduced
+    assert both.plan.notation == "1t2c2"
+
+
+def test_zero_divides_among_replicas_and_parts_of_the_context() -> None:
+    """Two replicas of two parts: a quarter of the momentum on each device."""
+    found = simulate(Problem(ATTENTION, CLUSTER, 2), plan(ATTENTION, 4, 2, context=2, zero=1))
+    assert {one.bytes[0][3] for one in found.memory} == {8000.0 / 4}
+
+
+def test_a_boundary_is_sent_in_parts() -> None:
+    """Each of four devices sends a quarter of 8 elements of two samples; the two of a tensor-parallel group gather their half."""
+    cluster = replace(star_cluster(8, bandwidth=4.0), tensor_groups="cluster")
+    stages = (
+        Stage((0, 1, 2), tuple(range(4)), (4,)),
+        Stage((3, 4, 5), tuple(range(4, 8)), (4,)),
+    )
+    twice = replace(
+        ATTENTION,
+        layers=tuple(replace(one, name=f"{one.name}{i}") for i in range(2) for one in ATTENTION.layers),
+        edges=tuple((i, i + 1) for i in range(5)),
+    )
+    costs = PlanCosts(Problem(twice, cluster, 2), Plan("hand", "gpipe", stages, (2,), context=2))
+    assert costs.transfer((0, 0), (1, 0), 2).seconds == 2 * 8 * 4 / 4 / 4.0
+    first, second = (costs.seconds(OpKind.FORWARD, one, 0, np.array([2]))[0] for one in range(2))
+    assert second - first == 2 * 8 / 2 * 4 / 2 / 4.0
+
+
+# ---- experts ---------------------------------------------------------------------------------------------------------
+
+
+def test_experts_are_divided_and_tokens_exchanged() -> None:
+    """A sample of 32 FLOP on each of two replicas: 32 s forward. What enters experts and what leaves them, 64 bytes each, is
+    exchanged: 8 s each in either pass. The 100 weights that are no expert's are reduced, the others, all different, are not.
+    """
+    outcome = simulate(Problem(EXPERTS, CLUSTER, 2), plan(EXPERTS, 2, expert=2))
+    assert seconds_of(outcome, OpKind.FORWARD) == 32.0 + 2 * 8.0
+    assert seconds_of(outcome, OpKind.BACKWARD) == 64.0 + 2 * 8.0
+    assert seconds_of(outcome, OpKind.REDUCE) == 100 * 4 / 4.0
+    assert outcome.memory[0].bytes[0][:4].tolist() == [4 * 4100.0, 0.0, 4 * 4100.0, 4 * 4100.0]
+    assert outcome.plan.notation == "2 e2"
+
+
+def test_replicas_of_the_same_experts_reduce_their_gradients() -> None:
+    """Of four replicas the first and the third hold the same experts: 4000 weights in a ring of two, 100 in one of four."""
+    costs = PlanCosts(Problem(EXPERTS, CLUSTER, 4), plan(EXPERTS, 4, expert=2, microbatches=(4,)))
+    (bucket,) = costs.buckets(0)
+    assert bucket.seconds == 1.5 * 100 * 4 / 4.0 + 4000 * 4 / 4.0
+
+
+@pytest.mark.parametrize(("zero", "category", "elements"), [(1, 3, 8100 / 4), (2, 2, 8100 / 4), (3, 0, 8100 / 4)])
+def test_zero_divides_all_experts_among_all_replicas(zero: Zero, category: int, elements: float) -> None:
+    """8100 weights in all: whatever part of the experts a replica has, a quarter of them where they are divided."""
+    for expert in (1, 2, 4):
+        found = simulate(Problem(EXPERTS, CLUSTER, 4), plan(EXPERTS, 4, expert=expert, microbatches=(4,), zero=zero))
+        assert {one.bytes[0][category] for one in found.memory} == {4 * elements}
+
+
+def test_bytes_of_exchanges_and_gathers_are_counted() -> None:
+    """A sample: half of 64 bytes in four exchanges and 800 bytes of gradients for two; 64 bytes of keys and values, gathered
+    twice and scattered once, and 8000 bytes of gradients.
+    """
+    experts = simulate(Problem(EXPERTS, CLUSTER, 2), plan(EXPERTS, 2, expert=2))
+    assert experts.bytes_per_sample == 4 * 32.0 + 2 * 400.0 / 2
+    context = simulate(Problem(ATTENTION, CLUSTER, 2), plan(ATTENTION, 2, 2, context=2))
+    assert context.bytes_per_sample == 3 * 64.0 + 2 * 8000.0 / 2
+
+
+def test_shares_of_a_published_network() -> None:
+    """DeepSeek-V2, its experts on eight: an eighth of their weights, all of the others; the work of a token is the same."""
+    problem = Problem(load_workload("deepseek-v2", sequence=4096), CLUSTER, 8)
+    whole, part = LayerCosts(problem), LayerCosts(problem).at(Parallelism(expert=8))
+    experts = whole.expert_parameters.sum()
+    assert experts == 59 * 160 * 3 * 5120 * 1536
+    assert part.parameters.sum() == whole.parameters.sum() - experts * 7 / 8
+    assert sum(work.flop for work in part.works) == sum(work.flop for work in whole.works)
+
+
+# ---- what is refused, and files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workload", "wrong", "words"),
+    [
+        (
+            ATTENTION,
+            plan(ATTENTION, 2, context=2),
+            r"needs replicas of as many devices.*stage 0 has one each; choices: 1",
+        ),
+        (
+            ATTENTION,
+            plan(ATTENTION, 3, 3, context=2),
+            r"groups of 3 devices, which context 2 does not divide; choices: 1, 3",
+        ),
+        (
+            ATTENTION,
+            plan(ATTENTION, 3, 3, context=3),
+            r"samples of 8 tokens, which twice 3 does not divide; choices: 1, 2, 4",
+        ),
+        (
+            ATTENTION,
+            plan(ATTENTION, 2, 2, context=0),
+            r"groups of 2 devices, which context 0 does not divide; choices: 1, 2",
+        ),
+        (
+            EXPERTS,
+            plan(EXPERTS, 2, 2, context=2),
+            "workload 'experts' has no context parallelism: it has no causal attention",
+        ),
+        (ATTENTION, plan(ATTENTION, 2, expert=2), "workload 'attention' has no layers of routed experts; choices: 1"),
+        (EXPERTS, plan(EXPERTS, 3, expert=3), r"has experts that this does not divide; choices: 1, 2, 4"),
+        (
+            EXPERTS,
+            plan(EXPERTS, 2, expert=4),
+            r"does not divide the 2 groups \(replicas × context\) of stage 0; choices: 1, 2",
+        ),
+        (EXPERTS, plan(EXPERTS, 2, expert=2, replication="round-robin"), "these take turns; choices: 1"),
+    ],
+)
+def test_plans_that_cannot_divide_tokens_or_experts_are_refused(workload: Workload, wrong: Plan, words: str) -> None:
+    """One line that names the stage, the rule and the choices."""
+    with pytest.raises(InfeasiblePlanError, match=words) as caught:
+        check_plan(Problem(workload, CLUSTER, 2), wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_context_may_span_servers_where_its_tensor_parallel_groups_may_not() -> None:
+    """Each part of the context is a group of its own."""
+    problem = Problem(ATTENTION, star_cluster(4, bandwidth=4.0), 2)
+    check_plan(problem, plan(ATTENTION, 2, 2, context=2))
+    with pytest.raises(InfeasiblePlanError, match=r"group \(0, 1\) on several servers"):
+        check_plan(problem, plan(ATTENTION, 4, 4, context=2))
+
+
+def test_a_file_says_context_and_experts() -> None:
+    """What is written is read again; a plan without says nothing of them."""
+    problem = Problem(load_workload("mixtral-8x7b", sequence=4096), load_cluster("dgx-a100:1"), 4)
+    file = PlanFile(problem, plan(problem.workload, 8, 2, context=2, expert=8, microbatches=(4,)))
+    text = file.to_json()
+    assert PlanFile.from_json(text) == file
+    assert text.count('"context": 2') == text.count('"expert": 8') == 1
+    assert '"context"' not in PlanFile(problem, plan(problem.workload, 8, microbatches=(4,))).to_json()
