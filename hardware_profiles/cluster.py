@@ -155,6 +155,7 @@ class Cluster:
     servers: device ids by server; links: cables
     allreduce: the rings that all-reduces run over, one of `AllReduce`
     tensor_groups: one of `TensorGroups`
+    prices: of each device an hour, in `currency`; empty where they are not known
     source: what gives it again; None for one that was made in Python, or changed there
 
     Raises ValueError for duplicate names, links to nodes that do not exist, devices in no or two servers,
@@ -169,6 +170,8 @@ class Cluster:
     links: tuple[Link, ...]
     allreduce: AllReduce = "fastest"
     tensor_groups: TensorGroups = "server"
+    prices: tuple[float, ...] = ()
+    currency: str = ""
     source: ClusterSource | None = field(init=False, default=None, repr=False, compare=False)
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     _hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
@@ -642,6 +645,8 @@ class Cluster:
             links=links,
             allreduce=self.allreduce,
             tensor_groups=self.tensor_groups,
+            prices=self.prices[:count],
+            currency=self.currency,
         )
         source = self.source
         return taken if source is None else remembering(taken, msgspec.structs.replace(source, devices=count))

@@ -8,7 +8,7 @@ error, outside of what is usual a doubt, as after a slip of the unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Annotated, Literal
@@ -49,6 +49,8 @@ NetworkGigabits = Annotated[float, within((0.1, 10_000), (1e-6, 1e7), "10^9 bits
 LinkRate = Annotated[float, within((0.01, 5000), (1e-7, 1e6), "10^9 bytes/s")]
 LatencyMicroseconds = Annotated[float, within((0.01, 10_000), (0, 1e7), "microseconds")]
 DeviceCount = Annotated[int, within((1, 1024), (1, MOST_DEVICES), "devices of a server")]
+Price = Annotated[float, within((0.01, 1000), (0, 1e6), "of a device an hour, in the file's currency")]
+Currency = Annotated[str, msgspec.Meta(min_length=1, max_length=20)]
 ServerCount = Annotated[int, within((1, 20_000), (1, MOST_DEVICES), "servers")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
@@ -322,6 +324,7 @@ class ServersTable(FileTable, frozen=True, kw_only=True):
     """One `[[servers]]`: `count` equal servers of `devices` equal accelerators, or of the `accelerators` listed.
 
     network_bandwidth_gbps: of their cards, where it is not that of `[network]`
+    price_per_device_hour: of their devices, where it is not the file's
     """
 
     count: ServerCount = 1
@@ -330,6 +333,7 @@ class ServersTable(FileTable, frozen=True, kw_only=True):
     accelerators: Annotated[list[Text], msgspec.Meta(min_length=1)] | None = None
     inside: InsideTable | None = None
     network_bandwidth_gbps: NetworkGigabits | None = None
+    price_per_device_hour: Price | None = None
 
     def network(self, where: str, network: NetworkTable | None) -> NetworkTable | None:
         """`[network]`, with the bandwidth of these servers' cards where they have one of their own."""
@@ -352,16 +356,37 @@ class ServersTable(FileTable, frozen=True, kw_only=True):
         return [self.accelerator] * (self.devices or 1)
 
 
-class CompactFile(FileTable, frozen=True, kw_only=True):
-    """A cluster as servers and a network."""
+class ClusterTable(FileTable, frozen=True, kw_only=True):
+    """What a cluster's file says of the whole machine in either form.
+
+    price_per_device_hour: in `currency`, of every device that has no price of its own
+    """
 
     name: Name
+    allreduce: AllReduce = "fastest"
+    tensor_groups: TensorGroups = "server"
+    price_per_device_hour: Price | None = None
+    currency: Currency = "USD"
+    description: str = ""
+
+    def prices(self, own: Sequence[float | None]) -> tuple[float, ...]:
+        """Of every device, given its own price or None; none at all where no device has one. ValueError where some have none."""
+        found = [self.price_per_device_hour if one is None else one for one in own]
+        known = tuple(one for one in found if one is not None)
+        if known and len(known) < len(found):
+            raise ValueError(
+                f"$.price_per_device_hour: {len(found) - len(known)} of {len(found)} devices have no price of their own; "
+                "give one for all of them"
+            )
+        return known
+
+
+class CompactFile(ClusterTable, frozen=True, kw_only=True):
+    """A cluster as servers and a network."""
+
     servers: Annotated[list[ServersTable], msgspec.Meta(min_length=1)]
     network: NetworkTable | None = None
     spine: SpineTable | None = None
-    allreduce: AllReduce = "fastest"
-    tensor_groups: TensorGroups = "server"
-    description: str = ""
 
 
 class DeviceTable(FileTable, frozen=True, kw_only=True):
@@ -370,6 +395,7 @@ class DeviceTable(FileTable, frozen=True, kw_only=True):
     name: Name
     accelerator: Text
     server: Name | None = None
+    price_per_device_hour: Price | None = None
 
 
 class SwitchTable(FileTable, frozen=True, kw_only=True):
@@ -385,16 +411,12 @@ class LinkTable(Medium, frozen=True, kw_only=True):
     shared: Name | None = None
 
 
-class GraphFile(FileTable, frozen=True, kw_only=True):
+class GraphFile(ClusterTable, frozen=True, kw_only=True):
     """A cluster as an explicit graph."""
 
-    name: Name
     devices: Annotated[list[DeviceTable], msgspec.Meta(min_length=1)]
     links: list[LinkTable] = []
     switches: list[SwitchTable] = []
-    allreduce: AllReduce = "fastest"
-    tensor_groups: TensorGroups = "server"
-    description: str = ""
 
 
 FindAccelerator = Callable[[str, str], Accelerator]
@@ -419,6 +441,8 @@ def build_graph(file: GraphFile, find: FindAccelerator) -> Cluster:
         ),
         allreduce=file.allreduce,
         tensor_groups=file.tensor_groups,
+        prices=file.prices([device.price_per_device_hour for device in file.devices]),
+        currency=file.currency,
     )
 
 
@@ -428,6 +452,7 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
         raise ValueError(f"$.servers: name:count needs one [[servers]] table; this file has {len(file.servers)}")
     _check_size(file, count)
     devices: list[Accelerator] = []
+    prices: list[float | None] = []
     nodes: list[str] = []
     switches: list[str] = []
     servers: list[tuple[int, ...]] = []
@@ -444,6 +469,7 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
             members = [f"{server}.device{index}" for index in range(len(names))]
             servers.append(tuple(range(len(devices), len(devices) + len(names))))
             devices.extend(found)
+            prices.extend([table.price_per_device_hour] * len(found))
             nodes.extend(members)
             hub = _join_inside(table.inside, f"{where}.inside", server, members, switches, links)
             if network is not None:
@@ -458,7 +484,14 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
     elif len(servers) > 1:
         raise ValueError(f"$.network: {len(servers)} servers need a [network] to join them")
     places = tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links)
-    return Cluster(file.name, *places, allreduce=file.allreduce, tensor_groups=file.tensor_groups)
+    return Cluster(
+        file.name,
+        *places,
+        allreduce=file.allreduce,
+        tensor_groups=file.tensor_groups,
+        prices=file.prices(prices),
+        currency=file.currency,
+    )
 
 
 def _check_size(file: CompactFile, count: int | None) -> None:

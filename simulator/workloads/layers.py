@@ -144,6 +144,7 @@ class Workload:
     bytes_per_element: bytes of one element of a measured profile (4 for fp32); None for an analytic workload,
         whose precision is the problem's choice
     measured_on: what the profile calls the device that it was measured on; "" where it does not say
+    tokens: of a sample; 0 where it is no sequence of them, or that is not known
     source: what gives it again; None for one that was made in Python, or changed there
 
     Raises ValueError (one line) if a rule is broken.
@@ -156,6 +157,7 @@ class Workload:
     minibatch: int = 1
     bytes_per_element: int | None = None
     measured_on: str = ""
+    tokens: int = 0
     source: WorkloadSource | None = field(init=False, default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -249,6 +251,7 @@ def _check_workload(workload: Workload) -> None:
     if not workload.layers:
         raise ValueError(f"{where}: at least one layer is needed, got none")
     _check_count(where, "minibatch", workload.minibatch, least=1)
+    _check_count(where, "tokens", workload.tokens, least=0)
     if workload.bytes_per_element is not None:
         _check_count(where, "bytes_per_element", workload.bytes_per_element, least=1)
     name, times = Counter(layer.name for layer in workload.layers).most_common(1)[0]

@@ -281,6 +281,22 @@ def test_servers_have_cards_of_their_own(tmp_path: Path) -> None:
         load_cluster(written(tmp_path, lone))
 
 
+def test_devices_have_the_price_of_their_servers_or_of_the_file(tmp_path: Path) -> None:
+    """An hour of the first server's devices costs 0.9, of the others 2; devices out of use cost nothing; no price is none."""
+    server = '[[servers]]\naccelerator = "p40"\ndevices = 2\n{0}\n[servers.inside]\ntopology = "switch"\nbandwidth_gbps = 8\n'
+    servers = server.format("price_per_device_hour = 0.9") + server.format("") + "[network]\nbandwidth_gbps = 8\n"
+    cluster = load_cluster(written(tmp_path, 'name = "own"\nprice_per_device_hour = 2\ncurrency = "EUR"\n' + servers))
+    assert (cluster.prices, cluster.currency) == ((0.9, 0.9, 2.0, 2.0), "EUR")
+    assert cluster.take(3).prices == (0.9, 0.9, 2.0)
+    assert load_cluster("pipedream-b").prices == ()
+    with pytest.raises(ProfileError, match=r"price_per_device_hour: 2 of 4 devices have no price of their own"):
+        load_cluster(written(tmp_path, 'name = "own"\n' + servers))
+    priced = GRAPH.replace("[[devices]]", "[[devices]]\nprice_per_device_hour = 1.5")
+    assert load_cluster(written(tmp_path, priced)).prices == (1.5, 1.5, 1.5)
+    with pytest.raises(ProfileError, match=r"price_per_device_hour"):
+        load_cluster(written(tmp_path, priced.replace("1.5", "-1")))
+
+
 def test_both_forms_of_a_cluster_choose_the_rings(tmp_path: Path) -> None:
     """Two servers of two devices on a slow network: the flat ring alone is slower than the better of both."""
     server = '[[devices]]\nname = "{0}"\naccelerator = "p40"\nserver = "{1}"\n'

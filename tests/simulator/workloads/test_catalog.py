@@ -87,6 +87,7 @@ def test_a_spec_is_a_name_a_chain_or_a_configuration(tmp_path: Path) -> None:
     half = workload_from_spec(str(config), sequence=8)
     assert half.layers[0].output_elements == 8 * 8
     assert workload_from_spec("gpt2", sequence=8).layers[0].output_elements == 8 * 768
+    assert [workload_from_spec(*spec).tokens for spec in (("gpt2", 8), ("vgg16",))] == [8, 0]
 
 
 def test_a_profile_describes_a_network(tmp_path: Path) -> None:
