@@ -26,7 +26,8 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     """An iteration of a transformer on a cluster.
 
     hidden, heads, layers (blocks), seq, vocab, kv_heads, head_size, intermediate: the network; with `kv_heads` a Llama (gated,
-        no biases, no dropout, rotary), without a GPT; `model` its name, for networks of `pipeplan list workloads`
+        no biases, no dropout, rotary), without a GPT; where `model` is the name of a published network with experts it has these
+    dense_blocks: of a network with experts the first so many have none
     tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages a device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
@@ -57,6 +58,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     kv_heads: _Count | None = None
     head_size: _Count | None = None
     intermediate: _Count | None = None
+    dense_blocks: Annotated[int, msgspec.Meta(ge=0)] | None = None
     layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
     recompute: Literal["none", "attention", "full"] = "none"
     flash: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ from simulator import (
     Workload,
     Zero,
 )
+from simulator.workloads.language_models import LANGUAGE_MODELS
+from simulator.workloads.transformer import Transformer
 
 MACHINES: tuple[tuple[str, str], ...] = (
     ("nodes 800 Gbit/s", "vtrain-a100"),
@@ -54,20 +57,23 @@ MACHINE_OF_CELLS = "vtrain-a100"
 
 
 class Runtime(NamedTuple):
-    """What a training framework does with gradients, states and transfers."""
+    """What a training framework does with gradients, states and transfers, and how many of the first blocks have no experts."""
 
     gradient_bytes: GradientBytes = 0
     zero: Zero = 0
     communication: Communication = "overlapped"
+    dense_blocks: int | None = None
 
 
 RUNTIMES: Mapping[str, Runtime] = {
+    "moorethreads/simumax": Runtime(4, 1, dense_blocks=1),
     "megatron-lm": Runtime(4, 1),
     "eth-easl/sailor": Runtime(communication="both-blocking"),
 }
 """Of rows that do not say it, by words of their `framework` and `source`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums
-gradients in fp32, and with a distributed optimizer. Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses asynchronous sends
-and receives (its deepspeed/p2p.py)."""
+gradients in fp32, and with a distributed optimizer; the first block of networks with experts had none (its
+simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh). Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses
+asynchronous sends and receives (its deepspeed/p2p.py)."""
 
 RECOMPUTED: Mapping[str, Recompute] = {"none": "none", "attention": "attention", "full": "blocks"}
 """Words of a problem for those of a row: Megatron's full recomputation keeps the input of each block."""
@@ -125,17 +131,15 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
 
 
 def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Problem, Plan]:
-    """The problem of a measured run, and the plan that ran: Megatron's order of ranks, tensor groups innermost, then replicas,
-    then the pipeline.
+    """The problem of a measured run, and the plan that ran: Megatron's order of ranks, tensor groups innermost, then the context,
+    then replicas, then the pipeline.
 
-    Raises NotPredicted for a form of parallelism that no plan has.
+    Raises NotPredicted for experts that are not known, and for what no plan has.
     """
-    if run.cp > 1 or run.ep > 1:
-        raise NotPredicted("context and expert parallelism are not in the plans of this version")
-    devices = run.tp * run.pp * run.dp
-    workload, cluster = _network(run), _cluster(machine or machine_of(run), devices, run.nodes)
-    known = f"{run.framework} {run.source}".lower()
-    runtime = next((RUNTIMES[words] for words in RUNTIMES if words in known), Runtime())
+    held = run.dp * run.cp * run.tp
+    devices = run.pp * held
+    runtime = _runtime(run)
+    workload, cluster = _network(run, runtime), _cluster(machine or machine_of(run), devices, run.nodes)
     problem = Problem(
         workload,
         cluster,
@@ -152,16 +156,18 @@ def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Prob
     if run.global_batch % size:
         raise NotPredicted("its replicas' micro-batches do not divide the batch")
     used = _used(cluster, devices, run.nodes)
-    ranks = [
-        tuple(used[stage * run.dp * run.tp : (stage + 1) * run.dp * run.tp])
-        for _ in range(run.interleave)
-        for stage in range(run.pp)
-    ]
-    degrees = (run.tp,) * run.dp if run.tp > 1 else ()
-    stages = tuple(Stage(layers, held, degrees) for layers, held in zip(_parts(run, workload), ranks, strict=True))
+    ranks = [tuple(used[stage * held : (stage + 1) * held]) for _ in range(run.interleave) for stage in range(run.pp)]
+    degrees = (run.tp * run.cp,) * run.dp
+    stages = tuple(Stage(layers, ids, degrees) for layers, ids in zip(_parts(run, workload), ranks, strict=True))
     schedule = "interleaved-1f1b" if run.interleave > 1 else "1f1b"
     zero = runtime.zero if run.zero is None else run.zero
-    return problem, Plan("measured", schedule, stages, (size,) * (run.global_batch // size), zero=zero)
+    sizes = (size,) * (run.global_batch // size)
+    return problem, Plan("measured", schedule, stages, sizes, zero=zero, context=run.cp, expert=run.ep)
+
+
+def _runtime(run: MeasuredRun) -> Runtime:
+    known = f"{run.framework} {run.source}".lower()
+    return next((RUNTIMES[words] for words in RUNTIMES if words in known), Runtime())
 
 
 def _precision(run: MeasuredRun, cluster: Cluster) -> Precision:
@@ -203,20 +209,32 @@ def _head(workload: Workload) -> int:
 
 
 @cache
-def _workload(model: Gpt | Llama) -> Workload:
+def _workload(model: Transformer) -> Workload:
     return model.workload()
 
 
-def _network(run: MeasuredRun) -> Workload:
+def _with_experts(name: str) -> Transformer | None:
+    """The published network with experts of that name, but for its dashes; None for a name of none."""
+    models = (model for family in LANGUAGE_MODELS.values() for model in family if model.experts)
+    return next((model for model in models if model.name.replace("-", "") == name.replace("-", "")), None)
+
+
+def _network(run: MeasuredRun, runtime: Runtime) -> Workload:
     attention = "fused" if run.flash else "unfused"
     sizes: dict[str, Any] = {"sequence": run.seq, "vocabulary": run.vocab, "attention": attention}
-    if run.intermediate:
-        sizes["intermediate"] = run.intermediate
+    others = {"intermediate": run.intermediate, "key_value_heads": run.kv_heads, "head_size": run.head_size}
+    sizes |= {name: size for name, size in others.items() if size}
+    published = _with_experts(run.model)
+    if run.ep > 1 and published is None:
+        raise NotPredicted("its experts are not known: `model` is the name of no published network that has some")
+    if published is not None and published.experts is not None:
+        dense = runtime.dense_blocks if run.dense_blocks is None else run.dense_blocks
+        experts = published.experts if dense is None else replace(published.experts, dense=tuple(range(dense)))
+        sizes |= {"layers": run.layers, "hidden": run.hidden, "heads": run.heads, "experts": experts}
+        return _workload(replace(published, **sizes))
     if run.kv_heads is None:
         return _workload(Gpt(run.layers, run.hidden, run.heads, **sizes))
-    if run.head_size:
-        sizes["head_size"] = run.head_size
-    return _workload(Llama(run.layers, run.hidden, run.heads, key_value_heads=run.kv_heads, **sizes))
+    return _workload(Llama(run.layers, run.hidden, run.heads, **sizes))
 
 
 def machine_of(row: Row) -> str:

@@ -89,9 +89,10 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
     if problem.accumulated_bytes <= problem.element_bytes:
         return 0.0
     for number in layers:
-        work, experts = costs.works[number], max(1, problem.workload.layers[number].experts)
+        work, experts = costs.works[number], problem.workload.layers[number].experts
+        held = max(1, experts // costs.member.parallel.expert)
         if work.kind == "linear":
-            shapes.add((work.parameters / experts, work.input_elements, work.output_elements))
+            shapes.add((work.parameters / held, work.input_elements, work.output_elements))
     return float(np.ceil(sum(elements for elements, *_ in shapes) * problem.element_bytes))
 
 

@@ -123,6 +123,15 @@ def test_the_plan_of_a_run() -> None:
     ]
 
 
+def test_context_and_experts_of_a_run() -> None:
+    """Parts of the context stand between tensor groups and replicas; a network has the experts of its name, of a row's sizes."""
+    problem, plan = training_problem(measured(tp=2, cp=2, dp=2, ep=4, model="mixtral8x7b", dense_blocks=1, kv_heads=4))
+    assert plan.stages[0].degrees == (4, 4)
+    assert (plan.context, plan.expert, plan.notation) == (2, 4, "2t2c2 e4")
+    experts = {layer.block: layer.experts for layer in problem.workload.layers if layer.name.endswith("mlp_up")}
+    assert experts == {1: 0, 2: 8, 3: 8, 4: 8}
+
+
 def test_uneven_parts_and_chunks() -> None:
     """Parts count the embedding and the head as layers; interleaved stages go round the devices."""
     _, uneven = training_problem(measured(pp=2, layers_per_stage="2;4"))
@@ -160,9 +169,9 @@ def test_mixed_servers_are_as_measured(shared_data: Path) -> None:
 
 
 def test_what_no_plan_has_is_said() -> None:
-    """Rows of other parallelism, and of a machine that nobody knows, are left out with a reason."""
-    with pytest.raises(NotPredicted, match="context and expert"):
-        training_problem(measured(cp=2))
+    """Rows of experts, and of a machine, that nobody knows are left out with a reason."""
+    with pytest.raises(NotPredicted, match="its experts are not known"):
+        training_problem(measured(dp=2, ep=2, model="a secret"))
     with pytest.raises(NotPredicted, match="machine"):
         machine_of(measured(machine="", hardware="a cluster on the moon"))
 
