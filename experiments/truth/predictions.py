@@ -23,6 +23,7 @@ from experiments.truth.measured_tables import (
 )
 from hardware_profiles import Cluster, Phase, Precision, Work, load_accelerator, load_cluster
 from simulator import (
+    LANGUAGE_MODELS,
     Communication,
     Evaluations,
     Gpt,
@@ -34,11 +35,10 @@ from simulator import (
     Problem,
     Recompute,
     Stage,
+    Transformer,
     Workload,
     Zero,
 )
-from simulator.workloads.language_models import LANGUAGE_MODELS
-from simulator.workloads.transformer import Transformer
 
 MACHINES: tuple[tuple[str, str], ...] = (
     ("nodes 800 Gbit/s", "vtrain-a100"),
