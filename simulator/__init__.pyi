@@ -145,7 +145,7 @@ from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionT
 from .workloads.network_files import WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
 from .workloads.huggingface import read_config as read_config
-from .workloads.language_models import LANGUAGE_MODELS as LANGUAGE_MODELS, Gpt as Gpt, Llama as Llama
+from .workloads.language_models import LANGUAGE_MODELS as LANGUAGE_MODELS, Gpt as Gpt, Llama as Llama, Opt as Opt
 from .workloads.transformer import Transformer as Transformer
 from .workloads.measured_profile import (
     MeasuredProfile as MeasuredProfile,

@@ -56,7 +56,7 @@ PROBLEM: dict[str, Option] = {
     "--devices N": ("use the first N devices of the cluster only", count),
     "--batch N": ("samples of an iteration (default: the workload's mini-batch × devices)", count),
     "--sequence N": ("tokens of a sample, for workloads that have them", count),
-    "--attention FORM": "of transformers: fused (FlashAttention) or unfused (scores in memory); default as the model was trained",
+    "--attention FORM": "fused (FlashAttention), unfused (scores in memory) or eager (a kernel a step); default: as trained",
     **PROFILED_MINIBATCH,
     "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
     "--optimizer NAME": "sgd, momentum (default) or adam",

@@ -26,7 +26,8 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     """An iteration of a transformer on a cluster.
 
     hidden, heads, layers (blocks), seq, vocab, kv_heads, head_size, intermediate: the network; with `kv_heads` a Llama (gated,
-        no biases, no dropout, rotary), without a GPT; where `model` is the name of a published network with experts it has these
+        no biases, no dropout, rotary), without a GPT, or what FAMILIES of `predictions` knows of its `model`; where `model` is
+        the name of a published network with experts it has these
     dense_blocks: of a network with experts the first so many have none
     tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages a device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
@@ -38,7 +39,8 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
         `hardware`, `cluster` and `nodes`, or what --machine says
     nodes: servers, each with the same share of the GPUs; as few as hold them where nothing is said
     framework, source: words that RUNTIMES of `predictions` may know
-    measured_s: seconds; measured_peak_bytes or measured_alloc_gib: of the fullest device
+    measured_s: seconds
+    measured_alloc_gib: of the fullest device, its tensors alone; measured_peak_bytes: as its driver tells, with the reserve
     """
 
     hidden: _Count
@@ -83,11 +85,6 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
             raise ValueError(
                 f"hidden must be a multiple of heads, {self.heads}, where there is no head_size; got {self.hidden}"
             )
-
-    @property
-    def measured_bytes(self) -> float | None:
-        """Peak bytes of the fullest device, where they were measured."""
-        return self.measured_peak_bytes or (self.measured_alloc_gib and self.measured_alloc_gib * 2**30)
 
 
 class MatrixProduct(msgspec.Struct, kw_only=True, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from simulator import (
     GradientBytes,
     Llama,
     OpKind,
+    Opt,
     Plan,
     PlanCosts,
     Problem,
@@ -74,6 +75,13 @@ RUNTIMES: Mapping[str, Runtime] = {
 gradients in fp32, and with a distributed optimizer; the first block of networks with experts had none (its
 simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh). Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses
 asynchronous sends and receives (its deepspeed/p2p.py)."""
+
+FAMILIES: Mapping[str, Callable[..., Transformer]] = {
+    "opt": Opt,
+    "gpt-neo": partial(Gpt, dropout=False, attention_dropout=False),
+}
+"""Networks of rows without key-value heads, by words of their `model`; others are a GPT's. GPT-Neo's published configs have no
+dropout."""
 
 RECOMPUTED: Mapping[str, Recompute] = {"none": "none", "attention": "attention", "full": "blocks"}
 """Words of a problem for those of a row: Megatron's full recomputation keeps the input of each block."""
@@ -125,8 +133,11 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     if evaluation is None:
         raise NotPredicted("its plan has stages that the evaluator cannot replay")
     found = [Prediction("seconds", run.measured_s, evaluation.seconds)]
-    if run.measured_bytes is not None:
-        found.append(Prediction("memory", run.measured_bytes, evaluation.peak_bytes))
+    if run.measured_alloc_gib is not None:
+        found.append(Prediction("memory", run.measured_alloc_gib * 2**30, evaluation.peak_bytes))
+    elif run.measured_peak_bytes is not None:
+        reserve: float = getattr(problem.cluster.devices[evaluation.device], "reserve_bytes", 0.0)
+        found.append(Prediction("memory", run.measured_peak_bytes, evaluation.peak_bytes + reserve))
     return found
 
 
@@ -220,7 +231,8 @@ def _with_experts(name: str) -> Transformer | None:
 
 
 def _network(run: MeasuredRun, runtime: Runtime) -> Workload:
-    attention = "fused" if run.flash else "unfused"
+    wide = run.precision in ("fp32", "tf32")  # Megatron-LM's kernel of scale, mask and softmax takes 16-bit numbers
+    attention = "fused" if run.flash else "eager" if wide else "unfused"
     sizes: dict[str, Any] = {"sequence": run.seq, "vocabulary": run.vocab, "attention": attention}
     others = {"intermediate": run.intermediate, "key_value_heads": run.kv_heads, "head_size": run.head_size}
     sizes |= {name: size for name, size in others.items() if size}
@@ -232,9 +244,8 @@ def _network(run: MeasuredRun, runtime: Runtime) -> Workload:
         experts = published.experts if dense is None else replace(published.experts, dense=tuple(range(dense)))
         sizes |= {"layers": run.layers, "hidden": run.hidden, "heads": run.heads, "experts": experts}
         return _workload(replace(published, **sizes))
-    if run.kv_heads is None:
-        return _workload(Gpt(run.layers, run.hidden, run.heads, **sizes))
-    return _workload(Llama(run.layers, run.hidden, run.heads, **sizes))
+    family = next((made for word, made in FAMILIES.items() if word in run.model.lower()), Gpt)
+    return _workload((Llama if run.kv_heads else family)(run.layers, run.hidden, run.heads, **sizes))
 
 
 def machine_of(row: Row) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -25,9 +26,14 @@ from hardware_profiles import LAYER_KINDS, Work, brief
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""
 
-Attention = Literal["fused", "unfused"]
-"""How a transformer computes attention: "unfused" writes the scores to memory and keeps them for the backward pass, "fused"
-(FlashAttention, Dao et al. 2022) makes them again from a number a query."""
+Attention = Literal["fused", "unfused", "eager"]
+"""How a transformer computes attention: "unfused" writes the scores to memory and keeps them for the backward pass, with scale,
+mask and softmax in one kernel (Megatron-LM's, of 16-bit numbers); "eager" has a kernel for each of them; "fused" (FlashAttention,
+Dao et al. 2022) makes the scores again from a number a query."""
+
+SCORE_MOVES: Mapping[Attention, float] = {"fused": 0.0, "unfused": 2.0, "eager": 6.0}
+"""Elements that a forward moves a score beside its products' operands, without dropout: softmax reads and writes; of eager
+attention the first product writes, mask and softmax each read and write, and the second product reads."""
 
 Split = Literal["", "columns", "rows", "heads", "features", "tokens", "vocabulary"]
 """How a tensor-parallel group divides a layer: see `simulator.workloads.shares`."""

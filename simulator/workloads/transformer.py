@@ -19,7 +19,7 @@ from functools import partial
 from typing import Literal, get_args
 
 from simulator.workloads.builder import Builder
-from simulator.workloads.layers import Attention, Layer, Split, Workload
+from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Split, Workload
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
@@ -266,12 +266,13 @@ class _Network:
             inputs, key, value = self.projected_up(name, x, latent), latent.plain + latent.rotary, latent.value
         queries = model.heads * model.sequence
         fused, attended = model.attention == "fused", model.sequence
+        dropped = model.attention_dropout and not fused
         if fused:
             attended = min(model.window or attended, attended)
             kept = FP32 * queries
         else:
             # softmax output; with dropout also the mask and what dropout puts out
-            kept = queries * attended * (2 + MASK if model.attention_dropout else 1)
+            kept = queries * attended * (1 + (1 + MASK) * dropped)
         layer = Layer(
             f"{name}.attention",
             "attention",
@@ -279,8 +280,8 @@ class _Network:
             flop=2.0 * queries * attended * (key + value),
             # every head has its copy of the key's rotary features
             stashed_elements=kept + (queries * latent.rotary if latent else 0),
-            # softmax reads and writes the scores; dropout too, and writes its mask
-            scratch_elements=0.0 if fused else queries * attended * (4 + MASK if model.attention_dropout else 2),
+            # dropout reads and writes, too, and writes its mask
+            scratch_elements=queries * attended * (SCORE_MOVES[model.attention] + (2 + MASK) * dropped),
             split="heads",
             heads=model.heads if latent else model.key_value_heads,
             causal_tokens=model.sequence if model.after == "language" else 0,

@@ -132,7 +132,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (4, ("compare", "--cluster", "/no/such/cluster.toml"), "cluster.toml"),
         (3, ("plan", "--planner", "uniform", "--workload", "gpt3-175b"), "GiB"),
         (2, ("plan", "--planner", "brute-force"), "does not apply"),
-        (2, ("plan", "--workload", "gpt2", "--attention", "flash"), "one of fused, unfused"),
+        (2, ("plan", "--workload", "gpt2", "--attention", "flash"), "one of fused, unfused, eager"),
         (2, ("plan", "--attention", "fused"), "'vgg16' has no attention to set"),
         (2, ("plan", "--profile", "graph.txt", "--attention", "fused"), "--attention cannot change a measured profile"),
         (2, ("export", "--format", "papyrus"), "chrome-trace"),

@@ -13,8 +13,16 @@ from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
 from experiments.truth.errors import errors, kendall, regret, summary
-from experiments.truth.measured_tables import AllReduce, MatrixProduct, MeasuredRun, kind_of, read_tables
+from experiments.truth.measured_tables import (
+    AllReduce,
+    MatrixProduct,
+    MeasuredRun,
+    MeasuredTable,
+    kind_of,
+    read_tables,
+)
 from experiments.truth.predictions import NotPredicted, machine_of, predicted, training_problem
+from hardware_profiles import load_accelerator
 
 RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
 
@@ -139,6 +147,26 @@ def test_uneven_parts_and_chunks() -> None:
     assert len(uneven.stages[1].layers) == 3 * blocks + 3  # final norm, head, loss
     _, looped = training_problem(measured(pp=2, interleave=2))
     assert [stage.devices for stage in looped.stages] == [(0,), (1,), (0,), (1,)]
+
+
+def test_networks_are_of_the_family_that_a_row_names() -> None:
+    """An OPT has ReLU and no dropout of scores, GPT-Neo no dropout at all; in 32 bits each step of attention is a kernel."""
+    kept, moved = {}, {}
+    for model, precision in (("GPT", "fp16"), ("OPT-350", "fp16"), ("GPT-NEO", "fp16"), ("OPT-350", "fp32")):
+        problem, _ = training_problem(measured(model=model, precision=precision))
+        block = [layer for layer in problem.workload.layers if layer.block == 1]
+        kept[model, precision] = sum(layer.stashed_elements for layer in block)
+        moved[model, precision] = sum(layer.scratch_elements for layer in block) / (4 * 32**2)
+    assert kept["GPT", "fp16"] > kept["GPT-NEO", "fp16"] > kept["OPT-350", "fp16"] == kept["OPT-350", "fp32"]
+    assert list(moved.values()) == [4.5, 2.0, 2.0, 6.0]
+
+
+def test_a_drivers_figure_of_memory_has_the_reserve() -> None:
+    """What tensors take where they were counted; with the device's reserve where its driver tells."""
+    rows = {1: measured(measured_alloc_gib=1.0), 2: measured(measured_peak_bytes=2.0**30)}
+    frame, _ = predicted(MeasuredTable("mine", Path("mine.csv"), rows), None)
+    tensors, told = frame[frame["what"] == "memory"]["predicted"]
+    assert told - tensors == getattr(load_accelerator("a100-80"), "reserve_bytes", 0.0) > 0
 
 
 def test_nodes_have_the_same_share_of_a_run() -> None:

@@ -119,8 +119,8 @@ def test_attention_is_chosen_where_there_is_one(tmp_path: Path) -> None:
     for spec, form, rule in (
         ("vgg16", "fused", "workload 'vgg16' has no attention to set, got fused"),
         ("chain:3", "fused", "workload 'chain:3' has no attention to set, got fused"),
-        ("gpt2", "flash", "attention must be one of fused, unfused, got 'flash'"),
-        (str(config), "flash", f"{config}: attention must be one of fused, unfused, got 'flash'"),
+        ("gpt2", "flash", "attention must be one of fused, unfused, eager, got 'flash'"),
+        (str(config), "flash", f"{config}: attention must be one of fused, unfused, eager, got 'flash'"),
     ):
         with pytest.raises(ValueError, match=f"^{rule}$"):
             workload_from_spec(spec, attention=form)  # type: ignore[arg-type]

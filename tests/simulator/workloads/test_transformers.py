@@ -183,6 +183,9 @@ def test_unfused_attention_moves_its_scores() -> None:
     scores = 2 * 16**2
     assert 2 * attention_of(Gpt(1, 8, 2, 16, 100)).scratch_elements == 9 * scores
     assert 2 * attention_of(Gpt(1, 8, 2, 16, 100, attention_dropout=False)).scratch_elements == 4 * scores
+    eager = attention_of(Gpt(1, 8, 2, 16, 100, attention="eager"))
+    assert 2 * eager.scratch_elements == (12 + 5) * scores
+    assert eager.stashed_elements == attention_of(Gpt(1, 8, 2, 16, 100)).stashed_elements
 
 
 @pytest.mark.parametrize("kind", [Gpt, Llama])
@@ -205,7 +208,7 @@ def test_a_window_saves_work_where_attention_is_fused(form: Attention, keys: int
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ({"attention": "flash"}, "attention must be one of fused, unfused, got 'flash'"),
+        ({"attention": "flash"}, "attention must be one of fused, unfused, eager, got 'flash'"),
         ({"key_value_heads": 3}, r"heads must be a multiple of key-value heads \(3\), got 2"),
     ],
 )
