@@ -7,6 +7,7 @@
     result = pp.plan(problem, "pipedream", budget=500)
     print(result.summary())
     result.plot_gantt()
+    print(pp.report(result, price=2.0).summary())  # where its time and memory go, MFU, cost, runner-ups, what limits it
     pp.compare(problem, ["greedy", "pipedream"]).frame  # pandas
     pp.PlanFile(problem, result.plan).write("plan.json")  # and pp.PlanFile.read("plan.json")
 
@@ -20,6 +21,7 @@ from experiments import (
     make_problem as Problem,
     names as names,
     plan as plan,
+    report as report,
     simulate as simulate,
 )
 from hardware_profiles import load_cluster as load_cluster

@@ -8,3 +8,5 @@ from .compare.questions import (
     plan as plan,
     simulate as simulate,
 )
+from .report.plan_report import PlanReport as PlanReport
+from .report.questions import report as report

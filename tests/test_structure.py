@@ -21,6 +21,7 @@ ROOMS = {
     "experiments": (
         "terminal",
         "compare",
+        "report",
         "profiling",
         "training",
         "studies",

@@ -11,6 +11,7 @@ from typing import Any
 import planners
 import simulator
 from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request
+from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import add_options, check_choice, count, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {
             "--planner NAME": ("planner (default %(default)s)", str, "pipedream"),
             "--out FILE": "write the plan as JSON, for pipeplan export --plan",
+            **REPORT,
             "--json": "print one JSON document",
         },
     )
@@ -49,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_partition(arguments)
     refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     problem, request = read_problem(arguments), read_request(arguments)
+    price = read_price(arguments, problem)
     path = None if arguments.out is None else output_file(arguments.out)
     with progress(f"planning with {arguments.planner}") as report:
         result = planners.make_plan(
@@ -62,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
     flushed = _flushed(outcome)
+    told = explained(result, price) if arguments.report else result
     if path is not None:
         simulator.PlanFile(problem, result.plan).write(path)
     if arguments.json:
@@ -79,10 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
                 "noam": None if outcome.schedule.flush else -(-len(outcome.plan.devices) // outcome.plan.replicas[0]),
                 "same_plan_flushed": flushed,
                 "details": result.details,
+                **({} if told is result else {"report": told.record()}),
             }
         )
     else:
-        print_explained(result)
+        print_explained(told)
         if flushed:
             others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in flushed)
             print(f"the same stages with a flush: {others}")
@@ -116,7 +121,17 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
     refuse(
         arguments,
-        ("problem", "devices", "batch", "sequence", "recompute", "no_contention", *names_of(SEARCH), "out"),
+        (
+            "problem",
+            "devices",
+            "batch",
+            "sequence",
+            "recompute",
+            "no_contention",
+            *names_of(SEARCH),
+            *names_of(REPORT),
+            "out",
+        ),
         "does not go with --workers: the profile is partitioned as it was measured",
     )
     check_choice("--variant", arguments.variant or VARIANTS[0], VARIANTS)

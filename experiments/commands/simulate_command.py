@@ -8,12 +8,14 @@ from pathlib import Path
 
 import planners
 import simulator
+from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
     Option,
     add_options,
     check_choice,
     count,
     counts,
+    names_of,
     natural,
     numbers,
     refuse,
@@ -98,6 +100,7 @@ REPLAY: dict[str, Option] = {
         [],
     ),
     "--gantt FILE": "draw the timeline to FILE.png and FILE.svg, memory of a plan or --stash to FILE-memory.png and .svg",
+    **REPORT,
     "--json": "print one JSON document",
 }
 """The numbers of a schedule, the engine, and what is written."""
@@ -113,12 +116,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay and print; exit code 3 if a device holds more than --memory."""
     check_choice("--engine", arguments.engine, simulator.ENGINES)
     files = [_output(path) for path in arguments.out]
+    if arguments.plan is None:
+        refuse(arguments, names_of(REPORT), "goes with --plan")
     if arguments.gantt:
         output_file(_stem(arguments.gantt) + ".png", "--gantt")
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
+    told: simulator.Explained = replayed
     result = replayed.record()
     if isinstance(replayed, simulator.Outcome):
         result["memory"] = simulator.peak_rows(replayed.memory)
+        price = read_price(arguments, replayed.problem)
+        if arguments.report:
+            told = report = explained(replayed, price)
+            result["report"] = report.record()
     contents = [_content(path, replayed, arguments) for path in files]
     for path, content in zip(files, contents, strict=True):
         simulator.write_atomically(path, content)
@@ -129,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result)
     else:
-        print_explained(replayed)
+        print_explained(told)
     if result.get("interrupted"):
         return INTERRUPTED
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE

@@ -61,6 +61,20 @@ def named_text(text: str) -> tuple[str, str]:
     return name, said
 
 
+def price(text: str) -> float | dict[str, float]:
+    """A number, or `NAME=NUMBER,…`, of which each name once."""
+    try:
+        if "=" not in text:
+            return float(text)
+        pairs = [named_text(part) for part in text.split(",")]
+        found = {name: float(number) for name, number in pairs}
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number, or NAME=NUMBER,…") from None
+    if len(found) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} names an accelerator twice")
+    return found
+
+
 def check_choice(option: str, value: object, known: Collection[str]) -> None:
     """UsageError for a value that is not known."""
     if value not in known:

@@ -1,0 +1,159 @@
+"""Efficiency: what an iteration computes, of what its devices could, and what training costs.
+
+Rules
+- Model FLOP are three times the forward FLOP of the network, one for the forward and two for the backward, without what runs
+  again. Forward FLOP are those of products and convolutions, the scores of attention counted whole, whatever a causal mask hides.
+- MFU (Chowdhery et al. 2022, "PaLM") is model FLOP over what all devices of the cluster, used or not, do at their dense peak of
+  the problem's precision in an iteration. HFU counts what runs again, too.
+- The 6 N rule counts 6 FLOP a token and weight; of routed experts those weights that a token uses.
+- Prices are of all devices of the cluster, used or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator import OpKind, Outcome, PlanCosts, Problem, Workload
+
+TOKENS = 10**12
+"""Tokens, or samples where these have no tokens, whose hours and cost are told."""
+
+Price = float | Mapping[str, float]
+"""Of a device an hour, or by the names of accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Figures of one iteration.
+
+    seconds: of it; samples; tokens: of a sample, 0 where it has none; devices: of the cluster
+    model_flop, causal_flop: as the rules say, and with half of the scores of causal attention; 0 where a profile tells none
+    parameter_flop: by the 6 N rule; 0 without tokens; hardware_flop: with what runs again
+    peak_flops: FLOP/s of all devices at the problem's precision; 0 where a device states none
+    price: of all devices an hour, None where it is not known; currency
+    """
+
+    seconds: float
+    samples: int
+    tokens: int
+    devices: int
+    model_flop: float
+    causal_flop: float
+    parameter_flop: float
+    hardware_flop: float
+    peak_flops: float
+    price: float | None
+    currency: str
+
+    @property
+    def units_per_device(self) -> float:
+        """Tokens, or samples where these have none, a second and device."""
+        return (self.tokens or 1) * self.samples / self.seconds / self.devices if self.seconds else math.inf
+
+    @property
+    def device_hours(self) -> float:
+        """Hours of devices that TOKENS tokens (or samples) take."""
+        return TOKENS / self.units_per_device / 3600.0
+
+    @property
+    def cost(self) -> float | None:
+        """Of TOKENS tokens (or samples), in `currency`."""
+        return None if self.price is None else self.device_hours / self.devices * self.price
+
+    def share_of_peak(self, flop: float) -> float | None:
+        """What FLOP an iteration are of what all devices could do in it; None where either is not known."""
+        possible = self.peak_flops * self.seconds
+        return flop / possible if flop and possible else None
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units; None where one is not known."""
+        return {
+            "devices": self.devices,
+            "tokens_per_sample": self.tokens or None,
+            "tokens_per_second_per_device": self.units_per_device if self.tokens else None,
+            "samples_per_second_per_device": self.units_per_device / (self.tokens or 1),
+            "model_flop": self.model_flop or None,
+            "hardware_flop": self.hardware_flop or None,
+            "peak_flops": self.peak_flops or None,
+            "mfu": self.share_of_peak(self.model_flop),
+            "mfu_causal": self.share_of_peak(self.causal_flop),
+            "mfu_6n": self.share_of_peak(self.parameter_flop),
+            "hfu": self.share_of_peak(self.hardware_flop),
+            "device_hours_of_1e12": self.device_hours,
+            "price_per_hour": self.price,
+            "cost_of_1e12": self.cost,
+            "currency": self.currency if self.price is not None else None,
+        }
+
+
+def efficiency(outcome: Outcome, price: Price | None = None) -> Efficiency:
+    """The figures of a plan.
+
+    price: in place of the cluster's, in its currency; ValueError for a negative one, and unless it names every accelerator
+    """
+    problem, workload = outcome.problem, outcome.problem.workload
+    causal = sum(layer.flop for layer in workload.layers if layer.causal_tokens) / 2.0
+    forward = workload.flop()
+    return Efficiency(
+        seconds=outcome.iteration_seconds,
+        samples=problem.batch,
+        tokens=workload.tokens,
+        devices=len(problem.cluster.devices),
+        model_flop=3.0 * forward * problem.batch,
+        causal_flop=3.0 * (forward - causal) * problem.batch,
+        parameter_flop=6.0 * used_parameters(workload) * workload.tokens * problem.batch,
+        hardware_flop=3.0 * forward * problem.batch + _flop_again(outcome),
+        peak_flops=peak_flops(problem),
+        price=price_of_all(problem, price),
+        currency=problem.cluster.currency or "USD",
+    )
+
+
+def used_parameters(workload: Workload) -> float:
+    """Weights that a token uses: all, but of routed experts those that it is sent to; 0 without tokens."""
+    if not workload.tokens:
+        return 0.0
+    routed = sum(layer.flop for layer in workload.layers if layer.experts) / (2.0 * workload.tokens)
+    return routed + sum(layer.parameters for layer in workload.layers if not layer.experts)
+
+
+def peak_flops(problem: Problem) -> float:
+    """FLOP/s of all devices together at the problem's precision, as on their data sheets; 0 where one states none."""
+    peaks = [getattr(device, "peak_flops", {}).get(problem.precision, 0.0) for device in problem.cluster.devices]
+    return float(sum(peaks)) if all(peaks) else 0.0
+
+
+def _flop_again(outcome: Outcome) -> float:
+    """FLOP of an iteration that stages run forward again: all of their samples, or those whose ops of their own do."""
+    costs, timeline, found = PlanCosts(outcome.problem, outcome.plan), outcome.timeline, 0.0
+    flop = np.array([layer.flop for layer in outcome.problem.workload.layers])
+    for number, stage in enumerate(outcome.plan.stages):
+        again = costs.layers.runs_again(costs.recomputation(number))[list(stage.layers)]
+        ran = [
+            int(timeline.samples[(timeline.stage == number) & (timeline.kind == kind)].sum())
+            for kind in (OpKind.FORWARD, OpKind.RECOMPUTE)
+        ]
+        share = ran[1] / ran[0] if ran[1] else 1.0
+        found += share * float(flop[list(stage.layers)][again].sum()) * outcome.problem.batch
+    return found
+
+
+def price_of_all(problem: Problem, price: Price | None = None) -> float | None:
+    """Of all devices an hour, None where nobody says; ValueError as of `efficiency`."""
+    cluster = problem.cluster
+    if price is None:
+        return sum(cluster.prices) if cluster.prices else None
+    names = dict.fromkeys(device.name for device in cluster.devices)
+    each = price if isinstance(price, Mapping) else dict.fromkeys(names, price)
+    if set(each) != set(names):
+        raise ValueError(
+            f"price: needs one number, or one for each of {', '.join(names)}; got {', '.join(each) or 'none'}"
+        )
+    if wrong := [one for one in each.values() if not 0 <= one < math.inf]:
+        raise ValueError(f"price: must be a finite number of at least 0 a device and hour, got {wrong[0]:g}")
+    return sum(each[device.name] for device in cluster.devices)

@@ -1,0 +1,149 @@
+"""Limits: what an iteration would save if one thing were free, and so what limits a plan.
+
+What is free takes no time in a replay with everything else as it is (`simulator.what_if`). Memory is free in plans that do not
+fit: this one without recomputation, and those that the search replayed. The bubble is free where even the device that waits least
+for others would not wait; stages are even where no device waits longer than that one. The largest saving is the limit; where none
+is a LEAST_SHARE of the iteration, computation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from planners import Score
+from simulator import (
+    TIME_PARTS,
+    InfeasiblePlanError,
+    Outcome,
+    Plan,
+    PlanCosts,
+    Recompute,
+    TimeSplit,
+    ranges,
+    seconds_without,
+    simulate,
+)
+
+LEAST_SHARE = 0.05
+"""Of an iteration that freeing something saves for it to be called the limit."""
+
+RESIMULATED = ("tensor-parallel communication", "transfers", "gradient sync", "optimizer")
+"""What takes no time in a replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What an iteration would take if something were free.
+
+    name: what; seconds: of an iteration then, at least; how: a clause that says what free means, or what it would need
+    """
+
+    name: str
+    seconds: float
+    how: str
+
+
+def limits(outcome: Outcome, split: TimeSplit, replayed: Mapping[Plan, Score]) -> tuple[Limit, ...]:
+    """What could be free, the largest saving first; what saves nothing is left out.
+
+    replayed: plans of the same problem, and their scores
+    """
+    whole = outcome.iteration_seconds
+    without = seconds_without(outcome, RESIMULATED)
+    found = [*(Limit(name, without[name], _FREE[name]) for name in RESIMULATED), *_of_waits(outcome, split)]
+    found += [one for one in (_without_recomputation(outcome), _that_do_not_fit(outcome, replayed)) if one is not None]
+    return tuple(sorted((one for one in found if whole - one.seconds > 1e-9 * whole), key=lambda one: one.seconds))
+
+
+_FREE = {
+    "tensor-parallel communication": "with collectives inside groups that take no time",
+    "transfers": "with transfers between stages that take no time",
+    "gradient sync": "with gradients and weights that cross between replicas in no time",
+    "optimizer": "with updates that take no time",
+}
+
+
+def limit_sentence(outcome: Outcome, split: TimeSplit, found: tuple[Limit, ...], utilisation: float | None) -> str:
+    """One sentence that says what limits a plan.
+
+    utilisation: of the peak over the whole iteration, None where it is not known
+    """
+    whole, first = outcome.iteration_seconds, next(iter(found), None)
+    saved = 0.0 if first is None or not whole else 1.0 - first.seconds / whole
+    if first is not None and saved >= LEAST_SHARE:
+        return f"limited by {first.name}: {first.how} an iteration would take {first.seconds:.4g} s ({-saved:.1%})"
+    share = float(split.mean[TIME_PARTS.index("computation")]) / whole if whole else 1.0
+    others = "nothing else, were it free, would save"
+    most = f" ({first.name}: {saved:.1%})" if first is not None else ""
+    rate = f" at {utilisation / share:.0%} of the peak" if utilisation and share else ""
+    return f"limited by computation, {share:.0%} of the time{rate}: {others} {LEAST_SHARE:.0%}{most}"
+
+
+def _of_waits(outcome: Outcome, split: TimeSplit) -> list[Limit]:
+    """The bubble of the device that waits least, and what the others wait longer, on average."""
+    bubble, whole = split.seconds[:, TIME_PARTS.index("bubble")], outcome.iteration_seconds
+    least = int(bubble.argmin())
+    longer = float(np.average(bubble, weights=split.members)) - float(bubble[least])
+    name = f"{outcome.problem.device_word} {split.devices[least]}"
+    return [
+        Limit("the bubble", whole - float(bubble[least]), f"if {name}, which waits least for others, did not wait,"),
+        Limit("unequal stages", whole - longer, f"if no device waited longer for others than {name} does,"),
+    ]
+
+
+def _without_recomputation(outcome: Outcome) -> Limit | None:
+    """The plan where nothing runs again."""
+    problem, plan = outcome.problem, outcome.plan
+    costs = PlanCosts(problem, plan)
+    if not any(costs.recomputes(stage) for stage in range(len(plan.stages))):
+        return None
+    none: Recompute = "none"
+    try:
+        kept = simulate(problem, replace(plan, recompute=(none,) * len(plan.stages)), engine="compiled")
+    except InfeasiblePlanError:  # an order of its own, with ops that run forwards again
+        return None
+    if kept.fits:
+        return Limit("recomputation", kept.iteration_seconds, "without recomputation, which fits,")
+    missing = max(kept.memory, key=lambda one: one.peak_bytes - one.capacity_bytes)
+    held = [one.device for one in kept.memory if not one.fits]
+    need = (missing.peak_bytes - missing.capacity_bytes) / 2**30
+    return Limit(
+        "memory",
+        kept.iteration_seconds,
+        f"without recomputation, which needs {need:.3g} GiB more on {_these(outcome, held)},",
+    )
+
+
+def _that_do_not_fit(outcome: Outcome, replayed: Mapping[Plan, Score]) -> Limit | None:
+    """The fastest plan that the search replayed and that does not fit, if it is faster."""
+    faster = [
+        (score.iteration_seconds, number, plan, score)
+        for number, (plan, score) in enumerate(replayed.items())
+        if not score.fits and score.iteration_seconds < outcome.iteration_seconds
+    ]
+    if not faster:
+        return None
+    seconds, _, plan, score = min(faster, key=lambda one: one[:2])
+    need = (score.peak_bytes - score.capacity_bytes) / 2**30
+    what = f"{plan.schedule}, {plan.notation}, {len(plan.microbatches)} micro-batches"
+    return Limit(
+        "memory", seconds, f"with {need:.3g} GiB more on {_these(outcome, [score.device])} and another plan ({what})"
+    )
+
+
+def _these(outcome: Outcome, devices: list[int]) -> str:
+    word = outcome.problem.device_word
+    return f"{word}{'s' * (len(devices) > 1)} {ranges(devices)}"
+
+
+def limit_rows(outcome: Outcome, found: tuple[Limit, ...]) -> list[dict[str, Any]]:
+    """What could be free, by name, with seconds of an iteration and the share that it saves."""
+    whole = outcome.iteration_seconds
+    return [
+        {"free": one.name, "iteration_seconds": one.seconds, "saves": 1.0 - one.seconds / whole, "how": one.how}
+        for one in found
+    ]

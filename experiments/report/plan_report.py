@@ -1,0 +1,256 @@
+"""Plan report: memory by stage and part, time by part, efficiency and cost, runner-ups, and what limits a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.report.efficiency import Efficiency, Price, efficiency
+from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
+from planners import Result, RunnerUp, Score, runner_ups
+from simulator import CATEGORIES, TIME_PARTS, Explained, Outcome, Plan, TextTable, TimeSplit, ranges
+
+GIB = 2.0**30
+
+HIDDEN = ("transfers", "gradient sync")
+"""Parts of time that a device may be spared, as columns of `TimeSplit.hidden`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanReport(Explained):
+    """What a plan is worth.
+
+    answer: the result of a search, or a plan's replay alone
+    split: of the seconds of an iteration; efficiency: of what the devices could do; limits: what could be free, best first
+    runner_ups: by decision, as far as the search knows them
+    """
+
+    answer: Result | Outcome
+    split: TimeSplit
+    efficiency: Efficiency
+    limits: tuple[Limit, ...]
+    runner_ups: tuple[RunnerUp, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """The plan's replay."""
+        return self.answer.outcome if isinstance(self.answer, Result) else self.answer
+
+    def tables(self) -> tuple[TextTable, ...]:
+        """Stages, memory by stage, time by part, what could be free, and runner-ups."""
+        found = [self.outcome.tables()[0], self._memory_table(), self._time_table()]
+        found += [self._limit_table()] * bool(self.limits) + [self._runner_up_table()] * bool(self.runner_ups)
+        return tuple(found)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What the answer says of itself, efficiency and cost, and what limits the plan."""
+        return (
+            *self.answer.remarks(),
+            *self._worth(),
+            *self._without_runner_ups(),
+            f"{self.limit[0].upper()}{self.limit[1:]}.",
+        )
+
+    @property
+    def limit(self) -> str:
+        """One sentence that says what limits the plan."""
+        utilisation = self.efficiency.share_of_peak(self.efficiency.model_flop)
+        return limit_sentence(self.outcome, self.split, self.limits, utilisation)
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
+        return {
+            "memory": self.memory_rows(),
+            "time": {
+                "mean": dict(zip(TIME_PARTS, self.split.mean.tolist(), strict=True)),
+                "mean_hidden": dict(zip(HIDDEN, self.split.mean_hidden.tolist(), strict=True)),
+                "devices": self.time_rows(),
+            },
+            "efficiency": self.efficiency.record(),
+            "limits": limit_rows(self.outcome, self.limits),
+            "limit": self.limit,
+            "runner_ups": [
+                {
+                    "decision": one.decision,
+                    "chosen": one.chosen,
+                    "instead": one.other,
+                    "iteration_seconds": one.seconds,
+                    "loses": self._loss(one),
+                    "peak_memory_bytes": one.peak_bytes,
+                    "notation": one.notation,
+                }
+                for one in self.runner_ups
+            ],
+        }
+
+    # ------------------------------------------------------------------------------------------------ memory
+
+    def memory_rows(self) -> list[dict[str, Any]]:
+        """A row for each set of stages that devices hold: these, the devices, and what the peak of the fullest of them consists
+        of.
+        """
+        plan, memory = self.outcome.plan, {one.device: one for one in self.outcome.memory}
+        held: dict[int, tuple[int, ...]] = {}
+        for number, stage in enumerate(plan.stages):
+            for device in stage.devices:
+                held[device] = (*held.get(device, ()), number)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for device, stages in held.items():
+            alike.setdefault(stages, []).append(device)
+        rows = []
+        for stages, devices in sorted(alike.items()):
+            fullest = max((memory[device] for device in devices), key=lambda one: one.peak_bytes / one.capacity_bytes)
+            rows.append(
+                {
+                    "stages": list(stages),
+                    "devices": sorted(devices),
+                    **fullest.peak_parts,
+                    "peak_bytes": fullest.peak_bytes,
+                    "capacity_bytes": fullest.capacity_bytes,
+                    "reserve_bytes": fullest.reserve_bytes,
+                }
+            )
+        return rows
+
+    def _memory_table(self) -> TextTable:
+        rows = self.memory_rows()
+        used = [name for name in CATEGORIES if any(row[name] for row in rows)]
+        cells = [
+            (
+                ranges(row["stages"]),
+                *(f"{row[name] / GIB:,.2f}" for name in (*used, "peak_bytes")),
+                f"{(row['capacity_bytes'] - row['peak_bytes']) / GIB:,.2f}",
+                ranges(row["devices"]),
+            )
+            for row in rows
+        ]
+        return TextTable("Memory at the peak, GiB", ("stages", *used, "together", "free", "devices"), tuple(cells))
+
+    # -------------------------------------------------------------------------------------------------- time
+
+    def time_rows(self) -> list[dict[str, Any]]:
+        """A row for each device or group: its first device, how many it has, seconds by part, and those that are hidden."""
+        split = self.split
+        return [
+            {
+                "device": int(device),
+                "members": int(split.members[row]),
+                **dict(zip(TIME_PARTS, split.seconds[row].tolist(), strict=True)),
+                "hidden": dict(zip(HIDDEN, split.hidden[row].tolist(), strict=True)),
+            }
+            for row, device in enumerate(split.devices.tolist())
+        ]
+
+    def _time_table(self) -> TextTable:
+        split, whole = self.split, self.outcome.iteration_seconds
+        mean, hidden = split.mean, dict(zip(HIDDEN, split.mean_hidden.tolist(), strict=True))
+        rows = [
+            (
+                name,
+                f"{mean[number]:.4g}",
+                f"{mean[number] / whole if whole else 0.0:.1%}",
+                f"{split.seconds[:, number].min():.4g}",
+                f"{split.seconds[:, number].max():.4g}",
+                f"{hidden[name]:.4g}" if name in hidden else "",
+            )
+            for number, name in enumerate(TIME_PARTS)
+            if split.seconds[:, number].any() or hidden.get(name)
+        ]
+        rows.append(("iteration", f"{whole:.4g}", f"{1.0:.1%}", "", "", ""))
+        devices = int(split.members.sum())
+        title = f"Seconds of an iteration on a device, mean of {devices} of equal weight"
+        return TextTable(title, ("part", "mean", "share", "least", "most", "hidden"), tuple(rows))
+
+    # ----------------------------------------------------------------------------------- efficiency and cost
+
+    def _worth(self) -> tuple[str, ...]:
+        """MFU and its rule, tokens a second and device, hours and cost."""
+        found, problem = self.efficiency, self.outcome.problem
+        word, unit = problem.device_word, "tokens" if found.tokens else f"{problem.workload.sample}s"
+        idle = found.devices - int(self.split.members.sum())
+        used = f" of all {found.devices}, {idle} of them unused" if idle else ""
+        rate = f"{_number(found.units_per_device)} {unit}/s a {word}{used}"
+        hours = f"10^12 {unit} take {_number(found.device_hours)} {word}-hours"
+        cost = (
+            f" and cost {_number(found.cost)} {found.currency}"
+            if found.cost is not None
+            else " (--price, or price_per_device_hour in the cluster's file, tells what they cost)"
+        )
+        return (self._utilisation(), f"{rate}; {hours}{cost}")
+
+    def _utilisation(self) -> str:
+        found, problem = self.efficiency, self.outcome.problem
+        mfu, hfu = found.share_of_peak(found.model_flop), found.share_of_peak(found.hardware_flop)
+        if mfu is None or hfu is None:
+            if not found.model_flop:
+                why = f"workload {problem.workload.name!r} tells seconds of its layers, and no FLOP"
+            else:
+                silent = [
+                    one.name
+                    for one in problem.cluster.devices
+                    if problem.precision not in getattr(one, "peak_flops", {})
+                ]
+                why = f"{silent[0]} states no peak FLOP/s at {problem.precision}"
+            return f"no MFU: {why}"
+        others = [f"HFU {hfu:.1%} with what runs again"] if found.hardware_flop > found.model_flop else []
+        if found.causal_flop < found.model_flop:
+            others.append(f"{found.share_of_peak(found.causal_flop):.1%} with the causal half of the scores alone")
+        if found.parameter_flop:
+            others.append(f"{found.share_of_peak(found.parameter_flop):.1%} by the 6 N rule")
+        scores = (
+            ", scores of attention whole" if any(one.kind == "attention" for one in problem.workload.layers) else ""
+        )
+        rule = f"3 × forward FLOP{scores}, of the {problem.precision} peak of {found.devices} {problem.device_word}s"
+        return "; ".join([f"MFU {mfu:.1%} ({rule})", *others])
+
+    # -------------------------------------------------------------------------------------------- alternatives
+
+    def _limit_table(self) -> TextTable:
+        whole = self.outcome.iteration_seconds
+        rows = tuple(
+            (one.name, f"{one.seconds:.4g}", f"{one.seconds / whole - 1.0:+.1%}", one.how) for one in self.limits
+        )
+        return TextTable("If it were free", ("what", "seconds", "change", "how"), rows)
+
+    def _loss(self, one: RunnerUp) -> float:
+        whole = self.outcome.iteration_seconds
+        return one.seconds / whole - 1.0 if whole else math.nan
+
+    def _runner_up_table(self) -> TextTable:
+        rows = tuple(
+            (
+                one.decision,
+                one.chosen,
+                one.other,
+                f"{self._loss(one):+.2%}",
+                "" if one.peak_bytes is None else f"{one.peak_bytes / GIB:.2f}",
+                one.notation,
+            )
+            for one in self.runner_ups
+        )
+        columns = "decision", "chosen", "instead", "loses", "peak, GiB", "plan"
+        return TextTable("Runner-ups: the best plan known that decides otherwise", columns, rows)
+
+    def _without_runner_ups(self) -> tuple[str, ...]:
+        if self.runner_ups or not isinstance(self.answer, Result):
+            return ()
+        fitting = sum(score.fits for score in self.answer.replayed.values())
+        return (
+            f"no runner-ups: planner {self.outcome.plan.planner!r} replayed {fitting} plan{'s' * (fitting != 1)} that fit",
+        )
+
+
+def _number(value: float) -> str:
+    """Four digits, or a whole number with thousands apart."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def plan_report(answer: Result | Outcome, price: Price | None = None) -> PlanReport:
+    """The report of an answer; arguments and errors as of `experiments.report.questions.report`."""
+    outcome = answer.outcome if isinstance(answer, Result) else answer
+    worth, split = efficiency(outcome, price), outcome.time_split()
+    replayed: Mapping[Plan, Score] = answer.replayed if isinstance(answer, Result) else {}
+    others = runner_ups(answer) if isinstance(answer, Result) else ()
+    return PlanReport(answer, split, worth, limits(outcome, split, replayed), others)

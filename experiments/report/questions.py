@@ -1,0 +1,23 @@
+"""Questions: what the face asks of a plan that is there; what answers is loaded when it is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from experiments.report.efficiency import Price
+    from experiments.report.plan_report import PlanReport
+    from planners import Result
+    from simulator import Outcome
+
+
+def report(answer: Result | Outcome, price: Price | None = None) -> PlanReport:
+    """Where the seconds and bytes of a plan go, MFU, tokens and cost, runner-ups, and what limits it.
+
+    answer: of a search, or of a plan's replay, which knows no runner-ups
+    price: of a device an hour, or by the names of accelerators, in place of the cluster's and in its currency; ValueError for a
+        negative one, and unless it names every accelerator
+    """
+    from experiments.report.plan_report import plan_report
+
+    return plan_report(answer, price)

@@ -1,0 +1,301 @@
+"""Reports of plans: efficiency by hand, what limits plans made for each limit, and the command's documents."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import pipeplan as pp
+from experiments.cli import main
+from experiments.report.efficiency import efficiency, used_parameters
+from experiments.report.limits import Limit, limits
+from hardware_profiles import GraphicsProcessor, load_cluster
+from planners import Score
+from simulator import (
+    TIME_PARTS,
+    Layer,
+    Outcome,
+    Plan,
+    Problem,
+    Stage,
+    Workload,
+    equal_microbatches,
+    load_workload,
+    simulate,
+)
+from tests.simulator.strategies import UnitDevice, star_cluster
+from tests.simulator.test_groups import CHAIN, CLUSTER
+from tests.simulator.test_time_split import network
+
+# ---- efficiency ------------------------------------------------------------------------------------------------------
+
+TOKENS, BATCH = 10, 4
+BLOCK = Workload(
+    "block",
+    (
+        Layer("linear", "linear", 2.0 * 100 * TOKENS, 100, 10.0, 10.0, block=1),
+        Layer("attention", "attention", 400.0, 0, 10.0, 30.0, causal_tokens=TOKENS, block=1),
+    ),
+    ((0, 1),),
+    tokens=TOKENS,
+)
+"""100 weights that 10 tokens go through, and 400 FLOP of scores."""
+
+
+def on_gpus(workload: Workload, count: int = 2, used: int = 1, **options: Any) -> Outcome:
+    """A network on the first of some GPUs of 1 and 3 GFLOP/s, in one stage."""
+    devices = tuple(GraphicsProcessor(f"gpu{n}", 1e9, 1e9, {"fp32": (1 + 2 * n) * 1e9}) for n in range(count))
+    cluster = replace(star_cluster(count), devices=devices, prices=(1.0, 3.0)[:count])
+    stage = Stage(tuple(range(len(workload))), tuple(range(used)))
+    return simulate(Problem(workload, cluster, BATCH, **options), Plan("hand", "gpipe", (stage,), (BATCH,)))
+
+
+def test_model_flop_are_three_times_the_forward() -> None:
+    """2,400 FLOP a sample: 2,000 of products and 400 of scores, of which half are hidden by the causal mask; 6 N counts products
+    alone. The peak is that of both GPUs, though one is unused.
+    """
+    found = efficiency(on_gpus(BLOCK))
+    assert found.model_flop == found.hardware_flop == 3 * 2400 * BATCH
+    assert found.causal_flop == 3 * 2200 * BATCH
+    assert found.parameter_flop == 6 * 100 * TOKENS * BATCH == 3 * 2000 * BATCH
+    assert found.peak_flops == 4e9
+    assert found.share_of_peak(found.model_flop) == 3 * 2400 * BATCH / (4e9 * found.seconds)
+
+
+@pytest.mark.parametrize(("recompute", "again"), [("none", 0), ("attention", 400), ("blocks", 2400), ("whole", 2400)])
+def test_hardware_flop_count_what_runs_again(recompute: Any, again: float) -> None:
+    """The forward FLOP of attention layers, of blocks, of all."""
+    found = efficiency(on_gpus(BLOCK, recompute=recompute))
+    assert found.hardware_flop - found.model_flop == again * BATCH
+
+
+def test_tokens_hours_and_cost() -> None:
+    """40 tokens an iteration of T seconds on two devices: 10^12 take 10^12 T / 40 seconds of the cluster, twice as many of
+    devices, and each hour costs 1 and 3; of what has no tokens samples count.
+    """
+    outcome = on_gpus(BLOCK)
+    found = efficiency(outcome)
+    hours = 1e12 * outcome.iteration_seconds / (TOKENS * BATCH) / 3600
+    assert found.units_per_device == pytest.approx(TOKENS * BATCH / outcome.iteration_seconds / 2)
+    assert found.device_hours == pytest.approx(2 * hours)
+    assert found.cost == pytest.approx((1.0 + 3.0) * hours)
+    assert efficiency(outcome, 0.5).cost == pytest.approx((0.5 + 0.5) * hours)
+    assert efficiency(outcome, {"gpu0": 0.0, "gpu1": 2.0}).cost == pytest.approx(2.0 * hours)
+    images = efficiency(on_gpus(replace(BLOCK, tokens=0)))
+    assert images.units_per_device == pytest.approx(found.units_per_device / TOKENS)
+    assert (images.parameter_flop, images.record()["tokens_per_second_per_device"]) == (0.0, None)
+
+
+def test_of_routed_experts_those_that_a_token_uses_count() -> None:
+    """Two of eight experts of 50 weights; Mixtral's 12.9 of 46.7 thousand million."""
+    experts = Layer("experts", "linear", 2.0 * 2 * 50 * TOKENS, 8 * 50, 10.0, 10.0, experts=8)
+    assert used_parameters(replace(BLOCK, layers=(BLOCK.layers[0], experts))) == 100 + 2 * 50
+    assert used_parameters(load_workload("mixtral-8x7b")) == pytest.approx(12.9e9, rel=0.01)
+
+
+def test_what_is_not_known_is_no_figure() -> None:
+    """Devices without a peak, profiles without FLOP, clusters without prices."""
+    unknown = efficiency(
+        simulate(Problem(BLOCK, star_cluster(1), 4), Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (4,)))
+    )
+    assert (unknown.peak_flops, unknown.cost, unknown.record()["mfu"]) == (0.0, None, None)
+    layers = tuple(replace(layer, flop=0.0, measured=((4.0, 1.0, 2.0),)) for layer in BLOCK.layers)
+    measured = on_gpus(replace(BLOCK, layers=layers, bytes_per_element=4))
+    assert efficiency(measured).record()["mfu"] is None
+    assert any(line.startswith("no MFU: workload 'block' tells") for line in pp.report(measured).remarks())
+
+
+@pytest.mark.parametrize("price", [-1.0, math.nan, math.inf, {"gpu0": 1.0}, {"gpu0": 1.0, "gpu1": 1.0, "gpu2": 1.0}])
+def test_prices_are_of_every_accelerator_and_finite(price: Any) -> None:
+    """One line, which starts with the word."""
+    with pytest.raises(ValueError, match=r"^price: [^\n]*$"):
+        efficiency(on_gpus(BLOCK), price)
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def found_limits(outcome: Outcome, **replayed: Any) -> tuple[Limit, ...]:
+    return limits(outcome, outcome.time_split(), **{"replayed": {}, **replayed})
+
+
+def two_stages(bandwidth: float = 1e15, work: tuple[float, float] = (1.0, 1.0), microbatches: int = 2) -> Outcome:
+    """GPipe on two devices: forwards of 1 s a sample times `work`, backwards of twice that; 16 bytes over the boundary."""
+    chain = network(2)
+    layers = tuple(replace(layer, flop=flop) for layer, flop in zip(chain.layers, work, strict=True))
+    problem = Problem(replace(chain, layers=layers), star_cluster(2, bandwidth=bandwidth), microbatches)
+    stages = Stage((0,), (0,)), Stage((1,), (1,))
+    return simulate(problem, Plan("hand", "1f1b", stages, equal_microbatches(microbatches, microbatches)))
+
+
+def one_stage(parameters: int, bandwidth: float, **options: Any) -> Outcome:
+    """Two layers on two replicas."""
+    problem = Problem(network(2, parameters), star_cluster(2, bandwidth=bandwidth), 4, **options)
+    return simulate(problem, Plan("hand", "gpipe", (Stage((0, 1), (0, 1)),), (4,)))
+
+
+def grouped() -> Outcome:
+    """Four layers on one group of two."""
+    plan = Plan("hand", "gpipe", (Stage((0, 1, 2, 3), (0, 1), (2,)),), (2,))
+    return simulate(Problem(CHAIN, CLUSTER, 2), plan)
+
+
+def recomputed() -> Outcome:
+    """Four micro-batches of three layers on one device, which holds what one of them keeps, not what all do."""
+    cluster = replace(star_cluster(1), devices=(UnitDevice(memory_bytes=100.0),))
+    chain = network(3)
+    problem = Problem(chain, cluster, 4, recompute="whole")
+    return simulate(problem, Plan("hand", "gpipe", (Stage((0, 1, 2), (0,)),), (1, 1, 1, 1)))
+
+
+def tiny_batch() -> Outcome:
+    """A sample of AlexNet, 61 million weights, on one V100 with Adam."""
+    problem = Problem(load_workload("alexnet"), load_cluster("pipedream-b").take(1), 1, optimizer="adam")
+    return simulate(problem, Plan("hand", "gpipe", (Stage(tuple(range(len(problem.workload))), (0,)),), (1,)))
+
+
+LIMITED: dict[str, Callable[[], Outcome]] = {
+    "transfers": lambda: two_stages(bandwidth=1.0),
+    "the bubble": two_stages,
+    "unequal stages": lambda: two_stages(work=(1.0, 9.0), microbatches=32),
+    "gradient sync": lambda: one_stage(7_000_000, 7e6),
+    "tensor-parallel communication": grouped,
+    "optimizer": tiny_batch,
+    "memory": recomputed,
+    "computation": lambda: one_stage(0, 1e9),
+}
+"""Plans that are each made for one limit."""
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_the_largest_saving_is_the_limit(name: str) -> None:
+    """Its sentence names it, and its seconds are the least; what could be free stands in their order."""
+    told = pp.report(LIMITED[name]())
+    assert told.limit.startswith(f"limited by {name}")
+    assert [one.seconds for one in told.limits] == sorted(one.seconds for one in told.limits)
+    assert told.remarks()[-1] == f"L{told.limit[1:]}."
+
+
+def test_seconds_of_what_is_free_by_hand() -> None:
+    """Two micro-batches on two stages take 9 s, of which each device works 6. With nine times as much work in stage 1, 32
+    micro-batches take 1 + 32 · 27 + 2 s, of which stage 1 waits 3, and stage 0, which works 96, waits 771.
+    """
+    assert {one.name: one.seconds for one in found_limits(two_stages())} == {"the bubble": pytest.approx(6.0)}
+    uneven = found_limits(two_stages(work=(1.0, 9.0), microbatches=32))
+    seconds = {"unequal stages": 867 - (771 - 3) / 2, "the bubble": 864.0}
+    assert {one.name: one.seconds for one in uneven} == pytest.approx(seconds)
+
+
+def test_memory_limits_where_a_faster_plan_does_not_fit() -> None:
+    """Of the plans that were replayed the fastest that does not fit; one that fits, or is slower, says nothing."""
+    outcome = two_stages()
+    others = [replace(outcome.plan, schedule=name) for name in ("a", "b", "c", "d")]
+    scores = [Score(seconds, need * 2.0**30, 2.0**30, 1) for seconds, need in ((8.0, 3), (7.0, 2), (5.0, 1), (99.0, 4))]
+    found = found_limits(outcome, replayed=dict(zip(others, scores, strict=True)))
+    memory = Limit("memory", 7.0, "with 1 GiB more on GPU 1 and another plan (b, straight, 2 micro-batches)")
+    assert [one for one in found if one.name == "memory"] == [memory]
+
+
+def test_memory_that_recomputation_saves() -> None:
+    """Four micro-batches of three layers that keep 16 bytes each: 4 · 48 of a capacity of 100, in 4 · 9 s."""
+    (memory,) = found_limits(recomputed())
+    assert (memory.name, memory.seconds) == ("memory", 36.0)
+    assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on GPU 0,"
+
+
+# ---- command ---------------------------------------------------------------------------------------------------------
+
+QUESTION = ("--workload", "chain:6", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(list(words)) == code
+    printed = capsys.readouterr()
+    return printed.out if code == 0 else printed.err
+
+
+def test_report_of_a_search_and_of_its_file_are_the_same(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One document each, whose time sums to the iteration on every device; a file knows no runner-ups."""
+    monkeypatch.chdir(tmp_path)
+    words = ("plan", *QUESTION, "--planner", "greedy", "--report", "--price", "2", "--json", "--out", "plan.json")
+    planned = json.loads(said(capsys, *words))
+    replayed = json.loads(said(capsys, "simulate", "--plan", "plan.json", "--report", "--price", "2", "--json"))
+    for document in (planned, replayed):
+        seconds = document["iteration_seconds"]
+        assert sum(document["report"]["time"]["mean"].values()) == pytest.approx(seconds)
+        for row in document["report"]["time"]["devices"]:
+            assert sum(row[name] for name in TIME_PARTS) == pytest.approx(seconds)
+    assert [row["decision"] for row in planned["report"]["runner_ups"]][:1] == ["schedule"]
+    assert all(row["loses"] >= 0 for row in planned["report"]["runner_ups"])
+    assert replayed["report"] == {**planned["report"], "runner_ups": []}
+    assert planned["report"]["efficiency"]["cost_of_1e12"] > 0
+
+
+def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Memory, time, what could be free and runner-ups as tables; efficiency and the limit as sentences."""
+    text = said(capsys, "plan", *QUESTION, "--planner", "greedy", "--report")
+    for words in (
+        "Memory at the peak, GiB",
+        "Seconds of an iteration",
+        "If it were free",
+        "Runner-ups",
+        "MFU ",
+        "samples/s a GPU",
+    ):
+        assert words in text
+    assert "--price, or price_per_device_hour in the cluster's file" in text
+    assert text.rstrip().splitlines()[-1].startswith("Limited by ")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("plan", *QUESTION, "--price", "2"), "--price goes with --report"),
+        (
+            ("plan", *QUESTION, "--report", "--price", "-1"),
+            "must be a finite number of at least 0 a device and hour, got -1",
+        ),
+        (
+            ("plan", *QUESTION, "--report", "--price", "a100=1"),
+            "needs one number, or one for each of v100-pcie; got a100",
+        ),
+        (
+            ("simulate", "--schedule", "1f1b", "--stages", "2", "--microbatches", "2", "--report"),
+            "--report goes with --plan",
+        ),
+    ],
+)
+def test_what_a_report_cannot_take(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str) -> None:
+    """One line, exit code 2."""
+    assert "\n" not in said(capsys, *words, code=2).strip()
+    assert complaint in said(capsys, *words, code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"), [("x", "'x' must be a number, or NAME=NUMBER,…"), ("a=1,a=2", "names an accelerator twice")]
+)
+def test_what_is_no_price(capsys: pytest.CaptureFixture[str], text: str, complaint: str) -> None:
+    """Refused before anything is planned."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", *QUESTION, "--report", "--price", text])
+    assert complaint in capsys.readouterr().err
+
+
+def test_planners_without_runner_ups_say_so() -> None:
+    """PipeDream's dynamic program replays its answer alone."""
+    problem = pp.Problem("chain:6", "pipedream-a", 8, devices=2)
+    told = pp.report(pp.plan(problem, "data-parallel", microbatches=1))
+    assert "no runner-ups: planner 'data-parallel' replayed 1 plan that fit" in told.remarks()
+
+
+def test_boards_have_no_peak() -> None:
+    """FPGAs state multipliers and a clock, no FLOP/s."""
+    told = pp.report(pp.plan(pp.Problem("chain:6", "fpga-vcu118-4", 4), "greedy", microbatches=4))
+    assert any("no MFU: vcu118 states no peak FLOP/s at fp32" in line for line in told.remarks())
