@@ -17,13 +17,12 @@ from simulator.results.steady_state import steady_state
 from simulator.schedules.ops import OpKind
 from simulator.simulation import Outcome, plan_structure, replay_on, stream_sizes, turns
 
+GROUPS = tuple(f"{name}-parallel communication" for name in ("tensor", "context", "expert"))
+"""Communication inside ops, in the order of `OpParts`."""
+
 WHAT_IFS: dict[str, tuple[str, ...]] = {
-    "tensor-parallel communication": ("tensor-parallel communication",),
-    "transfers": ("transfers",),
-    "gradient sync": ("gradient sync",),
-    "all communication": ("tensor-parallel communication", "transfers", "gradient sync"),
-    "recomputation": ("recomputation",),
-    "optimizer": ("optimizer",),
+    **{name: (name,) for name in (*GROUPS, "transfers", "gradient sync", "recomputation", "optimizer")},
+    "all communication": (*GROUPS, "transfers", "gradient sync"),
 }
 """What may take no time, and the parts of time (`simulator.results.time_split.TIME_PARTS`) that it consists of."""
 
@@ -47,13 +46,12 @@ class _FreeCosts:
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """What is left of an op."""
         own = {OpKind.RECOMPUTE: "recomputation", OpKind.UPDATE: "optimizer", OpKind.PREDICT: "optimizer"}.get(kind, "")
-        left = []
-        for count in samples.tolist():
-            parts = self.costs.parts(kind, stage, replica, count)
-            in_group = 0.0 if {"tensor-parallel communication", own}.intersection(self.free) else parts.group
-            among_replicas = 0.0 if "gradient sync" in self.free else parts.replicas
-            left.append((0.0 if own in self.free else parts.computing) + in_group + among_replicas)
-        return np.array(left)
+        names = own, *(own if own in self.free else name for name in GROUPS), "gradient sync"
+        parts = (self.costs.parts(kind, stage, replica, count) for count in samples.tolist())
+        left = (
+            sum(seconds for name, seconds in zip(names, one, strict=True) if name not in self.free) for one in parts
+        )
+        return np.array(list(left), dtype=np.float64)
 
     def of_slice(self, number: int) -> _FreeCosts:
         """The same of a slice."""

@@ -31,7 +31,14 @@ from simulator import (
 LEAST_SHARE = 0.05
 """Of an iteration that freeing something saves for it to be called the limit."""
 
-RESIMULATED = ("tensor-parallel communication", "transfers", "gradient sync", "optimizer")
+FREE = {
+    "tensor-parallel communication": "with collectives of tensor-parallel groups that take no time",
+    "context-parallel communication": "with keys and values that cross in no time",
+    "expert-parallel communication": "with tokens that reach their experts in no time",
+    "transfers": "with transfers between stages that take no time",
+    "gradient sync": "with gradients and weights that cross between replicas in no time",
+    "optimizer": "with updates that take no time",
+}
 """What takes no time in a replay."""
 
 
@@ -53,18 +60,11 @@ def limits(outcome: Outcome, split: TimeSplit, replayed: Mapping[Plan, Score]) -
     replayed: plans of the same problem, and their scores
     """
     whole = outcome.iteration_seconds
-    without = seconds_without(outcome, RESIMULATED)
-    found = [*(Limit(name, without[name], _FREE[name]) for name in RESIMULATED), *_of_waits(outcome, split)]
+    there = [name for name in FREE if split.seconds[:, TIME_PARTS.index(name)].any()]
+    found = [Limit(name, seconds, FREE[name]) for name, seconds in seconds_without(outcome, there).items()]
+    found += _of_waits(outcome, split)
     found += [one for one in (_without_recomputation(outcome), _that_do_not_fit(outcome, replayed)) if one is not None]
     return tuple(sorted((one for one in found if whole - one.seconds > 1e-9 * whole), key=lambda one: one.seconds))
-
-
-_FREE = {
-    "tensor-parallel communication": "with collectives inside groups that take no time",
-    "transfers": "with transfers between stages that take no time",
-    "gradient sync": "with gradients and weights that cross between replicas in no time",
-    "optimizer": "with updates that take no time",
-}
 
 
 def limit_sentence(outcome: Outcome, split: TimeSplit, found: tuple[Limit, ...], utilisation: float | None) -> str:

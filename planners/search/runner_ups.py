@@ -17,7 +17,8 @@ def _replicas(problem: Problem, plan: Plan) -> str:
 
 
 def _degrees(problem: Problem, plan: Plan) -> str:
-    return _counted(" and ".join(map(str, dict.fromkeys(stage.degrees or (1,)))) for stage in plan.stages)
+    degrees = ((degree // plan.context for degree in stage.degrees or (1,)) for stage in plan.stages)
+    return _counted(" and ".join(map(str, dict.fromkeys(of_stage))) for of_stage in degrees)
 
 
 def _recompute(problem: Problem, plan: Plan) -> str:
@@ -38,6 +39,8 @@ DECISIONS: dict[str, Decision] = {
     "stages a device": lambda problem, plan: str(plan.chunks),
     "replicas": _replicas,
     "tensor parallel": _degrees,
+    "context parallel": lambda problem, plan: str(plan.context),
+    "expert parallel": lambda problem, plan: str(plan.expert),
     "micro-batches": _microbatches,
     "ZeRO": lambda problem, plan: str(plan.zero),
     "recomputation": _recompute,

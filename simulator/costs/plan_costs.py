@@ -66,10 +66,14 @@ class Group(NamedTuple):
 
 
 class OpParts(NamedTuple):
-    """Seconds of an op: what its devices compute, what they then wait for others of their group, and for other replicas."""
+    """Seconds of an op: what its devices compute, what they then wait for others with which they divide layers by tensor, context
+    and experts, and for other replicas.
+    """
 
     computing: float
-    group: float = 0.0
+    tensor: float = 0.0
+    context: float = 0.0
+    expert: float = 0.0
     replicas: float = 0.0
 
 
@@ -425,10 +429,16 @@ class PlanCosts:
         if key not in self._stage_parts:
             place, whole = (stage, replica), self._op_seconds(kind, stage, replica, samples)
             within = computing = self._seconds_in_step(kind, place, samples, member.computing)
+            context = expert = 0.0
             if any(group.rates):
                 within = self._seconds_in_step(kind, place, samples, member)
                 within += self._gather_seconds(kind, stage, group, samples)
-            self._stage_parts[key] = OpParts(computing, within - computing, whole - within)
+                context, expert = (
+                    self._seconds_in_step(kind, place, samples, self.layers.at(group.parallel, alone)) - computing
+                    for alone in (GroupRates(context=group.rates.context), GroupRates(expert=group.rates.expert))
+                )
+            tensor = within - computing - context - expert
+            self._stage_parts[key] = OpParts(computing, tensor, context, expert, whole - within)
         return self._stage_parts[key]
 
     def _seconds_in_step(self, kind: OpKind, place: tuple[int, int], samples: int, layers: LayerCosts) -> float:

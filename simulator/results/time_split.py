@@ -1,6 +1,6 @@
 """Time split: what each device of a replay does with the seconds of an iteration, and what it waits for.
 
-While a device runs an op it computes, runs a forward again, waits for others of its tensor-parallel group or for other replicas,
+While a device runs an op it computes, runs a forward again, waits for others with which it divides layers or for other replicas,
 or steps the optimizer, as the costs say of the op. While it runs none it waits for what its next op needs last. Until that was
 made, somewhere else, the wait is bubble; from then on it is the time that a transfer, or a reduction of gradients, takes to bring
 it, queueing included. What is behind a device's last op is bubble. What a device does not wait for is hidden.
@@ -27,6 +27,8 @@ TIME_PARTS = (
     "computation",
     "recomputation",
     "tensor-parallel communication",
+    "context-parallel communication",
+    "expert-parallel communication",
     "transfers",
     "gradient sync",
     "optimizer",
@@ -35,7 +37,9 @@ TIME_PARTS = (
 """What the seconds of a device consist of. Transfers: between stages, and to and from the host; gradient sync: everything among
 replicas, what ZeRO gathers and scatters too; optimizer: updates and predictions of weights; bubble: waits for others' work."""
 
-_COMPUTATION, _RECOMPUTATION, _GROUP, _TRANSFERS, _SYNC, _OPTIMIZER, _BUBBLE = range(len(TIME_PARTS))
+_COMPUTATION, _RECOMPUTATION, _TENSOR, _CONTEXT, _EXPERT, _TRANSFERS, _SYNC, _OPTIMIZER, _BUBBLE = range(
+    len(TIME_PARTS)
+)
 
 ROUNDING = 1e-12
 """Relative; less than two sums of the same seconds in another order may differ by."""
@@ -188,8 +192,7 @@ def _op_parts(costs: PlanCosts, op: list[int], apart: set[int], split: bool) -> 
     def add(one: OpKind, part: int) -> None:
         parts = own.parts(one, stage, replica, samples)
         found[part] += parts.computing
-        found[_GROUP] += parts.group
-        found[_SYNC] += parts.replicas
+        found[[_TENSOR, _CONTEXT, _EXPERT, _SYNC]] += parts[1:]
 
     if kind in _ADMINISTRATION:
         add(kind, _OPTIMIZER)

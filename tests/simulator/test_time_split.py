@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from simulator import TIME_PARTS, Layer, Outcome, Plan, Problem, Stage, TimeSplit, Workload, simulate
 from tests.simulator.strategies import ASYNCHRONOUS, plans, star_cluster
+from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
+from tests.simulator.test_context_and_experts import plan as one_stage
 from tests.simulator.test_groups import CHAIN, CLUSTER, PAIRS, grouped_plans
 
 
@@ -60,6 +62,22 @@ def test_collectives_of_a_group_are_told_from_its_products() -> None:
     assert of_device(split, 0) == {"computation": 48.0, name: 12.0, "transfers": 4.0, "bubble": 72.0}
     assert of_device(split, 1) == {"computation": 48.0, name: 20.0, "transfers": 4.0, "bubble": 24.0 + 40.0}
     assert split.members.tolist() == [2, 2]
+
+
+def test_collectives_of_context_and_experts_have_parts_of_their_own() -> None:
+    """Two samples on devices that divide their tokens, and on two that divide experts: forwards of 32 s, with 16 s more each, and
+    backwards of 64 s, with 32 and 16 s more, as in `tests.simulator.test_context_and_experts`.
+    """
+    context, experts = (
+        simulate(Problem(workload, CLUSTER, 2), plan).time_split()
+        for workload, plan in (
+            (ATTENTION, one_stage(ATTENTION, 2, 2, context=2)),
+            (EXPERTS, one_stage(EXPERTS, 2, expert=2)),
+        )
+    )
+    work = {"computation": 96.0}
+    assert of_device(context, 0) == {**work, "context-parallel communication": 48.0, "gradient sync": 2000.0}
+    assert of_device(experts, 0) == {**work, "expert-parallel communication": 32.0, "gradient sync": 100.0}
 
 
 def test_what_runs_again_is_no_useful_computation() -> None:

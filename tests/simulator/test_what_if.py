@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hardware_profiles import load_cluster
 from simulator import TIME_PARTS, WHAT_IFS, Plan, Problem, Stage, load_workload, seconds_without, simulate
 from tests.simulator.strategies import ASYNCHRONOUS, plans, star_cluster
+from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
+from tests.simulator.test_context_and_experts import plan as one_stage
 from tests.simulator.test_groups import CHAIN, CLUSTER, PAIRS, grouped_plans
 from tests.simulator.test_time_split import network, two_stages
 
@@ -33,6 +35,19 @@ def test_groups_that_reduce_and_gather_in_no_time() -> None:
     again = simulate(Problem(CHAIN, CLUSTER, 2, recompute="whole"), PAIRS)
     found = seconds_without(again, [name, "recomputation"])
     assert found == {name: 136.0 - 32.0 + 2 * 16.0, "recomputation": 136.0}
+
+
+def test_tokens_and_experts_that_cross_in_no_time() -> None:
+    """Of two samples' forward and backward, 96 s: 48 s of keys and values, 32 s of exchanges with experts; behind 2000 and 100 s
+    of gradients.
+    """
+    plans_of = one_stage(ATTENTION, 2, 2, context=2), one_stage(EXPERTS, 2, expert=2)
+    names = "context-parallel communication", "expert-parallel communication"
+    found = [
+        seconds_without(simulate(Problem(workload, CLUSTER, 2), plan), names)
+        for workload, plan in zip((ATTENTION, EXPERTS), plans_of, strict=True)
+    ]
+    assert [tuple(one.values()) for one in found] == [(2096.0, 2144.0), (228.0, 196.0)]
 
 
 def test_gradients_that_are_reduced_in_no_time() -> None:
