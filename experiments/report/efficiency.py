@@ -2,7 +2,8 @@
 
 Rules
 - Model FLOP are three times the forward FLOP of the network, one for the forward and two for the backward, without what runs
-  again. Forward FLOP are those of products and convolutions, the scores of attention counted whole, whatever a causal mask hides.
+  again. Forward FLOP are those of products and convolutions, the scores of attention counted whole, whatever a causal mask hides,
+  and convolutions as direct ones, whatever a fast algorithm saves: these may be above the peak.
 - MFU (Chowdhery et al. 2022, "PaLM") is model FLOP over what all devices of the cluster, used or not, do at their dense peak of
   the problem's precision in an iteration. HFU counts what runs again, too.
 - The 6 N rule counts 6 FLOP a token and weight; of routed experts those weights that a token uses.
@@ -20,8 +21,8 @@ import numpy as np
 
 from simulator import OpKind, Outcome, PlanCosts, Problem, Workload
 
-TOKENS = 10**12
-"""Tokens, or samples where these have no tokens, whose hours and cost are told."""
+TOKENS, SAMPLES = 10**12, 10**9
+"""Of how many tokens, or samples where these have no tokens, hours and cost are told."""
 
 Price = float | Mapping[str, float]
 """Of a device an hour, or by the names of accelerators."""
@@ -31,7 +32,8 @@ Price = float | Mapping[str, float]
 class Efficiency:
     """Figures of one iteration.
 
-    seconds: of it; samples; tokens: of a sample, 0 where it has none; devices: of the cluster
+    seconds: of it; samples; tokens: of a sample, 0 where it has none; unit: tokens, or what samples are
+    devices: of the cluster
     model_flop, causal_flop: as the rules say, and with half of the scores of causal attention; 0 where a profile tells none
     parameter_flop: by the 6 N rule; 0 without tokens; hardware_flop: with what runs again
     peak_flops: FLOP/s of all devices at the problem's precision; 0 where a device states none
@@ -41,6 +43,7 @@ class Efficiency:
     seconds: float
     samples: int
     tokens: int
+    unit: str
     devices: int
     model_flop: float
     causal_flop: float
@@ -56,13 +59,18 @@ class Efficiency:
         return (self.tokens or 1) * self.samples / self.seconds / self.devices if self.seconds else math.inf
 
     @property
+    def amount(self) -> int:
+        """Tokens, or samples where these have none, whose hours and cost are told."""
+        return TOKENS if self.tokens else SAMPLES
+
+    @property
     def device_hours(self) -> float:
-        """Hours of devices that TOKENS tokens (or samples) take."""
-        return TOKENS / self.units_per_device / 3600.0
+        """Hours of devices that `amount` tokens (or samples) take."""
+        return self.amount / self.units_per_device / 3600.0
 
     @property
     def cost(self) -> float | None:
-        """Of TOKENS tokens (or samples), in `currency`."""
+        """Of `amount` tokens (or samples), in `currency`."""
         return None if self.price is None else self.device_hours / self.devices * self.price
 
     def share_of_peak(self, flop: float) -> float | None:
@@ -84,9 +92,11 @@ class Efficiency:
             "mfu_causal": self.share_of_peak(self.causal_flop),
             "mfu_6n": self.share_of_peak(self.parameter_flop),
             "hfu": self.share_of_peak(self.hardware_flop),
-            "device_hours_of_1e12": self.device_hours,
+            "unit": self.unit,
+            "amount": self.amount,
+            "device_hours": self.device_hours,
             "price_per_hour": self.price,
-            "cost_of_1e12": self.cost,
+            "cost": self.cost,
             "currency": self.currency if self.price is not None else None,
         }
 
@@ -103,6 +113,7 @@ def efficiency(outcome: Outcome, price: Price | None = None) -> Efficiency:
         seconds=outcome.iteration_seconds,
         samples=problem.batch,
         tokens=workload.tokens,
+        unit="tokens" if workload.tokens else f"{workload.sample}s",
         devices=len(problem.cluster.devices),
         model_flop=3.0 * forward * problem.batch,
         causal_flop=3.0 * (forward - causal) * problem.batch,

@@ -160,19 +160,18 @@ class PlanReport(Explained):
         ]
         rows.append(("iteration", f"{whole:.4g}", f"{1.0:.1%}", "", "", ""))
         devices = int(split.members.sum())
-        title = f"Seconds of an iteration on a device, mean of {devices} of equal weight"
+        title = f"Seconds of an iteration, mean of {devices} {self.outcome.problem.device_word}s"
         return TextTable(title, ("part", "mean", "share", "least", "most", "hidden"), tuple(rows))
 
     # ----------------------------------------------------------------------------------- efficiency and cost
 
     def _worth(self) -> tuple[str, ...]:
         """MFU and its rule, tokens a second and device, hours and cost."""
-        found, problem = self.efficiency, self.outcome.problem
-        word, unit = problem.device_word, "tokens" if found.tokens else f"{problem.workload.sample}s"
+        found, word = self.efficiency, self.outcome.problem.device_word
         idle = found.devices - int(self.split.members.sum())
         used = f" of all {found.devices}, {idle} of them unused" if idle else ""
-        rate = f"{_number(found.units_per_device)} {unit}/s a {word}{used}"
-        hours = f"10^12 {unit} take {_number(found.device_hours)} {word}-hours"
+        rate = f"{_number(found.units_per_device)} {found.unit}/s per {word}{used}"
+        hours = f"10^{math.log10(found.amount):.0f} {found.unit} take {_number(found.device_hours)} {word}-hours"
         cost = (
             f" and cost {_number(found.cost)} {found.currency}"
             if found.cost is not None
