@@ -7,6 +7,7 @@ from .costs.given import (
     GivenCosts as GivenCosts,
     OpMemory as OpMemory,
     OpSeconds as OpSeconds,
+    StageCollectives as StageCollectives,
     Transfer as Transfer,
     given_costs as given_costs,
 )
@@ -80,6 +81,7 @@ from .costs.plan_costs import (
     MOST_BUCKETS as MOST_BUCKETS,
     PlanCosts as PlanCosts,
     peers_of as peers_of,
+    unit_begins as unit_begins,
 )
 from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
 from .lowering.program import DeadlockError as DeadlockError, LaneKind as LaneKind, Program as Program

@@ -9,14 +9,14 @@ or the event loop where channels are contended or lanes share a device. What com
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.given import Bucket, TiedReduction
+from simulator.costs.given import ALONE, CollectiveForm, StageCollectives
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import Group, PlanCosts
 from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
@@ -24,7 +24,7 @@ from simulator.engines import event_loop
 from simulator.engines.recurrence import Numbers, Order, makespans_of_values, narrow, order_of, replay_values
 from simulator.engines.timeline import Timeline, moves_of, timeline_of
 from simulator.lowering.coverage import Duration
-from simulator.lowering.fill import durations, fill, values_of
+from simulator.lowering.fill import Collectives, collectives_of, durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
 from simulator.plans.plan import Plan, Problem, Recompute, family_of
@@ -36,6 +36,8 @@ from simulator.simulation import MOST_STREAM, plan_structure, stream_length, str
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+_NONE = CollectiveForm()
 
 _UPDATING = OpKind.UPDATE, OpKind.PREDICT
 
@@ -86,7 +88,7 @@ class Evaluations:
         self._stashes: dict[tuple[int, str, bool], StageStash] = {}
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
-        self._buckets: dict[Hashable, tuple[Bucket, ...]] = {}
+        self._collectives: dict[Hashable, tuple[StageCollectives, CollectiveForm]] = {}
 
     def __call__(self, plan: Plan) -> Evaluation | None:
         """Evaluate a plan; None for one that this cannot: stages that are not contiguous, too many tasks, a stream of which a
@@ -168,7 +170,7 @@ class Evaluations:
             return np.asarray(makespans_of_values(*prepared.order, values, found.lags))
         overlapped = PlanCosts(self.problem, plan, self.layers).overlapped_seconds
         rows = [
-            values_of(structure, row, found.transfer_seconds, found.buckets, found.ties, overlapped=overlapped)
+            values_of(structure, row, found.transfer_seconds, found.collectives, overlapped=overlapped)
             for row in seconds
         ]
         return np.array([prepared.replay(*row, found.lags, found.moved) for row in rows])
@@ -197,17 +199,22 @@ class Evaluations:
         if any(degrees) and any(len(set(one)) > 1 for one in degrees):
             return None
         costs = PlanCosts(self.problem, plan, self.layers)
-        buckets = [self._buckets_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1]
+        together = [
+            self._collectives_of(costs, stage) if len(held.devices) > 1 else (ALONE, _NONE)
+            for stage, held in enumerate(plan.stages)
+        ]
         ties = costs.tied_reductions
-        prepared = self._structure(costs, stream, tuple(map(len, buckets)), tuple(tie.stages for tie in ties))
+        prepared = self._structure(
+            costs, stream, tuple([form for _, form in together]), tuple([tie.stages for tie in ties])
+        )
         asked = self._asked(costs, numbers, prepared)
         cuts = self._ranges[numbers]
         moved = self.layers.cut_bytes[cuts[:, 1]][prepared.move_boundary] * prepared.move_samples
         lags = prepared.move_latency + moved / prepared.move_bandwidth
         structure = prepared.structure
-        joined = [one for several in buckets for one in several]
+        collectives = collectives_of(structure, [one for one, _ in together], ties)
         transfer_seconds = lags
-        values, least = values_of(structure, asked, transfer_seconds, joined, ties, overlapped=costs.overlapped_seconds)
+        values, least = values_of(structure, asked, transfer_seconds, collectives, overlapped=costs.overlapped_seconds)
         if structure.free:
             lags = np.zeros_like(lags)
         if not np.maximum.reduce(values) * len(structure) <= MOST_SECONDS:
@@ -229,8 +236,7 @@ class Evaluations:
             transfer_seconds=transfer_seconds,
             lags=lags,
             moved=moved,
-            buckets=joined,
-            ties=ties,
+            collectives=collectives,
             seconds=seconds,
             steady=steady,
             times=prepared.times,
@@ -240,7 +246,7 @@ class Evaluations:
         )
 
     def _structure(
-        self, costs: PlanCosts, stream: int, buckets: tuple[int, ...], ties: tuple[tuple[int, ...], ...]
+        self, costs: PlanCosts, stream: int, forms: tuple[CollectiveForm, ...], ties: tuple[tuple[int, ...], ...]
     ) -> _Prepared:
         """The structure of a plan, lowered where no plan had it before."""
         plan = costs.plan
@@ -259,7 +265,7 @@ class Evaluations:
             plan.expert,
             tuple([stage.devices for stage in plan.stages]),
             tuple([stage.degrees for stage in plan.stages]),
-            buckets,
+            forms,
             ties,
         )
         prepared = self._structures.get(key)
@@ -368,14 +374,14 @@ class Evaluations:
         asked: Floats = self._seconds[stages, prepared.ask_column]
         return asked
 
-    def _buckets_of(self, costs: PlanCosts, stage: int) -> tuple[Bucket, ...]:
+    def _collectives_of(self, costs: PlanCosts, stage: int) -> tuple[StageCollectives, CollectiveForm]:
         plan, held = costs.plan, costs.plan.stages[stage]
-        if self.layers.tied_weights:
-            return costs.buckets(stage)
         key = held, max(plan.microbatches), plan.replication, plan.zero, plan.context, plan.expert
-        if key not in self._buckets:
-            self._buckets[key] = costs.buckets(stage)
-        return self._buckets[key]
+        found = None if self.layers.tied_weights else self._collectives.get(key)
+        if found is None:
+            one = costs.collectives(stage)
+            found = self._collectives[key] = one, one.form
+        return found
 
     # ---- one structure ----
 
@@ -554,7 +560,7 @@ class _Prepared:
 class _Replay(NamedTuple):
     """A plan replayed.
 
-    asked, values, transfer_seconds, buckets, ties: as `simulator.lowering.values_of` takes and gives them
+    asked, values, transfer_seconds, collectives: as `simulator.lowering.values_of` takes and gives them
     lags, moved: seconds and bytes of each transfer class
     seconds: of a mini-batch; steady: of a stream, how they were read
     times, sizes, static: as `simulator.results.peak_memory` takes them; lasting: every op takes time
@@ -566,8 +572,7 @@ class _Replay(NamedTuple):
     transfer_seconds: Floats
     lags: Floats
     moved: Floats
-    buckets: Sequence[Bucket]
-    ties: Sequence[TiedReduction]
+    collectives: Collectives
     seconds: float
     steady: SteadyState | None
     times: Floats

@@ -317,10 +317,10 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     forward, backward = plan.forward_sizes or tuple(sizes.tolist()), plan.backward_sizes or None
     replicas = plan.replicas if plan.replication == "split" else None
     communication = problem.communication if family is None else family.communication(problem.communication)
-    buckets = tuple(len(costs.buckets(stage)) for stage in range(len(plan.stages)))
+    forms = tuple(costs.collectives(stage).form for stage in range(len(plan.stages)))
     ties = tuple(one.stages for one in costs.tied_reductions)
     named = plan.schedule, plan.order, count, bool(plan.forward_sizes), tuple(options.items())
-    key = named, forward, backward, replicas, communication, buckets, ties
+    key = named, forward, backward, replicas, communication, forms, ties
     kept = _lowered.setdefault(costs.layers, OrderedDict())
     known = kept.pop(key, None)
     schedule = known[0] if known else _schedule_of(plan, count, options)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Channel
-from simulator.costs.given import Bucket, TiedReduction, Transfer
+from simulator.costs.given import StageCollectives, TiedReduction, Transfer
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.fill import fill
 from simulator.results.steady_state import steady_state
@@ -46,7 +46,7 @@ class _FreeCosts:
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """What is left of an op."""
         own = {OpKind.RECOMPUTE: "recomputation", OpKind.UPDATE: "optimizer", OpKind.PREDICT: "optimizer"}.get(kind, "")
-        names = own, *(own if own in self.free else name for name in GROUPS), "gradient sync"
+        names = own, *(own if own in self.free else name for name in GROUPS)
         parts = (self.costs.parts(kind, stage, replica, count) for count in samples.tolist())
         left = (
             sum(seconds for name, seconds in zip(names, one, strict=True) if name not in self.free) for one in parts
@@ -70,9 +70,17 @@ class _FreeCosts:
         found = self.costs.transfer(source, target, samples)
         return Transfer(0.0, found.size_bytes) if "transfers" in self.free else found
 
-    def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """As of the plan, or reduced at once."""
-        return tuple(map(self._reduced, self.costs.buckets(stage)))
+    def collectives(self, stage: int) -> StageCollectives:
+        """As of the plan, or done at once."""
+        found = self.costs.collectives(stage)
+        if "gradient sync" not in self.free:
+            return found
+        units = (
+            replace(one, gather=None if one.gather is None else 0.0, scatter=0.0, route=(), occupancy=())
+            for one in found.units
+        )
+        update_gather = found.update_gather and self._reduced(found.update_gather)
+        return StageCollectives(tuple(map(self._reduced, found.buckets)), tuple(units), update_gather)
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:

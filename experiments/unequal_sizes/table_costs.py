@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Channel
 from planners.unequal import UnequalProblem, blocks
-from simulator import OpKind, Program, Transfer, lower, unequal_schedule
+from simulator import OpKind, Program, StageCollectives, Transfer, lower, unequal_schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +58,9 @@ class TableCosts:
         """As one after the other."""
         return apart
 
-    def buckets(self, stage: int) -> tuple[()]:
+    def collectives(self, stage: int) -> StageCollectives:
         """None: a stage has one replica."""
-        return ()
+        return StageCollectives()
 
     @property
     def tied_reductions(self) -> tuple[()]:

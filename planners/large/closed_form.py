@@ -317,9 +317,21 @@ class _Tables:
     @cached_property
     def _moved_seconds(self) -> tuple[Floats, Floats]:
         """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
-        peers, sizes = self.form.peers(self.shape), (self.problem.element_bytes, self.problem.accumulated_bytes)
-        weights, gradients = (_reduce_seconds(peers, self._elements * size) / 2 for size in sizes)
+        peers, count = self.form.peers(self.shape), np.maximum(self._units[..., 0], 1.0)
+        weights, gradients = (
+            count * _reduce_seconds(peers, self._elements / count * size) / 2
+            for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
+        )
         return weights, gradients
+
+    @cached_property
+    def _units(self) -> Floats:
+        """As of `StageCosts.units`, of each stage, float64 [places, most + 1, chunks, 4]."""
+        of_place = self.form.costs.units(self.shape.tensor, self.most)
+        found = of_place[MIDDLE][self.blocks]
+        found[FIRST, :, 0], found[ONLY] = of_place[FIRST][self.blocks[FIRST, :, 0]], of_place[ONLY][self.blocks[ONLY]]
+        found[LAST, :, -1] = of_place[LAST][self.blocks[LAST, :, -1]]
+        return np.asarray(found)
 
     @cached_property
     def _elements(self) -> Floats:
@@ -360,6 +372,10 @@ class _Tables:
             reduce = buckets * _reduce_seconds(peers, size / buckets) * (0.5 if zero else 1.0)
             last = self.passes[1][self.ranks[0]][:, 0]
             seconds += np.maximum(reduce / buckets, reduce - last * (1.0 - 1.0 / buckets))
+        else:  # what its last unit scatters, and its first one gathers, is beside nothing
+            first = self._units[self.ranks[0]][:, 0, 1]
+            seconds += _reduce_seconds(peers, first * problem.accumulated_bytes) / 2
+            seconds += _reduce_seconds(peers, first * problem.element_bytes) / 2 * (zero == 3)
         if zero in (1, 2):
             seconds += (_reduce_seconds(peers, elements * problem.element_bytes) / 2).sum(axis=1)
         return np.asarray(seconds)
@@ -369,9 +385,10 @@ class _Tables:
     def _bytes(self, zero: Zero) -> Floats:
         """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
         always = self._elements.sum(axis=2) * self.problem.divided_state_bytes(zero, self.shape.data)
-        if zero == 3 and self.shape.data > 1:
-            gathered = self.form.costs.gathered_elements(self.shape.tensor) * self.problem.element_bytes
-            always = always + self.shape.chunks * gathered
+        if zero >= 2 and self.shape.data > 1:
+            units = self._units[..., 2:].reshape(*always.shape, -1)
+            width = self.problem.accumulated_bytes + self.problem.element_bytes * (zero == 3)
+            always = always + np.sort(units, axis=2)[..., -2:].sum(axis=2) * width
         always = always + self._of_stages(self.form.costs.gradient_in_work(self.shape.tensor)).max(axis=2)
         return np.asarray(always[self.ranks][:, :, None] + self._activations)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,17 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Phase, Rates, reduce_seconds
 from planners.large.like_blocks import LikeBlocks, shortened
-from simulator import GroupRates, LayerCosts, Parallelism, Problem, Recompute, gradient_in_work, stage_stash
+from simulator import (
+    BUCKET_BYTES,
+    GroupRates,
+    LayerCosts,
+    Parallelism,
+    Problem,
+    Recompute,
+    gradient_in_work,
+    stage_stash,
+    unit_begins,
+)
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +61,7 @@ class StageCosts:
         self.costs, self.words = LayerCosts(replace(problem, workload=workload)), tuple(words)
         self._seconds: dict[tuple[str, int, int, Rates], Line] = {}
         self._elements: dict[int, Line] = {}
+        self._units: dict[int, Floats] = {}
         self._stashes: dict[int, tuple[tuple[Line, Line], ...]] = {}
 
     @cached_property
@@ -101,9 +113,36 @@ class StageCosts:
             )
         return self._elements[degree]
 
-    def gathered_elements(self, degree: int) -> float:
-        """Weight elements of the two largest layers of the network."""
-        return float(np.sort(self.costs.at(Parallelism(degree)).parameters)[-2:].sum())
+    def units(self, degree: int, most: int) -> Floats:
+        """How many units stages of 0 to `most` blocks have, weight elements of the first and of the two largest, float64 [places,
+        most + 1, 4].
+        """
+        known = self._units.get(degree)
+        if known is None or known.shape[1] <= most:
+            rows = [[self._units_of(degree, place, count) for count in range(most + 1)] for place in range(ONLY + 1)]
+            known = self._units[degree] = np.array(rows)
+        return known[:, : most + 1]
+
+    def _units_of(self, degree: int, place: int, count: int) -> tuple[float, ...]:
+        block, member = self.elements(degree).block, self.costs.at(Parallelism(degree))
+        end = self.blocks.before + self.count * self.blocks.size
+        before = range(self.blocks.before if place in (FIRST, ONLY) else 0)
+        behind = range(end, self.blocks.layers if place in (LAST, ONLY) else end)
+        # Of many blocks the units are those of few, and one after the other again.
+        alike = -(-BUCKET_BYTES // (self.costs.problem.element_bytes * block)) if block else 1
+        more = max(0, int((count - 4 * alike) // alike)) if block else 0
+        shown = count - more * int(alike)
+        sizes = [
+            *(member.weight_elements([layer]) for layer in before),
+            *[block] * shown,
+            *(member.weight_elements([layer]) for layer in behind),
+        ]
+        numbers = [0] * len(before) + [*range(1, shown + 1)] + [0] * len(behind)
+        if not sizes:
+            return 0.0, 0.0, 0.0, 0.0
+        begins = unit_begins(sizes, numbers, self.costs.problem)
+        units = [sum(sizes[one:two]) for one, two in pairwise([*begins, len(sizes)])]
+        return (float(len(units) + more), units[0], *sorted([0.0, *units])[-2:])
 
     def gradient_in_work(self, degree: int) -> Line:
         """Bytes of weight gradients before they are added up."""

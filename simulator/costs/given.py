@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,82 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """Layers of a stage whose weights its replicas gather at once before they use them, and whose gradients they scatter at once
+    behind every backward, where these are divided among them (ZeRO 2 and 3).
+
+    forward, backward: part of the seconds of the stage's ops that its layers take; those of a stage sum to 1 each
+    gather: seconds of the all-gather, None where every replica has all weights; scatter: of the reduce-scatter
+    route, occupancy: as of a `Bucket`
+    """
+
+    forward: float
+    backward: float
+    gather: float | None
+    scatter: float
+    route: Route = ()
+    occupancy: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGather:
+    """All-gather of the weights of a stage each of whose replicas updates a part (ZeRO 1 and 2).
+
+    seconds, route, occupancy: as of a `Bucket`
+    """
+
+    seconds: float
+    route: Route = ()
+    occupancy: tuple[float, ...] = ()
+
+
+class CollectiveForm(NamedTuple):
+    """How many collectives the replicas of a stage have, of each sort: what the structure of a program depends on.
+
+    scatters: the buckets are reduce-scattered; gathers: the weights of units are gathered; updates: updated weights are
+    """
+
+    buckets: int = 0
+    scatters: bool = False
+    units: int = 0
+    gathers: bool = False
+    updates: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.buckets or self.units or self.updates)
+
+
+class StageCollectives(NamedTuple):
+    """What the replicas of a stage do together; nothing where it has one.
+
+    buckets: of gradients that are reduced once, in the order in which backward frees them; all-reduced, or where replicas
+        divide the optimizer's states reduce-scattered
+    units: in the order of the forward; a stage has either buckets or units
+    """
+
+    buckets: tuple[Bucket, ...] = ()
+    units: tuple[Unit, ...] = ()
+    update_gather: UpdateGather | None = None
+
+    @property
+    def form(self) -> CollectiveForm:
+        """How many there are."""
+        updates = self.update_gather is not None
+        gathers = any(one.gather is not None for one in self.units)
+        return CollectiveForm(len(self.buckets), bool(self.buckets) and updates, len(self.units), gathers, updates)
+
+    @property
+    def busy(self) -> tuple[Route, tuple[float, ...]]:
+        """Route and occupancy, the same of all of them."""
+        one = next(one for one in (*self.buckets, *self.units, self.update_gather) if one is not None)
+        return one.route, one.occupancy
+
+
+ALONE = StageCollectives()
+"""Of a stage of one replica."""
+
+
+@dataclass(frozen=True, slots=True)
 class TiedReduction:
     """All-reduce of the gradient of one weight that several stages use, over all their replicas.
 
@@ -85,8 +161,8 @@ class Costs(Protocol):
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Transfer of `samples` samples between two (stage, replica): activations downwards, gradients upwards."""
 
-    def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """Gradient buckets of a replicated stage, in the order in which backward frees them; () for one replica."""
+    def collectives(self, stage: int) -> StageCollectives:
+        """What the replicas of a stage do together."""
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:
@@ -182,9 +258,9 @@ class GivenCosts:
         seconds = self.transfer_seconds[min(source[0], target[0])]
         return Transfer(seconds * samples if self.per_sample else seconds, 0.0)
 
-    def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """One that takes no time where replicas take turns: their update waits for the gradients of them all."""
-        return (Bucket(1.0, 0.0),) if self.in_turn and len(self.devices[stage]) > 1 else ()
+    def collectives(self, stage: int) -> StageCollectives:
+        """A bucket that takes no time where replicas take turns: their update waits for the gradients of them all."""
+        return StageCollectives((Bucket(1.0, 0.0),) if self.in_turn and len(self.devices[stage]) > 1 else ())
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Channel, Cluster, Flow, Phase, Rates, reduce_seconds
-from simulator.costs.given import Bucket, TiedReduction, Transfer
+from simulator.costs.given import ALONE as LONE
+from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
 from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
 from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of, tensor_groups
@@ -39,11 +41,8 @@ _PHASES: dict[OpKind, Phase] = {
     OpKind.RECOMPUTE: "forward",
 }
 
-_GATHERING = OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT
-"""Ops before which ZeRO 3 gathers weights; what runs a forward again has those of its backward."""
 
-_SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
-"""Ops after which ZeRO 2 and 3 scatter gradients."""
+_PASSES: tuple[Phase, Phase] = "forward", "backward"
 
 
 class Group(NamedTuple):
@@ -51,30 +50,26 @@ class Group(NamedTuple):
 
     kinds: numbers of the kinds of its devices, rising
     parallel, rates: how they divide layers with each other and with those of other replicas, the slowest of them
-    peers, expert_peers: rates of all-reduces of each of them with all that hold the same weights in the stage, and the same
-        experts, where ZeRO divides anything; replicas: among how many it does, else 1
+    replicas: among how many ZeRO divides anything, else 1
     gathers: whether what its forwards, and its backwards, receive comes in parts, to be gathered
     """
 
     kinds: tuple[int, ...]
     parallel: Parallelism = ALONE
     rates: GroupRates = NO_RATES
-    peers: Rates = ()
-    expert_peers: Rates = ()
     replicas: int = 1
     gathers: tuple[bool, bool] = (False, False)
 
 
 class OpParts(NamedTuple):
-    """Seconds of an op: what its devices compute, what they then wait for others with which they divide layers by tensor, context
-    and experts, and for other replicas.
+    """Seconds of an op: what its devices compute, and what they then wait for others with which they divide layers by tensor,
+    context and experts.
     """
 
     computing: float
     tensor: float = 0.0
     context: float = 0.0
     expert: float = 0.0
-    replicas: float = 0.0
 
 
 class _Places:
@@ -113,6 +108,18 @@ class _Places:
     def expert_rates(self) -> Rates:
         """Of all-reduces of all `expert_rings` at once."""
         return self.cluster.allreduce_rates(*self.expert_rings)
+
+    @cached_property
+    def busy(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Channels of all-reduces of all `rings`, and shares of their seconds for which they keep each busy."""
+        return self.cluster.allreduce_channels(*self.rings)
+
+    def reduce_seconds(self, dense: float, experts: float) -> float:
+        """Seconds in which devices all-reduce so many bytes with all that hold the same weights, then so many of experts with all
+        that hold the same ones.
+        """
+        seconds = reduce_seconds(self.peer_rates, dense) if dense > 0 else 0.0
+        return seconds + reduce_seconds(self.expert_rates, experts) if experts else seconds
 
     def rates(self, replica: int) -> GroupRates:
         """Of what a replica's devices do together, and with those of other replicas."""
@@ -175,8 +182,9 @@ class PlanCosts:
     that hold the same weights, and those of experts between the devices that hold the same ones, one after the other.
 
     ZeRO (Rajbhandari et al. 2020) divides states, gradients and weights among the replicas of a stage. 1: gradients are
-    reduce-scattered in the buckets, and an update ends in an all-gather of the weights. From 2 on every backward reduce-scatters
-    its gradients, from 3 on every pass gathers the weights, both beside the computation: an op takes as long as the longer.
+    reduce-scattered in the buckets, and the weights all-gathered behind the update. From 2 on every backward reduce-scatters
+    its gradients, from 3 on every pass gathers the weights, both unit by unit beside the computation
+    (`simulator.lowering.unit_lanes`).
     """
 
     def __init__(self, problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None) -> None:
@@ -246,10 +254,34 @@ class PlanCosts:
             return 0.0
         return float(self._member(stage, replica).expert_parameters[list(self.plan.stages[stage].layers)].sum())
 
-    def gathered_elements(self, stage: int, replica: int) -> float:
-        """Weight elements of the two largest layers of a stage, on each device of a replica."""
-        parameters = self._member(stage, replica).parameters[list(self.plan.stages[stage].layers)]
-        return float(np.sort(parameters)[-2:].sum())
+    def unit_buffers(self, stage: int, replica: int) -> float:
+        """Bytes in which each device of a replica has whole units of its stages: of the two largest the gradients, where replicas
+        divide these, and the weights. The first of the device's stages has them; 0 for the others.
+        """
+        zero, places = self.plan.zero, self._places[stage]
+        if zero < 2 or len(places.parts) == 1 or stage not in self._first_stages:
+            return 0.0
+        width = self.problem.accumulated_bytes + self.problem.element_bytes * (zero == 3)
+        member, beside = self._member(stage, replica), (one for one, held in enumerate(self._places) if held is places)
+        units = [member.weight_elements(unit) for one in beside for unit in self.unit_layers[one]]
+        return sum(sorted(units)[-2:]) * width
+
+    @cached_property
+    def _first_stages(self) -> frozenset[int]:
+        """The stages that are the first of their devices."""
+        numbers = [held.number for held in self._places]
+        return frozenset(map(numbers.index, set(numbers)))
+
+    @cached_property
+    def unit_layers(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Layers of each unit of each stage, in order: blocks, and layers outside of them, as many as have BUCKET_BYTES."""
+        return tuple(map(self._cut_into_units, range(len(self.plan.stages))))
+
+    def _cut_into_units(self, stage: int) -> tuple[tuple[int, ...], ...]:
+        held, layers = self.plan.stages[stage].layers, self.problem.workload.layers
+        parameters = self._member(stage, 0).parameters[list(held)]
+        begins = unit_begins(parameters.tolist(), [layers[layer].block for layer in held], self.problem)
+        return tuple(held[begin:end] for begin, end in pairwise([*begins, len(held)]))
 
     def gradient_in_work(self, stage: int, replica: int) -> float:
         """Bytes of weight gradients on each device of a replica beside those that micro-batches add up."""
@@ -356,10 +388,8 @@ class PlanCosts:
         own = held.groups[replica]
         parallel = Parallelism(len(own) // plan.context, plan.context, plan.expert)
         gathers = tuple(parallel.tensor > 1 and one is not None and own not in one.members for one in near)
-        found = Group(tuple(kinds), parallel, held.rates(replica), gathers=(gathers[0], gathers[1]))
-        if not plan.zero or len(held.parts) == 1:
-            return found
-        return found._replace(peers=held.peer_rates, expert_peers=held.expert_rates, replicas=len(held.parts))
+        replicas = len(held.parts) if plan.zero else 1
+        return Group(tuple(kinds), parallel, held.rates(replica), replicas, (gathers[0], gathers[1]))
 
     def _devices_by_kind(self, stage: int, replica: int) -> dict[int, int]:
         """A device of each kind that a replica has, by the number of the kind, rising."""
@@ -406,7 +436,7 @@ class PlanCosts:
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sum of the stage's layers, of those that it runs again, or of what it keeps over the device's link to the host; with
-        what a device moves to its group and its peers.
+        what a device moves to its group.
         """
         return np.array([self._op_seconds(kind, stage, replica, one) for one in samples.tolist()])
 
@@ -417,8 +447,6 @@ class PlanCosts:
             value = self._seconds_in_step(kind, (stage, replica), samples, self._member(stage, replica))
             if any(group.gathers):
                 value += self._gather_seconds(kind, stage, group, samples)
-            if group.replicas > 1:
-                value = self._with_peers(kind, (stage, replica), value)
             self._stage_seconds[key] = value
         return self._stage_seconds[key]
 
@@ -427,7 +455,7 @@ class PlanCosts:
         group, member = self.group(stage, replica), self._member(stage, replica)
         key = (kind, stage, group, samples)
         if key not in self._stage_parts:
-            place, whole = (stage, replica), self._op_seconds(kind, stage, replica, samples)
+            place = stage, replica
             within = computing = self._seconds_in_step(kind, place, samples, member.computing)
             context = expert = 0.0
             if any(group.rates):
@@ -438,7 +466,7 @@ class PlanCosts:
                     for alone in (GroupRates(context=group.rates.context), GroupRates(expert=group.rates.expert))
                 )
             tensor = within - computing - context - expert
-            self._stage_parts[key] = OpParts(computing, tensor, context, expert, whole - within)
+            self._stage_parts[key] = OpParts(computing, tensor, context, expert)
         return self._stage_parts[key]
 
     def _seconds_in_step(self, kind: OpKind, place: tuple[int, int], samples: int, layers: LayerCosts) -> float:
@@ -488,23 +516,6 @@ class PlanCosts:
             moved.append(len(devices) * (size + received * (tensor - 1) / tensor))
         return sum(moved) / len(moved)
 
-    def _with_peers(self, kind: OpKind, place: tuple[int, int], alone: float) -> float:
-        """Seconds of an op that takes `alone`, with what ZeRO scatters and gathers among a device and its peers."""
-        weights, gradients = (
-            self._scatter_seconds(place, size) for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
-        )
-        if kind is OpKind.UPDATE:
-            return alone + weights * (self.plan.zero < 3)
-        beside = weights * (self.plan.zero == 3 and kind in _GATHERING)
-        beside += gradients * (self.plan.zero >= 2 and kind in _SCATTERING)
-        return max(alone, beside)
-
-    def _scatter_seconds(self, place: tuple[int, int], size: float) -> float:
-        """Seconds in which a device and its peers scatter, or gather, so many bytes for each weight that it holds."""
-        group, experts = self.group(*place), self._expert_elements(*place)
-        dense = reduce_seconds(group.peers, (self.held_elements(*place) - experts) * size)
-        return (dense + (reduce_seconds(group.expert_peers, experts * size) if experts else 0.0)) / 2
-
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """The problem's share of the seconds that they take one after the other."""
         return self.problem.overlap * apart
@@ -528,37 +539,71 @@ class PlanCosts:
             self._flows[key] = self.problem.cluster.flow(pairs, few / many), 1.0 / few
         return self._flows[key]
 
+    def collectives(self, stage: int) -> StageCollectives:
+        """What the replicas of a stage do together; nothing where it has no weights."""
+        plan, places, width = self.plan, self._places[stage], self.problem.element_bytes
+        if len(places.parts) == 1:
+            return LONE
+        update_gather = None
+        if plan.zero in (1, 2) and (held := self.held_elements(stage)):
+            experts = self._expert_elements(stage, 0)
+            update_gather = UpdateGather(
+                places.reduce_seconds((held - experts) * width, experts * width) / 2, *places.busy
+            )
+        if plan.zero < 2:
+            return StageCollectives(self.buckets(stage), (), update_gather)
+        return StageCollectives((), self._units(stage), update_gather)
+
+    def _units(self, stage: int) -> tuple[Unit, ...]:
+        """What replicas gather and scatter at once."""
+        places, layers, problem = self._places[stage], self.unit_layers[stage], self.problem
+        bounds = np.cumsum([0, *map(len, layers)])[:-1]
+        weights = np.array([self._member(stage, 0).weight_elements(unit) for unit in layers])
+        if not weights.any():
+            return ()
+        dense, experts = np.add.reduceat(self._reduced_parameters(stage, len(places.rings)), bounds, axis=1)
+        forward, backward = (np.add.reduceat(self._layer_shares(stage, one), bounds) for one in _PASSES)
+
+        def seconds(dense: NDArray[np.float64], width: float) -> list[float]:
+            return [places.reduce_seconds(*one) / 2 for one in zip(dense * width, experts * width, strict=True)]
+
+        gathers = seconds(weights - experts, problem.element_bytes)
+        scatters = seconds(dense, problem.accumulated_bytes)
+        whole = self.plan.zero == 3
+        columns = zip(forward.tolist(), backward.tolist(), gathers, scatters, strict=True)
+        return tuple(Unit(f, b, gather if whole else None, scatter, *places.busy) for f, b, gather, scatter in columns)
+
+    def _layer_shares(self, stage: int, phase: Phase) -> NDArray[np.float64]:
+        """Part of the seconds of a pass that each layer of a stage takes, float64 [layers of the stage]."""
+        plan, groups = self.plan, self._places[stage].groups
+        samples = max(1, max(plan.microbatches) // (len(groups) if plan.replication == "split" else 1))
+        held = np.array(plan.stages[stage].layers, dtype=np.int64)
+        seconds = self._member(stage, 0).seconds(groups[0][0], samples, phase)[held]
+        total = float(seconds.sum())
+        return seconds / total if total > 0 else np.full(len(held), 1.0 / len(held))
+
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """Gradient buckets from the last layer to the first; a bucket's all-reduce starts when its layers' backward is done. One
+        """Gradient buckets from the last layer to the first; the reduction of one starts when its layers' backward is done. One
         where gradients are reduced whole.
         """
-        places, zero = self._places[stage], self.plan.zero
-        groups, rings = places.groups, places.rings
-        if len(places.parts) == 1 or zero >= 2:
-            return ()
-        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
-        dense, experts = self._reduced_parameters(stage, len(rings)) * self.problem.accumulated_bytes
+        places = self._places[stage]
+        dense, experts = self._reduced_parameters(stage, len(places.rings)) * self.problem.accumulated_bytes
         sizes = dense + experts
-        if not sizes.any():
+        if len(places.parts) == 1 or not sizes.any():
             return ()  # without weights there is nothing to wait for
-        samples = max(1, max(self.plan.microbatches) // (len(groups) if self.plan.replication == "split" else 1))
-        backward = self._member(stage, 0).seconds(groups[0][0], samples, "backward")[held]
-        total = float(backward.sum())
-        shares = backward / total if total > 0 else np.full(len(held), 1.0 / len(held))
+        shares = self._layer_shares(stage, "backward")
         whole = self.problem.gradient_reduction == "whole"
         least = float(sizes.sum()) if whole else max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
-        busy = self.problem.cluster.allreduce_channels(*rings)
-        scattered = 0.5 if zero else 1.0
+        scattered = 0.5 if self.plan.zero else 1.0
         buckets: list[Bucket] = []
         share, size, of_experts = 0.0, 0.0, 0.0
-        for position in range(len(held) - 1, -1, -1):
+        for position in range(len(sizes) - 1, -1, -1):
             share += float(shares[position])
             size += float(sizes[position])
             of_experts += float(experts[position])
             if size >= least or (position == 0 and (share > 0 or size > 0)):
-                seconds = reduce_seconds(places.peer_rates, size - of_experts) if size > of_experts else 0.0
-                seconds += reduce_seconds(places.expert_rates, of_experts) if of_experts else 0.0
-                buckets.append(Bucket(share, scattered * seconds, *busy))
+                seconds = places.reduce_seconds(size - of_experts, of_experts)
+                buckets.append(Bucket(share, scattered * seconds, *places.busy))
                 share, size, of_experts = 0.0, 0.0, 0.0
         return tuple(buckets)
 
@@ -575,6 +620,20 @@ class PlanCosts:
             if weight.layers in shared:
                 parameters[held == weight.layers[0]] -= weight.parameters
         return np.array([parameters - experts, experts])
+
+
+def unit_begins(parameters: Sequence[float], blocks: Sequence[int], problem: Problem) -> list[int]:
+    """Where the units of a stage begin: no block is cut, and each but a lone one has weights of BUCKET_BYTES at least.
+
+    parameters, blocks: of the stage's layers, or of a block at once; block 0: outside of all
+    """
+    begins, size, least = [0], 0.0, BUCKET_BYTES / problem.element_bytes
+    for place in range(1, len(parameters)):
+        size += parameters[place - 1]
+        if size >= least and not 0 < blocks[place] == blocks[place - 1]:
+            begins.append(place)
+            size = 0.0
+    return begins[:-1] if len(begins) > 1 and size + parameters[-1] < least else begins
 
 
 def peers_of(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

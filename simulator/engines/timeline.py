@@ -134,9 +134,10 @@ class Timeline:
         change = np.zeros(len(self), dtype=np.int64)
         begins = self.kind == OpKind.FORWARD
         ends = (self.kind == OpKind.BACKWARD) | (self.kind == OpKind.WEIGHT_GRADIENT)
-        # The parts of a backward that all-reduce splits into buckets free their micro-batch once, with the last part.
+        # Parts of an op that collectives cut take their micro-batch with the first, and free it with the last.
         same = (self.lane[1:] == self.lane[:-1]) & (self.kind[1:] == self.kind[:-1])
         same &= (self.stage[1:] == self.stage[:-1]) & (self.microbatch[1:] == self.microbatch[:-1])
+        begins[1:] &= ~same
         ends[:-1] &= ~same
         weight = self.samples if unit == "samples" else np.ones(len(self), dtype=np.int64)
         change[begins], change[ends] = weight[begins], -weight[ends]

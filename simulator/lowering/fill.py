@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.given import Bucket, Costs, TiedReduction, Transfer
+from simulator.costs.given import ALONE, Costs, StageCollectives, TiedReduction, Transfer
 from simulator.lowering.coverage import Duration
 from simulator.lowering.program import LaneKind, Program
 from simulator.lowering.structure import Structure
@@ -19,17 +20,49 @@ _BESIDE = {OpKind.FORWARD: OpKind.BACKWARD, OpKind.BACKWARD: OpKind.FORWARD}
 """What runs on the other lane of a device that is divided in fixed shares."""
 
 
+class Collectives(NamedTuple):
+    """What all collectives take.
+
+    seconds: float64; of the buckets stage by stage, ties, gathers and then scatters of all units, gathers of updated weights
+    shares: float64; parts of the seconds of ops: of the buckets, of units forward, and backward
+    """
+
+    seconds: Values
+    shares: Values
+
+
+def collectives_of(
+    structure: Structure, several: Iterable[StageCollectives], ties: Iterable[TiedReduction]
+) -> Collectives:
+    """Those that a structure has; several: of each stage."""
+    held = [(form, one) for form, one in zip(structure.forms, several, strict=True) if one is not ALONE]
+    buckets = [one for form, stage in held if form.buckets for one in stage.buckets]
+    units = [one for form, stage in held if form.units for one in stage.units]
+    updates = [stage.update_gather.seconds for form, stage in held if form.updates and stage.update_gather]
+    seconds = [
+        *(one.seconds for one in buckets),
+        *(one.seconds for one in ties),
+        *(one.gather or 0.0 for one in units),
+        *(one.scatter for one in units),
+        *updates,
+    ]
+    shares = [*(one.share for one in buckets), *(one.forward for one in units), *(one.backward for one in units)]
+    return Collectives(np.array(seconds), np.array(shares))
+
+
 def fill(structure: Structure, costs: Costs) -> Program:
     """The program of a structure with these costs."""
     transfers = [Transfer(0.0, 0.0), *(costs.transfer(*move) for move in structure.moves)]
     seconds = np.array([one.seconds for one in transfers])
-    buckets = [costs.buckets(stage) for stage, count in enumerate(structure.buckets) if count]
+    held = [costs.collectives(stage) for stage in range(len(structure.forms))]
     ties = costs.tied_reductions
-    collectives: list[Bucket | TiedReduction] = [*(one[0] for one in buckets), *ties]
     asked = np.concatenate([durations(structure, costs, *one) for one in structure.asked])
-    joined = [one for several in buckets for one in several]
-    values, least = values_of(structure, asked, seconds, joined, ties, overlapped=costs.overlapped_seconds)
+    collectives = collectives_of(structure, held, ties)
+    values, least = values_of(structure, asked, seconds, collectives, overlapped=costs.overlapped_seconds)
     compute = len(structure.lane_first)
+    reducing = [stage for stage, form in enumerate(structure.forms) if form and not form.units]
+    busy = [held[stage].busy for stage in reducing] + [(one.route, one.occupancy) for one in ties]
+    busy += [held[stage].busy for stage in structure.reducing[len(busy) :]]
     device = [
         *(costs.device(*one) for one in structure.lane_first),
         *(costs.device(one, 0) for one in structure.reducing),
@@ -59,9 +92,9 @@ def fill(structure: Structure, costs: Costs) -> Program:
         transfer_bytes=np.array([one.size_bytes for one in transfers]),
         transfer_route=tuple(() if structure.free else one.route for one in transfers),
         transfer_loads=tuple(() if structure.free else one.loads for one in transfers),
-        lane_route=(*((),) * compute, *(one.route for one in collectives)),
+        lane_route=(*((),) * compute, *(route for route, _ in busy)),
         channels=tuple(costs.channels),
-        lane_occupancy=(*((),) * compute, *(one.occupancy for one in collectives)),
+        lane_occupancy=(*((),) * compute, *(occupancy for _, occupancy in busy)),
         least_seconds=None if least is None else least[structure.value],
         sends=structure.sends,
         together=structure.together,
@@ -72,15 +105,14 @@ def values_of(
     structure: Structure,
     asked: Values,
     transfer_seconds: Values,
-    buckets: Sequence[Bucket] = (),
-    ties: Sequence[TiedReduction] = (),
+    collectives: Collectives,
     *,
     overlapped: Callable[[int, int, float], float],
 ) -> tuple[Values, Values | None]:
     """The values of a structure, and the least that tasks take on lanes that share a device (None: no more than that).
 
     asked: the durations that the structure asks for, float64; transfer_seconds: float64 [transfer classes]
-    buckets: of all reduced stages, one after the other; ties: as costs give them; overlapped: `Costs.overlapped_seconds`
+    overlapped: `Costs.overlapped_seconds`
     """
     own = asked[structure.duration_of]
     if len(structure.pairs):
@@ -96,12 +128,11 @@ def values_of(
         least = np.maximum(own, sent)
         if structure.lanes != "shared":
             own, least = least, None
-    if not buckets and not ties:
+    if not len(collectives.seconds):
         beside = [transfer_seconds]
         return np.concatenate([own, *beside]), None if least is None else np.concatenate([least, *beside])
-    shares = np.array([one.share for one in buckets])[structure.part_bucket] if buckets else np.zeros(0)
-    reduced = [*(one.seconds for one in buckets), *(one.seconds for one in ties)]
-    beside = [transfer_seconds, np.array(reduced)]
+    shares = collectives.shares[structure.part_share]
+    beside = [transfer_seconds, collectives.seconds]
     values = np.concatenate([own, *beside, own[structure.part_duration] * shares])
     if least is not None:
         least = np.concatenate([least, *beside, least[structure.part_duration] * shares])

@@ -64,10 +64,10 @@ def structure_of(
 ) -> Structure:
     """Lower a schedule to all that seconds, bytes and devices do not change, which `fill` does not do again.
 
-    costs: asked for the number of each stage's gradient buckets and the stages of each tied reduction alone
+    costs: asked for the form of each stage's collectives and the stages of each tied reduction alone
     The others, and what is raised, as of `lower`.
     """
-    buckets = [len(costs.buckets(stage)) for stage in range(schedule.stages)]
+    forms = [costs.collectives(stage).form for stage in range(schedule.stages)]
     ties = [one.stages for one in costs.tied_reductions]
     if communication not in COMMUNICATIONS:
         raise ValueError(f"communication {communication!r} is unknown; choices: {', '.join(COMMUNICATIONS)}")
@@ -89,4 +89,4 @@ def structure_of(
         waits = add_credit(waits, ops, schedule.credit)
     if len(ops.overlapped):
         waits = begin_together(waits, ops)
-    return assemble(schedule, ops, waits, buckets=buckets, ties=ties, communication=communication, updates=updates)
+    return assemble(schedule, ops, waits, forms=forms, ties=ties, communication=communication, updates=updates)

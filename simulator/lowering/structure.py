@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costs.given import CollectiveForm
 from simulator.lowering.coverage import Duration, LaneOps, Rows, durations
+from simulator.lowering.unit_lanes import DOWNWARDS, UnitLane, parts_of_units, unit_lanes, units_in_order
 from simulator.lowering.waits import Move, Waits, sendings
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind, among
 from simulator.schedules.schedule import Lanes, Schedule
@@ -32,18 +34,19 @@ class Structure:
     Columns as in `simulator.lowering.program.Program`, but for these:
 
     value: int32 [tasks]; number of what the task takes. Values stand in this order: durations of ops, and of overlapped pairs
-        and the 0 of their second ops, seconds of transfer classes, buckets stage by stage, ties, parts of ops
+        and the 0 of their second ops, seconds of transfer classes, collectives as `simulator.lowering.fill.Collectives` has
+        them, parts of ops
     asked: what durations the costs are asked for, and their numbers of samples
     duration_of, sends_offsets, sends_class: of each duration of ops, the number of the asked one; and where an op takes at
         least as long as its sending, the transfer classes that it sends: rows sends_offsets[d]:sends_offsets[d+1]; else empty
     pairs: int64 [pairs, 2]; durations of the forward and the backward of each duration of an overlapped pair
     moves: transfer classes from 1: from (stage, replica), to (stage, replica), samples
     free: transfers take no time and queue nowhere, though their bytes are counted
-    buckets: of each stage, how many its gradients are reduced in (0: not at all); ties: stages of each tied reduction
-    part_duration, part_bucket: int32 [parts]; the duration that is cut, and the bucket (over all stages) whose share is taken
+    forms: of each stage, how many collectives its replicas have; ties: stages of each tied reduction
+    part_duration, part_share: int64 [parts]; the duration that is cut, and the share (of `Collectives.shares`) that is taken
     apart: stages that run forwards again in ops of their own, not within their backwards
     lane_first: (stage, replica) of the head of each compute lane; lanes: how lanes of one device divide it, as in `Schedule`
-    reducing: the stage that each collective lane counts to
+    reducing: the stage that each collective lane counts to, in the order of the lanes: of buckets, of ties, of units
     """
 
     lane_offsets: NDArray[np.int64]
@@ -66,10 +69,10 @@ class Structure:
     pairs: NDArray[np.int64]
     moves: tuple[Move, ...]
     free: bool
-    buckets: tuple[int, ...]
+    forms: tuple[CollectiveForm, ...]
     ties: tuple[tuple[int, ...], ...]
     part_duration: NDArray[np.int64]
-    part_bucket: NDArray[np.int64]
+    part_share: NDArray[np.int64]
     apart: tuple[int, ...]
     lane_first: tuple[tuple[int, int], ...]
     reducing: tuple[int, ...]
@@ -84,31 +87,36 @@ def assemble(
     ops: LaneOps,
     waits: Waits,
     *,
-    buckets: Sequence[int],
+    forms: Sequence[CollectiveForm],
     ties: Sequence[tuple[int, ...]],
     communication: str,
     updates: bool,
 ) -> Structure:
     """Lay the tasks out.
 
-    buckets: of each stage, used where it has replicas; ties: stages of each tied reduction
+    forms: of each stage, used where it has replicas; ties: stages of each tied reduction
     communication: as in `simulator.lowering.lower`
     """
-    reductions = _reductions(schedule, ops, buckets)
-    of_stage = {one.stage: one.buckets for one in reductions}
-    buckets = [of_stage.get(stage, 0) for stage in range(schedule.stages)]
+    trailing = _trailing_updates(ops) if updates and schedule.flush else []
+    updated = {stage for _, stage in trailing}
+    forms = [one._replace(updates=one.updates and stage in updated) for stage, one in enumerate(forms)]
+    reductions = _reductions(schedule, ops, forms)
     tied = [_tied_rounds(schedule, ops, stages) for stages in ties]
-    parts = np.ones(len(ops.stage), dtype=np.int64)
+    parts = parts_of_units(ops, forms)
+    units = unit_lanes(ops, forms, parts)
     for reduction in reductions:
         for _, rows in reduction.rounds:
-            parts[rows] = reduction.buckets
+            parts[rows] = reduction.form.buckets
     blocking = {"send-blocking": "send", "both-blocking": "both"}.get(communication)
     moves = _Moves(waits, blocking) if blocking and waits.moves else None
-    trailing = _trailing_updates(ops) if updates and schedule.flush else []
-    reduce_lengths = [*(len(one.rounds) * one.buckets for one in reductions), *(len(one.rounds) for one in tied)]
-    layout = _lay_out(ops, parts, moves, trailing, reduce_lengths)
-    values = _Values(ops, waits, trailing, buckets, ties=len(ties), streaming=communication == "streaming")
-    columns = _columns(ops, layout, values, reductions)
+    collective_lengths = [
+        *(len(one.rounds) * one.form.buckets + one.form.updates for one in reductions),
+        *(len(one.rounds) for one in tied),
+        *(len(one) + sum(forms[stage].updates for stage in one.stages) for one in units),
+    ]
+    layout = _lay_out(ops, parts, moves, trailing, collective_lengths)
+    values = _Values(ops, waits, trailing, forms, ties=len(ties), streaming=communication == "streaming")
+    columns = _columns(ops, layout, values, reductions, forms)
 
     depend: list[Dependencies] = []
     if moves is None:
@@ -118,16 +126,21 @@ def assemble(
         depend.append(_blocking_tasks(waits, moves, layout, columns, values))
         still = waits.transfer == 0
         depend.append((layout.main[waits.consumer[still]], layout.last[waits.producer[still]], waits.transfer[still]))
-    final_reduce: dict[tuple[int, int], int] = {}
-    for number, reduction in enumerate(reductions):
-        first = int(layout.lane_offsets[ops.lanes + number])
-        depend.extend(_reduce_tasks(reduction, first, layout, columns, values, final_reduce))
-    _write_updates(ops, trailing, layout, columns, values)
-    depend.extend(_update_waits(schedule, ops, trailing, layout, reductions, final_reduce))
-    for number, tie in enumerate(tied):
-        first = int(layout.lane_offsets[ops.lanes + len(reductions) + number])
+    final: dict[tuple[int, int], int] = {}
+    begins = layout.lane_offsets[ops.lanes :].tolist()
+    for reduction, first in zip(reductions, begins, strict=False):
+        depend.extend(_reduce_tasks(reduction, first, layout, columns, values, final))
+    for number, (tie, first) in enumerate(zip(tied, begins[len(reductions) :], strict=False)):
         columns["value"][first : first + len(tie.rounds)] = values.first_tie + number
         depend.extend(_tied_tasks(schedule, ops, tie, first, layout, columns, trailing))
+    for lane, first in zip(units, begins[len(reductions) + len(tied) :], strict=False):
+        depend.extend(_unit_tasks(ops, lane, first, layout, columns, values, final))
+    _write_updates(ops, trailing, layout, columns, values)
+    depend.extend(_update_waits(schedule, ops, trailing, layout, reductions, final))
+    behind = [[one.stage] for one in reductions] + [[] for _ in tied] + [one.stages for one in units]
+    for stages, end in zip(behind, layout.lane_offsets[ops.lanes + 1 :].tolist(), strict=True):
+        updating = [stage for stage in stages if forms[stage].updates]
+        depend.extend(_update_gathers(updating, end - len(updating), trailing, layout, columns, values))
     offsets, dependency, transfer = _by_consumer(layout.tasks, depend)
     heads = np.minimum(ops.lane_offsets[:-1], len(ops.stage) - 1)
     return Structure(
@@ -151,13 +164,17 @@ def assemble(
         pairs=values.pairs,
         moves=waits.moves,
         free=communication in ("streaming", "free"),
-        buckets=tuple(buckets),
+        forms=tuple(forms),
         ties=tuple(ties),
         part_duration=np.array([one for one, _ in values.parts], dtype=np.int64),
-        part_bucket=np.array([one for _, one in values.parts], dtype=np.int64),
+        part_share=np.array([one for _, one in values.parts], dtype=np.int64),
         apart=tuple(np.unique(ops.stage[ops.kind == OpKind.RECOMPUTE]).tolist()),
         lane_first=tuple(zip(ops.stage[heads].tolist(), ops.replica[heads].tolist(), strict=True)),
-        reducing=(*(one.stage for one in reductions), *(one.stages[0] for one in tied)),
+        reducing=(
+            *(one.stage for one in reductions),
+            *(one.stages[0] for one in tied),
+            *(one.stage[0] for one in units),
+        ),
         lanes=schedule.lanes,
     )
 
@@ -173,7 +190,7 @@ class _Values:
         ops: LaneOps,
         waits: Waits,
         trailing: list[tuple[int, int]],
-        buckets: Sequence[int],
+        forms: Sequence[CollectiveForm],
         *,
         ties: int,
         streaming: bool,
@@ -201,10 +218,17 @@ class _Values:
         self.pairs = np.zeros((0, 2), dtype=np.int64)
         if len(ops.overlapped):
             self._pair(ops.overlapped)
+        buckets, units, updates = (
+            np.cumsum([0, *counts])
+            for counts in zip(*((one.buckets, one.units, one.updates) for one in forms), strict=True)
+        )
         self.first_bucket = self.first_transfer + waits.classes
-        self.bucket_of_stage = np.concatenate([[0], np.cumsum(buckets, dtype=np.int64)])
-        self.first_tie = self.first_bucket + int(self.bucket_of_stage[-1])
-        self._first_part = self.first_tie + ties
+        self.bucket_of_stage, self.unit_of_stage, self._update_gather_of_stage = buckets, units, updates
+        self.buckets, self.units = int(buckets[-1]), int(units[-1])
+        self.first_tie = self.first_bucket + self.buckets
+        self.first_gather = self.first_tie + ties
+        self.first_scatter = self.first_gather + self.units
+        self._first_part = self.first_scatter + self.units + int(updates[-1])
         self.parts: dict[tuple[int, int], int] = {}
 
     def _pair(self, first: Rows) -> None:
@@ -238,9 +262,13 @@ class _Values:
         """Value of the update that ends a lane."""
         return self._update[stage, replica]
 
-    def part(self, duration: int, bucket: int) -> int:
-        """Value of the part of a duration that ends with a bucket."""
-        return self._first_part + self.parts.setdefault((duration, bucket), len(self.parts))
+    def update_gather(self, stage: int) -> int:
+        """Value of the all-gather of what a stage's replicas have updated."""
+        return self.first_scatter + self.units + int(self._update_gather_of_stage[stage])
+
+    def part(self, duration: int, share: int) -> int:
+        """Value of a part of a duration."""
+        return self._first_part + self.parts.setdefault((duration, share), len(self.parts))
 
 
 # ---- blocking transfers ---------------------------------------------------------------------------------------------
@@ -287,15 +315,19 @@ def _blocking_tasks(waits: Waits, moves: _Moves, layout: _Layout, columns: Colum
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """All-reduce of one replicated stage: its buckets, and rounds of (number, rows whose gradients complete the round)."""
+    """Reduction of one replicated stage: its buckets, and rounds of (number, rows whose gradients complete the round)."""
 
     stage: int
-    buckets: int
+    form: CollectiveForm
     rounds: list[tuple[int, Rows]]
 
 
-def _reductions(schedule: Schedule, ops: LaneOps, buckets: Sequence[int]) -> list[_Reduction]:
-    return [_Reduction(stage, count, _rounds(schedule, ops, stage)) for stage, count in enumerate(buckets) if count]
+def _reductions(schedule: Schedule, ops: LaneOps, forms: Sequence[CollectiveForm]) -> list[_Reduction]:
+    return [
+        _Reduction(stage, form, _rounds(schedule, ops, stage) if form.buckets else [])
+        for stage, form in enumerate(forms)
+        if form and not form.units
+    ]
 
 
 def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Rows]]:
@@ -345,10 +377,10 @@ def _reduce_tasks(
     values: _Values,
     final: dict[tuple[int, int], int],
 ) -> list[Dependencies]:
-    """Write a lane of all-reduces, bucket by bucket, round by round; a bucket waits for its part of every replica's backward."""
-    buckets, rounds = reduction.buckets, reduction.rounds
+    """Write a lane of reductions, bucket by bucket, round by round; a bucket waits for its part of every replica's backward."""
+    buckets, rounds = reduction.form.buckets, reduction.rounds
     tasks = slice(first, first + len(rounds) * buckets)
-    columns["kind"][tasks] = OpKind.REDUCE
+    columns["kind"][tasks] = OpKind.SCATTER if reduction.form.scatters else OpKind.REDUCE
     columns["stage"][tasks] = reduction.stage
     columns["microbatch"][tasks] = np.repeat([number for number, _ in rounds], buckets)
     begin = values.first_bucket + int(values.bucket_of_stage[reduction.stage])
@@ -360,6 +392,56 @@ def _reduce_tasks(
         for bucket in range(buckets):
             zero = np.zeros(len(rows), dtype=np.int32)
             depend.append((np.full(len(rows), task + bucket), layout.main[rows] + bucket, zero))
+    return depend
+
+
+def _unit_tasks(
+    ops: LaneOps,
+    lane: UnitLane,
+    first: int,
+    layout: _Layout,
+    columns: Columns,
+    values: _Values,
+    final: dict[tuple[int, int], int],
+) -> list[Dependencies]:
+    """Write the collectives of a rank whose replicas divide gradients, or weights, too."""
+    tasks = slice(first, first + len(lane))
+    gathers = np.array(lane.kind) == OpKind.GATHER
+    columns["kind"][tasks], columns["stage"][tasks], columns["microbatch"][tasks] = (
+        lane.kind,
+        lane.stage,
+        lane.microbatch,
+    )
+    number = values.unit_of_stage[lane.stage] + lane.unit
+    columns["value"][tasks] = number + np.where(gathers, values.first_gather, values.first_scatter)
+    for place in np.flatnonzero(~gathers).tolist():
+        final[lane.stage[place], 0] = first + place
+    begins = ops.lane_offsets[list(lane.lanes)]
+    depend = []
+    for waits, of_part in ((lane.after, False), (lane.before, True)):
+        if waits:
+            own = first + np.repeat([task for task, _ in waits], len(begins))
+            rows = (np.array([part.row for _, part in waits]) - begins[0])[:, None] + begins
+            theirs = (layout.main[rows] + np.array([part.part for _, part in waits])[:, None]).reshape(-1)
+            depend.append((*((theirs, own) if of_part else (own, theirs)), np.zeros(len(own), dtype=np.int32)))
+    return depend
+
+
+def _update_gathers(
+    stages: list[int],
+    first: int,
+    trailing: list[tuple[int, int]],
+    layout: _Layout,
+    columns: Columns,
+    values: _Values,
+) -> list[Dependencies]:
+    """Write the all-gathers at the end of a lane, of what the replicas of some stages have updated."""
+    depend: list[Dependencies] = []
+    for task, stage in enumerate(stages, start=first):
+        columns["kind"][task], columns["stage"][task] = OpKind.GATHER, stage
+        columns["value"][task] = values.update_gather(stage)
+        updates = [place for (_, one), place in zip(trailing, layout.trailing, strict=True) if one == stage]
+        depend.append((np.full(len(updates), task), np.array(updates), np.zeros(len(updates), dtype=np.int32)))
     return depend
 
 
@@ -527,8 +609,9 @@ def _columns(
     layout: _Layout,
     values: _Values,
     reductions: list[_Reduction],
+    forms: Sequence[CollectiveForm],
 ) -> Columns:
-    """Columns of the program with every row's op in all of its tasks; parts of a backward take their share of it."""
+    """Columns of the program with every row's op in all of its tasks; parts of an op take their share of it."""
     source: Columns = {
         "kind": ops.kind,
         "stage": ops.stage,
@@ -546,14 +629,26 @@ def _columns(
     for name, held in source.items():
         columns[name] = np.zeros(layout.tasks, dtype=held.dtype)
         columns[name][target] = np.repeat(held, layout.width)
+
+    def cut(rows: Rows, shares: Sequence[int]) -> None:
+        """Let the parts of some rows take these shares of their durations."""
+        known, number = np.unique(values.of_row[rows], return_inverse=True)
+        parts = np.array([[values.part(duration, share) for share in shares] for duration in known.tolist()])
+        columns["value"][layout.main[rows][:, None] + np.arange(len(shares))] = parts[number]
+
     for reduction in reductions:
         first = int(values.bucket_of_stage[reduction.stage])
         for _, rows in reduction.rounds:
-            tasks = layout.main[rows][:, None] + np.arange(reduction.buckets)
-            columns["value"][tasks] = [
-                [values.part(duration, first + bucket) for bucket in range(reduction.buckets)]
-                for duration in values.of_row[rows].tolist()
-            ]
+            cut(rows, range(first, first + reduction.form.buckets))
+    parts = layout.last - layout.main + 1
+    for stage, form in enumerate(forms):
+        if form.units > 1:
+            own = np.concatenate([rows for _, rows in ops.rows_of_stage[stage]])
+            own = own[parts[own] > 1]
+            first = values.buckets + int(values.unit_of_stage[stage])
+            for kind in np.unique(ops.kind[own]).tolist():
+                begin = first + (0 if kind in DOWNWARDS else values.units)
+                cut(own[ops.kind[own] == kind], [begin + unit for unit in units_in_order(kind, form.units)])
     return columns
 
 

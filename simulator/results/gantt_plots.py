@@ -33,6 +33,8 @@ _KINDS: dict[OpKind, tuple[str, str]] = {
     OpKind.RECEIVE: ("#a0aab6", "receive (device busy)"),
     OpKind.OFFLOAD: ("#43250a", "offload"),
     OpKind.RELOAD: ("#6b3a12", "reload"),
+    OpKind.SCATTER: ("#c04e8f", "gradient reduce-scatter"),
+    OpKind.GATHER: ("#3f8f7f", "weight all-gather"),
 }
 """Colour and name of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
 
@@ -41,8 +43,8 @@ KIND_COLORS = {kind: color for kind, (color, _) in _KINDS.items()}
 Groups = Mapping[int, Sequence[int]]
 """Devices of each tensor-parallel group, by the first of them."""
 
-_BESIDE = {LaneKind.COLLECTIVE: " all-reduce", LaneKind.HOST: " host link"}
-"""What a row beside those of the ops is called."""
+_COLLECTIVES = {OpKind.REDUCE: "all-reduce", OpKind.SCATTER: "scatter", OpKind.GATHER: "gather"}
+"""What a row of collectives is called, by what it has."""
 
 MOST_ROWS = 40
 """Above this many rows, replicas that do the same at the same time share one row."""
@@ -134,7 +136,16 @@ def gantt_rows(
         replica, device = int(timeline.replica[first]), int(timeline.device[first])
         many = int(holders[stages[0]]) > 1 and not thin and not by_device
         label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
-        label += _BESIDE[lane_kind] if thin else f" · replica {replica}" if many else ""
+        if thin:
+            kinds = sorted(set(timeline.kind[first:stop].tolist()))
+            words = (
+                " and ".join(_COLLECTIVES[OpKind(kind)] for kind in kinds)
+                if lane_kind is LaneKind.COLLECTIVE
+                else "host link"
+            )
+            label += f" {words}"
+        elif many:
+            label += f" · replica {replica}"
         label += "" if thin else f" ({_devices(device_word, (groups or {}).get(device, (device,)))})"
         place = stages[0]
         if by_device:

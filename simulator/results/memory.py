@@ -18,7 +18,7 @@ from simulator.lowering.program import Program
 from simulator.plans.plan import Plan, Problem, family_of, ranges
 from simulator.results.text_tables import TextTable
 from simulator.results.versions import COPY_RULES, version_table
-from simulator.schedules.ops import HOST_KINDS, OpKind, among
+from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
@@ -182,7 +182,8 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
 def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
     """`always_there` of the weights of a (stage, replica) on each of its devices, as ZeRO divides them among the replicas.
 
-    Where it divides weights, those that are gathered for the layer in use, and for the one after it, are buffers.
+    Where it divides gradients, those of the unit in use and of the one that is scattered are buffers; where it divides weights,
+    those of the unit in use and of the one that is gathered are, too.
     """
     plan = costs.plan
     row = always_there(costs.problem, costs.held_elements(*place), copies, gradients)
@@ -192,8 +193,7 @@ def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradie
         if plan.zero >= least:
             number = CATEGORIES.index(category)
             row[number] = np.ceil(whole[number] / replicas)
-    if plan.zero == 3 and replicas > 1:
-        row[CATEGORIES.index("buffers")] = np.ceil(costs.gathered_elements(*place) * costs.problem.element_bytes)
+    row[CATEGORIES.index("buffers")] = np.ceil(costs.unit_buffers(*place))
     return row
 
 
@@ -270,7 +270,8 @@ def _activation_events(
     events: list[_Changes], stash: StageStash, timeline: Timeline, rows: NDArray[np.integer]
 ) -> None:
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
-    forward, freed = kind == OpKind.FORWARD, kind == OpKind.INPUT_GRADIENT
+    begins, ends_op = op_ends(timeline.microbatch[rows], kind)
+    forward, freed = (kind == OpKind.FORWARD) & begins, (kind == OpKind.INPUT_GRADIENT) & ends_op
     done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
     part, parts = parts_of(timeline.microbatch[rows], done)
     share = part[done], part[done] + 1, parts[done]
@@ -281,10 +282,10 @@ def _activation_events(
     events.append((*_at_ends(timeline, rows[away]), activations, -samples[away] * stash.kept))
     events.append((*_at_starts(timeline, rows[back]), activations, samples[back] * stash.kept))
     if stash.made:
-        begun = np.flatnonzero(freed | among(kind, (OpKind.BACKWARD, OpKind.RECOMPUTE)))
+        begun = np.flatnonzero(among(kind, (*BACKWARD_KINDS, OpKind.RECOMPUTE)))
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
         begun = begun[first]  # an op of its own, or the first part of a backward, runs forward again, for all parts
-        made = samples[begun] * np.where(freed[begun], stash.made_for_input, stash.made)
+        made = samples[begun] * np.where(kind[begun] == OpKind.INPUT_GRADIENT, stash.made_for_input, stash.made)
         events.append((*_at_starts(timeline, rows[begun]), workspace, made))
     for category, amount, for_input, longer in (
         (activations, stash.kept, stash.kept, stash.kept_longer),
@@ -293,6 +294,16 @@ def _activation_events(
         whole = samples[done] * np.where(kind[done] == OpKind.BACKWARD, amount, longer)
         events.append((*left, category, samples[freed] * (longer - for_input)))
         events.append((*ends, category, -whole_part(whole, *share)))
+
+
+def op_ends(*columns: NDArray[np.integer]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which rows are the first part of an op, and which the last, bool [rows]; columns: what tells ops, in a lane's order.
+
+    What an op takes it has from its first part on, and the input gradient frees what it does with its last.
+    """
+    other = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    rows = len(columns[0])
+    return np.append(True, other)[:rows], np.append(other, True)[:rows]
 
 
 def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.compiled.kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
-from simulator.results.memory import Uses, parts_of, uses_of
+from simulator.results.memory import Uses, op_ends, parts_of, uses_of
 from simulator.schedules.ops import HOST_KINDS, OpKind, among, computes
 
 Integers = NDArray[np.int64]
@@ -112,6 +112,7 @@ def memory_events(
     group = (stage * (int(program.replica.max(initial=0)) + 1) + program.replica[rows]) * width + program.microbatch[
         rows
     ]
+    begins, ends = op_ends(group, kind)
     done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
     part, parts = parts_of(group, done)
 
@@ -127,9 +128,10 @@ def memory_events(
     begun = begun[np.unique(group[begun], return_index=True)[1]]
     halved, again = kind == OpKind.INPUT_GRADIENT, recomputes[stage]
     half = halved & ~np.isin(stage, stage[kind == OpKind.RECOMPUTE])  # makes its own again, part by part
+    halved &= ends
     freed = np.flatnonzero((kind == OpKind.BACKWARD) | halved)
     held = [
-        of_ops(np.flatnonzero(kind == OpKind.FORWARD), _START, 1.0, 0),
+        of_ops(np.flatnonzero((kind == OpKind.FORWARD) & begins), _START, 1.0, 0),
         of_ops(freed, _END, -1.0, 0),
         of_ops(begun[again[begun] & ~half[begun]], _START, 1.0, stages),
         of_ops(freed[again[freed] & ~half[freed]], _END, -1.0, stages),

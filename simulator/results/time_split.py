@@ -3,7 +3,8 @@
 While a device runs an op it computes, runs a forward again, waits for others with which it divides layers or for other replicas,
 or steps the optimizer, as the costs say of the op. While it runs none it waits for what its next op needs last. Until that was
 made, somewhere else, the wait is bubble; from then on it is the time that a transfer, or a reduction of gradients, takes to bring
-it, queueing included. What is behind a device's last op is bubble. What a device does not wait for is hidden.
+it, queueing included. What is behind a device's last op is bubble, but for gathers of the weights that it has updated. What a
+device does not wait for is hidden.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
     rows = rows[np.lexsort((rows, timeline.start[rows], unit[rows]))]
     bounds = np.flatnonzero(np.append(True, np.diff(unit[rows]) != 0))
     shares = _op_shares(costs, program, timeline)
-    awaited = _awaited(program, timeline)
+    awaited, behind = _awaited(program, timeline), _gathers_behind(program, timeline)
     leads = sorted(costs.plan.groups)
     number = {device: position for position, device in enumerate(leads)}
     seconds, units = np.zeros((len(leads), len(TIME_PARTS))), np.zeros(len(leads))
@@ -116,6 +117,9 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
         units[position] += 1
         seconds[position] += _busy(start[own], stop[own]) @ shares[own]
         seconds[position] += _idle(own, start, stop, awaited, window)
+        gathered = np.clip(behind[np.isin(behind[:, 0], own)][:, 1:], stop[own].max(), end)
+        still = _busy(*gathered[np.argsort(gathered[:, 0])].T).sum()
+        seconds[position, [_SYNC, _BUBBLE]] += still, -still
     seconds /= units[:, None]
     members = np.array([len(costs.plan.groups[device]) for device in leads])
     hidden = np.maximum(_moving(timeline, costs, number, window) - seconds[:, [_TRANSFERS, _SYNC]], 0.0)
@@ -192,7 +196,7 @@ def _op_parts(costs: PlanCosts, op: list[int], apart: set[int], split: bool) -> 
     def add(one: OpKind, part: int) -> None:
         parts = own.parts(one, stage, replica, samples)
         found[part] += parts.computing
-        found[[_TENSOR, _CONTEXT, _EXPERT, _SYNC]] += parts[1:]
+        found[[_TENSOR, _CONTEXT, _EXPERT]] += parts[1:]
 
     if kind in _ADMINISTRATION:
         add(kind, _OPTIMIZER)
@@ -234,6 +238,16 @@ def _awaited(program: Program, timeline: Timeline) -> _Awaited:
     for column, values in zip(found, (made, there, part), strict=True):
         column[consumer[last]] = values[last]
     return found
+
+
+def _gathers_behind(program: Program, timeline: Timeline) -> Floats:
+    """An update, and from when to when the weights are gathered that it and those of other replicas have made; columns."""
+    consumer = program.consumers()
+    gathers = timeline.kind[consumer] == OpKind.GATHER
+    updates = np.flatnonzero(gathers & (timeline.kind[program.dependency] == OpKind.UPDATE))
+    ready = np.zeros(len(timeline))
+    np.maximum.at(ready, consumer[updates], timeline.end[program.dependency[updates]])
+    return np.stack([program.dependency[updates], ready[consumer[updates]], timeline.end[consumer[updates]]], axis=1)
 
 
 def _moving(timeline: Timeline, costs: PlanCosts, number: dict[int, int], window: tuple[float, float]) -> Floats:

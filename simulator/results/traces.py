@@ -34,6 +34,8 @@ _GROUPS = {
     OpKind.RECEIVE: "receive",
     OpKind.OFFLOAD: "offload",
     OpKind.RELOAD: "reload",
+    OpKind.SCATTER: "reduce-scatter",
+    OpKind.GATHER: "all-gather",
 }
 
 

@@ -37,10 +37,15 @@ class OpKind(IntEnum):
     """What a forward keeps goes to the host, on a lane of its own."""
     RELOAD = 11
     """It comes back, before its backward."""
+    SCATTER = 12
+    """Reduce-scatter of gradients among the replicas of a stage, which divide them or what updates."""
+    GATHER = 13
+    """All-gather of weights among the replicas of a stage, which divide them or what updates."""
 
 
-LETTERS = "FBIWUPRSVAOL"
-"""Letter of each kind, by its number: those of torch, and A for the forward again, O for offload, L for load back."""
+LETTERS = "FBIWUPRSVAOLTG"
+"""Letter of each kind, by its number: those of torch, and A for the forward again, O for offload, L for load back, T for
+reduce-scatter, G for all-gather."""
 
 COMPUTE_KINDS = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
 """The kinds that torch calls compute: F B I W."""
@@ -66,6 +71,9 @@ HOST_KINDS = (OpKind.OFFLOAD, OpKind.RELOAD)
 
 BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
 """The kinds that the stage before waits for, and that a forward may overlap."""
+
+COLLECTIVE_KINDS = (OpKind.REDUCE, OpKind.SCATTER, OpKind.GATHER)
+"""The kinds that replicas of a stage do together, on lanes of their own."""
 
 _PATTERN = re.compile(r"([0-9]{1,9})([FBIWAUPOL])([0-9]{1,9})")
 

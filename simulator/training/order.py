@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.engines.timeline import Timeline
 from simulator.results.versions import Integers, event_order, replicas_in_turn
-from simulator.schedules.ops import COMPUTE_KINDS, LETTERS, OpKind
+from simulator.schedules.ops import COLLECTIVE_KINDS, COMPUTE_KINDS, LETTERS, OpKind, among
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,10 +88,10 @@ def training_order(timeline: Timeline, microbatches_per_minibatch: int) -> Train
 
 
 def _last_parts(timeline: Timeline) -> NDArray[np.bool_]:
-    """Which rows end an op: the parts of a backward that the buckets of an all-reduce split stand in a row."""
+    """Which rows end an op: the parts into which collectives cut an op stand in a row."""
     columns = (timeline.stage, timeline.replica, timeline.kind, timeline.microbatch)
     same = np.all([np.diff(column) == 0 for column in columns], axis=0)
-    reduced = timeline.kind == OpKind.REDUCE
+    reduced = among(timeline.kind, COLLECTIVE_KINDS)
     parts = np.isin(timeline.stage, timeline.stage[reduced])
     return ~(np.append(same, False) & parts)
 

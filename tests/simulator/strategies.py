@@ -35,7 +35,7 @@ from simulator import (
     stages_from_cuts,
     to_text,
 )
-from simulator.costs.given import TiedReduction
+from simulator.costs.given import StageCollectives, TiedReduction
 from simulator.plans.plan import WEIGHT_VERSIONS, Recompute
 from simulator.schedules.ops import HOST_KINDS
 from simulator.schedules.schedule import columns_of, from_ranks
@@ -117,8 +117,8 @@ class HandCosts:
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         return 0.75 * apart
 
-    def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        return self.stage_buckets.get(stage, ())
+    def collectives(self, stage: int) -> StageCollectives:
+        return StageCollectives(self.stage_buckets.get(stage, ()))
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:

@@ -40,10 +40,14 @@ from tests.simulator.strategies import UnitDevice, bits, plans, star_cluster
 # ---- engines ---------------------------------------------------------------------------------------------------------
 
 
-def divided(workload: Workload, splits: Sequence[Split]) -> Workload:
-    """A network whose layers a group divides as `splits` say."""
-    pairs = zip(workload.layers, splits, strict=True)
-    layers = [replace(one, split=split, undivided=one.parameters // 3) for one, split in pairs]
+def divided(workload: Workload, splits: Sequence[Split], heavy: int) -> Workload:
+    """A network whose layers a group divides as `splits` say, in blocks of two, of so many times the weights."""
+    layers = [
+        replace(
+            one, split=split, parameters=heavy * one.parameters, undivided=one.parameters // 3, block=1 + number // 2
+        )
+        for number, (one, split) in enumerate(zip(workload.layers, splits, strict=True))
+    ]
     return replace(workload, layers=tuple(layers))
 
 
@@ -66,9 +70,10 @@ def grouped_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
         for one in range(first)
         for _ in range(degrees[one])
     )
-    cluster = star_cluster(begins[-1], bandwidth=draw(st.sampled_from((1e3, 1e5))))
+    cluster = star_cluster(begins[-1], bandwidth=draw(st.sampled_from((1e3, 1e5, 1e9))))
     cluster = replace(cluster, devices=devices, tensor_groups="cluster")
-    workload = divided(problem.workload, rng.choices(get_args(Split), k=len(problem.workload)))
+    heavy = draw(st.sampled_from((1, 2**25)))  # a layer of so many more weights is a unit of its own
+    workload = divided(problem.workload, rng.choices(get_args(Split), k=len(problem.workload)), heavy)
     kinds = [one.kind for one in workload.layers[:-1]] + ["attention"]
     layers = [
         replace(one, kind=kind, causal_tokens=12 * (kind == "attention"), experts=12 * rng.randint(0, 1))
@@ -208,15 +213,15 @@ def test_groups_of_unlike_sizes_pass_a_boundary_in_the_parts_of_the_smaller() ->
     [
         (0, 10.0 + 20.0 + 40.0, [4000.0, 0.0, 4000.0, 8000.0, 0.0, 0.0, 0.0]),
         (1, 10.0 + 20.0 + 20.0 + 20.0, [4000.0, 0.0, 4000.0, 4000.0, 0.0, 0.0, 0.0]),
-        (2, 10.0 + 20.0 + 20.0, [4000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 0.0]),
-        (3, 20.0 + 40.0, [2000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 4000.0]),
+        (2, 10.0 + 20.0 + 20.0 + 20.0, [4000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 4000.0]),
+        (3, 20.0 + 10.0 + 20.0 + 20.0, [2000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 8000.0]),
     ],
 )
 def test_what_replicas_divide_by_zero(zero: Zero, seconds: float, held: list[float]) -> None:
     """1,000 weights on two replicas, fp32 and Adam; forward 10 s, backward 20 s, all-reduce 40 s, a scatter or a gather 20 s.
 
-    1: scatter behind the backward, gather behind the update. 2: the scatter is beside the backward. 3: forward and backward
-    gather beside what they compute, and the backward scatters, too; the weights of the layer in use are a buffer.
+    1 and 2: scatter behind the backward, gather behind the update; from 2 on whole gradients are a buffer. 3: gather before the
+    forward, whose weights stay for the backward and are a buffer, too; nothing behind the update.
     """
     workload = Workload("one", (Layer("a", "linear", 5.0, 1000, 1.0, 0.0),), ())
     problem = Problem(workload, star_cluster(2, bandwidth=100.0), 4, optimizer="adam")

@@ -31,8 +31,10 @@ def test_letters_and_numbers_of_kinds_are_fixed() -> None:
         "RECOMPUTE",
         "OFFLOAD",
         "RELOAD",
+        "SCATTER",
+        "GATHER",
     ]
-    assert [int(kind) for kind in OpKind] == list(range(12))
+    assert [int(kind) for kind in OpKind] == list(range(14))
     assert len(set(LETTERS)) == len(OpKind)
     assert "".join(LETTERS[kind] for kind in COMPUTE_KINDS) == "FBIW"
 

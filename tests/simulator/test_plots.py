@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hardware_profiles import legible
-from simulator.costs.given import Bucket, GivenCosts, OpMemory, OpSeconds, given_costs
+from simulator.costs.given import ALONE, Bucket, GivenCosts, OpMemory, OpSeconds, StageCollectives, given_costs
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
@@ -62,8 +62,8 @@ class Reduced(GivenCosts):
     def device(self, stage: int, replica: int) -> int:
         return 10 * stage + replica
 
-    def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        return (Bucket(0.25, 1.0), Bucket(0.75, 1.0)) if stage == 0 else ()
+    def collectives(self, stage: int) -> StageCollectives:
+        return StageCollectives((Bucket(0.25, 1.0), Bucket(0.75, 1.0))) if stage == 0 else ALONE
 
 
 def replicated(replicas: int) -> Timeline:

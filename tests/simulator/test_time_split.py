@@ -91,7 +91,7 @@ def test_what_runs_again_is_no_useful_computation() -> None:
 
 @pytest.mark.parametrize(("zero", "sync", "bubble"), [(0, 40.0, 0.0), (1, 20.0 + 20.0, 0.0)])
 def test_reductions_behind_the_backward_are_exposed(zero: Any, sync: float, bubble: float) -> None:
-    """Forward 10 s, backward 20 s, all-reduce 40 s; with ZeRO 1 a scatter of 20 s, and a gather of 20 s within the update."""
+    """Forward 10 s, backward 20 s, all-reduce 40 s; with ZeRO 1 a scatter of 20 s, and a gather of 20 s behind the update."""
     workload = Workload("one", (Layer("a", "linear", 5.0, 1000, 1.0, 0.0),), ())
     problem = Problem(workload, star_cluster(2, bandwidth=100.0), 4, optimizer="adam")
     outcome = simulate(problem, Plan("hand", "gpipe", (Stage((0,), (0, 1)),), (4,), zero=zero))
