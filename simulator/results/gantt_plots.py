@@ -29,12 +29,12 @@ _KINDS: dict[OpKind, tuple[str, str]] = {
     OpKind.UPDATE: ("#4b2e63", "update"),
     OpKind.PREDICT: ("#dbc966", "weight prediction"),
     OpKind.REDUCE: ("#a3527a", "gradient all-reduce"),
-    OpKind.SEND: ("#8c96a3", "send (device busy)"),
-    OpKind.RECEIVE: ("#a0aab6", "receive (device busy)"),
+    OpKind.SEND: ("#959eaa", "send (device busy)"),
+    OpKind.RECEIVE: ("#a2acb7", "receive (device busy)"),
     OpKind.OFFLOAD: ("#43250a", "offload"),
     OpKind.RELOAD: ("#6b3a12", "reload"),
-    OpKind.SCATTER: ("#c04e8f", "gradient reduce-scatter"),
-    OpKind.GATHER: ("#3f8f7f", "weight all-gather"),
+    OpKind.SCATTER: ("#381429", "gradient reduce-scatter"),
+    OpKind.GATHER: ("#40a080", "weight all-gather"),
 }
 """Colour and name of each kind: torch's hues for F (blue), B (orange), I (teal), W (green); each of a lightness of its own."""
 
