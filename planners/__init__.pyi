@@ -6,6 +6,15 @@ from .partitioning.equal_partition import (
 from .partitioning.fastest_cuts import (
     fastest_cuts as fastest_cuts,
 )
+from .partitioning.largest_load import (
+    LOAD_RULES as LOAD_RULES,
+    DeviceClass as DeviceClass,
+    Output as Output,
+    Part as Part,
+    Placement as Placement,
+    PlacementProblem as PlacementProblem,
+    least_largest_load as least_largest_load,
+)
 from .partitioning.minimax_cuts import (
     coarse_points as coarse_points,
     filled_cuts as filled_cuts,

@@ -28,6 +28,7 @@ ROOMS = {
         "commands",
         "bapipe_explore",
         "cost_model",
+        "dnn_partitioning",
         "pipedream_growth",
         "pipedream_tables",
         "replay_speed",

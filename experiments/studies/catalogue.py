@@ -131,6 +131,14 @@ STUDIES: dict[str, Study] = {
             "--profiles DIR": ("folder of the graph.txt profiles, NAME.txt", Path, ...),
         },
     ),
+    "dnn-partitioning": Study(
+        "experiments.dnn_partitioning",
+        "Is the largest load on published graphs the least, and what do its rules and a host core as a device change?",
+        0.9,
+        options={
+            "--inputs DIR": ("checkout of msr-fiddle/dnn-partitioning, or a folder of such graphs", Path, ...),
+        },
+    ),
     "pipedream-tables": Study(
         "experiments.pipedream_tables",
         "What of PipeDream's two result tables can be reproduced?",

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,12 +109,8 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
     roots = [index for index in kept if not any(p not in left_out for p in producers[index])]
     root = max(roots, key=lambda index: (descendants[index].bit_count(), -index))
     feeds = [sum(1 << c for c in row if c not in left_out) for row in consumers]
-    found = _ordered_down_sets(ancestors[root], -1, ancestors, feeds, limit)
-    lost = ""
-    if found is None:
-        blocks = _blocks(kept, root, ancestors, descendants)
-        found, lost = _coarse_down_sets(blocks, kept, ancestors, producers, feeds, limit)
-    masks = found
+    graph = _Order(kept, producers, feeds, ancestors, descendants)
+    masks, lost = _all_or_coarse(graph, root, limit)
     masks[-1] = sum(1 << index for index in kept)  # what the root's descendants never need goes last
 
     members = _unpack(masks, count)
@@ -127,6 +124,54 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
     augmented = _augmented(members, _unpack(ancestors, count), workload.edges, left_out)
     predecessors, offsets = _inside(members)
     return AntichainStates(members, frontier, augmented, predecessors, offsets, lost)
+
+
+def down_sets(count: int, edges: Sequence[tuple[int, int]], limit: int = STATE_LIMIT) -> tuple[NDArray[np.bool_], str]:
+    """Every set of nodes that holds with a node all that stand before it: bool, (sets, nodes), and what was left out, in words.
+
+    edges: (before, behind), of an acyclic graph of nodes 0 to count - 1 in any numbering
+    A set stands after all that it contains: the first holds no node, the last holds all. Of more than `limit` sets a part, as for
+    `antichain_states`. Raises ValueError for a circle.
+    """
+    producers: list[list[int]] = [[] for _ in range(count)]
+    consumers: list[list[int]] = [[] for _ in range(count)]
+    for before, behind in dict.fromkeys(edges):
+        producers[behind].append(before)
+        consumers[before].append(behind)
+    try:
+        order = list(TopologicalSorter(dict(enumerate(producers))).static_order())
+    except CycleError as circle:
+        raise ValueError(f"nodes must not stand before themselves, these do: {circle.args[1]}") from None
+    # A node before all others stands for the set without nodes.
+    root = count
+    consumers.append([node for node in range(count) if not producers[node]])
+    for node in consumers[root]:
+        producers[node].append(root)
+    producers.append([])
+    order.insert(0, root)
+    feeds = [sum(1 << node for node in row) for row in consumers]
+    ancestors, descendants = _closure(order, producers, set()), _closure(order[::-1], consumers, set())
+    masks, lost = _all_or_coarse(_Order(order, producers, feeds, ancestors, descendants), root, limit)
+    return _unpack(masks, count + 1)[:, :count], lost
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Who stands before whom, as bit masks but for `producers`; `kept` are the layers in a topological order."""
+
+    kept: list[int]
+    producers: list[list[int]]
+    feeds: list[int]
+    ancestors: list[int]
+    descendants: list[int]
+
+
+def _all_or_coarse(graph: _Order, root: int, limit: int) -> tuple[list[int], str]:
+    """The down-sets that hold what the root needs, or, of more than `limit`, a part; and what that leaves out."""
+    found = _ordered_down_sets(graph.ancestors[root], -1, graph.ancestors, graph.feeds, limit)
+    if found is not None:
+        return found, ""
+    return _coarse_down_sets(graph, _blocks(graph, root), limit)
 
 
 def _is_idle_sink(workload: Workload, index: int, producers: list[int], consumers: list[list[int]]) -> bool:
@@ -182,8 +227,9 @@ def _ordered_down_sets(first: int, within: int, closure: list[int], feeds: list[
     return finished[::-1]
 
 
-def _blocks(kept: list[int], root: int, ancestors: list[int], descendants: list[int]) -> list[tuple[int, int]]:
+def _blocks(graph: _Order, root: int) -> list[tuple[int, int]]:
     """The graph between the layers that every other one stands before or behind: (down-set that ends one, that ends the next)."""
+    kept, ancestors, descendants = graph.kept, graph.ancestors, graph.descendants
     ends = [ancestors[root]]
     for layer in kept:
         joint = ancestors[layer].bit_count() + descendants[layer].bit_count() == len(kept) + 1
@@ -195,19 +241,13 @@ def _blocks(kept: list[int], root: int, ancestors: list[int], descendants: list[
     return list(itertools.pairwise(ends)) or [(whole, whole)]
 
 
-def _coarse_down_sets(
-    blocks: list[tuple[int, int]],
-    kept: list[int],
-    ancestors: list[int],
-    producers: list[list[int]],
-    feeds: list[int],
-    limit: int,
-) -> tuple[list[int], str]:
+def _coarse_down_sets(graph: _Order, blocks: list[tuple[int, int]], limit: int) -> tuple[list[int], str]:
     """Down-sets block by block, and what is left out: while there are too many, the block with most takes a coarser form.
 
     Forms: all of a block; those of whole chains of layers; those of whole chains in layer order.
     """
-    chains = _chain_closure(kept, ancestors, producers, feeds)
+    kept, ancestors, feeds = graph.kept, graph.ancestors, graph.feeds
+    chains = _chain_closure(graph)
     options: list[list[tuple[str, list[int]]]] = []  # of each block, finest first
     for first, end in blocks:
         whole = _ordered_down_sets(first, end, ancestors, feeds, limit)
@@ -246,8 +286,9 @@ def _in_layer_order(first: int, end: int, kept: list[int], closure: list[int]) -
     return states
 
 
-def _chain_closure(kept: list[int], ancestors: list[int], producers: list[list[int]], feeds: list[int]) -> list[int]:
+def _chain_closure(graph: _Order) -> list[int]:
     """`ancestors` of the last layer of each layer's chain: layers that each feed one other, which reads nothing else."""
+    kept, ancestors, producers, feeds = graph.kept, graph.ancestors, graph.producers, graph.feeds
     last = list(range(len(ancestors)))
     for layer in reversed(kept):
         readers = _bits(feeds[layer])

@@ -1,0 +1,136 @@
+"""Device placement: is the largest load on published graphs the least there is, and what do its rules and a host core change?
+
+    python -m experiments.dnn_partitioning --inputs DIR [--json]
+
+Reads every graph of a checkout of msr-fiddle/dnn-partitioning (MIT; Tarnawski et al., NeurIPS 2020), or of any folder of such
+files, and places each on the devices that it names: with its cores of the host as devices and without, the load of an accelerator
+the sum of computation and transfers and the largest of them. Beside it stands what the repository's own program `throughput-dp`
+(commit b207b6a) prints for the file, and for the file with `maxCPUs` 0; that program adds transfers. Seconds are in the files'
+unit; CPU seconds are of one core, compilation left out.
+
+Exit codes: 0, 1 where a published load is not met, 2 usage, 4 bad input file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.dnn_partitioning.graph_files import GraphFile, read_graphs
+from experiments.studies.study_harness import Findings, run_study
+from experiments.terminal.output import InputError, say, tracked
+from experiments.terminal.report_tables import ReportTable, either, figure
+from planners import LOAD_RULES, DeviceClass, Output, PlacementProblem, least_largest_load
+
+PUBLISHED: Mapping[tuple[str, int, int, int], tuple[float, float]] = {
+    ("bert24_inference", 32, 6, 1): (17.7899, 17.7899),
+    ("bert24_training", 64, 6, 1): (41.7458, 41.7458),
+    ("gnmt_inference", 96, 6, 1): (32.9107, 32.9107),
+    ("gnmt_training", 192, 6, 1): (107.004, 107.004),
+    ("resnet50_inference", 177, 6, 1): (33.7747, 34.2229),
+    ("resnet50_training", 354, 6, 1): (78.6318, 80.4549),
+    ("bert_l-3_inference", 235, 3, 1): (27.9186, 27.9186),
+    ("bert_l-3_training", 600, 3, 1): (65.3031, 65.3031),
+    ("bert_l-6_inference", 418, 3, 1): (29.5795, 33.9891),
+    ("bert_l-6_training", 1071, 3, 1): (72.865, 79.5009),
+    ("bert_l-12_inference", 783, 6, 1): (147.478, 147.478),
+    ("bert_L-12_training", 2012, 6, 1): (437.998, 437.998),
+    ("resnet50_inference", 604, 6, 1): (124.349, 128.074),
+    ("resnet50_training", 1243, 6, 1): (255.194, 263.035),
+}
+"""By file, nodes, accelerators and cores of the host: the load that the published program prints with these cores and without."""
+
+
+def run(options: argparse.Namespace) -> Findings:
+    """Place every graph of the folder; exit code 1 if a published load is missed, 4 for a file that cannot be read."""
+    graphs, skipped = read_graphs(options.inputs)
+    if not graphs:
+        raise InputError(f"{options.inputs}: holds no graph: a JSON object with maxFPGAs, maxCPUs, nodes and edges")
+    _compile()
+    asked = [
+        (name, rule, cores)
+        for name, graph in graphs.items()
+        for cores in sorted({graph.host_cores, 0}, reverse=True)
+        for rule in LOAD_RULES
+        if cores + graph.accelerators
+    ]
+    rows = [
+        _row(name, graphs[name], rule, cores) for name, rule, cores in tracked("placing", asked, lambda one: one[0])
+    ]
+    known = [row for row in rows if row["published"] is not None]
+    matched = sum(row["matched"] for row in known)
+    document = {"matched": matched, "failed": len(known) - matched, "rows": rows, "skipped": skipped}
+    return Findings(document, print_document, failed=matched < len(known))
+
+
+def _compile() -> None:
+    """One tiny placement, so that no row's seconds contain the compiler's."""
+    one = np.ones(2)
+    problem = PlacementProblem(((0, 1),), (Output(0, (1,), 1.0),), (DeviceClass(2, one),), one, one)
+    least_largest_load(problem)
+
+
+def _row(name: str, graph: GraphFile, rule: str, cores: int) -> dict[str, Any]:
+    """One graph by one rule on its accelerators and so many cores of the host."""
+    problem = graph.problem(rule, cores)
+    began = time.process_time()
+    found = least_largest_load(problem)
+    spent = time.process_time() - began
+    key = name.rpartition("/")[2], len(graph.nodes), graph.accelerators, graph.host_cores
+    printed = PUBLISHED.get(key) if rule == "sum" else None
+    published = None if printed is None else printed[0] if cores else printed[1]
+    load = None if found is None else found.largest_load
+    return {
+        "instance": name,
+        "units": problem.units,
+        "accelerators": graph.accelerators,
+        "host_cores": cores,
+        "rule": rule,
+        "largest_load": load,
+        "lower_bound": None if found is None else found.lower_bound,
+        "gap": None if found is None else found.largest_load / found.lower_bound - 1,
+        "proven": found is None or found.proven,
+        "published": published,
+        "matched": None if published is None else load is not None and f"{load:.6g}" == f"{published:.6g}",
+        "cpu_seconds": spent,
+        "down_sets": None if found is None else found.down_sets,
+        "not_searched": "" if found is None else found.lost,
+    }
+
+
+TABLE = ReportTable(
+    "Largest load of a device, in the files' unit",
+    "rows",
+    {
+        "graph": "{instance}",
+        "devices": lambda row: f"{row['accelerators']}" + (f" + {row['host_cores']} host" if row["host_cores"] else ""),
+        "load": "{rule}",
+        "ours": figure("largest_load", ".6g", missing="none fits"),
+        "published": figure("published", ".6g"),
+        "match": lambda row: {None: "", True: "yes", False: "no"}[row["matched"]],
+        "CPU s": figure("cpu_seconds", ".3f"),
+        "proven": either("proven"),
+        "gap, %": figure("gap", ".2f", 100),
+        "units": "{units}",
+        "down-sets": figure("down_sets", ",d"),
+    },
+)
+
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """A row for each graph, choice of devices and rule; what was left out; what is matched."""
+    TABLE.print(document)
+    for lost in dict.fromkeys(row["not_searched"] for row in document["rows"] if row["not_searched"]):
+        say(f"not proven: {lost}")
+    if document["skipped"]:
+        say(f"passed over (no graphs): {', '.join(document['skipped'])}")
+    say(f"published loads: matched {document['matched']}, failed {document['failed']}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_study("dnn-partitioning"))

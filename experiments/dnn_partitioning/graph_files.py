@@ -1,0 +1,173 @@
+"""Graph files: the inputs of dnn-partitioning (Tarnawski et al., NeurIPS 2020) as placement problems.
+
+A file is one JSON object; its `README.md` names the fields. Nodes of one colour class stay together: they are a unit. Only edges
+between forward nodes order units, as data flow back over the same devices; a class of backward nodes alone is ordered by its
+edges, turned round; classes that stand before each other are one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from experiments.terminal.output import InputError
+from hardware_profiles import read_bytes
+from planners import DeviceClass, Output, PlacementProblem
+
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class GraphNode(msgspec.Struct, frozen=True):
+    """A layer or operator, its seconds (in the file's unit) on a core of the host and on an accelerator, and its bytes there."""
+
+    id: int
+    supported: bool | int = msgspec.field(name="supportedOnFpga")
+    host_seconds: _Amount = msgspec.field(name="cpuLatency")
+    seconds: _Amount = msgspec.field(name="fpgaLatency")
+    backward: bool | int = msgspec.field(name="isBackwardNode")
+    size: _Amount = 0.0
+    color: int | None = msgspec.field(name="colorClass", default=None)
+
+
+class GraphEdge(msgspec.Struct, frozen=True):
+    """What one node sends another, and its seconds between an accelerator and the host's memory."""
+
+    source: int = msgspec.field(name="sourceId")
+    reader: int = msgspec.field(name="destId")
+    cost: _Amount
+
+
+class GraphFile(msgspec.Struct, frozen=True):
+    """A file: the graph, and the devices that it is for."""
+
+    memory_bytes: _Amount = msgspec.field(name="maxSizePerFPGA")
+    accelerators: _Count = msgspec.field(name="maxFPGAs")
+    host_cores: _Count = msgspec.field(name="maxCPUs")
+    nodes: Annotated[tuple[GraphNode, ...], msgspec.Meta(min_length=1)]
+    edges: tuple[GraphEdge, ...]
+
+    def __post_init__(self) -> None:
+        known = {node.id for node in self.nodes}
+        if len(known) < len(self.nodes):
+            raise ValueError("nodes must have different ids")
+        for edge in self.edges:
+            if edge.source not in known or edge.reader not in known:
+                raise ValueError(f"edge {edge.source} -> {edge.reader} must be between nodes of the file")
+        if not self.accelerators + self.host_cores:
+            raise ValueError("there must be a device, got maxFPGAs 0 and maxCPUs 0")
+
+    def problem(self, rule: str, host_cores: int) -> PlacementProblem:
+        """The graph's units on its accelerators and so many cores of the host, in the file's order of first nodes."""
+        unit_of, count = self._units()
+        works = {name: np.zeros(count) for name in ("host_seconds", "seconds", "size")}
+        for node in self.nodes:
+            for name, sums in works.items():
+                sums[unit_of[node.id]] += getattr(node, name)
+            if not node.supported:
+                works["seconds"][unit_of[node.id]] = np.inf
+        sent: dict[int, tuple[list[int], float]] = {}
+        for edge in self.edges:
+            sent.setdefault(edge.source, ([], edge.cost))[0].append(unit_of[edge.reader])
+        outputs = (Output(unit_of[node], tuple(dict.fromkeys(to)), cost) for node, (to, cost) in sent.items())
+        classes = []
+        if self.accelerators:
+            classes.append(DeviceClass(self.accelerators, works["seconds"], self.memory_bytes))
+        if host_cores:
+            classes.append(DeviceClass(host_cores, works["host_seconds"], pays_transfers=False))
+        edges = dict.fromkeys((unit_of[a], unit_of[b]) for a, b in self._orders())
+        return PlacementProblem(
+            edges=tuple((a, b) for a, b in edges if a != b),
+            outputs=tuple(outputs),
+            classes=tuple(classes),
+            held_bytes=works["size"],
+            flight_bytes=np.zeros(count),
+            rule=rule,
+        )
+
+    def _colors(self) -> dict[int, Any]:
+        """What each node shares with those that it stays with."""
+        return {node.id: ("alone", node.id) if node.color is None else node.color for node in self.nodes}
+
+    def _orders(self) -> list[tuple[int, int]]:
+        """Pairs of nodes whose units stand in this order."""
+        colors = self._colors()
+        backward = {node.id for node in self.nodes if node.backward}
+        ahead = {colors[node.id] for node in self.nodes if not node.backward}
+        pairs = []
+        for edge in self.edges:
+            both = edge.source in backward, edge.reader in backward
+            if both == (False, False):
+                pairs.append((edge.source, edge.reader))
+            elif both == (True, True) and not {colors[edge.source], colors[edge.reader]} <= ahead:
+                pairs.append((edge.reader, edge.source))
+        return pairs
+
+    def _units(self) -> tuple[dict[int, int], int]:
+        """The unit of each node, and how many there are: colour classes, those that stand before each other joined."""
+        colors = self._colors()
+        names = list(dict.fromkeys(colors.values()))
+        number = {color: index for index, color in enumerate(names)}
+        reach = _reachable(len(names), [(number[colors[a]], number[colors[b]]) for a, b in self._orders()])
+        first = [
+            next(other for other in range(len(names)) if reach[one] >> other & reach[other] >> one & 1)
+            for one in range(len(names))
+        ]
+        unit = {index: place for place, index in enumerate(dict.fromkeys(first))}
+        return {node: unit[first[number[color]]] for node, color in colors.items()}, len(unit)
+
+
+def _reachable(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """A bit mask a vertex: itself and all that edges lead to from it."""
+    reach = [1 << vertex for vertex in range(count)]
+    changed = True
+    while changed:
+        changed = False
+        for before, behind in edges:
+            more = reach[before] | reach[behind]
+            if more != reach[before]:
+                reach[before], changed = more, True
+    return reach
+
+
+FOLDER = "throughput-inputs"
+"""Where the published repository keeps the graphs that this is asked of; others are for the seconds of one sample alone."""
+
+
+def read_graphs(folder: Path) -> tuple[dict[str, GraphFile], list[str]]:
+    """Graphs of a folder and of those inside it, by path without its ending, and the files that hold none.
+
+    Of the published repository as a whole: those of FOLDER. Raises InputError where there is no folder, and for a file that has
+    a graph's fields and breaks its rules.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is not a folder of graphs")
+    asked = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    graphs, skipped = {}, []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder)
+        graph = _read_graph(path) if path.suffix == ".json" and path.is_relative_to(asked) else None
+        if graph is None:
+            skipped.append(str(name))
+        else:
+            graphs[str(path.relative_to(asked).with_suffix(""))] = graph
+    return graphs, skipped
+
+
+def _read_graph(path: Path) -> GraphFile | None:
+    """A file's graph; None where it has not the fields of one."""
+    try:
+        found = msgspec.json.decode(read_bytes(path))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
+    fields = {field.encode_name for field in msgspec.structs.fields(GraphFile)}
+    if not isinstance(found, dict) or not fields <= set(found):
+        return None
+    try:
+        return msgspec.convert(found, GraphFile)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}") from None
