@@ -1,6 +1,10 @@
 """Public names, each in its module; loaded when they are first used."""
 
-from .workloads.antichains import AntichainStates as AntichainStates, antichain_states as antichain_states, down_sets as down_sets
+from .workloads.antichains import (
+    AntichainStates as AntichainStates,
+    antichain_states as antichain_states,
+    down_sets as down_sets,
+)
 from .costs.given import (
     Bucket as Bucket,
     Costs as Costs,

@@ -54,9 +54,11 @@ def test_forward_and_backward_of_a_colour_are_one_unit(tmp_path: Path) -> None:
     """Units of 2 + 5 and 3 + 4 seconds, in forward order; what stays inside one is not sent; two devices: 7 + 1 + 0.5."""
     problem = read(tmp_path, TRAINING).problem("sum", 0)
     assert problem.classes[0].seconds.tolist() == [7.0, 7.0]
-    assert problem.edges == ((0, 1),) and problem.held_bytes.tolist() == [2.0, 2.0]
+    assert problem.edges == ((0, 1),)
+    assert problem.held_bytes.tolist() == [2.0, 2.0]
     found = least_largest_load(problem)
-    assert found is not None and found.largest_load == 8.5
+    assert found is not None
+    assert found.largest_load == 8.5
 
 
 def test_backward_classes_alone_are_ordered_by_their_edges_turned_round(tmp_path: Path) -> None:
@@ -77,17 +79,20 @@ def test_a_node_that_accelerators_do_not_support_goes_to_the_host(tmp_path: Path
     """`supportedOnFpga` 0: the unit's seconds there are infinite."""
     nodes = [node(1, 1.0, supportedOnFpga=0), node(2, 1.0)]
     found = least_largest_load(read(tmp_path, graph(nodes, [(1, 2, 1.0)])).problem("sum", 1))
-    assert found is not None and [part.device_class for part in found.parts] == [1, 0]
+    assert found is not None
+    assert [part.device_class for part in found.parts] == [1, 0]
 
 
 def test_folders(tmp_path: Path) -> None:
     """Folders inside are read, files of another form named; of the whole repository the throughput inputs alone."""
     write(tmp_path, "LayerGraphs/a.json", TRAINING)
     write(tmp_path, "human-experts/b.json", {"cpus": [], "fpgas": []})
-    assert [*read_graphs(tmp_path)[0]] == ["LayerGraphs/a"] and read_graphs(tmp_path)[1] == ["human-experts/b.json"]
+    assert [*read_graphs(tmp_path)[0]] == ["LayerGraphs/a"]
+    assert read_graphs(tmp_path)[1] == ["human-experts/b.json"]
     write(tmp_path, "throughput-inputs/OperatorGraphs/c.json", TRAINING)
     graphs, skipped = read_graphs(tmp_path)
-    assert [*graphs] == ["OperatorGraphs/c"] and skipped == ["LayerGraphs/a.json", "human-experts/b.json"]
+    assert [*graphs] == ["OperatorGraphs/c"]
+    assert skipped == ["LayerGraphs/a.json", "human-experts/b.json"]
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,7 @@ def test_a_placement_is_the_best_of_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
     units = 4 if seed % 2 else 5
     number = rng.permutation(units)
-    edges = [
-        (int(number[a]), int(number[b])) for a in range(units) for b in range(a + 1, units) if rng.random() < 0.45
-    ]
+    edges = [(int(number[a]), int(number[b])) for a in range(units) for b in range(a + 1, units) if rng.random() < 0.45]
     seconds = [float(s) for s in rng.integers(0, 9, units)]
     host = DeviceClass(1, np.array([3.0 * s for s in seconds]), pays_transfers=False)
     problem = problem_of(edges, seconds, [float(s) for s in rng.integers(0, 4, units)], host)
@@ -91,14 +89,16 @@ def test_a_placement_is_the_best_of_all(seed: int) -> None:
             assert (inf if found is None else found.largest_load) == pytest.approx(expected)
             if found is not None:
                 check(asked, found)
-                assert found.proven and not found.lost
+                assert found.proven
+                assert not found.lost
 
 
 def test_rules_by_hand() -> None:
     """Two units of 4 and 3 with 2 between them: 6 and 5 where transfers add up, 4 where the device does all at once."""
     problem = problem_of([(0, 1)], [4.0, 3.0], [2.0, 0.0])
     added, largest = (least_largest_load(replace(problem, rule=rule)) for rule in ("sum", "max"))
-    assert added is not None and largest is not None
+    assert added is not None
+    assert largest is not None
     assert (added.largest_load, largest.largest_load) == (6.0, 4.0)
 
 
@@ -106,7 +106,8 @@ def test_an_output_is_sent_once_to_a_device() -> None:
     """Two readers on one device: the sender and the receiver pay for the output once each."""
     problem = problem_of([(0, 1), (0, 2)], [5.0, 2.0, 2.0], [1.0, 0.0, 0.0])
     found = least_largest_load(problem)
-    assert found is not None and found.largest_load == 6.0
+    assert found is not None
+    assert found.largest_load == 6.0
 
 
 def test_a_host_core_pays_for_no_transfer() -> None:
@@ -115,7 +116,8 @@ def test_a_host_core_pays_for_no_transfer() -> None:
     alone = least_largest_load(problem_of([(0, 1), (1, 2)], seconds, sent))
     core = DeviceClass(1, np.array([40.0, 5.0, 40.0]), pays_transfers=False)
     helped = least_largest_load(problem_of([(0, 1), (1, 2)], seconds, sent, core))
-    assert alone is not None and helped is not None
+    assert alone is not None
+    assert helped is not None
     assert (alone.largest_load, helped.largest_load) == (6.0, 5.0)
     assert [part.device_class for part in helped.parts] == [0, 1, 0]
 
@@ -124,7 +126,8 @@ def test_a_unit_stays_where_it_can_run() -> None:
     """Infinite seconds keep a unit off a class; where no class is left there is no placement."""
     core = DeviceClass(1, np.array([9.0, 9.0]), pays_transfers=False)
     found = least_largest_load(problem_of([(0, 1)], [inf, 1.0], [0.0, 0.0], core))
-    assert found is not None and [part.device_class for part in found.parts] == [1, 0]
+    assert found is not None
+    assert [part.device_class for part in found.parts] == [1, 0]
     assert least_largest_load(problem_of([(0, 1)], [inf, 1.0], [0.0, 0.0])) is None
 
 
@@ -134,9 +137,12 @@ def test_too_many_down_sets_are_not_called_proven() -> None:
     seconds = [1.0, 3.0, 5.0, 4.0, 2.0, 6.0, 1.0, 4.0, 1.0]
     problem = problem_of(wide, seconds, [0.5] * 8 + [0.0])
     exact, part = least_largest_load(problem), least_largest_load(problem, set_limit=20)
-    assert exact is not None and part is not None
+    assert exact is not None
+    assert part is not None
     check(problem, part)
-    assert exact.proven and not part.proven and "other cuts were not tried" in part.lost
+    assert exact.proven
+    assert not part.proven
+    assert "other cuts were not tried" in part.lost
     assert part.lower_bound <= exact.largest_load <= part.largest_load
 
 
