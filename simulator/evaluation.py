@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.given import ALONE, CollectiveForm, StageCollectives
+from simulator.costs.given import CollectiveForm, StageCollectives
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import Group, PlanCosts
 from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
@@ -36,8 +36,6 @@ from simulator.simulation import MOST_STREAM, plan_structure, stream_length, str
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-_NONE = CollectiveForm()
 
 _UPDATING = OpKind.UPDATE, OpKind.PREDICT
 
@@ -88,7 +86,7 @@ class Evaluations:
         self._stashes: dict[tuple[int, str, bool], StageStash] = {}
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
-        self._collectives: dict[Hashable, tuple[StageCollectives, CollectiveForm]] = {}
+        self._collectives: dict[Hashable, StageCollectives] = {}
 
     def __call__(self, plan: Plan) -> Evaluation | None:
         """Evaluate a plan; None for one that this cannot: stages that are not contiguous, too many tasks, a stream of which a
@@ -199,20 +197,19 @@ class Evaluations:
         if any(degrees) and any(len(set(one)) > 1 for one in degrees):
             return None
         costs = PlanCosts(self.problem, plan, self.layers)
-        together = [
-            self._collectives_of(costs, stage) if len(held.devices) > 1 else (ALONE, _NONE)
-            for stage, held in enumerate(plan.stages)
-        ]
+        several = {
+            stage: self._collectives_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1
+        }
         ties = costs.tied_reductions
         prepared = self._structure(
-            costs, stream, tuple([form for _, form in together]), tuple([tie.stages for tie in ties])
+            costs, stream, tuple([one.form for one in several.values()]), tuple([tie.stages for tie in ties])
         )
         asked = self._asked(costs, numbers, prepared)
         cuts = self._ranges[numbers]
         moved = self.layers.cut_bytes[cuts[:, 1]][prepared.move_boundary] * prepared.move_samples
         lags = prepared.move_latency + moved / prepared.move_bandwidth
         structure = prepared.structure
-        collectives = collectives_of(structure, [one for one, _ in together], ties)
+        collectives = collectives_of(structure, several, ties)
         transfer_seconds = lags
         values, least = values_of(structure, asked, transfer_seconds, collectives, overlapped=costs.overlapped_seconds)
         if structure.free:
@@ -374,13 +371,12 @@ class Evaluations:
         asked: Floats = self._seconds[stages, prepared.ask_column]
         return asked
 
-    def _collectives_of(self, costs: PlanCosts, stage: int) -> tuple[StageCollectives, CollectiveForm]:
+    def _collectives_of(self, costs: PlanCosts, stage: int) -> StageCollectives:
         plan, held = costs.plan, costs.plan.stages[stage]
         key = held, max(plan.microbatches), plan.replication, plan.zero, plan.context, plan.expert
         found = None if self.layers.tied_weights else self._collectives.get(key)
         if found is None:
-            one = costs.collectives(stage)
-            found = self._collectives[key] = one, one.form
+            found = self._collectives[key] = costs.collectives(stage)
         return found
 
     # ---- one structure ----

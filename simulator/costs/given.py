@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -92,24 +92,25 @@ class CollectiveForm(NamedTuple):
         return bool(self.buckets or self.units or self.updates)
 
 
-class StageCollectives(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StageCollectives:
     """What the replicas of a stage do together; nothing where it has one.
 
     buckets: of gradients that are reduced once, in the order in which backward frees them; all-reduced, or where replicas
         divide the optimizer's states reduce-scattered
     units: in the order of the forward; a stage has either buckets or units
+    form: how many there are
     """
 
     buckets: tuple[Bucket, ...] = ()
     units: tuple[Unit, ...] = ()
     update_gather: UpdateGather | None = None
+    form: CollectiveForm = field(init=False)
 
-    @property
-    def form(self) -> CollectiveForm:
-        """How many there are."""
-        updates = self.update_gather is not None
-        gathers = any(one.gather is not None for one in self.units)
-        return CollectiveForm(len(self.buckets), bool(self.buckets) and updates, len(self.units), gathers, updates)
+    def __post_init__(self) -> None:
+        updates, gathers = self.update_gather is not None, any(one.gather is not None for one in self.units)
+        form = CollectiveForm(len(self.buckets), bool(self.buckets) and updates, len(self.units), gathers, updates)
+        object.__setattr__(self, "form", form)
 
     @property
     def busy(self) -> tuple[Route, tuple[float, ...]]:

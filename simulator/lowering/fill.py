@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.given import ALONE, Costs, StageCollectives, TiedReduction, Transfer
+from simulator.costs.given import Costs, StageCollectives, TiedReduction, Transfer
 from simulator.lowering.coverage import Duration
 from simulator.lowering.program import LaneKind, Program
 from simulator.lowering.structure import Structure
@@ -31,11 +31,16 @@ class Collectives(NamedTuple):
     shares: Values
 
 
+_NO_COLLECTIVES = Collectives(np.zeros(0), np.zeros(0))
+
+
 def collectives_of(
-    structure: Structure, several: Iterable[StageCollectives], ties: Iterable[TiedReduction]
+    structure: Structure, several: Mapping[int, StageCollectives], ties: Sequence[TiedReduction]
 ) -> Collectives:
-    """Those that a structure has; several: of each stage."""
-    held = [(form, one) for form, one in zip(structure.forms, several, strict=True) if one is not ALONE]
+    """Those that a structure has; several: of each stage that has any."""
+    if not several and not ties:
+        return _NO_COLLECTIVES
+    held = [(structure.forms[stage], one) for stage, one in several.items()]
     buckets = [one for form, stage in held if form.buckets for one in stage.buckets]
     units = [one for form, stage in held if form.units for one in stage.units]
     updates = [stage.update_gather.seconds for form, stage in held if form.updates and stage.update_gather]
@@ -54,7 +59,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
     """The program of a structure with these costs."""
     transfers = [Transfer(0.0, 0.0), *(costs.transfer(*move) for move in structure.moves)]
     seconds = np.array([one.seconds for one in transfers])
-    held = [costs.collectives(stage) for stage in range(len(structure.forms))]
+    held = {stage: costs.collectives(stage) for stage, form in enumerate(structure.forms) if form}
     ties = costs.tied_reductions
     asked = np.concatenate([durations(structure, costs, *one) for one in structure.asked])
     collectives = collectives_of(structure, held, ties)
