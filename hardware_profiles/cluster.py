@@ -419,15 +419,46 @@ class Cluster:
         All messages are on their way at once: the busiest channel decides. The latency is that of the slowest route, or half of
         what an all-reduce takes there, which has two such passes.
         """
-        routes = [self.route(*pair) for group in (devices, *beside) for pair in permutations(group, 2)]
-        if not routes:
+        if len(devices) < 2:
             return ()
-        uses = Counter(index for route in routes for index in route)
+        uses = Counter[int]()
+        for group in (devices, *beside):
+            uses.update(self._exchange_uses(group))
         busiest = max(count / self.channels[index].collective_bandwidth for index, count in uses.items())
         at_once = max(self.channels[index].collective_latency for index in uses)
-        servers = len({self.server_of(device) for device in devices})
-        latency = max(sum(self.channels[index].latency for index in route) for route in routes)
-        return ((at_once / 2 * max(1.0, log2(servers)) if at_once else latency, busiest / len(devices)),)
+        if at_once:
+            latency = at_once / 2 * max(1.0, log2(len(self._by_server(devices))))
+        else:
+            latency = max(self.point_to_point(*pair)[0] for pair in permutations(devices, 2))
+        return ((latency, busiest / len(devices)),)
+
+    def _exchange_uses(self, devices: Sequence[int]) -> Counter[int]:
+        """How many of the messages between all pairs of some devices each channel carries.
+
+        In a cluster of stars those from one server to others begin on the same channel of their sender and end on the same one of
+        their receiver; between these are the uplinks of their leaves.
+        """
+        if not self._stars:
+            return Counter(index for pair in permutations(devices, 2) for index in self.route(*pair))
+        uses, across, housed = Counter[int](), Counter[str](), self._by_server(devices)
+        for number, group in enumerate(housed):
+            uses.update(index for pair in permutations(group, 2) for index in self.route(*pair))
+            far, outside = housed[number - 1][0], len(devices) - len(group)
+            for one in group if outside else ():
+                for channel in (self.route(one, far)[0], self.route(far, one)[-1]):
+                    uses[channel] += outside
+            across.update(self._across_leaves(group, -1))
+        across.update(self._across_leaves(devices, 1))
+        for leaf, count in across.items():
+            for hop in (leaf, self._uplinks[leaf]), (self._uplinks[leaf], leaf):
+                uses[self._hops[hop]] += count
+        return +uses
+
+    def _across_leaves(self, devices: Sequence[int], sign: int) -> dict[str, int]:
+        """Pairs of some devices, the first below each leaf and the second not, with a sign."""
+        switches = [switch for one in devices for _, switch in self._stars[self.nodes[one]]]
+        below = Counter(switch for switch in switches if switch in self._uplinks)
+        return {leaf: sign * count * (len(devices) - count) for leaf, count in below.items()}
 
     def _collective_plans(self, *several: Sequence[int]) -> tuple[CollectivePlan, ...]:
         key = tuple(tuple(sorted(devices)) for devices in several)

@@ -137,6 +137,8 @@ GRID_OPTIONS = {
 
 LARGE_OPTIONS = {
     "tensor": "devices of a tensor-parallel group, or several numbers to choose from (default: all that divide the heads)",
+    "context": "parts of the tokens of every sample, or several numbers to choose from (default: 1)",
+    "expert": "parts of the experts, or several numbers to choose from (default: all that divide them)",
     "zero": "what replicas divide, or several numbers to choose from: 0,1,2,3 (default)",
 }
 
@@ -208,7 +210,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "large": PlannerEntry(
         _Later("large.shape_search", "LargeModels"),
-        "tensor × pipeline × data × micro-batch × ZeRO × stages a device, uneven blocks, recomputation by stage",
+        "tensor × pipeline × data × context × expert × micro-batch × ZeRO × stages a device, uneven blocks, recomputation",
         _Later("large.shape_search", "inapplicable"),
         takes=("stages", "chunks"),
         options=LARGE_OPTIONS,

@@ -84,7 +84,7 @@ from .costs.plan_costs import (
     BUCKET_BYTES as BUCKET_BYTES,
     MOST_BUCKETS as MOST_BUCKETS,
     PlanCosts as PlanCosts,
-    peers_of as peers_of,
+    StagePlaces as StagePlaces,
     unit_begins as unit_begins,
 )
 from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
@@ -162,7 +162,7 @@ from .workloads.measured_profile import (
     load_measured_profile as load_measured_profile,
     read_measured_profile as read_measured_profile,
 )
-from .workloads.sequence_slices import slice_of as slice_of
+from .workloads.sequence_slices import context_degrees as context_degrees, slice_of as slice_of
 from .workloads.pipedream_profile import read_profile as read_profile
 from .workloads.catalog import (
     WORKLOADS as WORKLOADS,

@@ -89,13 +89,17 @@ SEARCH: dict[str, Option] = {
     "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
     "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from: 1,2,4,8 (default: pipeline-data 1, "
     "large all that divide the heads)",
+    "--context DEGREES": "parts of the tokens of every sample, each on devices of its own, or several to choose from (large; "
+    "default 1)",
+    "--expert DEGREES": "parts of the routed experts, each on devices of its own, or several to choose from (large; default all "
+    "that divide them)",
     "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0; "
     "large several to choose from: 0,1,2,3)",
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }
 """What the planners may choose, and the seed."""
 
-PLANNER_OPTIONS = ("candidates", "placement", "seconds", "tensor", "zero")
+PLANNER_OPTIONS = ("candidates", "context", "expert", "placement", "seconds", "tensor", "zero")
 """Those that some planners alone take, as the registry lists them."""
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,17 @@ from planners.large.like_blocks import LikeBlocks
 from planners.large.shapes import Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.search.candidates import device_groups
-from simulator import BUCKET_BYTES, MOST_BUCKETS, Parallelism, Problem, Recompute, Zero, peers_of
+from simulator import (
+    BUCKET_BYTES,
+    MOST_BUCKETS,
+    GroupRates,
+    Parallelism,
+    Problem,
+    Recompute,
+    Stage,
+    StagePlaces,
+    Zero,
+)
 
 Floats = NDArray[np.float64]
 
@@ -61,9 +71,9 @@ class ClosedForm:
         self.problem, self.blocks, self.words, self.zeros = problem, blocks, tuple(words), zeros
         self.costs = StageCosts(problem, blocks, words)
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
-        self._inside: dict[tuple[int, int], Rates] = {}
-        self._peers: dict[tuple[int, int], Rates] = {}
-        self._figures: dict[tuple[int, int], list[float]] = {}
+        self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
+        self._peers: dict[tuple[int, int, int], tuple[Rates, Rates]] = {}
+        self._figures: dict[tuple[Parallelism, int], list[float]] = {}
 
     @property
     def memory_bytes(self) -> float:
@@ -78,36 +88,44 @@ class ClosedForm:
             self._groups[degree] = device_groups(self.problem, degree)
         return self._groups[degree]
 
-    def inside(self, tensor: int, data: int) -> Rates:
-        """All-reduces of a group, beside those of the other replicas of its stage in its server."""
-        if tensor == 1:
-            return ()
-        groups, server_of = self.groups(tensor), self.problem.cluster.server_of
-        near = sum(server_of(one[0]) == server_of(groups[0][0]) for one in islice(groups, min(data, self._in_server)))
-        key = tensor, near
-        if key not in self._inside:
-            self._inside[key] = self.problem.cluster.allreduce_rates(*groups[:near])
-        return self._inside[key]
+    def rates(self, shape: Shape, *, alone: bool = False) -> GroupRates:
+        """Of what the devices of a replica do, beside those of the others of its stage in its servers; alone: beside none but
+        those that divide its experts.
+        """
+        step = shape.expert // gcd(shape.expert, shape.context)
+        near = 1 if alone else max(self._in_server, shape.expert * shape.tensor) // (shape.tensor * shape.context)
+        replicas = min(shape.data, step * max(1, near // step))
+        key = shape.parallel, replicas
+        if key not in self._rates:
+            self._rates[key] = self._places(shape, replicas).rates(0)
+        return self._rates[key]
+
+    def _places(self, shape: Shape, replicas: int) -> StagePlaces:
+        """Of so many replicas of the first rank's stages."""
+        parts = self.groups(shape.tensor)[: replicas * shape.context]
+        degrees = (shape.tensor * shape.context,) * replicas
+        stage = Stage((), tuple(device for part in parts for device in part), degrees)
+        return StagePlaces(stage, self.problem.cluster, shape.context, shape.expert)
 
     @cached_property
     def _in_server(self) -> int:
         return max(map(len, self.problem.cluster.servers))
 
-    def peers(self, shape: Shape) -> Rates:
-        """All-reduces of each device of a group with its peers in the other replicas."""
-        key = shape.tensor, shape.data
+    def peers(self, shape: Shape) -> tuple[Rates, Rates]:
+        """All-reduces of each device of a rank with those that hold the same weights, and the same experts."""
+        key = shape.tensor, shape.copies, shape.expert
         if key not in self._peers:
-            groups = self.groups(shape.tensor)[: shape.data]
-            self._peers[key] = self.problem.cluster.allreduce_rates(*peers_of(groups))
+            places = self._places(shape, shape.data)
+            self._peers[key] = places.peer_rates, places.expert_rates if shape.expert > 1 else ()
         return self._peers[key]
 
     def link(self, shape: Shape) -> Flow:
         """The way between the first two ranks, where all replicas in the first server send at once."""
-        groups, cluster = self.groups(shape.tensor), self.problem.cluster
-        most = min(shape.data, self._in_server) if self.problem.contention else 1
+        groups, cluster, copies = self.groups(shape.tensor), self.problem.cluster, shape.copies
+        most = min(copies, self._in_server if self.problem.contention else shape.context)
         pairs = [
             pair
-            for sender, receiver in zip(groups[:most], groups[shape.data : shape.data + most], strict=True)
+            for sender, receiver in zip(groups[:most], groups[copies : copies + most], strict=True)
             if cluster.server_of(sender[0]) == cluster.server_of(groups[0][0])
             for pair in zip(sender, receiver, strict=True)
         ]
@@ -128,13 +146,12 @@ class ClosedForm:
         As if blocks were divided at will, replicas divided all that they may, and each rank ran again what saves most bytes a
         second. A stage with fewer blocks than the others of its device is taken as the one with the most micro-batches in flight.
         """
-        _, pipeline, data, samples, _ = shapes.T
-        block, whole, rate, most_kept, least_kept, elements = self._of_members(shapes, self._member_seconds).T[
+        _, pipeline, data, samples, _, context, expert = shapes.T
+        block, whole, rate, most_kept, least_kept, elements, experts = self._of_members(shapes, self._member_seconds).T[
             :, :, None
         ]
-        always = elements * self._of_members(
-            shapes, lambda one: [self.problem.divided_state_bytes(self.zeros[-1], one.data)]
-        )
+        divided = elements + (expert[:, None] - 1) * experts
+        always = self.state_bytes(self.zeros[-1], elements, divided, (data * context)[:, None])
         rank = np.arange(pipeline.max(initial=1))
         there = rank < pipeline[:, None]
         flight = _least_in_flight(shapes, self.problem.batch // (data * samples), rank) * samples[:, None]
@@ -159,37 +176,46 @@ class ClosedForm:
         bound = np.maximum(self._iteration(shapes, low[:, 0], whole[:, 0]), self.least_seconds(shapes))
         return np.where(room, bound, np.inf)
 
+    def state_bytes(self, zero: Zero, held: Floats, divided: Floats, copies: int | NDArray[np.int64]) -> Floats:
+        """Bytes that are there all the time of weight elements that a device holds; divided: by all that hold copies, as of
+        `PlanCosts.divided_elements`.
+        """
+        alone = self.problem.divided_state_bytes(zero, np.inf)
+        return np.asarray(held * alone + divided / copies * (self.problem.state_bytes - alone))
+
     def _iteration(self, shapes: NDArray[np.int64], slowest: Floats, whole: Floats) -> Floats:
         """Seconds of the rounds, and of filling them."""
         count = self.problem.batch // (shapes[:, 2] * shapes[:, 3])
         return np.asarray((count - 1 / shapes[:, 4]) * slowest + whole / shapes[:, 4])
 
     def _of_members(self, shapes: NDArray[np.int64], figures: Callable[[Shape], Sequence[float]]) -> Floats:
-        """Figures of each shape that follow from tensor, data and samples alone, float64 [shapes, figures]."""
-        most = self.problem.batch + 1
-        _, first, number = np.unique(
-            (shapes[:, 0] * most + shapes[:, 2]) * most + shapes[:, 3], return_index=True, return_inverse=True
-        )
+        """Figures of each shape that follow from its samples and how it divides layers, float64 [shapes, figures]."""
+        key = np.zeros(len(shapes), dtype=np.int64)
+        for column in shapes.T[[0, 3, 5, 6]]:
+            key = key * (int(column.max(initial=0)) + 1) + column
+        _, first, number = np.unique(key, return_index=True, return_inverse=True)
         rows = [figures(Shape(*row)) for row in shapes[first].tolist()]
         return np.array(rows).reshape(len(rows), -1)[number]
 
     def _member_seconds(self, shape: Shape) -> list[float]:
         """Seconds of a block and of the whole network; seconds a byte that a block need not keep, at best; bytes a sample that a
-        block keeps at most and at least; its weight elements.
+        block keeps at most and at least; its weight elements, and those of experts.
         """
-        key = shape.tensor, shape.samples
+        parallel = shape.parallel
+        key = parallel, shape.samples
         if key not in self._figures:
-            inside = self.inside(shape.tensor, 1)
-            lines = [self.costs.seconds(shape.tensor, inside, shape.samples, one) for one in _PASSES]
-            again = [self.costs.seconds(shape.tensor, inside, shape.samples, word).block for word in self.words]
-            kept = [line.block for line, _ in self.costs.stashes(shape.tensor)]
+            rates = self.rates(shape, alone=True)
+            lines = [self.costs.seconds(parallel, rates, shape.samples, one) for one in _PASSES]
+            again = [self.costs.seconds(parallel, rates, shape.samples, word).block for word in self.words]
+            kept = [line.block for line, _ in self.costs.stashes(parallel)]
             saved = [
                 (more - again[0]) / (kept[0] - less) for more, less in zip(again, kept, strict=True) if less < kept[0]
             ]
             block = sum(line.block for line in lines) + again[0]
             whole = sum(line.own[ONLY] for line in lines) + block * self.blocks.count
             rate = max(0.0, min(saved, default=np.inf))
-            self._figures[key] = [block, whole, rate, kept[0], min(kept), self.costs.elements(shape.tensor).block]
+            elements = [line.block for line in self.costs.elements(parallel)]
+            self._figures[key] = [block, whole, rate, kept[0], min(kept), *elements]
         return self._figures[key]
 
     # ---- one shape ----
@@ -204,7 +230,7 @@ class ClosedForm:
         while True:
             tables = _Tables(self, shape, most)
             found: DividedShape | None = None
-            zeros = self.zeros if shape.data > 1 else self.zeros[:1]
+            zeros = self.zeros if shape.copies > 1 else self.zeros[:1]
             for zero in sorted(zeros, key=lambda one: float(tables.tail_seconds(one).min())):
                 most_seconds = limit if found is None else found.seconds
                 if bound + float(tables.tail_seconds(zero).min()) < most_seconds:
@@ -259,7 +285,7 @@ class _Tables:
         if shape.pipeline == 1:
             self.held &= number == form.blocks.count
         self.passes = [self._of_stages(self._line(one)) for one in _PASSES]
-        gather = form.costs.gather_seconds(shape.tensor, self._inside, shape.samples)
+        gather = form.costs.gather_seconds(shape.parallel, self._rates, shape.samples)
         if gather and shape.pipeline > 1:
             ways = np.full((2, *self.blocks.shape), gather)
             ways[0, FIRST, :, 0] = ways[1, LAST, :, -1] = 0.0
@@ -288,11 +314,11 @@ class _Tables:
     # ---- seconds ----
 
     @cached_property
-    def _inside(self) -> Rates:
-        return self.form.inside(self.shape.tensor, self.shape.data)
+    def _rates(self) -> GroupRates:
+        return self.form.rates(self.shape)
 
     def _line(self, what: Pass) -> Line:
-        return self.form.costs.seconds(self.shape.tensor, self._inside, self.shape.samples, what)
+        return self.form.costs.seconds(self.shape.parallel, self._rates, self.shape.samples, what)
 
     def _of_stages(self, line: Line) -> Floats:
         """A figure of each stage; those that are not at the ends are like the middle ones."""
@@ -303,7 +329,7 @@ class _Tables:
     def _seconds(self, zero: Zero) -> Floats:
         """Seconds of a micro-batch on a rank, float64 [places, most + 1, words]."""
         forward, backward = self.passes
-        if zero >= 2 and self.shape.data > 1:
+        if zero >= 2 and self.shape.copies > 1:
             weights, gradients = self._moved_seconds
             backward = np.maximum(backward, gradients + weights * (zero == 3))
             forward = np.maximum(forward, weights) if zero == 3 else forward
@@ -317,17 +343,25 @@ class _Tables:
     @cached_property
     def _moved_seconds(self) -> tuple[Floats, Floats]:
         """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
-        peers, count = self.form.peers(self.shape), np.maximum(self._units[..., 0], 1.0)
+        count = np.maximum(self._units[..., 0], 1.0)
         weights, gradients = (
-            count * _reduce_seconds(peers, self._elements / count * size) / 2
+            count * self._reduce_seconds(self._elements / count, self._experts / count, size) / 2
             for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
         )
         return weights, gradients
 
+    def _reduce_seconds(self, elements: Floats, experts: Floats, size: float) -> Floats:
+        """Seconds in which those that hold the same weights reduce so many bytes of each; experts: of these elements."""
+        peers, of_experts = self.form.peers(self.shape)
+        if self.shape.expert == 1:
+            return _reduce_seconds(peers, elements * size)
+        dense = _reduce_seconds(peers, (elements - experts) * size)
+        return dense + _reduce_seconds(of_experts, experts * size) * (experts > 0.0)
+
     @cached_property
     def _units(self) -> Floats:
-        """As of `StageCosts.units`, of each stage, float64 [places, most + 1, chunks, 4]."""
-        of_place = self.form.costs.units(self.shape.tensor, self.most)
+        """As of `StageCosts.units`, of each stage, float64 [places, most + 1, chunks, 5]."""
+        of_place = self.form.costs.units(self.shape.parallel, self.most)
         found = of_place[MIDDLE][self.blocks]
         found[FIRST, :, 0], found[ONLY] = of_place[FIRST][self.blocks[FIRST, :, 0]], of_place[ONLY][self.blocks[ONLY]]
         found[LAST, :, -1] = of_place[LAST][self.blocks[LAST, :, -1]]
@@ -335,7 +369,16 @@ class _Tables:
 
     @cached_property
     def _elements(self) -> Floats:
-        return self._of_stages(self.form.costs.elements(self.shape.tensor))
+        return self._of_stages(self.form.costs.elements(self.shape.parallel)[0])
+
+    @cached_property
+    def _experts(self) -> Floats:
+        return self._of_stages(self.form.costs.elements(self.shape.parallel)[1])
+
+    @cached_property
+    def _divided(self) -> Floats:
+        """Weight elements as of `PlanCosts.divided_elements`."""
+        return self._elements + (self.shape.expert - 1) * self._experts
 
     @cached_property
     def _transfer_seconds(self) -> float:
@@ -344,7 +387,7 @@ class _Tables:
         if shape.pipeline == 1:
             return 0.0
         flow = self.form.link(shape)
-        one = flow.latency + self.form.costs.boundary_bytes(shape.tensor) * shape.samples / flow.bandwidth
+        one = flow.latency + self.form.costs.sent_bytes(shape.parallel) * shape.samples / flow.bandwidth
         rounds = self.count - 1 if shape.chunks == 1 else 0
         return one * (rounds + 2 * (shape.pipeline - 1))
 
@@ -355,52 +398,53 @@ class _Tables:
         return self._tails[zero]
 
     def _tail_seconds(self, zero: Zero) -> Floats:
-        problem, replicas = self.problem, self.shape.data
-        elements = self._elements[self.ranks[0]]
-        updated = elements / (replicas if zero else 1)
+        problem, copies = self.problem, self.shape.copies
+        elements, experts = self._elements[self.ranks[0]], self._experts[self.ranks[0]]
+        updated = self._divided[self.ranks[0]] / copies if zero and copies > 1 else elements
         ends = updated.min(), updated.max() + 1.0
-        member = self.form.costs.costs.at(Parallelism(self.shape.tensor))
+        member = self.form.costs.costs.at(self.shape.parallel)
         least, largest = (member.update_seconds(0, one) for one in ends)
         seconds = (least + (updated - ends[0]) * ((largest - least) / (ends[1] - ends[0]))).sum(axis=1)
-        if replicas == 1:
+        if copies == 1:
             return np.asarray(seconds)
-        peers = self.form.peers(self.shape)
         if zero < 2:
             size = elements[:, 0] * problem.accumulated_bytes
             whole = problem.gradient_reduction == "whole"
             buckets = np.ones(len(size)) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
-            reduce = buckets * _reduce_seconds(peers, size / buckets) * (0.5 if zero else 1.0)
+            parts = elements[:, 0] / buckets, experts[:, 0] / buckets
+            reduce = buckets * self._reduce_seconds(*parts, problem.accumulated_bytes) * (0.5 if zero else 1.0)
             last = self.passes[1][self.ranks[0]][:, 0]
             seconds += np.maximum(reduce / buckets, reduce - last * (1.0 - 1.0 / buckets))
         else:  # what its last unit scatters, and its first one gathers, is beside nothing
-            first = self._units[self.ranks[0]][:, 0, 1]
-            seconds += _reduce_seconds(peers, first * problem.accumulated_bytes) / 2
-            seconds += _reduce_seconds(peers, first * problem.element_bytes) / 2 * (zero == 3)
+            first, of_experts = self._units[self.ranks[0]][:, 0, 1:3].T
+            seconds += self._reduce_seconds(first, of_experts, problem.accumulated_bytes) / 2
+            seconds += self._reduce_seconds(first, of_experts, problem.element_bytes) / 2 * (zero == 3)
         if zero in (1, 2):
-            seconds += (_reduce_seconds(peers, elements * problem.element_bytes) / 2).sum(axis=1)
+            seconds += (self._reduce_seconds(elements, experts, problem.element_bytes) / 2).sum(axis=1)
         return np.asarray(seconds)
 
     # ---- bytes ----
 
     def _bytes(self, zero: Zero) -> Floats:
         """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
-        always = self._elements.sum(axis=2) * self.problem.divided_state_bytes(zero, self.shape.data)
-        if zero >= 2 and self.shape.data > 1:
-            units = self._units[..., 2:].reshape(*always.shape, -1)
+        parallel, copies = self.shape.parallel, self.shape.copies
+        always = self.form.state_bytes(zero, self._elements.sum(axis=2), self._divided.sum(axis=2), copies)
+        if zero >= 2 and copies > 1:
+            units = self._units[..., 3:].reshape(*always.shape, -1)
             width = self.problem.accumulated_bytes + self.problem.element_bytes * (zero == 3)
             always = always + np.sort(units, axis=2)[..., -2:].sum(axis=2) * width
-        always = always + self._of_stages(self.form.costs.gradient_in_work(self.shape.tensor)).max(axis=2)
+        always = always + self._of_stages(self.form.costs.gradient_in_work(parallel)).max(axis=2)
         return np.asarray(always[self.ranks][:, :, None] + self._activations)
 
     @cached_property
     def _activations(self) -> Floats:
         """What micro-batches keep, what is made again of one, and what is sent, float64 [ranks, most + 1, words]."""
-        costs, tensor, found = self.form.costs, self.shape.tensor, []
+        costs, parallel, found = self.form.costs, self.shape.parallel, []
         flight = self._in_flight.swapaxes(1, 2)
-        for kept, made in costs.stashes(tensor):
+        for kept, made in costs.stashes(parallel):
             most = (self._of_stages(kept)[self.ranks] @ flight).max(axis=2)
             found.append(most + self._of_stages(made).max(axis=2)[self.ranks])
-        beside = costs.boundary_bytes(tensor) * (self.shape.pipeline > 1)
+        beside = costs.boundary_bytes(parallel) * (self.shape.pipeline > 1)
         return (np.stack(found, axis=2) + beside) * self.shape.samples
 
     @cached_property
@@ -432,4 +476,6 @@ class _Tables:
 
 def _reduce_seconds(rates: Rates, sizes: Floats) -> Floats:
     """`reduce_seconds` of each of some sizes."""
+    if not rates:
+        return np.zeros_like(sizes)
     return np.asarray(np.min([latency + sizes * seconds for latency, seconds in rates], axis=0))

@@ -1,9 +1,10 @@
 """Planner `large`: how models of many like blocks are trained on one kind of GPU.
 
-It chooses tensor, pipeline and data parallelism, micro-batches, ZeRO, stages a device, the blocks of each rank and what each runs
-again (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"; Korthikanti et
-al. 2022; Rajbhandari et al. 2020). Shapes are opened in the order of a bound that no division undercuts; a closed form finds the
-best division of each exactly; the best few are replayed with the problem's own options.
+It chooses tensor, pipeline, data, expert and (where it is asked for) context parallelism, micro-batches, ZeRO, stages a device,
+the blocks of each rank and what each runs again (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU
+Clusters Using Megatron-LM"; Korthikanti et al. 2022; Rajbhandari et al. 2020). Shapes are opened in the order of a bound that no
+division undercuts; a closed form finds the best division of each exactly; the best few are replayed with the problem's own
+options.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from planners.large.shapes import Shape, Wanted, grid
 from planners.search.candidates import asked_degrees, device_groups
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
-from simulator import InfeasiblePlanError, Plan, Problem, Stage, Zero, group_degrees, recompute_words, stages_from_cuts
+from simulator import InfeasiblePlanError, Plan, Problem, Stage, Zero, recompute_words, stages_from_cuts
 
 SCHEDULES = "1f1b", "interleaved-1f1b"
 """Of one stage a device, and of several."""
@@ -86,8 +87,8 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if any(device.streams for device in cluster.devices):
         return "layers of a stage stream on a board: it is no sum of blocks"
     try:
-        wanted = _wanted(request)
-        degrees = asked_degrees(problem, request, group_degrees(problem))
+        wanted = _wanted(problem, request)
+        degrees = asked_degrees(problem, request)
         _zeros(request)
     except ValueError as error:
         return str(error)
@@ -100,15 +101,16 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     return None
 
 
-def _wanted(request: Request) -> Wanted:
-    """What a request fixes of the grid; ValueError for stages a device that its schedule has not."""
+def _wanted(problem: Problem, request: Request) -> Wanted:
+    """What a request fixes of the grid; ValueError for stages a device that its schedule has not, and as of `asked_degrees`."""
     chunks = request.chunks
     least, most = {None: (1, 8), SCHEDULES[0]: (1, 1), SCHEDULES[1]: (2, 8)}[request.schedule]
     if chunks is not None:
         if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):
             raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages a device here")
         least, most = chunks, chunks
-    return Wanted(request.stages, request.microbatches, least, most)
+    contexts, experts = (asked_degrees(problem, request, *one) for one in (((1,), "context"), (None, "expert")))
+    return Wanted(request.stages, request.microbatches, contexts, experts, least, most)
 
 
 def _zeros(request: Request) -> tuple[Zero, ...]:
@@ -132,9 +134,12 @@ class _ShapeSearch:
         self.blocks, request = blocks, planner.request
         words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
         self.form = ClosedForm(problem, blocks, words, _zeros(request))
-        degrees = asked_degrees(problem, request, group_degrees(problem))
         self.shapes = grid(
-            degrees, lambda degree: len(self.form.groups(degree)), blocks.count, problem.batch, _wanted(request)
+            asked_degrees(problem, request),
+            lambda degree: len(self.form.groups(degree)),
+            blocks.count,
+            problem.batch,
+            _wanted(problem, request),
         )
         self.opened = 0
 
@@ -166,13 +171,13 @@ class _ShapeSearch:
     def plan(self, candidate: DividedShape) -> Plan:
         """The plan of a candidate."""
         shape, groups = candidate.shape, self.form.groups(candidate.shape.tensor)
-        held = [groups[rank * shape.data : (rank + 1) * shape.data] for rank in range(shape.pipeline)]
+        held = [groups[rank * shape.copies : (rank + 1) * shape.copies] for rank in range(shape.pipeline)]
         devices = [tuple(device for group in one for device in group) for one in held]
         last = shape.pipeline - 1
         chunks = [chunk_blocks(own, shape.chunks, last=rank == last) for rank, own in enumerate(candidate.blocks)]
         ends = np.cumsum(np.transpose(chunks)) * self.blocks.size + self.blocks.before
         stages = stages_from_cuts(ends[:-1].tolist(), self.blocks.layers, devices * shape.chunks)
-        degrees = (shape.tensor,) * shape.data
+        degrees = (shape.tensor * shape.context,) * shape.data
         count = shape.microbatches(self.problem.batch)
         return Plan(
             self.planner.name,
@@ -181,6 +186,8 @@ class _ShapeSearch:
             (shape.samples * shape.data,) * count,
             recompute=candidate.words * shape.chunks,
             zero=candidate.zero,
+            context=shape.context,
+            expert=shape.expert,
         )
 
     def within_memory(self, candidate: DividedShape) -> Plan:
@@ -201,8 +208,10 @@ class _ShapeSearch:
         self.evaluate.details.update(shapes=len(self.shapes), opened=self.opened)
         among = f"{replayed} of the best by the closed form of " if replayed > 1 else ""
         exact = "" if among else " by the closed form"
+        more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
+        grid = f"tensor × pipeline × data{more} × micro-batch × stages a device"
         self.evaluate.declare_optimal(
-            f"{among}{len(self.shapes):,} shapes{exact} (tensor × pipeline × data × micro-batch × stages a device), each with "
+            f"{among}{len(self.shapes):,} shapes{exact} ({grid}), each with "
             "its best ZeRO, division of whole blocks and recomputation by stage"
         )
 

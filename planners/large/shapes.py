@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import divisors
+from simulator import Parallelism, divisors
 
 Integers = NDArray[np.int64]
 
@@ -21,8 +22,9 @@ PREPARED = 32
 class Shape:
     """How devices and samples are divided, before layers are.
 
-    tensor: devices of a group; pipeline: groups in a row; data: such pipelines; samples: of a micro-batch on one of them
-    chunks: stages that each group of a pipeline holds
+    tensor: devices of a group; pipeline: ranks in a row; data: such pipelines; samples: of a micro-batch on one of them
+    chunks: stages that each rank of a pipeline holds
+    context: tensor-parallel groups of each rank, for parts of the tokens; expert: groups of all pipelines that divide experts
     """
 
     tensor: int
@@ -30,13 +32,25 @@ class Shape:
     data: int
     samples: int
     chunks: int
+    context: int = 1
+    expert: int = 1
+
+    @property
+    def parallel(self) -> Parallelism:
+        """How layers are divided."""
+        return Parallelism(self.tensor, self.context, self.expert)
+
+    @property
+    def copies(self) -> int:
+        """Groups of a rank that hold the same weights, but for experts."""
+        return self.data * self.context
 
     def microbatches(self, batch: int) -> int:
         """Micro-batches of an iteration."""
         return batch // (self.data * self.samples)
 
     def work(self, batch: int) -> int:
-        """What a replay takes, in ops of a group: forwards and backwards, and what is prepared for each stage."""
+        """What a replay takes, in ops of a rank: forwards and backwards, and what is prepared for each stage."""
         return (2 * self.microbatches(batch) + PREPARED) * self.pipeline * self.chunks * self.data
 
 
@@ -44,17 +58,20 @@ class Shape:
 class Wanted:
     """What is fixed of a grid; None leaves the choice.
 
+    contexts, experts: degrees to choose from
     chunks_from, chunks_to: stages a device, at least and at most
     """
 
     stages: int | None = None
     microbatches: int | None = None
+    contexts: tuple[int, ...] = (1,)
+    experts: tuple[int, ...] = (1,)
     chunks_from: int = 1
     chunks_to: int = 8
 
 
 def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batch: int, wanted: Wanted) -> Integers:
-    """Every shape, a row each as the fields of `Shape`, int64 [shapes, 5].
+    """Every shape, a row each as the fields of `Shape`, int64 [shapes, 7].
 
     degrees: of tensor parallelism; groups: of that many devices that the cluster has; blocks: like ones of the network
     A pipeline has at most a stage a block; all pipelines have equally many micro-batches of equally many samples. Several stages
@@ -62,8 +79,8 @@ def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batc
     """
     found = []
     parts = np.array(divisors(batch))
-    for tensor in degrees:
-        most = groups(tensor)
+    for tensor, context in product(degrees, wanted.contexts):
+        most = groups(tensor) // context
         pipeline, data, samples = np.meshgrid(
             np.arange(1, min(most, blocks) + 1), parts[parts <= most], parts, indexing="ij"
         )
@@ -79,7 +96,9 @@ def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batc
                 taken &= pipeline * chunks == wanted.stages
             if wanted.microbatches is not None:
                 taken &= count == wanted.microbatches
-            columns = pipeline[taken], data[taken], samples[taken]
-            same = np.full((2, len(columns[0])), [[tensor], [chunks]])
-            found.append(np.stack([same[0], *columns, same[1]], axis=1))
-    return np.concatenate(found) if found else np.zeros((0, 5), dtype=np.int64)
+            for expert in wanted.experts:
+                among = taken & (data * context % expert == 0)
+                columns = pipeline[among], data[among], samples[among]
+                same = np.full((4, len(columns[0])), [[tensor], [chunks], [context], [expert]])
+                found.append(np.stack([same[0], *columns, *same[1:]], axis=1))
+    return np.concatenate(found) if found else np.zeros((0, 7), dtype=np.int64)

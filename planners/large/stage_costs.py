@@ -1,4 +1,4 @@
-"""Stage costs: seconds and bytes of stages of n like blocks, for a member of a tensor-parallel group.
+"""Stage costs: seconds and bytes of stages of n like blocks, for a device that divides them with others.
 
 All of it is what `LayerCosts` says of a few blocks, and of the layers in front of and behind them: sums are lines in n.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Phase, Rates, reduce_seconds
+from hardware_profiles import Phase, reduce_seconds
 from planners.large.like_blocks import LikeBlocks, shortened
 from simulator import (
     BUCKET_BYTES,
@@ -59,10 +59,10 @@ class StageCosts:
         )
         workload = shortened(problem.workload, blocks, self.count)
         self.costs, self.words = LayerCosts(replace(problem, workload=workload)), tuple(words)
-        self._seconds: dict[tuple[str, int, int, Rates], Line] = {}
-        self._elements: dict[int, Line] = {}
-        self._units: dict[int, Floats] = {}
-        self._stashes: dict[int, tuple[tuple[Line, Line], ...]] = {}
+        self._seconds: dict[tuple[str, int, Parallelism, GroupRates], Line] = {}
+        self._elements: dict[Parallelism, tuple[Line, Line]] = {}
+        self._units: dict[Parallelism, Floats] = {}
+        self._stashes: dict[Parallelism, tuple[tuple[Line, Line], ...]] = {}
 
     @cached_property
     def probes(self) -> tuple[NDArray[np.int64], ...]:
@@ -79,11 +79,11 @@ class StageCosts:
         block = two - one
         return Line(np.array([first - block, one - block, last - block, everything - block * self.count]), block)
 
-    def seconds(self, degree: int, inside: Rates, samples: int, what: Pass) -> Line:
-        """Of a pass over some samples, or of what a word runs again; inside: of all-reduces of the group."""
-        key = what, samples, degree, inside
+    def seconds(self, parallel: Parallelism, rates: GroupRates, samples: int, what: Pass) -> Line:
+        """Of a pass over some samples, or of what a word runs again."""
+        key = what, samples, parallel, rates
         if key not in self._seconds:
-            member, probes = self.costs.at(Parallelism(degree), GroupRates(inside)), self.probes
+            member, probes = self.costs.at(parallel, rates), self.probes
             phase: Phase = "backward" if what == "backward" else "forward"
             if what != "forward" and what != "backward":
                 again = member.runs_again(what)
@@ -93,38 +93,45 @@ class StageCosts:
             )
         return self._seconds[key]
 
-    def gather_seconds(self, degree: int, inside: Rates, samples: int) -> float:
+    def gather_seconds(self, parallel: Parallelism, rates: GroupRates, samples: int) -> float:
         """Of a boundary that comes to a group in parts."""
-        return reduce_seconds(inside, self._boundary(degree, gathered=True) * samples) / 2
+        gathered = self.costs.at(parallel).gathered_cut_bytes[self._between]
+        return reduce_seconds(rates.tensor, float(gathered) * samples) / 2
 
-    def boundary_bytes(self, degree: int) -> float:
-        """Bytes a sample that a device of the group keeps of a boundary between blocks."""
-        return self._boundary(degree)
+    def boundary_bytes(self, parallel: Parallelism) -> float:
+        """Bytes a sample that a device keeps of a boundary between blocks."""
+        return float(self.costs.at(parallel).cut_bytes[self._between])
 
-    def _boundary(self, degree: int, *, gathered: bool = False) -> float:
-        member = self.costs.at(Parallelism(degree))
-        return float((member.gathered_cut_bytes if gathered else member.cut_bytes)[self.probes[1][0]])
+    def sent_bytes(self, parallel: Parallelism) -> float:
+        """Bytes a sample that a device sends over a boundary between blocks."""
+        return float(self.costs.cut_bytes[self._between]) / (parallel.tensor * parallel.context)
 
-    def elements(self, degree: int) -> Line:
-        """Weight elements."""
-        if degree not in self._elements:
-            self._elements[degree] = self.line(
-                [self.costs.at(Parallelism(degree)).weight_elements(one) for one in self.probes]
-            )
-        return self._elements[degree]
+    @property
+    def _between(self) -> int:
+        """A layer in front of which there is a boundary between blocks."""
+        return int(self.probes[1][0])
 
-    def units(self, degree: int, most: int) -> Floats:
-        """How many units stages of 0 to `most` blocks have, weight elements of the first and of the two largest, float64 [places,
-        most + 1, 4].
+    def elements(self, parallel: Parallelism) -> tuple[Line, Line]:
+        """Weight elements, and those of them that belong to experts."""
+        if parallel not in self._elements:
+            member = self.costs.at(parallel)
+            figures = member.weight_elements, lambda layers: float(member.expert_parameters[layers].sum())
+            held, experts = (self.line([figure(one) for one in self.probes]) for figure in figures)
+            self._elements[parallel] = held, experts
+        return self._elements[parallel]
+
+    def units(self, parallel: Parallelism, most: int) -> Floats:
+        """How many units stages of 0 to `most` blocks have, weight elements of the first, those of them that belong to experts,
+        and of the two largest, float64 [places, most + 1, 5].
         """
-        known = self._units.get(degree)
+        known = self._units.get(parallel)
         if known is None or known.shape[1] <= most:
-            rows = [[self._units_of(degree, place, count) for count in range(most + 1)] for place in range(ONLY + 1)]
-            known = self._units[degree] = np.array(rows)
+            rows = [[self._units_of(parallel, place, count) for count in range(most + 1)] for place in range(ONLY + 1)]
+            known = self._units[parallel] = np.array(rows)
         return known[:, : most + 1]
 
-    def _units_of(self, degree: int, place: int, count: int) -> tuple[float, ...]:
-        block, member = self.elements(degree).block, self.costs.at(Parallelism(degree))
+    def _units_of(self, parallel: Parallelism, place: int, count: int) -> tuple[float, ...]:
+        (block, experts), member = (line.block for line in self.elements(parallel)), self.costs.at(parallel)
         end = self.blocks.before + self.count * self.blocks.size
         before = range(self.blocks.before if place in (FIRST, ONLY) else 0)
         behind = range(end, self.blocks.layers if place in (LAST, ONLY) else end)
@@ -132,31 +139,30 @@ class StageCosts:
         alike = -(-BUCKET_BYTES // (self.costs.problem.element_bytes * block)) if block else 1
         more = max(0, int((count - 4 * alike) // alike)) if block else 0
         shown = count - more * int(alike)
-        sizes = [
-            *(member.weight_elements([layer]) for layer in before),
-            *[block] * shown,
-            *(member.weight_elements([layer]) for layer in behind),
-        ]
+        front, back = ([member.weight_elements([layer]) for layer in one] for one in (before, behind))
+        sizes = [*front, *[block] * shown, *back]
         numbers = [0] * len(before) + [*range(1, shown + 1)] + [0] * len(behind)
         if not sizes:
-            return 0.0, 0.0, 0.0, 0.0
+            return 0.0, 0.0, 0.0, 0.0, 0.0
         begins = unit_begins(sizes, numbers, self.costs.problem)
         units = [sum(sizes[one:two]) for one, two in pairwise([*begins, len(sizes)])]
-        return (float(len(units) + more), units[0], *sorted([0.0, *units])[-2:])
+        of_layers = member.expert_parameters
+        within = [*of_layers[before], *[experts] * shown, *of_layers[behind]][: [*begins, len(sizes)][1]]
+        return (float(len(units) + more), units[0], sum(within), *sorted([0.0, *units])[-2:])
 
-    def gradient_in_work(self, degree: int) -> Line:
+    def gradient_in_work(self, parallel: Parallelism) -> Line:
         """Bytes of weight gradients before they are added up."""
-        member = self.costs.at(Parallelism(degree))
+        member = self.costs.at(parallel)
         return self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
 
-    def stashes(self, degree: int) -> tuple[tuple[Line, Line], ...]:
+    def stashes(self, parallel: Parallelism) -> tuple[tuple[Line, Line], ...]:
         """Of each word: bytes a sample that are kept, and that are made again."""
-        if degree not in self._stashes:
-            member, found = self.costs.at(Parallelism(degree)), []
+        if parallel not in self._stashes:
+            member, found = self.costs.at(parallel), []
             for word in self.words:
-                received = [0.0, *[self.boundary_bytes(degree)] * 3, 0.0]
+                received = [0.0, *[self.boundary_bytes(parallel)] * 3, 0.0]
                 pairs = zip(self.probes, received, strict=True)
                 several = [stage_stash(member, one.tolist(), word, size) for one, size in pairs]
                 found.append((self.line([one.kept for one in several]), self.line([one.made for one in several])))
-            self._stashes[degree] = tuple(found)
-        return self._stashes[degree]
+            self._stashes[parallel] = tuple(found)
+        return self._stashes[parallel]

@@ -14,7 +14,9 @@ from simulator import (
     Problem,
     Stage,
     check_size,
+    context_degrees,
     equal_microbatches,
+    expert_degrees,
     group_degrees,
     schedule_families,
     stages_from_cuts,
@@ -43,16 +45,32 @@ def device_groups(problem: Problem, degree: int) -> tuple[tuple[int, ...], ...]:
     return tuple(place[at : at + degree] for place in places for at in range(0, len(place) - degree + 1, degree))
 
 
-def asked_degrees(problem: Problem, request: Request, default: Sequence[int]) -> tuple[int, ...]:
-    """Devices of a tensor-parallel group that are asked for, rising; ValueError for what is no list of possible numbers."""
-    permitted, asked = group_degrees(problem), request.options.get("tensor")
+GROUPS = {"tensor": "tensor-parallel groups", "context": "groups for a context", "expert": "groups that divide experts"}
+"""What has as many devices as an option of that name says."""
+
+
+def asked_degrees(
+    problem: Problem, request: Request, default: Sequence[int] | None = None, option: str = "tensor"
+) -> tuple[int, ...]:
+    """Numbers of devices, rising, of one of GROUPS that are asked for; default: all that are possible.
+
+    ValueError for what is no list of possible numbers.
+    """
+    permitted = {
+        "tensor": group_degrees(problem),
+        "context": context_degrees(problem.workload),
+        "expert": expert_degrees(problem.workload),
+    }[option]
+    asked = request.options.get(option)
+    if asked is None:
+        return permitted if default is None else tuple(default)
     try:
-        degrees = tuple(default) if asked is None else tuple(sorted({int(one) for one in asked.split(",")}))
+        degrees = tuple(sorted({int(one) for one in asked.split(",")}))
     except ValueError:
-        raise ValueError(f"tensor must be numbers of devices, such as 1,2,4, got {asked!r}") from None
+        raise ValueError(f"{option} must be numbers of devices, such as 1,2,4, got {asked!r}") from None
     if wrong := sorted(set(degrees).difference(permitted)):
         raise ValueError(
-            f"tensor-parallel groups of {problem.title} cannot have {wrong[0]} devices; choices: "
+            f"{GROUPS[option]} of {problem.title} cannot have {wrong[0]} devices; choices: "
             f"{', '.join(map(str, permitted))}"
         )
     return degrees

@@ -72,17 +72,17 @@ class OpParts(NamedTuple):
     expert: float = 0.0
 
 
-class _Places:
-    """Where the replicas of a stage are: their devices, by server.
+class StagePlaces:
+    """Where the replicas of a stage are, and how fast their devices reduce, gather and exchange.
 
-    number: tells it from others of a plan
+    context, expert: as of a plan; number: tells it from others of a plan
     groups: devices of each replica; parts: of each of its tensor-parallel groups
     """
 
-    def __init__(self, number: int, stage: Stage, plan: Plan, cluster: Cluster) -> None:
+    def __init__(self, stage: Stage, cluster: Cluster, context: int, expert: int, number: int = 0) -> None:
         self.number, self.groups, self.cluster = number, stage.replicas, cluster
-        self.parts = tensor_groups(stage.replicas, plan.context)
-        self.context, self.expert = plan.context, plan.expert
+        self.parts = tensor_groups(stage.replicas, context)
+        self.context, self.expert = context, expert
 
     @cached_property
     def members(self) -> frozenset[tuple[int, ...]]:
@@ -133,11 +133,13 @@ class _Places:
 
     def _slowest(self, own: Sequence[Devices], several: _ByServer, rates: Callable[..., Rates]) -> Rates:
         """Of some of several like groups of devices, of which those that share a server are at work at the same time."""
-        found: dict[Rates, None] = {}
+        found: dict[frozenset[Devices], Rates] = {}
         for devices in own:
-            near = dict.fromkeys(other for server in self._servers(devices) for other in several.get(server, ()))
-            found[rates(devices, *(one for one in near if one != devices and len(one) == len(devices)))] = None
-        return max(found, key=lambda one: reduce_seconds(one, COMPARED_BYTES))
+            near = {other for server in self._servers(devices) for other in several.get(server, ())}
+            at_once = frozenset({devices, *(one for one in near if len(one) == len(devices))})
+            if at_once not in found:
+                found[at_once] = rates(devices, *sorted(at_once - {devices}))
+        return max(found.values(), key=lambda one: reduce_seconds(one, COMPARED_BYTES))
 
     def _beside(self, several: Iterable[Devices]) -> _ByServer:
         """Groups of devices by each server that they are in."""
@@ -197,14 +199,15 @@ class PlanCosts:
         self._flows: dict[tuple[int, int, int, int], tuple[Flow, float]] = {}
 
     @cached_property
-    def _places(self) -> tuple[_Places, ...]:
+    def _places(self) -> tuple[StagePlaces, ...]:
         """Where the replicas of each stage are; stages of the same devices share one."""
-        known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Places] = {}
+        plan, cluster = self.plan, self.problem.cluster
+        known: dict[tuple[tuple[int, ...], tuple[int, ...]], StagePlaces] = {}
         found = []
-        for stage in self.plan.stages:
+        for stage in plan.stages:
             key = stage.devices, stage.degrees
             if key not in known:
-                known[key] = _Places(len(known), stage, self.plan, self.problem.cluster)
+                known[key] = StagePlaces(stage, cluster, plan.context, plan.expert, len(known))
             found.append(known[key])
         return tuple(found)
 
@@ -377,7 +380,7 @@ class PlanCosts:
         return known
 
     @cached_property
-    def _neighbours(self) -> tuple[tuple[_Places, _Places | None, _Places | None], ...]:
+    def _neighbours(self) -> tuple[tuple[StagePlaces, StagePlaces | None, StagePlaces | None], ...]:
         """Where each stage is, the one before it and the one after it."""
         return tuple(zip(self._places, (None, *self._places[:-1]), (*self._places[1:], None), strict=True))
 

@@ -163,8 +163,8 @@ class Problem:
         """Bytes a parameter that a device holds all the time: the weight, its gradient, the optimizer's."""
         return self.divided_state_bytes(0, 1)
 
-    def divided_state_bytes(self, zero: int, replicas: int) -> float:
-        """`state_bytes` where so many replicas divide what `Plan.zero` says."""
+    def divided_state_bytes(self, zero: int, replicas: float) -> float:
+        """`state_bytes` where so many replicas divide what `Plan.zero` says; of infinitely many what they do not divide."""
         parts = (3, self.element_bytes), (2, self.accumulated_bytes), (1, self.optimizer_bytes)
         return sum((size / replicas if zero >= least else float(size) for least, size in parts), 0.0)
 

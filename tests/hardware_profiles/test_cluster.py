@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, permutations
 from pathlib import Path
@@ -172,6 +173,15 @@ def test_a_path_over_switches_is_the_one_that_a_search_finds(cluster: Cluster) -
     """Wherever no search is needed for a route, it would have found the same one; ties are left to it."""
     for ends in permutations(cluster.nodes, 2):
         assert cluster._path_over_switches(*ends) in (None, tuple(cluster._searched_path(*ends)))
+
+
+@given(cluster=st.one_of(almost_stars(), racks()), step=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_an_exchange_loads_what_its_messages_pass(cluster: Cluster, step: int) -> None:
+    """Each channel carries as many messages as there are pairs of devices whose route it is on."""
+    devices = range(0, len(cluster.devices), step)
+    messages = Counter(index for pair in permutations(devices, 2) for index in cluster.route(*pair))
+    assert cluster._exchange_uses(devices) == messages
 
 
 def test_clusters_of_switches_are_routed_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
