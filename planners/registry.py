@@ -210,7 +210,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "large": PlannerEntry(
         _Later("large.shape_search", "LargeModels"),
-        "tensor × pipeline × data × context × expert × micro-batch × ZeRO × stages a device, uneven blocks, recomputation",
+        "tensor × pipeline × data × context × expert × micro-batch × ZeRO × stages a device × recomputation, uneven blocks",
         _Later("large.shape_search", "inapplicable"),
         takes=("stages", "chunks"),
         options=LARGE_OPTIONS,

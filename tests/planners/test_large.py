@@ -226,9 +226,9 @@ def test_the_answer_is_the_best_of_all_plans_replayed(
 
 @pytest.mark.parametrize(("gib", "context", "expert"), [(0.46, 2, 2), (80.0, 2, 1)])
 def test_the_answer_is_the_best_of_all_contexts_and_experts(gib: float, context: int, expert: int) -> None:
-    """Every plan of a network with experts on two devices: a sample is divided, and where memory is short experts are, too."""
+    """Without a pipeline a sample is divided among two devices, and where memory is short experts are, too."""
     problem = small(2, 2, 1, gib=gib, make=with_experts)
-    request = Request(options={"zero": "1", "context": "1,2", "tensor": "1", "expert": "1,2"})
+    request = Request(stages=1, options={"zero": "1", "context": "1,2", "tensor": "1", "expert": "1,2"})
     search = _ShapeSearch(LargeModels(request), problem, Evaluator(problem))
     scores = [search.evaluate(search.plan(one)) for one in every_candidate(search)]
     best = min(score.iteration_seconds for score in scores if score.fits)
