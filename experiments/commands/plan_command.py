@@ -6,18 +6,30 @@ import argparse
 import sys
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import planners
 import simulator
 from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request
 from experiments.report.report_options import REPORT, explained, read_price
-from experiments.terminal.argument_types import add_options, check_choice, count, names_of, refuse
+from experiments.terminal.argument_types import Option, add_options, check_choice, count, counts, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
 
 VARIANTS = ("paper", "script")
+
+if TYPE_CHECKING:
+    from experiments.report.efficiency import Price
+
+PARETO: dict[str, Option] = {
+    "--pareto N,…": (
+        "plan on the first N of the devices, for each N, and in ever less of their memory; print the plans that no other beats",
+        counts,
+    ),
+    "--figure FILE": "draw these, seconds against memory, to FILE.png and FILE.svg",
+}
+"""Arguments of a search for several plans."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--json": "print one JSON document",
         },
     )
+    add_options(parser.add_argument_group("time × memory × devices", "plans that no other beats in all three"), PARETO)
     alone = "PipeDream's dynamic program over the profile, on levels given by numbers instead of a cluster"
     add_options(
         parser.add_argument_group("partition alone", alone),
@@ -52,6 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     problem, request = read_problem(arguments), read_request(arguments)
     price = read_price(arguments, problem)
+    if arguments.pareto is not None:
+        return _run_pareto(arguments, problem, request, price)
+    refuse(arguments, ("figure",), "goes with --pareto")
     path = None if arguments.out is None else output_file(arguments.out)
     with progress(f"planning with {arguments.planner}") as report:
         result = planners.make_plan(
@@ -106,6 +122,33 @@ def _flushed(outcome: simulator.Outcome) -> list[dict[str, Any]]:
         ).record()
         records.append({"schedule": schedule, **{name: found[name] for name in told}})
     return records
+
+
+# ------------------------------------------------------------------------------------- time × memory × devices
+
+
+def _run_pareto(
+    arguments: argparse.Namespace, problem: simulator.Problem, request: planners.Request, price: Price | None
+) -> int:
+    from experiments.report.pareto import pareto
+
+    refuse(arguments, ("out", "report"), "is of one plan, --pareto searches several")
+    stem = None if arguments.figure is None else arguments.figure.removesuffix(".png").removesuffix(".svg")
+    if stem is not None:
+        output_file(f"{stem}.png", "--figure")
+    with progress(f"planning with {arguments.planner}") as report:
+        found = pareto(
+            problem, arguments.planner, arguments.pareto, request, seed=arguments.seed, price=price, progress=report
+        )
+    if stem is not None and found.points:
+        simulator.save(found.plot(), stem)
+    if arguments.json:
+        print_json(found.record())
+    else:
+        print_explained(found)
+    if found.interrupted:
+        return INTERRUPTED
+    return OK if found.points else INFEASIBLE
 
 
 # --------------------------------------------------------------------------------------------------- partition alone

@@ -29,7 +29,7 @@ def read_price(arguments: argparse.Namespace, problem: Problem) -> Price | None:
     """The price that was given; UsageError for one without a report, and one that is none of the problem's devices."""
     from experiments.report.efficiency import price_of_all
 
-    if not arguments.report:
+    if not arguments.report and getattr(arguments, "pareto", None) is None:
         refuse(arguments, ("price",), "goes with --report")
     try:
         price_of_all(problem, arguments.price)

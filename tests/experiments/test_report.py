@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 import pipeplan as pp
+import simulator
 from experiments.cli import main
 from experiments.report.efficiency import efficiency, used_parameters
 from experiments.report.limits import Limit, limits
+from experiments.report.pareto import GIB, Pareto, Point, in_less_memory, pareto
 from hardware_profiles import GraphicsProcessor, load_cluster
-from planners import Score
+from planners import Request, Score
 from simulator import (
     TIME_PARTS,
     Layer,
@@ -28,6 +30,10 @@ from simulator import (
     load_workload,
     simulate,
 )
+from tests.chains import chain
+from tests.drawings import drawing
+from tests.layout import assert_readable
+from tests.records import Recorded
 from tests.simulator.strategies import UnitDevice, star_cluster
 from tests.simulator.test_groups import CHAIN, CLUSTER
 from tests.simulator.test_time_split import network
@@ -87,7 +93,8 @@ def test_tokens_hours_and_cost() -> None:
     assert efficiency(outcome, 0.5).cost == pytest.approx((0.5 + 0.5) * hours)
     assert efficiency(outcome, {"gpu0": 0.0, "gpu1": 2.0}).cost == pytest.approx(2.0 * hours)
     images = efficiency(on_gpus(replace(BLOCK, tokens=0)))
-    assert (images.unit, images.device_hours) == ("samples", pytest.approx(found.device_hours * TOKENS / 1000))
+    assert images.unit == "samples"
+    assert images.device_hours == pytest.approx(found.device_hours * TOKENS / 1000)
     assert images.units_per_device == pytest.approx(found.units_per_device / TOKENS)
     assert (images.parameter_flop, images.record()["tokens_per_second_per_device"]) == (0.0, None)
 
@@ -209,15 +216,86 @@ def test_memory_that_recomputation_saves() -> None:
     assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on GPU 0,"
 
 
-# ---- command ---------------------------------------------------------------------------------------------------------
-
 QUESTION = ("--workload", "chain:6", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main(list(words)) == code
     printed = capsys.readouterr()
-    return printed.out if code == 0 else printed.err
+    return printed.err if code == 2 else printed.out
+
+
+# ---- time, memory and devices ----------------------------------------------------------------------------------------
+
+
+def point(devices: int, seconds: float, gib: float, notation: str = "2-2") -> Point:
+    return Point(devices, seconds, gib * GIB, "1f1b", notation, 8, 1, "none", 3600.0, None)
+
+
+def test_a_plan_beats_what_is_no_better_in_anything() -> None:
+    """Fewer devices, less memory or less time, and no more of the others; not itself, nor its equal."""
+    one = point(8, 2.0, 4.0)
+    assert one.beats(point(16, 2.0, 4.0))
+    assert one.beats(point(8, 2.5, 5.0))
+    assert not one.beats(point(8, 2.0, 4.0))
+    assert not one.beats(point(8, 1.0, 8.0))
+    assert not one.beats(point(4, 9.0, 4.0))
+
+
+def test_searches_go_on_in_less_memory_until_nothing_fits() -> None:
+    """On one and on two devices: first the fastest plan, then slower ones with more micro-batches, in less memory."""
+    workload = chain([1e9] * 4, output_elements=[1e6] * 4, parameters=[1000] * 4)
+    problem = pp.Problem(workload, "pipedream-a", 8, devices=2)
+    heard: list[int] = []
+    found = pareto(
+        problem, "uniform", (2, 1), Request(schedule="gpipe"), progress=lambda done, text: heard.append(done)
+    )
+    assert heard == list(range(found.searches))
+    for count in (1, 2):
+        asked = pp.Problem(workload, "pipedream-a", 8, devices=count)
+        fastest = pp.plan(asked, "uniform", schedule="gpipe").outcome
+        own = [one for one in found.points if one.devices == count]
+        assert [one.peak_bytes for one in own] == sorted((one.peak_bytes for one in own), reverse=True)
+        assert own[0].seconds == fastest.iteration_seconds
+    assert not any(one.beats(other) for one in found.points for other in found.points)
+    assert len(found.tables()[0].rows) == len(found.points) > 2
+
+
+def test_what_has_no_plan_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A planner that does not apply, by number of devices; exit code 3 where nothing has one."""
+    text = said(capsys, "plan", *QUESTION, "--planner", "large", "--pareto", "1,2", code=3)
+    assert "1 GPUs: planner 'large' does not apply" in text
+    assert "2 GPUs: planner 'large' does not apply" in text
+
+
+def test_boards_have_the_memory_that_they_have() -> None:
+    """Their memory is no number of its own that could be lowered; that of GPUs is, where it is more."""
+    lowered = in_less_memory(pp.Problem("chain:6", "pipedream-a", 4), 2.0**30)
+    assert lowered is not None
+    assert {device.memory_bytes for device in lowered.cluster.devices} == {2.0**30}
+    assert in_less_memory(pp.Problem("chain:6", "fpga-vcu118-4", 4), 2.0**30) is None
+
+
+def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:
+    """A line for each number of devices, notation below each plan, the capacity as a line, a legend."""
+    points = point(4, 9.0, 12.0), point(4, 12.0, 3.0, "t4"), point(8, 4.0, 14.0, "8x2t4"), point(8, 6.0, 7.0)
+    found = Pareto(pp.Problem("chain:6", "pipedream-a", 8), "large", points, {}, 5)
+    figure = found.plot()
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
+
+
+def test_the_command_prints_the_document_and_saves_the_figure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One document; the figure goes where its name says, without the ending."""
+    saved: list[str] = []
+    monkeypatch.setattr(simulator, "save", lambda figure, stem: saved.append(stem))
+    words = ("plan", *QUESTION, "--planner", "uniform", "--schedule", "gpipe", "--pareto", "1", "--price", "3")
+    document = json.loads(said(capsys, *words, "--json", "--figure", "front.png"))
+    assert {one["devices"] for one in document["plans"]} == {1}
+    assert all(one["cost"] == pytest.approx(3 * one["device_hours"]) for one in document["plans"])
+    assert saved == ["front"]
 
 
 def test_report_of_a_search_and_of_its_file_are_the_same(
@@ -259,6 +337,9 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
     ("words", "complaint"),
     [
         (("plan", *QUESTION, "--price", "2"), "--price goes with --report"),
+        (("plan", *QUESTION, "--figure", "a.png"), "--figure goes with --pareto"),
+        (("plan", *QUESTION, "--pareto", "1,3"), "devices 3: cluster pipedream-a has 2 devices"),
+        (("plan", *QUESTION, "--pareto", "1", "--out", "a.json"), "--out is of one plan, --pareto searches several"),
         (
             ("plan", *QUESTION, "--report", "--price", "-1"),
             "must be a finite number of at least 0 a device and hour, got -1",
@@ -298,5 +379,6 @@ def test_planners_without_runner_ups_say_so() -> None:
 
 def test_boards_have_no_peak() -> None:
     """FPGAs state multipliers and a clock, no FLOP/s."""
-    told = pp.report(pp.plan(pp.Problem("chain:6", "fpga-vcu118-4", 4), "greedy", microbatches=4))
-    assert any("no MFU: vcu118 states no peak FLOP/s at fp32" in line for line in told.remarks())
+    plan = Plan("hand", "gpipe", (Stage(tuple(range(6)), (0,)),), (4,))
+    told = pp.report(simulate(pp.Problem("chain:6", "fpga-vcu118-4", 4), plan))
+    assert "no MFU: vcu118 states no peak FLOP/s at fp32" in told.remarks()

@@ -1,0 +1,207 @@
+"""Pareto: plans on ever fewer devices and in ever less memory, none of which another beats in time, memory and devices.
+
+For each number of devices a planner searches with all of their memory, then with a SHRINK of what its plan has filled, and so on
+until nothing fits. What is found so far are the fastest plans that the planner knows for these limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from experiments.report.efficiency import Price, efficiency, price_of_all
+from hardware_profiles import Accelerator, GraphicsProcessor
+from planners import InapplicablePlannerError, Request, Result, make_plan
+from simulator import Explained, InfeasiblePlanError, Problem, TextTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHRINK = 0.8
+"""Of the peak of a plan, what devices of the next search may fill."""
+
+MOST_SEARCHES = 6
+"""Searches for one number of devices at most."""
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One plan.
+
+    devices: how many there are for it; seconds: of an iteration; peak_bytes: of its fullest device
+    schedule, notation (stages alike are counted), microbatches, zero, recomputation (of any stage): of the plan
+    device_hours, cost: of 10^12 tokens, or 10^9 samples; cost None where prices are not known
+    """
+
+    devices: int
+    seconds: float
+    peak_bytes: float
+    schedule: str
+    notation: str
+    microbatches: int
+    zero: int
+    recomputation: str
+    device_hours: float
+    cost: float | None
+
+    def beats(self, other: Point) -> bool:
+        """Whether it is no worse in time, memory and devices, and better in one of them."""
+        mine, theirs = ((one.seconds, one.peak_bytes, one.devices) for one in (self, other))
+        return mine != theirs and all(one <= two for one, two in zip(mine, theirs, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pareto(Explained):
+    """Plans that no other beats, by devices, then by seconds.
+
+    refusals: why there is no plan, by number of devices; searches: how many there were; interrupted: they ended early
+    """
+
+    problem: Problem
+    planner: str
+    points: tuple[Point, ...]
+    refusals: dict[int, str]
+    searches: int
+    interrupted: bool = False
+
+    @property
+    def title(self) -> str:
+        """Problem and planner, as a heading names them."""
+        return f"{self.problem.workload.name} on {self.problem.cluster.name}: plans of {self.planner} that none beats"
+
+    def tables(self) -> tuple[TextTable, ...]:
+        """A row a plan."""
+        priced = any(one.cost is not None for one in self.points)
+        word = self.problem.device_word
+        unit = "10^12 tokens" if self.problem.workload.tokens else f"10^9 {self.problem.workload.sample}s"
+        rows = tuple(
+            (
+                str(one.devices),
+                f"{one.seconds:.4g}",
+                f"{one.peak_bytes / GIB:.2f}",
+                one.notation,
+                one.schedule,
+                str(one.microbatches),
+                str(one.zero),
+                one.recomputation,
+                f"{one.device_hours:,.0f}",
+                *([f"{one.cost:,.0f}"] if priced and one.cost is not None else []),
+            )
+            for one in self.points
+        )
+        plan = "plan", "schedule", "micro-\nbatches", "ZeRO", "recomputation"
+        columns = f"{word}s", "seconds", "peak, GiB", *plan, f"{word}-hours of\n{unit}"
+        money = (self.problem.cluster.currency or "USD",) if priced else ()
+        return (TextTable(self.title, (*columns, *money), rows),)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What has no plan."""
+        word = self.problem.device_word
+        why = (f"{count} {word}s: {reason}" for count, reason in self.refusals.items())
+        return (*why, f"{self.searches} searches, each in {SHRINK:.0%} of the memory that the plan before it filled")
+
+    def record(self) -> dict[str, Any]:
+        """The plans, and why there is none."""
+        return {
+            "planner": self.planner,
+            "interrupted": self.interrupted,
+            "searches": self.searches,
+            "plans": [{field.name: getattr(one, field.name) for field in fields(one)} for one in self.points],
+            "refusals": {str(count): reason for count, reason in self.refusals.items()},
+        }
+
+    def plot(self) -> Figure:
+        """Seconds against memory, a line for each number of devices."""
+        from experiments.report.pareto_plots import draw
+
+        return draw(self)
+
+
+def pareto(
+    problem: Problem,
+    planner: str,
+    devices: Sequence[int],
+    request: Request,
+    *,
+    seed: int = 0,
+    price: Price | None = None,
+    progress: Callable[[int, str], None] = lambda done, text: None,
+) -> Pareto:
+    """Search on the first of a problem's devices, as many as each number says.
+
+    progress: called with searches done, and words for the one at work
+    ValueError for numbers of devices that there are not; raises what a planner raises, but that no plan fits and that it does not
+    apply, which are refusals.
+    """
+    most = len(problem.cluster.devices)
+    if wrong := [count for count in devices if not 1 <= count <= most]:
+        raise ValueError(f"devices {wrong[0]}: cluster {problem.cluster.name} has {most} devices")
+    price_of_all(problem, price)
+    found: list[Point] = []
+    refusals: dict[int, str] = {}
+    searches = 0
+    for count in sorted(set(devices)):
+        asked: Problem | None = replace(problem, cluster=problem.cluster.take(count))
+        for number in range(MOST_SEARCHES):
+            if asked is None:
+                break
+            progress(searches, f"{count} devices, memory {number + 1}")
+            searches += 1
+            try:
+                result = make_plan(planner, asked, request, seed=seed)
+            except (InfeasiblePlanError, InapplicablePlannerError) as error:
+                if not number:
+                    refusals[count] = str(error)
+                break
+            if not result.outcome.fits:
+                break
+            found.append(_point(result, price))
+            if result.interrupted:
+                return Pareto(problem, planner, _unbeaten(found), refusals, searches, interrupted=True)
+            asked = in_less_memory(asked, SHRINK * result.outcome.fullest.peak_bytes)
+    return Pareto(problem, planner, _unbeaten(found), refusals, searches)
+
+
+def _unbeaten(points: Sequence[Point]) -> tuple[Point, ...]:
+    """By devices, then by seconds; one of those that are equal in all three."""
+    kept = [one for one in points if not any(other.beats(one) for other in points)]
+    distinct = {(one.devices, one.seconds, one.peak_bytes): one for one in reversed(kept)}
+    return tuple(distinct[key] for key in sorted(distinct))
+
+
+def _point(result: Result, price: Price | None) -> Point:
+    outcome, plan = result.outcome, result.plan
+    names = {device.name for device in result.problem.cluster.devices}
+    own = {name: one for name, one in price.items() if name in names} if isinstance(price, Mapping) else price
+    worth = efficiency(outcome, own)
+    return Point(
+        devices=len(result.problem.cluster.devices),
+        seconds=outcome.iteration_seconds,
+        peak_bytes=outcome.fullest.peak_bytes,
+        schedule=plan.schedule,
+        notation=_counted(plan.notation),
+        microbatches=len(plan.microbatches),
+        zero=plan.zero,
+        recomputation=", ".join(dict.fromkeys(plan.recompute or (result.problem.recompute,))),
+        device_hours=worth.device_hours,
+        cost=worth.cost,
+    )
+
+
+def _counted(notation: str) -> str:
+    """`4x2t4` for more than two stages that are alike."""
+    words = notation.split("-")
+    return f"{len(words)}x{words[0]}" if len(words) > 2 and len(set(words)) == 1 else notation
+
+
+def in_less_memory(problem: Problem, capacity_bytes: float) -> Problem | None:
+    """The problem on devices of which plans may fill so much at most; None where a device's memory is no number of its own."""
+    devices: list[Accelerator] = []
+    for device in problem.cluster.devices:
+        if not isinstance(device, GraphicsProcessor):
+            return None
+        devices.append(replace(device, memory_bytes=min(device.memory_bytes, capacity_bytes)))
+    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
