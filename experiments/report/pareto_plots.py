@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from matplotlib.figure import Figure
 
-from experiments.report.pareto import GIB, Pareto, Point
 from experiments.terminal.panel_plots import legend_below, logarithmic_axes, noted, panels, titled, unframed
 from hardware_profiles import legible
 from simulator.results.figures import FAINT
+
+if TYPE_CHECKING:
+    from experiments.report.pareto import Pareto, Point
+
+GIB = 2.0**30
 
 COLORS = ("#123f73", "#d55e00", "#3fae8c", "#8e5aa8", "#b08d1a", "#c0395a", "#4b6f8f", "#7a4a2a")
 """Of numbers of devices, from the fewest; then again."""
