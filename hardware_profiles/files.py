@@ -104,6 +104,7 @@ class EfficiencyTable(FileTable, frozen=True, kw_only=True):
     window_exponent: Exponent | None = None
     transform_traffic: Multiple | None = None
     tile: Annotated[float, within((0, 512), (0, 1e4), "channels")] | None = None
+    accumulated: Annotated[float, within((0, 8), (0, 100), "times the weights' bytes")] | None = None
 
     def over(self, default: KindEfficiency) -> KindEfficiency:
         """The default with what this table says instead."""

@@ -2,7 +2,7 @@
 
     seconds = call_overhead + hook
             + max( steps * (step_overhead + flop / (peak * efficiency)), bytes / (bandwidth * share) )
-            + scratch / (bandwidth * share)
+            + (scratch + accumulated) / (bandwidth * share)
 
     efficiency = ceiling * flop / (flop + half_work)
 
@@ -57,6 +57,7 @@ class KindEfficiency:
         fewer multiplications, so that its rate, counted in direct FLOP, may exceed the peak, and moves
         transform_traffic times the bytes of a direct one; exponent 0: there is no fast algorithm
     tile: channels, and weights of an output, below which a convolution fills its tiles in part; 0: it always fills them
+    accumulated: how often a weight gradient moves the bytes of its weights beside its product: it is added to what is there
     """
 
     forward: float
@@ -68,6 +69,7 @@ class KindEfficiency:
     transform_traffic: float = 1.0
     matrix_backward: float = 0.0
     tile: float = 0.0
+    accumulated: float = 0.0
 
     def __post_init__(self) -> None:
         check_figures(
@@ -76,7 +78,7 @@ class KindEfficiency:
             {
                 "at least 1": ("transform_traffic",),
                 "above 0 and at most 1": ("forward", "backward", "matrix", "memory"),
-                "at least 0": ("saturation_seconds", "window_exponent", "tile"),
+                "at least 0": ("saturation_seconds", "window_exponent", "tile", "accumulated"),
                 "at least 0 and at most 1": ("matrix_backward",),
             },
         )
@@ -306,6 +308,9 @@ class GraphicsProcessor:
             if gain > 1.0:
                 transformed = replace(needed, traffic=needed.traffic * efficiency.transform_traffic)
                 busy = min(busy, self._roofline(work, transformed, efficiency, ceiling * gain, peak))
+        if phase == "weight_gradient":
+            added = efficiency.accumulated * work.parameters * PRECISION_BYTES[precision]
+            busy += added / (self.memory_bandwidth * efficiency.memory)
         if phase != "forward":
             return self.call_overhead + self.gradient_hook + busy
         loading = work.loaded_elements * samples * PRECISION_BYTES[precision] * self.load_seconds_per_byte

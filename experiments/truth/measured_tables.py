@@ -127,14 +127,41 @@ class TransformerCell(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class KernelShare(msgspec.Struct, kw_only=True, frozen=True):
-    """A kernel's share of the peak rate `tflops`: of a matrix product of m, n, k."""
+    """A kernel's share of the peak rate `tflops`, in 16 bits.
 
-    op: str
+    op: matmul (of m, n, k; accumulate: a weight gradient of k tokens, added to what is there), sdp_fwd or sdp_bwd (causal fused
+        attention, of the FLOP of full scores and of two and a half times as many), group_matmul (of ng experts, M tokens, N and
+        K features each; stage: fwd, bwd_grad_act or bwd_grad_w)
+    accelerator: one of `pipeplan list accelerators`; where it is missing, what ACCELERATORS of `predictions` knows of `source`
+    """
+
+    op: Literal["matmul", "sdp_fwd", "sdp_bwd", "group_matmul"]
     tflops: _Amount
     efficiency: _Amount
     m: _Count | None = None
     n: _Count | None = None
     k: _Count | None = None
+    accumulate: bool = False
+    batch: _Count | None = None
+    seq_len: _Count | None = None
+    head_num: _Count | None = None
+    kv_head_num: _Count | None = None
+    qk_head_dim: _Count | None = None
+    v_head_dim: _Count | None = None
+    ng: _Count | None = None
+    M: _Count | None = None
+    N: _Count | None = None
+    K: _Count | None = None
+    stage: Literal["fwd", "bwd_grad_act", "bwd_grad_w"] = "fwd"
+    accelerator: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        sizes = {"matmul": ("m", "n", "k"), "group_matmul": ("ng", "M", "N", "K")}
+        attention = "batch", "seq_len", "head_num", "kv_head_num", "qk_head_dim", "v_head_dim"
+        for name in sizes.get(self.op, attention):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} of a kernel {self.op} is missing")
 
 
 Row = MeasuredRun | MatrixProduct | AllReduce | TransformerCell | KernelShare

@@ -86,8 +86,15 @@ dropout."""
 RECOMPUTED: Mapping[str, Recompute] = {"none": "none", "attention": "attention", "full": "blocks"}
 """Words of a problem for those of a row: Megatron's full recomputation keeps the input of each block."""
 
-ACCELERATORS: Mapping[str, str] = {"312": "a100-80", "2250": "b200"}
-"""Accelerators of kernels' shares, by their peak rate in TFLOP/s."""
+ACCELERATORS: Mapping[str, str] = {"a100_pcie": "a100-pcie", "b200": "b200"}
+"""Accelerators of kernels' shares that name none, by words of their `source`."""
+
+STAGES: Mapping[str, Phase] = {
+    "fwd": "forward",
+    "bwd_grad_act": "input_gradient",
+    "bwd_grad_w": "weight_gradient",
+}
+"""Passes of grouped products."""
 
 
 class NotPredicted(ValueError):
@@ -298,15 +305,54 @@ def _product(row: MatrixProduct, machine: str | None) -> list[Prediction]:
 
 
 def _share(row: KernelShare, machine: str | None) -> list[Prediction]:
-    name = ACCELERATORS.get(f"{row.tflops:g}")
-    if name is None:
-        raise NotPredicted("no accelerator is known for its peak rate")
-    if not (row.op == "matmul" and row.m and row.n and row.k):
-        raise NotPredicted(f"kernel {row.op} has no form here")
-    flop = 2.0 * row.m * row.n * row.k
-    work = Work("linear", flop / row.m, row.k, row.n, row.n * row.k)
-    seconds = load_accelerator(name).seconds(work, row.m, "forward", "bf16")
-    return [Prediction("seconds", flop / (1e12 * row.tflops * row.efficiency), seconds)]
+    name = row.accelerator or next((known for word, known in ACCELERATORS.items() if word in row.source), "")
+    if not name:
+        raise NotPredicted("its accelerator is not known: add a column `accelerator`")
+    work, samples, phase, flop = _FORMS[row.op](row)
+    seconds = load_accelerator(name).seconds(work, samples, phase, "bf16")
+    what = {"matmul": "seconds", "group_matmul": "experts"}.get(row.op, "attention")
+    return [Prediction(what, flop / (1e12 * row.tflops * row.efficiency), seconds)]
+
+
+_Form = tuple[Work, float, Phase, float]
+"""What a kernel computes a sample, samples, its pass, and the FLOP that its share counts."""
+
+
+def _matmul(row: KernelShare) -> _Form:
+    """A forward of m tokens; added to what is there, the gradient of m x n weights over k tokens."""
+    m, n, k = (float(size or 1) for size in (row.m, row.n, row.k))
+    if row.accumulate:
+        return Work("linear", 2.0 * m * n, n, m, m * n), k, "weight_gradient", 2.0 * m * n * k
+    return Work("linear", 2.0 * n * k, k, n, n * k), m, "forward", 2.0 * m * n * k
+
+
+def _attention(row: KernelShare) -> _Form:
+    heads, pairs, of_query, of_value = (
+        float(size or 1) for size in (row.head_num, row.kv_head_num, row.qk_head_dim, row.v_head_dim)
+    )
+    tokens, samples = float(row.seq_len or 1), float(row.batch or 1)
+    flop = 2.0 * tokens**2 * heads * (of_query + of_value)
+    read = tokens * (heads * of_query + pairs * (of_query + of_value))
+    work = Work("attention", flop, read, tokens * heads * of_value, 0)
+    return (
+        (work, samples, "forward", samples * flop)
+        if row.op == "sdp_fwd"
+        else (work, samples, "backward", 2.5 * samples * flop)
+    )
+
+
+def _experts(row: KernelShare) -> _Form:
+    experts, tokens, n, k = (float(size or 1) for size in (row.ng, row.M, row.N, row.K))
+    work = Work("linear", 2.0 * n * k, k, n, experts * n * k)
+    return work, experts * tokens, STAGES[row.stage], 2.0 * experts * tokens * n * k
+
+
+_FORMS: Mapping[str, Callable[[KernelShare], _Form]] = {
+    "matmul": _matmul,
+    "sdp_fwd": _attention,
+    "sdp_bwd": _attention,
+    "group_matmul": _experts,
+}
 
 
 def _allreduce(row: AllReduce, machine: str | None) -> list[Prediction]:

@@ -136,6 +136,16 @@ def test_matrix_engines_may_have_a_ceiling_of_their_own_for_gradients() -> None:
     assert device().seconds(LINEAR, 10, "backward", "fp16") == pytest.approx(2 * 20e9 / 4e12)
 
 
+def test_a_weight_gradient_is_added_to_what_is_there() -> None:
+    """Twice the 8 MB of its weights at 50 GB/s beside its product, in the weight gradient alone and whatever the samples."""
+    adding = device(efficiencies={"linear": replace(PLAIN, accumulated=2.0)})
+    weights = replace(LINEAR, parameters=2e6)
+    for samples in (1, 10):
+        for phase, extra in (("forward", 0.0), ("input_gradient", 0.0), ("weight_gradient", 16e6 / 50e9)):
+            more = adding.seconds(weights, samples, phase, "fp32") - device().seconds(weights, samples, phase, "fp32")
+            assert more == pytest.approx(extra)
+
+
 def test_attention_whose_scores_do_not_move_is_one_kernel() -> None:
     """It has shares of its own: three quarters of the peak; a quarter where scores move, and where it has weights."""
     kinds = {"attention": replace(PLAIN, forward=0.25), FUSED_ATTENTION: replace(PLAIN, forward=0.75)}

@@ -100,7 +100,7 @@ def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
 def test_ships_the_promised_profiles() -> None:
     """All accelerators and clusters that the README promises are there."""
     accelerators = (
-        "titan-x p40 p100 v100-pcie v100-sxm2 rtx-2080-ti a100-40 a100-80 h100 h200 b200 gh200 mi300x "
+        "titan-x p40 p100 v100-pcie v100-sxm2 rtx-2080-ti a100-40 a100-80 a100-pcie h100 h200 b200 gh200 mi300x "
         "tpu-v5p titan-rtx rtx-3090 vcu118 vcu129 u280"
     )
     clusters = (
