@@ -222,7 +222,7 @@ def test_kernels_of_every_form(tmp_path: Path) -> None:
 
 
 def test_sequence_parallel_runs_are_as_published(tmp_path: Path) -> None:
-    """Korthikanti et al. 2022, table 5: 22B and 175B parameters, full recomputation without sequence parallelism, that of attention
+    """Korthikanti et al. 2022, table 5: 22B and 175B parameters, full recomputation without sequence parallelism, of attention
     with it; no constant saw them. Mean error of 5 % at most."""
     columns = (
         "hidden,heads,layers,pp,interleave,micro_batch,global_batch,recompute,sequence_parallel,measured_s,"
