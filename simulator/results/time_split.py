@@ -109,7 +109,8 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
     bounds = np.flatnonzero(np.append(True, np.diff(unit[rows]) != 0))
     shares = _op_shares(costs, program, timeline)
     awaited, behind = _awaited(program, timeline), _gathers_behind(program, timeline)
-    leads = sorted(costs.plan.groups)
+    groups = costs.plan.groups
+    leads = sorted(groups)
     number = {device: position for position, device in enumerate(leads)}
     seconds, units = np.zeros((len(leads), len(TIME_PARTS))), np.zeros(len(leads))
     for own in np.split(rows, bounds[1:]):
@@ -121,7 +122,7 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
         still = _busy(*gathered[np.argsort(gathered[:, 0])].T).sum()
         seconds[position, [_SYNC, _BUBBLE]] += still, -still
     seconds /= units[:, None]
-    members = np.array([len(costs.plan.groups[device]) for device in leads])
+    members = np.array([len(groups[device]) for device in leads])
     hidden = np.maximum(_moving(timeline, costs, number, window) - seconds[:, [_TRANSFERS, _SYNC]], 0.0)
     return TimeSplit(np.array(leads), members, seconds, hidden)
 
