@@ -176,7 +176,7 @@ class Cluster:
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     _hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _plans: dict[tuple[tuple[int, ...], ...], tuple[CollectivePlan, ...]] = field(
+    _plans: dict[tuple[tuple[tuple[int, ...], ...], bool], tuple[CollectivePlan, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -401,7 +401,7 @@ class Cluster:
         """The ways to all-reduce over `devices` while each of `beside`, as many devices each, all-reduces as much; none for one
         device. Raises ValueError as `allreduce_seconds`.
         """
-        return tuple((plan.latency, plan.seconds_per_byte) for plan in self._collective_plans(devices, *beside))
+        return tuple((plan.latency, plan.seconds_per_byte) for plan in self._collective_plans((devices, *beside)))
 
     def allreduce_channels(
         self, devices: Sequence[int], *beside: Sequence[int]
@@ -409,7 +409,8 @@ class Cluster:
         """Channels that the all-reduces of large tensors occupy, by rising index, and shares of their seconds (0 to 1) for which
         they keep each busy; beside: as of `allreduce_rates`.
         """
-        plan = min(self._collective_plans(devices, *beside), key=lambda plan: plan.seconds_per_byte, default=None)
+        plans = self._collective_plans((devices, *beside), whole=True)
+        plan = min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
         return ((), ()) if plan is None else (plan.channels, plan.occupancy)
 
     def alltoall_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
@@ -460,38 +461,46 @@ class Cluster:
         below = Counter(switch for switch in switches if switch in self._uplinks)
         return {leaf: sign * count * (len(devices) - count) for leaf, count in below.items()}
 
-    def _collective_plans(self, *several: Sequence[int]) -> tuple[CollectivePlan, ...]:
-        key = tuple(tuple(sorted(devices)) for devices in several)
+    def _collective_plans(self, several: Sequence[Sequence[int]], *, whole: bool = False) -> tuple[CollectivePlan, ...]:
+        """Ways in which some devices, and others at the same time, all-reduce.
+
+        whole: with all of their channels, else with those of servers that stand for like ones
+        """
+        key = tuple(tuple(sorted(devices)) for devices in several), whole or not self._server_forms
         known = self._plans.get(key)
         if known is None:
-            for devices in key:
+            for devices in key[0]:
                 self._check_ids(devices)
                 if len(set(devices)) != len(devices):
                     raise ValueError(f"{self.name}: an all-reduce names each device once: {devices}")
-            known = self._make_collective_plans(key) if len(key[0]) > 1 else ()
+            known = self._make_collective_plans(*key) if len(key[0][0]) > 1 else ()
             self._plans[key] = known
         return known
 
-    def _make_collective_plans(self, several: Sequence[Sequence[int]]) -> tuple[CollectivePlan, ...]:
-        housed = [self._by_server(devices) for devices in several]
-        flat = self._rings([_joined(groups) for groups in housed])
+    def _make_collective_plans(self, several: Sequence[Sequence[int]], whole: bool) -> tuple[CollectivePlan, ...]:
+        housed: list[list[Sequence[int]]] = [[*self._by_server(devices)] for devices in several]
+        members, servers = len(several[0]), len(housed[0])
+        housed = housed if whole else self._representative(housed)
+        flat = self._rings([_joined(groups) for groups in housed], members, servers)
         shapes = {tuple(map(len, groups)) for groups in housed}
         sizes = {size for shape in shapes for size in shape}
-        lone, limited = len(housed[0]) == 1, self.allreduce == "flat-ring"
+        lone, limited = servers == 1, self.allreduce == "flat-ring"
         if len(shapes) > 1 or len(sizes) > 1 or (limited and not lone):
             return (flat,)
         parallel = [self._parallel_rings(groups) for groups in housed]
         plans = [flat]
         fewest = min(map(len, parallel))
         if fewest > 1:
-            plans.append(self._rings([ring for rings in parallel for ring in rings[:fewest]], parts=fewest))
+            rings = [ring for rings in parallel for ring in rings[:fewest]]
+            plans.append(self._rings(rings, members, servers, parts=fewest))
         elif lone and all(chains := [self._chain(groups[0]) for groups in housed]):
             plans.append(self._there_and_back(chains))
         if lone or sizes == {1}:
             return tuple(plans)
-        inside = self._rings([group for groups in housed for group in groups])
-        between = self._rings([list(peers) for groups in housed for peers in zip(*groups, strict=True)])
         local = sizes.pop()
+        inside = self._rings([group for groups in housed for group in groups], local)
+        peers = [list(peers) for groups in housed for peers in zip(*groups, strict=True)]
+        between = self._rings(peers, servers, servers)
         # A ring between the servers carries the part that its rank holds after the reduce-scatter.
         parts = ((inside, inside.seconds_per_byte), (between, between.seconds_per_byte / local))
         seconds = sum(part for _, part in parts)
@@ -501,6 +510,59 @@ class Cluster:
                 busy[channel] += share * part / seconds
         hierarchical = CollectivePlan(inside.latency + between.latency, seconds, tuple(busy), tuple(busy.values()))
         return (*plans, hierarchical)
+
+    def _representative(self, housed: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
+        """The devices of each ring by server, without servers for which others stand: of like ones in a row, with devices of the
+        same rings at the same places, the first two and the last pass on as much, over channels as fast, as all of them.
+        """
+        held: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        places = self._places
+        for ring, groups in enumerate(housed):
+            for group in groups:
+                own = tuple([places[device][1] for device in group])
+                held.setdefault(places[group[0]][0], []).append((ring, own))
+        numbers = sorted(held)
+        looks = [(self._server_forms[number], held[number]) for number in numbers]
+        kept = {
+            number
+            for place, number in enumerate(numbers)
+            if not 1 < place < len(numbers) - 1
+            or not looks[place - 2] == looks[place - 1] == looks[place] == looks[place + 1]
+        }
+        return [[group for group in groups if places[group[0]][0] in kept] for groups in housed]
+
+    @cached_property
+    def _server_forms(self) -> tuple[int, ...]:
+        """A number for each server, the same for those whose devices have like links, to each other and to the same switches.
+
+        None where routes depend on more, or several servers share a medium.
+        """
+        if not self._stars:
+            return ()
+        ends: list[list[tuple[int, int]]] = []  # of each link: server and place of each device
+        users: dict[str, set[int]] = {}  # servers that use a switch or a medium
+        at = {node: self._places[device] for device, node in enumerate(self.nodes)}
+        for link in self.links:
+            ends.append([at[node] for node in (link.first, link.second) if node in at])
+            for server, _ in ends[-1]:
+                for name in (link.first, link.second, link.shared):
+                    if name is not None and name not in at:
+                        users.setdefault(name, set()).add(server)
+        if any(len(users.get(link.shared or "", ())) > 1 for link in self.links):
+            return ()
+        found: list[list[object]] = [[] for _ in self.servers]
+        names: list[dict[str, int]] = [{} for _ in self.servers]
+        for link, devices in zip(self.links, ends, strict=True):
+            figures = link.bandwidth, link.latency, link.duplex, link.point_to_point, link.collective
+            for server, _ in devices[:1]:
+                own = names[server]
+                roles = [
+                    name if len(users.get(name, ())) > 1 else own.setdefault(name, len(own))
+                    for name in (link.first, link.second, link.shared or "")
+                ]
+                found[server].append((*figures, link.collective_latency, *roles, tuple(place for _, place in devices)))
+        known: dict[tuple[object, ...], int] = {}
+        return tuple(known.setdefault(tuple(one), len(known)) for one in found)
 
     def _parallel_rings(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
         """Rings through all devices of some servers, as many of each, that share no cable; one where they would.
@@ -578,29 +640,31 @@ class Cluster:
             device: (number, place) for number, server in enumerate(self.servers) for place, device in enumerate(server)
         }
 
-    def _rings(self, rings: Sequence[Sequence[int]], parts: int = 1) -> CollectivePlan:
-        """Rings of equal length that run at once, each a reduce-scatter and an all-gather of one of so many parts of a tensor."""
-        members = len(rings[0])
+    def _rings(self, rings: Sequence[Sequence[int]], members: int, servers: int = 1, parts: int = 1) -> CollectivePlan:
+        """Rings at once, each of so many members on so many servers (of which those that are given stand for all), and each a
+        reduce-scatter and an all-gather of one of so many parts of a tensor.
+        """
         routes = [route for ring in rings for route in self._edges(ring)]
-        return self._collective(rings[0], routes, 2.0 * (members - 1) / members / parts)
+        return self._collective(routes, 2.0 * (members - 1) / members / parts, members, servers)
 
     def _there_and_back(self, chains: Sequence[Sequence[int]]) -> CollectivePlan:
         """Chains of equal length at once: the sum goes along each of them, and then the result comes back."""
         hops = [hop for chain in chains for pair in pairwise(chain) for hop in (pair, pair[::-1])]
-        return self._collective(chains[0], [self.route(*hop) for hop in hops], 2.0)
+        return self._collective([self.route(*hop) for hop in hops], 2.0, len(chains[0]))
 
-    def _collective(self, members: Sequence[int], routes: Sequence[tuple[int, ...]], passes: float) -> CollectivePlan:
+    def _collective(
+        self, routes: Sequence[tuple[int, ...]], passes: float, members: int, servers: int = 1
+    ) -> CollectivePlan:
         """An all-reduce whose messages, a tensor's bytes so many times, go over all of these routes at once.
 
-        members: of one of the rings or chains
+        members, servers: of each of the rings or chains
         """
         latency = max(sum(self.channels[index].latency for index in route) for route in routes)
         bandwidth = self._shared_bandwidth(routes)
         uses = Counter(index for route in routes for index in route)
         at_once = max(self.channels[index].collective_latency for index in uses)
-        servers = len({self.server_of(device) for device in members})
         return CollectivePlan(
-            at_once * max(1.0, log2(servers)) if at_once else 2.0 * (len(members) - 1) * latency,
+            at_once * max(1.0, log2(servers)) if at_once else 2.0 * (members - 1) * latency,
             passes / bandwidth,
             tuple(sorted(uses)),
             tuple(min(1.0, uses[index] * bandwidth / self.channels[index].bandwidth) for index in sorted(uses)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -565,6 +566,35 @@ def test_rails_hang_on_a_spine(tmp_path: Path) -> None:
     assert cluster.point_to_point(0, 6) == (pytest.approx(2e-6), 1e9)
     assert cluster.point_to_point(0, 8) == (pytest.approx(22e-6), 0.5e9)
     assert len(cluster.route(0, 7)) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("servers = 4\n", 'servers = 4\nleaf = "rail"\n'),
+        ('attach = "device"', 'attach = "server"'),
+        (RACKS[RACKS.index("[spine]") :], ""),
+        ('topology = "switch"', 'topology = "full"'),
+        ("[network]", '[[servers]]\ncount = 9\naccelerator = "v100-sxm2"\ndevices = 4\n[servers.inside]\ntopology = "switch"\n'
+         "bandwidth_gb_per_s = 9\n[network]"),
+    ],
+)  # fmt: skip
+def test_like_servers_stand_for_each_other_in_all_reduces(tmp_path: Path, old: str, new: str) -> None:
+    """Rings over all servers or some, whole or in part, one or several at once: rates are those with every channel looked at."""
+    text = RACKS.replace("count = 6", "count = 19").replace("devices = 2", "devices = 4").replace(old, new, 1)
+    cluster = load_cluster(written(tmp_path, text))
+    rng, count = random.Random(0), len(cluster.devices)
+    looked_at = 0
+    for _ in range(40):
+        first, degree = rng.randrange(count // 2), rng.choice((1, 2, 4))
+        groups = range(first, rng.randrange(first + 8, count + 1) - degree, degree * rng.choice((1, 1, 2)))
+        rings = [tuple(group + place for group in groups) for place in range(degree)]
+        told = cluster.allreduce_rates(*rings)
+        whole, few = (cluster._collective_plans(rings, whole=one) for one in (True, False))
+        assert told == tuple((plan.latency, plan.seconds_per_byte) for plan in whole)
+        looked_at += len(whole[0].channels) - len(few[0].channels) if whole else 0
+    assert (looked_at > 0) == ("rail" not in new)  # whose routes are searched
 
 
 @pytest.mark.parametrize(
