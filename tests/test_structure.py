@@ -34,6 +34,7 @@ ROOMS = {
         "replay_speed",
         "schedule_search",
         "truth",
+        "sailor",
         "modern_schedules",
         "time_to_accuracy",
         "unequal_sizes",
@@ -50,6 +51,7 @@ ROOMS = {
         "scheduler",
         "modern",
         "large",
+        "mixed",
     ),
 }
 """Folders of a floor, from the ground up; modules beside them stand above them all."""

@@ -122,6 +122,12 @@ STUDIES: dict[str, Study] = {
             "--rename COLUMN=NAME": ("what a column of other tables is called here; may be repeated", named_text, []),
         },
     ),
+    "sailor": Study(
+        "experiments.sailor",
+        "How much faster are pipelines on several kinds of GPU than those of Sailor's planner, under its own judge?",
+        0.7,
+        options={"--inputs DIR": ("checkout of eth-easl/sailor", Path, ...)},
+    ),
     "pipedream-optimizer": Study(
         "experiments.pipedream_optimizer",
         "Does the partitioner find what PipeDream's script finds, and how much faster?",

@@ -1,0 +1,298 @@
+"""Judge: seconds and memory of a plan as Sailor's simulator counts them, and the space of its plans.
+
+Formulas of eth-easl/sailor at commit cf2c8e3 (MIT licence), re-stated from `sailor/Planner/simulations/runtime_simulator.py`
+(`get_time_per_pipeline`, `estimate_p2p_pipeline_times`, `estimate_sync_time`, `check_config_fits`) and
+`sailor/profiling/profile_utils.py`, with the order of their sums, so that figures agree to the last digit. They are crude: a
+stage's update is that of its first layer, gradients are reduced after everything else, a gradient is as large as the output of
+the layer behind the cut. Nothing here corrects them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.terminal.output import InputError
+from planners.mixed import MixedPipeline, StageVariants, Variant
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+PROFILES = "sailor/Planner/simulations/profiles_tmp.json"
+LAYERS = "sailor/Planner/llm_info.json"
+NETWORK = "sailor/providers/multizone_bandwidths_het.json"
+"""Files of a checkout: seconds by network, GPU, samples, degree and layer; sizes of layers by degree; rates between groups."""
+
+ZONE = "us-central1-a"
+
+MEMORY_GIB = {"V100-16": 16, "A100-40": 40, "GH-96": 96}
+"""GPUs whose rates between groups of all sizes and kinds are published."""
+
+ELEMENT_BYTES = 4
+STATE_BYTES = 24
+"""A parameter: weight, gradient, Adam's two moments, a buffer of the reduction, a copy at the start; 4 bytes each."""
+
+RUNTIME_BYTES = 2e9, 3e9
+"""Of a process, by itself and in a group."""
+
+BUCKET_BYTES = 500_000_000
+LARGEST_GROUP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What Sailor publishes of one network.
+
+    seconds: of GPU, samples, degree and layer: forward, backward, update; sizes: of degree and layer; network: of two groups
+    """
+
+    seconds: Mapping[str, Any]
+    sizes: Mapping[str, Any]
+    network: Mapping[str, Any]
+
+
+def read_inputs(folder: Path, model: str) -> Inputs:
+    """The inputs in a checkout of Sailor; InputError for a file that is not there or not what it should be."""
+    found = []
+    for name in (PROFILES, LAYERS, NETWORK):
+        path = folder / name
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            raise InputError(
+                f"{path}: {' '.join(str(error).split())}; --inputs wants a checkout of eth-easl/sailor"
+            ) from None
+    profiles, layers, network = found
+    try:
+        return Inputs(profiles[model], layers[model], network[ZONE])
+    except (KeyError, TypeError):
+        raise InputError(f"{folder}: holds no {model!r} in zone {ZONE!r}") from None
+
+
+class Judge:
+    """Plans of a network on GPUs of several kinds, judged as Sailor does; a `planners.mixed.space.Space`."""
+
+    blocking = True
+
+    def __init__(self, inputs: Inputs, gpus: Mapping[str, int], batch: int) -> None:
+        """gpus: of each kind, by Sailor's names; ValueError for a kind that lacks inputs."""
+        self.inputs, self.kinds, self.batch = inputs, tuple(gpus), batch
+        for kind in self.kinds:
+            if kind not in inputs.seconds or kind not in inputs.network or kind not in MEMORY_GIB:
+                raise ValueError(f"GPU {kind!r} lacks inputs; choices: {', '.join(sorted(MEMORY_GIB))}")
+        self.devices = tuple(gpus.values())
+        self.layers = len(inputs.sizes["1"])
+        self.sizes = tuple(sorted({int(samples) for kind in self.kinds for samples in inputs.seconds[kind]}))
+        self.variants = tuple(
+            Variant(number, int(degree))
+            for number, kind in enumerate(self.kinds)
+            for degree in sorted(inputs.network[kind], key=int)
+            if int(degree) <= LARGEST_GROUP and degree in inputs.sizes and degree in inputs.seconds[kind]
+        )
+        self._reduce_seconds = cache(self._uncached_reduce_seconds)
+
+    # ---- one plan, number by number ----
+
+    def seconds(self, pipeline: MixedPipeline) -> float:
+        """Seconds of an iteration."""
+        own, updates = zip(*(self._own_seconds(pipeline, stage) for stage in range(len(pipeline.ends))), strict=True)
+        transfers = self._transfer_seconds(pipeline)
+        slowest = max(one + two for one, two in zip(own, transfers, strict=True))
+        rounds = self.rounds(pipeline.samples, pipeline.replicas)
+        pipelined = (rounds - 1) * slowest + sum(transfers) + sum(own) + max(updates)
+        return float(pipelined + self._synchronization_seconds(pipeline))
+
+    def fits(self, pipeline: MixedPipeline) -> bool:
+        """Whether every GPU holds what it needs."""
+        stages = self.stages(pipeline.samples).deepest
+        return all(
+            stages[number, layers.start, layers.stop] >= len(pipeline.ends) - stage
+            for stage, layers in enumerate(_layers(pipeline))
+            for number in set(pipeline.held(stage))
+        )
+
+    def _own_seconds(self, pipeline: MixedPipeline, stage: int) -> tuple[float, float]:
+        """Of a micro-batch, and of the update: those of the slowest replica."""
+        layers, seconds, updates = _layers(pipeline)[stage], [], []
+        for number in set(pipeline.held(stage)):
+            variant = self.variants[number]
+            rows = self.inputs.seconds[self.kinds[variant.kind]][str(pipeline.samples)][str(variant.degree)]
+            total = 0.0
+            for layer in layers:
+                forward, backward, _ = rows[str(layer)]
+                total += forward + backward
+            seconds.append(total)
+            updates.append(rows[str(layers.start)][2])
+        return max(seconds), max(updates)
+
+    def _transfer_seconds(self, pipeline: MixedPipeline) -> list[float]:
+        """Of each stage: activations to the next one, gradients to the one before, each the slowest of its replicas."""
+        stages, last = _layers(pipeline), len(pipeline.ends) - 1
+        first_weight, last_weight = self.transfer_weights(last + 1)
+        found = []
+        for stage, layers in enumerate(stages):
+            forth = back = 0.0
+            if stage < last:
+                size = self._output_bytes[layers.stop - 1] * pipeline.samples
+                forth = max(self._sent_seconds(size, *pair) for pair in self._pairs(pipeline, stage, stage + 1))
+            if stage > 0:
+                size = self._output_bytes[layers.start] * pipeline.samples
+                back = max(self._sent_seconds(size, *pair) for pair in self._pairs(pipeline, stage, stage - 1))
+            if 0 < stage < last:
+                found.append(forth + back)
+            else:
+                found.append(last_weight * back if stage == last else first_weight * forth)
+        return found
+
+    def _synchronization_seconds(self, pipeline: MixedPipeline) -> float:
+        """Of gradients: the slowest stage, each as slow as two neighbours in it that are slowest."""
+        slowest = 0.0
+        for stage, layers in enumerate(_layers(pipeline)):
+            variants = [self.variants[number] for number in pipeline.held(stage)]
+            degree = min(LARGEST_GROUP, *(one.degree for one in variants))
+            size = sum(self._weight_bytes[layer] / degree for layer in layers)
+            for one, two in set(pairwise(one.kind for one in variants)):
+                slowest = max(slowest, self._reduce_seconds(size, pipeline.replicas, one, two))
+        return slowest
+
+    def _pairs(self, pipeline: MixedPipeline, one: int, two: int) -> set[tuple[int, int]]:
+        """Variants of the replicas of two stages that send to each other."""
+        return set(zip(pipeline.held(one), pipeline.held(two), strict=True))
+
+    def _sent_seconds(self, size: float, sender: int, receiver: int) -> float:
+        one, two = self.variants[sender], self.variants[receiver]
+        return float(_seconds(size, self._network(one.kind, one.degree, two.kind, two.degree)))
+
+    def _network(self, kind: int, degree: int, other: int, others: int) -> Sequence[float]:
+        """Coefficients of the rate between two groups."""
+        row: Sequence[Sequence[float]] = self.inputs.network[self.kinds[kind]][str(degree)][ZONE][self.kinds[other]][
+            str(others)
+        ]
+        return row[0]
+
+    def _uncached_reduce_seconds(self, size: float, replicas: int, one: int, two: int) -> float:
+        total, rate = 0.0, self._network(one, 1, two, 1)
+        while size > 0 and replicas > 1:
+            bucket = min(size, BUCKET_BYTES)
+            total += 2 * (replicas - 1) * _seconds(bucket / replicas, rate)
+            size -= bucket
+        return total
+
+    @cached_property
+    def _output_bytes(self) -> list[int]:
+        return [self.inputs.sizes["1"][str(layer)]["act_output_floats"] * ELEMENT_BYTES for layer in range(self.layers)]
+
+    @cached_property
+    def _weight_bytes(self) -> list[int]:
+        return [self.inputs.sizes["1"][str(layer)]["params_floats"] * ELEMENT_BYTES for layer in range(self.layers)]
+
+    # ---- the space ----
+
+    def replicas(self, samples: int) -> Sequence[int]:
+        """Any number: the last micro-batch of a replica may be cut short."""
+        return range(1, sum(self.devices) + 1)
+
+    def rounds(self, samples: int, replicas: int) -> int:
+        """Micro-batches that each replica runs in an iteration."""
+        return ceil(self.batch / (samples * replicas))
+
+    def transfer_weights(self, stages: int) -> tuple[float, float]:
+        """A middle stage sends both ways; the ends count their one way twice, but the first of up to three stages."""
+        return 1.0 if stages <= 3 else 2.0, 2.0
+
+    def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
+        """One for each stage from it to the last, however many micro-batches there are."""
+        return ahead
+
+    @cache  # noqa: B019 - a judge lives as long as its study
+    def stages(self, samples: int) -> StageVariants:
+        """What stages take; nothing of it depends on the number of replicas."""
+        shape, sides = (len(self.variants), *[self.layers + 1] * 2), (self.layers + 1, *[len(self.variants)] * 2)
+        seconds, update = np.full(shape, np.inf), np.zeros(shape)
+        deepest = np.zeros(shape, dtype=np.int64)
+        forward, backward = np.zeros(sides), np.zeros(sides)
+        for number, variant in enumerate(self.variants):
+            rows = self.inputs.seconds[self.kinds[variant.kind]].get(str(samples), {}).get(str(variant.degree))
+            if rows is not None:
+                passes = np.array([rows[str(layer)] for layer in range(self.layers)])
+                for begin in range(self.layers):
+                    seconds[number, begin, begin + 1 :] = np.cumsum(passes[begin:, 0] + passes[begin:, 1])
+                    update[number, begin, begin + 1 :] = passes[begin, 2]
+                deepest[number] = self._deepest(variant, samples)
+            for other in range(len(self.variants)):
+                for cut in range(1, self.layers):
+                    outputs = self._output_bytes[cut - 1 : cut + 1]
+                    forward[cut, number, other] = self._sent_seconds(outputs[0] * samples, number, other)
+                    backward[cut, number, other] = self._sent_seconds(outputs[1] * samples, other, number)
+        return StageVariants(seconds, deepest, update, forward, backward)
+
+    def deepest(self, samples: int, replicas: int) -> Integers:
+        """As of `stages`."""
+        return self.stages(samples).deepest
+
+    def _deepest(self, variant: Variant, samples: int) -> Integers:
+        """Micro-batches in flight with which stages fit, [layers + 1, layers + 1]."""
+        rows = self.inputs.sizes[str(variant.degree)]
+        held = [(rows[str(layer)]["params_floats"], rows[str(layer)]["act_mem_floats"]) for layer in range(self.layers)]
+        weights, kept = np.concatenate([[[0, 0]], np.cumsum(held, axis=0)]).T
+        state = (weights[None, :] - weights[:, None]) * STATE_BYTES
+        stash = (kept[None, :] - kept[:, None]) * samples * ELEMENT_BYTES
+        memory = MEMORY_GIB[self.kinds[variant.kind]] * 2**30
+        found = np.zeros(state.shape, dtype=np.int64)
+        for flight in range(1, self.layers + 1):
+            fits = state + stash * flight + RUNTIME_BYTES[variant.degree > 1] <= memory
+            found[fits & (stash > 0)] = flight
+        return found
+
+    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
+        """Of each set at least: replicas of every kind have one of another kind beside them."""
+        found = np.zeros((len(sets), self.layers + 1, self.layers + 1))
+        if replicas == 1:
+            return found
+        known: dict[tuple[int, int, int], Floats] = {}
+        for place, members in enumerate(sets):
+            kinds = [self.variants[number].kind for number in members]
+            degree = min(LARGEST_GROUP, *(self.variants[number].degree for number in members))
+            slowest = np.zeros(found.shape[1:])
+            for kind in kinds:
+                others = [other for other in kinds if other != kind] or [kind]
+                pairs = [pair for other in others for pair in ((kind, other), (other, kind))]
+                for pair in pairs:
+                    if (*pair, degree) not in known:
+                        known[*pair, degree] = self._reduced_ranges(degree, replicas, *pair)
+                slowest = np.maximum(slowest, np.min([known[*pair, degree] for pair in pairs], axis=0))
+            found[place] = slowest
+        return found
+
+    def _reduced_ranges(self, degree: int, replicas: int, one: int, two: int) -> Floats:
+        """Seconds in which gradients of layers i to j - 1 are reduced in a ring as fast as one pair, [layers + 1] twice."""
+        before = np.concatenate([[0], np.cumsum(self._weight_bytes)]) / degree
+        left, rate = np.maximum(before[None, :] - before[:, None], 0.0), self._network(one, 1, two, 1)
+        total = np.zeros_like(left)
+        while (left > 0).any():
+            bucket = np.minimum(left, BUCKET_BYTES)
+            seconds = 2 * (replicas - 1) * _seconds(np.where(bucket > 0, bucket, 1.0) / replicas, rate)
+            total, left = total + np.where(bucket > 0, seconds, 0.0), left - bucket
+        return total
+
+
+def _layers(pipeline: MixedPipeline) -> list[range]:
+    """The layers of each stage."""
+    return [range(*pair) for pair in pairwise((0, *pipeline.ends))]
+
+
+def _seconds(size: Any, rate: Sequence[float]) -> Any:
+    """Seconds for some bytes, a number or an array, at a rate in GB/s that is a polynomial of the logarithm of MB."""
+    logarithm, gigabytes = np.log2(size / 1e6), 0
+    for power, coefficient in zip((2, 1, 0), rate, strict=True):
+        gigabytes = gigabytes + coefficient * np.power(logarithm, power)
+    return (size / 1e9) / gigabytes

@@ -1,0 +1,295 @@
+"""Label kernels: pipelines grown from their last stage, and least figures of what is in front of one.
+
+A label is the end of a pipeline: stages from some layer on. It tells the seconds so far and, under several prices of devices,
+the least that its stages need. It is left out where another one with the same first layer and the same variants in its first
+stage is no slower whatever comes in front, and needs no more; or where what is in front takes at least so long that the whole is
+no faster than the best pipeline known; or where more are kept than the width permits: their least bound is remembered.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import kernel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MOST_LABELS = 400_000
+"""Labels of one search at most; what comes after is left out, as where the width is reached."""
+
+ROUNDING = 1e-12
+"""Share by which needs may exceed what there is."""
+
+
+class SetTables(NamedTuple):
+    """What stages take with replicas of each set of variants, as `StageVariants`; need: of a replica, [sets, prices]."""
+
+    seconds: Floats
+    deepest: Integers
+    update: Floats
+    synchronization: Floats
+    forward: Floats
+    backward: Floats
+    need: Floats
+
+
+class LeastAhead(NamedTuple):
+    """Least figures of the stages in front of a cut, by the number of stages behind it and the layers in front.
+
+    levels: seconds of the slowest stage, rising; needs: with none slower, [levels, prices, behind, layers + 1]
+    sums: of seconds, and of what is needed times its worth, [worths, behind, layers + 1]; price, worth: [worths]
+    """
+
+    levels: Floats
+    needs: Floats
+    sums: Floats
+    price: Integers
+    worth: Floats
+
+
+class Asked(NamedTuple):
+    """One size of micro-batches and one number of replicas.
+
+    capacity: devices for each replica under each price; rounds: micro-batches after the first
+    in_flight: micro-batches that a stage has in flight, by the number of stages from it to the last
+    slowest: seconds that some stage takes at least; blocking: 1 or 0
+    first_weight: by the number of stages, and last_weight: as `Space.transfer_weights`
+    """
+
+    capacity: Floats
+    rounds: float
+    in_flight: Integers
+    slowest: float
+    first_weight: Floats
+    last_weight: float
+    blocking: float
+
+
+class Ends(NamedTuple):
+    """What a search ended with.
+
+    seconds: least of each pipeline found, [kept], infinite where there are fewer
+    last: label behind its first stage, variants of that, [kept, 2]; labels: label behind, first layer, variants, [labels, 3]
+    left_out: least seconds of what was left out for width; work: stages that were put in front of a label
+    """
+
+    seconds: Floats
+    last: Integers
+    labels: Integers
+    left_out: float
+    work: int
+
+
+# Columns of a label: seconds of the slowest stage but for the first, of all, of the first stage, of gradients, of the update, of
+# the whole pipeline at least; then what is needed under each price.
+SLOWEST, TOTAL, OWN, SYNCHRONIZATION, UPDATE, BOUND, NEED = range(7)
+
+
+@kernel()
+def least_needs(seconds: Floats, deepest: Integers, need: Floats, levels: Floats, in_flight: Integers) -> Floats:
+    """`LeastAhead.needs`; seconds, deepest, need: of variants; behind the last number of stages all the same is assumed."""
+    variants, width, _ = seconds.shape
+    depth, prices = len(in_flight) - 2, need.shape[1]
+    found = np.full((len(levels), prices, depth + 1, width), np.inf)
+    found[:, :, :, 0] = 0.0
+    for level in range(len(levels)):
+        for behind in range(depth, -1, -1):
+            before = min(behind + 1, depth)
+            for end in range(1, width):
+                for begin in range(end - 1, -1, -1):
+                    for one in range(variants):
+                        fits = deepest[one, begin, end] >= in_flight[behind + 1]
+                        if fits and seconds[one, begin, end] <= levels[level]:
+                            for price in range(prices):
+                                total = need[one, price] + found[level, price, before, begin]
+                                if total < found[level, price, behind, end]:
+                                    found[level, price, behind, end] = total
+    return found
+
+
+@kernel()
+def least_sums(
+    seconds: Floats, deepest: Integers, need: Floats, price: Integers, worth: Floats, in_flight: Integers
+) -> Floats:
+    """`LeastAhead.sums`, as `least_needs`."""
+    variants, width, _ = seconds.shape
+    depth = len(in_flight) - 2
+    found = np.full((len(worth), depth + 1, width), np.inf)
+    found[:, :, 0] = 0.0
+    for number in range(len(worth)):
+        for behind in range(depth, -1, -1):
+            before = min(behind + 1, depth)
+            for end in range(1, width):
+                for begin in range(end):
+                    for one in range(variants):
+                        if deepest[one, begin, end] >= in_flight[behind + 1]:
+                            stage = seconds[one, begin, end] + worth[number] * need[one, price[number]]
+                            total = stage + found[number, before, begin]
+                            if total < found[number, behind, end]:
+                                found[number, behind, end] = total
+    return found
+
+
+@kernel(inline="always")
+def least_seconds(label: Floats, behind: int, layers: int, ahead: LeastAhead, asked: Asked, limit: float) -> float:
+    """Seconds of an iteration at least of all pipelines that end with a label; infinite where none is below the limit.
+
+    behind: stages of the label; layers: in front of it
+    """
+    slowest = max(label[SLOWEST], label[OWN])
+    beside = label[TOTAL] + label[SYNCHRONIZATION] + label[UPDATE]
+    if layers == 0:
+        for price in range(len(asked.capacity)):
+            if label[NEED + price] > asked.capacity[price] * (1.0 + ROUNDING):
+                return np.inf
+        return float(asked.rounds * slowest + beside)
+    depth = min(behind, ahead.sums.shape[1] - 1)
+    rest = 0.0
+    for number in range(len(ahead.worth)):
+        price = ahead.price[number]
+        paid = ahead.worth[number] * (asked.capacity[price] - label[NEED + price])
+        rest = max(rest, ahead.sums[number, depth, layers] - paid)
+    level = max(0, np.searchsorted(ahead.levels, slowest, side="right") - 1)
+    while asked.rounds * slowest + beside + rest < limit:
+        enough = True
+        for price in range(len(asked.capacity)):
+            needed = label[NEED + price] + ahead.needs[level, price, depth, layers]
+            if needed > asked.capacity[price] * (1.0 + ROUNDING):
+                enough = False
+                break
+        if enough:
+            return float(asked.rounds * slowest + beside + rest)
+        slowest = max(slowest, ahead.levels[level])
+        level += 1
+        if level == len(ahead.levels):
+            break
+    return np.inf
+
+
+@kernel(inline="always")
+def _no_slower(one: Floats, two: Floats, rounds: float) -> bool:
+    """Whether a label is no slower than another whatever comes in front of both, and needs no more."""
+    slower = max(0.0, one[SLOWEST] - two[SLOWEST], one[OWN] - two[OWN]) * rounds
+    later = max(0.0, one[SYNCHRONIZATION] - two[SYNCHRONIZATION]) + max(0.0, one[UPDATE] - two[UPDATE])
+    if one[TOTAL] + slower + later > two[TOTAL]:
+        return False
+    for price in range(NEED, len(one)):  # noqa: SIM110 - no generators in a kernel
+        if one[price] > two[price]:
+            return False
+    return True
+
+
+@kernel(inline="always")
+def _keep(labels: Floats, place: Integers, count: int, new: Floats, rounds: float) -> tuple[int, int, float]:
+    """Where to keep a label among those of its place: the number kept then, its slot, the bound of what is left out for it.
+
+    The slot is -1 where it is not kept. `place` loses what the label makes needless.
+    """
+    at, worst, highest = 0, -1, -1.0
+    while at < count:
+        other = labels[place[at]]
+        if _no_slower(other, new, rounds):
+            return count, -1, np.inf
+        if _no_slower(new, other, rounds):
+            count -= 1
+            place[at] = place[count]
+            continue
+        if other[BOUND] > highest:
+            worst, highest = at, other[BOUND]
+        at += 1
+    if count < len(place):
+        return count + 1, count, np.inf
+    if new[BOUND] >= highest:
+        return count, -1, new[BOUND]
+    return count, worst, highest
+
+
+@kernel(inline="always")
+def _in_front(
+    old: Floats, behind: tuple[int, int, int], stage: tuple[int, int], tables: SetTables, asked: Asked, new: Floats
+) -> None:
+    """Make `new` of a label with a stage in front of it.
+
+    behind: stages of the label, its first layer, its variants; stage: first layer, variants
+    """
+    (stages, end, variants), (begin, own) = behind, stage
+    back = tables.backward[end, own, variants]
+    forth = tables.forward[end, own, variants]
+    if stages == 1:
+        back *= asked.last_weight
+    if begin == 0:
+        forth *= asked.first_weight[stages + 1]
+    seconds = tables.seconds[own, begin, end]
+    new[SLOWEST] = max(old[SLOWEST], old[OWN] + asked.blocking * back)
+    new[TOTAL] = old[TOTAL] + back + seconds + forth
+    new[OWN] = seconds + asked.blocking * forth
+    new[SYNCHRONIZATION] = max(old[SYNCHRONIZATION], tables.synchronization[own, begin, end])
+    new[UPDATE] = max(old[UPDATE], tables.update[own, begin, end])
+    for price in range(tables.need.shape[1]):
+        new[NEED + price] = old[NEED + price] + tables.need[own, price]
+
+
+@kernel()
+def grown(tables: SetTables, ahead: LeastAhead, asked: Asked, limit: float, width: int, kept: int) -> Ends:
+    """The best pipelines whose seconds are at least less than `limit`.
+
+    width: labels kept of a first layer and its variants; kept: pipelines that are returned at most
+    """
+    sets, cuts, _ = tables.seconds.shape
+    layers, prices = cuts - 1, tables.need.shape[1]
+    labels, links = np.empty((MOST_LABELS, NEED + prices)), np.empty((MOST_LABELS, 3), np.int64)
+    labels[0], links[0] = 0.0, -1
+    labels[0, SLOWEST] = asked.slowest
+    made, work, left_out = 1, 0, np.inf
+    found, last = np.full(kept, np.inf), np.full((kept, 2), -1)
+    counts, places = np.zeros((cuts, sets), np.int64), np.zeros((cuts, sets, width), np.int64)
+    counts[layers, 0] = 1
+    new = np.zeros(NEED + prices)
+    for behind in range(len(asked.in_flight) - 1):
+        next_counts, next_places = np.zeros((cuts, sets), np.int64), np.zeros((cuts, sets, width), np.int64)
+        flight = asked.in_flight[behind + 1]
+        for end in range(layers, 0, -1):
+            for variants in range(sets):
+                for number in places[end, variants, : counts[end, variants]]:
+                    if labels[number, BOUND] >= limit:
+                        continue
+                    for own in range(sets):
+                        for begin in range(end - 1, -1, -1):
+                            if tables.deepest[own, begin, end] < flight:
+                                break
+                            seconds = tables.seconds[own, begin, end]
+                            if asked.rounds * seconds + labels[number, TOTAL] + seconds >= limit:
+                                break
+                            work += 1
+                            _in_front(labels[number], (behind, end, variants), (begin, own), tables, asked, new)
+                            bound = least_seconds(new, behind + 1, begin, ahead, asked, limit)
+                            if bound >= limit:
+                                continue
+                            if begin == 0:
+                                most = np.argmax(found)
+                                left_out = min(left_out, found[most])
+                                found[most], last[most, 0], last[most, 1] = bound, number, own
+                                limit = min(limit, found.max())
+                                continue
+                            new[BOUND] = bound
+                            count, slot, dropped = _keep(
+                                labels, next_places[begin, own], next_counts[begin, own], new, asked.rounds
+                            )
+                            next_counts[begin, own] = count
+                            left_out = min(left_out, dropped)
+                            if slot < 0:
+                                continue
+                            if made == MOST_LABELS:
+                                left_out = min(left_out, bound)
+                                next_counts[begin, own] -= slot == count - 1
+                                continue
+                            labels[made] = new
+                            links[made, 0], links[made, 1], links[made, 2] = number, begin, own
+                            next_places[begin, own, slot] = made
+                            made += 1
+        counts, places = next_counts, next_places
+    return Ends(found, last, links[:made].copy(), left_out, work)

@@ -1,0 +1,300 @@
+"""Label search: the best mixed pipelines of a space, and a bound that none of it undercuts.
+
+Sizes of micro-batches and numbers of replicas are opened in the order of their bounds, first with few labels and then with more
+and more, until none of them can hold a better pipeline or the work is done that the search is given. Work is counted in stages
+that were looked at, not in seconds: the same question has the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.mixed.label_kernels import (
+    NEED,
+    SLOWEST,
+    Asked,
+    Ends,
+    LeastAhead,
+    SetTables,
+    grown,
+    least_needs,
+    least_seconds,
+    least_sums,
+)
+from planners.mixed.space import Floats, Integers, MixedPipeline, Space, StageVariants, price_ratios, variant_sets
+from planners.mixed.whole_counts import TooManyShares, whole_counts
+
+FIRST_WIDTH, WIDTHS = 8, (1, 4, 16, 64, 256)
+"""Labels that are kept of a first layer and its variants: of a first pass over stages of one kind of device each, which is soon
+done and mostly finds the best, and of the passes over all stages.
+"""
+
+KEPT = 8
+"""Pipelines that are looked at of each size of micro-batches and number of replicas."""
+
+LEVELS = 40
+"""Seconds of the slowest stage between which a bound tells."""
+
+WORTHS, STAGES = (0.2, 0.5, 0.8), (2, 4, 8, 16)
+"""Quantiles of rates at which variants exchange seconds for devices, and numbers of stages that share them."""
+
+DEPTH = 8
+"""Stages behind a cut up to which bounds count what micro-batches in flight keep; more count as so many."""
+
+EXACT = 1e-9
+"""Share of a bound by which the best pipeline may be above it, and is proven."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
+
+    pipelines: with their seconds, the best first; those that were the best at some time, and those that came near them
+    bound: seconds that no pipeline of the space undercuts; infinite where it has none
+    work: stages that were looked at; shapes: sizes of micro-batches and numbers of replicas; opened: those that were searched
+    """
+
+    pipelines: tuple[tuple[float, MixedPipeline], ...]
+    bound: float
+    work: int
+    shapes: int
+    opened: int
+
+    @property
+    def proven(self) -> bool:
+        """Whether no pipeline of the space is faster than the best, or there is none at all."""
+        return self.bound >= (self.pipelines[0][0] if self.pipelines else np.inf) * (1.0 - EXACT)
+
+
+def search(
+    space: Space, most_work: float, pipelines: int = 1, watch: Callable[[Found], None] = lambda found: None
+) -> Found:
+    """Search a space.
+
+    most_work: stages that are looked at before the search ends without a proof (one shape is always searched to its end)
+    pipelines: that are wanted: bounds prune against the last of the best so many
+    watch: is told at every improvement
+    """
+    state = _Search(space, pipelines)
+    passes = [(True, FIRST_WIDTH)] if len(space.devices) > 1 else []
+    for alone, width in (*passes, *((False, width) for width in WIDTHS)):
+        for shape in sorted(state.shapes, key=lambda one: (one.bound, one.samples, one.replicas)):
+            if shape.bound < state.limit and state.work < most_work and state.open(shape, width, alone):
+                watch(state.found)
+        if state.work >= most_work or all(shape.bound >= state.limit for shape in state.shapes):
+            break
+    return state.found
+
+
+@dataclass(slots=True, eq=False)
+class _Shape:
+    """A size of micro-batches and a number of replicas: what is known of its pipelines."""
+
+    samples: int
+    replicas: int
+    asked: Asked
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Size:
+    """Tables of one size of micro-batches."""
+
+    sets: tuple[tuple[int, ...], ...]
+    tables: SetTables
+    ahead: LeastAhead
+    slowest: float
+
+    def alone(self) -> _Size:
+        """With stages of one kind of device each."""
+        kept = np.array([len(members) == 1 for members in self.sets])
+        both = np.ix_(kept, kept)
+        tables = self.tables._replace(
+            **{name: getattr(self.tables, name)[kept] for name in ("seconds", "deepest", "update", "need")},
+            **{name: np.ascontiguousarray(getattr(self.tables, name)[:, *both]) for name in ("forward", "backward")},
+        )
+        return replace(self, sets=tuple(one for one in self.sets if len(one) == 1), tables=tables)
+
+
+class _Search:
+    """One search; what it found so far."""
+
+    def __init__(self, space: Space, pipelines: int) -> None:
+        self.space, self.wanted = space, pipelines
+        self.most_stages = min(space.layers, sum(space.devices))
+        self.prices = price_ratios(space.variants, len(space.devices))
+        self.sizes: dict[tuple[int, bool], _Size] = {}
+        self.shapes: list[_Shape] = []
+        self.work = self.opened = 0
+        self.best: dict[MixedPipeline, float] = {}
+        for samples in space.sizes:
+            self._add(samples)
+
+    @property
+    def limit(self) -> float:
+        """Seconds below which a pipeline is among those that are wanted."""
+        ordered = sorted(self.best.values())
+        return ordered[self.wanted - 1] if len(ordered) >= self.wanted else np.inf
+
+    @property
+    def found(self) -> Found:
+        """What is known so far."""
+        ordered = sorted(self.best.items(), key=lambda one: one[1])
+        least = min((shape.bound for shape in self.shapes), default=np.inf)
+        bound = min(least, ordered[0][1]) if ordered else least
+        best = tuple((seconds, pipeline) for pipeline, seconds in ordered)
+        return Found(best, bound, self.work, len(self.shapes), self.opened)
+
+    def _add(self, samples: int) -> None:
+        """The shapes of one size of micro-batches, with their first bounds."""
+        size = _size(self.space, samples, self.prices, self.most_stages)
+        if size is None:
+            return
+        self.sizes[samples, False], self.sizes[samples, True] = size, size.alone()
+        for replicas in self.space.replicas(samples):
+            asked = self._asked(samples, replicas, size)
+            label = np.zeros(NEED + len(self.prices))
+            label[SLOWEST] = size.slowest
+            bound = least_seconds(label, 0, self.space.layers, size.ahead, asked, np.inf)
+            if bound < np.inf:
+                self.shapes.append(_Shape(samples, replicas, asked, bound))
+
+    def _asked(self, samples: int, replicas: int, size: _Size) -> Asked:
+        space, most = self.space, self.most_stages
+        weights = [space.transfer_weights(max(1, stages)) for stages in range(most + 1)]
+        return Asked(
+            self.prices @ np.array(space.devices) / replicas,
+            space.rounds(samples, replicas) - 1.0,
+            np.array([space.in_flight(samples, replicas, ahead) for ahead in range(most + 1)]),
+            size.slowest,
+            np.array([first for first, _ in weights]),
+            weights[-1][1],
+            float(space.blocking),
+        )
+
+    def open(self, shape: _Shape, width: int, alone: bool) -> bool:
+        """Search one shape; whether a pipeline that is wanted was found.
+
+        alone: with stages of one kind of device each; what is found then bounds nothing
+        """
+        space, size, limit = self.space, self.sizes[shape.samples, alone], self.limit
+        deepest = space.deepest(shape.samples, shape.replicas)
+        tables = size.tables._replace(
+            deepest=np.array([deepest[list(members)].min(axis=0) for members in size.sets]),
+            synchronization=space.synchronization(shape.samples, shape.replicas, size.sets),
+        )
+        ends = grown(tables, size.ahead, shape.asked, limit, width, max(KEPT, self.wanted))
+        self.work += int(ends.work)
+        self.opened += 1
+        bound, known = float(ends.left_out), len(self.best)
+        for number in np.argsort(ends.seconds, kind="stable").tolist():
+            least = float(ends.seconds[number])
+            if least == np.inf:
+                break
+            try:
+                filled = {one: self.space.seconds(one) for one in self._filled(shape, size, ends, number)}
+            except TooManyShares:
+                bound = min(bound, least)
+                continue
+            self.best.update({one: seconds for one, seconds in filled.items() if seconds < self.limit})
+            if filled and min(filled.values()) > least * (1.0 + EXACT):
+                bound = min(bound, least)  # other shares may take less
+        else:
+            bound = min(bound, float(ends.seconds.max()))
+        if not alone:
+            shape.bound = max(shape.bound, min(bound, limit))
+        return len(self.best) > known
+
+    def _filled(self, shape: _Shape, size: _Size, ends: Ends, number: int) -> Iterator[MixedPipeline]:
+        """Pipelines of one that was found: shares of its replicas that the devices permit."""
+        label, own = ends.last[number].tolist()
+        stages, begins = [own], []
+        while label > 0:
+            label, begin, own = ends.labels[label].tolist()
+            stages.append(own)
+            begins.append(begin)
+        chosen = [size.sets[own] for own in stages]
+        space = self.space
+        for counts in whole_counts(chosen, shape.replicas, space.variants, space.devices, self.prices):
+            yield MixedPipeline(shape.samples, shape.replicas, (*begins, space.layers), counts)
+
+
+def _size(space: Space, samples: int, prices: Floats, most_stages: int) -> _Size | None:
+    """Tables of one size of micro-batches; None where no variant can be used."""
+    stages = space.stages(samples)
+    usable = np.isfinite(stages.seconds[:, 0, 1]) & (stages.deepest > 0).any(axis=(1, 2))
+    sets = variant_sets(space.variants, usable)
+    if not sets:
+        return None
+    seconds, deepest, update = (
+        np.array([pick(one[list(members)], axis=0) for members in sets])
+        for pick, one in ((np.max, stages.seconds), (np.min, stages.deepest), (np.max, stages.update))
+    )
+    priced = np.array([prices[:, one.kind] * one.degree for one in space.variants])
+    tables = SetTables(
+        seconds,
+        deepest,
+        update,
+        np.zeros((0, 0, 0)),
+        _between(stages.forward, sets),
+        _between(stages.backward, sets),
+        np.array([priced[list(members)].min(axis=0) for members in sets]),
+    )
+    first = np.arange(space.layers)
+    slowest = float(stages.seconds[usable][:, first, first + 1].min(axis=0).max())
+    fewest = [
+        min(space.in_flight(samples, replicas, ahead) for replicas in space.replicas(samples))
+        for ahead in range(min(DEPTH, most_stages) + 2)
+    ]
+    ahead = _least_ahead(space, stages, usable, priced[usable], slowest, np.array(fewest))
+    return _Size(sets, tables, ahead, slowest)
+
+
+def _between(transfers: Floats, sets: Sequence[Sequence[int]]) -> Floats:
+    """Seconds of a transfer at least between replicas of sets of variants, [layers + 1, sets, sets]: each replica on either side
+    has the partner that suits it best.
+    """
+    least_of_second = np.stack([transfers[:, :, list(members)].min(axis=2) for members in sets], axis=2)
+    least_of_first = np.stack([transfers[:, list(members)].min(axis=1) for members in sets], axis=1)
+    one = np.stack([least_of_second[:, list(members)].max(axis=1) for members in sets], axis=1)
+    two = np.stack([least_of_first[:, :, list(members)].max(axis=2) for members in sets], axis=2)
+    return np.ascontiguousarray(np.maximum(one, two))
+
+
+def _least_ahead(
+    space: Space, stages: StageVariants, usable: NDArray[np.bool_], need: Floats, slowest: float, in_flight: Integers
+) -> LeastAhead:
+    """Least figures of the stages in front of a cut."""
+    both = np.ix_(np.arange(space.layers + 1), usable, usable)
+    forth, back = stages.forward[both].min(axis=2).T, stages.backward[both].min(axis=1).T
+    seconds, deepest = stages.seconds[usable], stages.deepest[usable]
+    total = seconds + forth[:, None, :] + back[:, :, None]
+    held = total if space.blocking else seconds
+    levels = np.geomspace(slowest, held[np.isfinite(held)].max(), LEVELS)
+    price, worth = _worths(seconds[:, 0, -1], need)
+    return LeastAhead(
+        levels,
+        least_needs(held, deepest, need, levels, in_flight),
+        least_sums(total, deepest, need, price, worth, in_flight),
+        price,
+        worth,
+    )
+
+
+def _worths(seconds: Floats, need: Floats) -> tuple[Integers, Floats]:
+    """What a device is worth in seconds of a stage, and its price: exchange rates between variants that take `seconds` for the
+    whole network, for pipelines of several numbers of stages; any worth gives a bound, the best of them the best.
+    """
+    pairs = [(0, 0.0)]
+    for price, needed in enumerate(need.T):
+        fewer, saved = needed[:, None] - needed, seconds - seconds[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rates = np.unique((saved / fewer)[(fewer > 0) & (saved > 0) & (needed > 0)])
+        if len(rates):
+            middle = np.quantile(rates, WORTHS)
+            pairs += [(price, rate / stages) for stages in STAGES for rate in middle.tolist()]
+    return np.array([price for price, _ in pairs]), np.array([worth for _, worth in pairs])

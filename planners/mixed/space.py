@@ -1,0 +1,150 @@
+"""Space: what a search of mixed pipelines chooses from, and what its choices take.
+
+A mixed pipeline has stages of contiguous layers, each with the same number of replicas. A replica is a group of devices of one
+kind; replicas of a stage that are of one kind have one degree, and any share of them may be of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_POWER = 2
+"""Of two, by which prices of more than two kinds differ at most."""
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a replica of a stage may be: `degree` devices of a kind.
+
+    word: number of what the stage runs again, the same for all of its replicas
+    """
+
+    kind: int
+    degree: int
+    word: int = 0
+
+
+class StageVariants(NamedTuple):
+    """What stages of layers i to j - 1 take with each variant at one size of micro-batches, [variants, layers + 1, layers + 1].
+
+    seconds: of a micro-batch, forward and backward; infinite where a variant cannot be used
+    deepest: micro-batches in flight with which the stage fits at most; 0 where it does not fit at all
+    update: seconds of an optimizer step
+    forward, backward: seconds in which a boundary's tensor, or its gradient, passes the cut before each layer, of a replica in
+        front of it and one behind it, [layers + 1, variants, variants]; 0 before the first and behind the last layer
+    """
+
+    seconds: Floats
+    deepest: Integers
+    update: Floats
+    forward: Floats
+    backward: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPipeline:
+    """A pipeline of the space.
+
+    samples: of a micro-batch of a replica; replicas: of each stage
+    ends: layers before the end of each stage; counts: replicas of each variant, of each stage
+    """
+
+    samples: int
+    replicas: int
+    ends: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    def held(self, stage: int) -> tuple[int, ...]:
+        """The variant of each replica of a stage, rising."""
+        return tuple(number for number, count in enumerate(self.counts[stage]) for _ in range(count))
+
+
+class Space(Protocol):
+    """The pipelines of one question.
+
+    variants: what replicas may be; devices: of each kind; layers: that are cut into stages; sizes: of micro-batches, in samples
+    blocking: transfers keep their stages from computing
+    """
+
+    @property
+    def variants(self) -> tuple[Variant, ...]: ...
+
+    @property
+    def devices(self) -> tuple[int, ...]: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
+    @property
+    def blocking(self) -> bool: ...
+
+    def replicas(self, samples: int) -> Sequence[int]:
+        """Numbers of replicas that a stage may have."""
+
+    def rounds(self, samples: int, replicas: int) -> int:
+        """Micro-batches that each replica runs in an iteration."""
+
+    def stages(self, samples: int) -> StageVariants:
+        """What stages take; memory as with the most replicas."""
+
+    def deepest(self, samples: int, replicas: int) -> Integers:
+        """As of `StageVariants`, of so many replicas."""
+
+    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
+        """Least seconds in which gradients of stages of layers i to j - 1 are reduced, [sets, layers + 1, layers + 1], where
+        replicas are of all variants of a set.
+        """
+
+    def transfer_weights(self, stages: int) -> tuple[float, float]:
+        """How often the first stage's forward transfer, and the last one's backward transfer, count in a pipeline of so many."""
+
+    def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
+        """Micro-batches that a stage with `ahead` stages from itself to the last has in flight."""
+
+    def seconds(self, pipeline: MixedPipeline) -> float:
+        """Seconds of an iteration."""
+
+
+def variant_sets(variants: Sequence[Variant], usable: NDArray[np.bool_]) -> tuple[tuple[int, ...], ...]:
+    """What the replicas of a stage may be of: variants with one word, at most one of each kind."""
+    found: dict[tuple[int, ...], None] = {}
+    for word in sorted({one.word for one in variants}):
+        own = [number for number, one in enumerate(variants) if one.word == word and usable[number]]
+        kinds = sorted({variants[number].kind for number in own})
+        choices = [(None, *(number for number in own if variants[number].kind == kind)) for kind in kinds]
+        for chosen in product(*choices):
+            if members := tuple(number for number in chosen if number is not None):
+                found[members] = None
+    return tuple(found)
+
+
+def price_ratios(variants: Sequence[Variant], kinds: int) -> Floats:
+    """Prices of devices under which a stage's least need tells whether shares of replicas can be filled, [prices, kinds].
+
+    Shares exist where under no prices the stages need more than there is, each with its cheapest variant (duality). Prices at
+    which two variants of a stage cost alike suffice: of two kinds these are ratios of degrees, or of one kind alone; of more
+    kinds ratios of all pairs, and powers of two around equal prices of all: what passes these may still not be possible.
+    """
+    degrees = [sorted({one.degree for one in variants if one.kind == kind}) for kind in range(kinds)]
+    rows = {tuple(float(kind == one) for kind in range(kinds)) for one in range(kinds)}
+    for first in range(kinds):
+        for second in range(first + 1, kinds):
+            for one, two in product(degrees[first], degrees[second]):
+                rows.add(tuple({first: 1.0, second: one / two}.get(kind, 0.0) for kind in range(kinds)))
+    if kinds > 2:
+        for powers in product(range(-MOST_POWER, MOST_POWER + 1), repeat=kinds - 1):
+            if max(0, *powers) - min(0, *powers) <= MOST_POWER:
+                rows.add((1.0, *(2.0**power for power in powers)))
+    return np.array(sorted(rows))

@@ -1,0 +1,73 @@
+"""Whole counts: how many replicas of a stage are of each variant, so that there are devices enough of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+
+from planners.mixed.space import Floats, Integers, Variant
+
+MOST_STEPS = 20_000
+"""Shares of stages that are looked at before a search gives up."""
+
+Counts = tuple[tuple[int, ...], ...]
+
+
+class TooManyShares(Exception):
+    """MOST_STEPS were looked at without an end."""
+
+
+def whole_counts(
+    chosen: Sequence[Sequence[int]], replicas: int, variants: Sequence[Variant], devices: Sequence[int], prices: Floats
+) -> Iterator[Counts]:
+    """Replicas of each variant of each stage, within the devices of each kind: one that gives as many as can be to the first
+    variant of the first stages, and one that gives as many to the last; nothing where no shares exist.
+
+    chosen: variants of each stage; prices: `price_ratios`
+    Raises TooManyShares where that is not known.
+    """
+    used = np.zeros((len(variants), len(devices)), dtype=np.int64)
+    for number, one in enumerate(variants):
+        used[number, one.kind] = one.degree
+    priced = used @ prices.T
+    least = np.array([priced[list(members)].min(axis=0) for members in chosen]) * replicas
+    behind = np.concatenate([np.cumsum(least[::-1], axis=0)[::-1][1:], np.zeros((1, len(prices)))])
+    for last in (False, True):
+        steps = 0
+
+        def filled(stage: int, left: Integers, last: bool = last) -> tuple[Integers, ...] | None:
+            nonlocal steps
+            if stage == len(chosen):
+                return ()
+            members = list(chosen[stage])
+            shares = _shares(len(members), replicas)
+            rest = left - shares @ used[members]
+            possible = (rest >= 0).all(axis=1) & (rest @ prices.T >= behind[stage] * (1.0 - 1e-12)).all(axis=1)
+            order = np.flatnonzero(possible)
+            for number in order if last else order[::-1]:
+                steps += 1
+                if steps > MOST_STEPS:
+                    raise TooManyShares
+                further = filled(stage + 1, rest[number])
+                if further is not None:
+                    counts = np.zeros(len(variants), dtype=np.int64)
+                    counts[members] = shares[number]
+                    return counts, *further
+            return None
+
+        found = filled(0, np.array(devices))
+        if found is None:
+            return
+        yield tuple(tuple(counts.tolist()) for counts in found)
+
+
+@cache
+def _shares(members: int, replicas: int) -> Integers:
+    """All ways to divide replicas over members, int64 [ways, members], in rising order."""
+    places = list(combinations(range(replicas + members - 1), members - 1))
+    bars = np.array(places, dtype=np.int64).reshape(len(places), members - 1)
+    ends = np.full((len(bars), 1), replicas + members - 1)
+    return np.diff(np.concatenate([np.full((len(bars), 1), -1), bars, ends], axis=1), axis=1) - 1

@@ -1,0 +1,92 @@
+"""Study sailor: its judge by hand on inputs of round figures, and the study on a small checkout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import experiments.sailor.__main__ as study
+from experiments.cli import main
+from experiments.sailor.judge import LAYERS, NETWORK, PROFILES, ZONE, Judge, read_inputs
+from planners.mixed import MixedPipeline
+
+GPUS = "A100-40", "V100-16", "GH-96"
+
+
+def checkout(folder: Path) -> Path:
+    """Three layers: each takes 3 ms a sample over its degree, on a V100 twice as long; updates 10 ms; groups send 1 GB/s.
+
+    Layers have 1,000,000 parameters and outputs of 250,000 numbers (1 MB) a sample.
+    """
+    seconds = {
+        gpu: {
+            str(samples): {
+                str(degree): {
+                    str(layer): [slow * samples / degree / 1e3, 2 * slow * samples / degree / 1e3, 0.01]
+                    for layer in range(3)
+                }
+                for degree in (1, 2, 4)
+            }
+            for samples in (1, 2, 4)
+        }
+        for gpu, slow in zip(GPUS, (1, 2, 1), strict=True)
+    }
+    layer = {"params_floats": 1_000_000, "act_output_floats": 250_000, "act_mem_floats": 1_000_000_000}
+    sizes = {str(degree): {str(number): layer for number in range(3)} for degree in (1, 2, 4)}
+    groups = {gpu: {str(degree): [[0.0, 0.0, 1.0], 1e9] for degree in (1, 2, 4)} for gpu in GPUS}
+    network = {gpu: {str(degree): {ZONE: groups} for degree in (1, 2, 4)} for gpu in GPUS}
+    for name, made in ((PROFILES, {"OPT-350": seconds}), (LAYERS, {"OPT-350": sizes}), (NETWORK, {ZONE: network})):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(made))
+    return folder
+
+
+def judge(folder: Path, **gpus: int) -> Judge:
+    """Of the small checkout; gpus: by their first letter."""
+    names = {gpu[0]: gpu for gpu in GPUS}
+    return Judge(read_inputs(checkout(folder), "OPT-350"), {names[one]: count for one, count in gpus.items()}, 8)
+
+
+def test_seconds_by_hand(tmp_path: Path) -> None:
+    """Two stages of two replicas, the second with a slow one: four micro-batches.
+
+    The first of two layers takes 6 ms and sends 1 MB (1 ms); the second of one takes 6 ms on its slow replica and sends
+    gradients, counted twice: 8 ms. Three more times the slowest: 15 + 3 * 8. Updates 10 ms; 8 MB over two replicas in 8 ms.
+    """
+    pipeline = MixedPipeline(1, 2, (2, 3), ((2, 0, 0, 0, 0, 0), (1, 0, 0, 1, 0, 0)))
+    expected = (3 * 8 + 1 + 2 + 6 + 6 + 10 + 8) / 1e3
+    assert judge(tmp_path, A=3, V=1).seconds(pipeline) == pytest.approx(expected)
+
+
+def test_memory_by_hand(tmp_path: Path) -> None:
+    """A layer keeps 4 GB a micro-batch in flight: a V100 of 17.2 GB holds 2 + 3 * 4 GB and 24 MB a layer, and not one more."""
+    small = judge(tmp_path, V=3)
+    assert small.fits(MixedPipeline(1, 1, (1, 2, 3), ((1, 0, 0),) * 3))
+    assert not small.fits(MixedPipeline(1, 1, (2, 3), ((1, 0, 0),) * 2))
+    assert small.deepest(1, 1)[:, 0, 1:].tolist() == [[3, 1, 1], [3, 1, 1], [3, 1, 1]]
+
+
+def test_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row a cluster, each with a plan that is proven."""
+    monkeypatch.setattr(study, "SAILOR", {(("A100-40", 1), ("V100-16", 1)): (9.0, 0.1)})
+    words = ["study", "sailor", "--inputs", str(checkout(tmp_path))]
+    assert main([*words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["clusters"]
+    assert row["proven"]
+    assert row["bound_seconds"] == pytest.approx(row["seconds"])
+    assert sum(stage["layers"][1] - stage["layers"][0] for stage in row["plan"]["stages"]) == 3
+    assert main(words) == 0
+    assert "1 A100-40 + 1 V100-16" in capsys.readouterr().out
+
+
+def test_bad_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder without the files, and one whose files hold something else: one line, exit code 4."""
+    assert main(["study", "sailor", "--inputs", str(tmp_path)]) == 4
+    (checkout(tmp_path) / PROFILES).write_text("[]")
+    assert main(["study", "sailor", "--inputs", str(tmp_path)]) == 4
+    first, second = capsys.readouterr().err.splitlines()
+    assert PROFILES in first
+    assert "holds no 'OPT-350'" in second

@@ -1,0 +1,181 @@
+"""Search of mixed pipelines: whole spaces listed by hand, bounds, shares of replicas, work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+
+from planners.mixed.label_search import search
+from planners.mixed.space import (
+    Floats,
+    Integers,
+    MixedPipeline,
+    StageVariants,
+    Variant,
+    price_ratios,
+    variant_sets,
+)
+from planners.mixed.whole_counts import whole_counts
+
+LAYERS, BATCH = 3, 8
+
+
+@dataclass(frozen=True)
+class DrawnSpace:
+    """Seconds and memory drawn at random; transfers depend on the cut alone, so that every share of replicas has them."""
+
+    seed: int
+    devices: tuple[int, ...]
+    blocking: bool
+    layers: int = LAYERS
+    sizes: tuple[int, ...] = (1, 2)
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """Two degrees of each kind."""
+        return tuple(Variant(kind, degree) for kind in range(len(self.devices)) for degree in (1, 2))
+
+    def replicas(self, samples: int) -> Sequence[int]:
+        """One or two."""
+        return (1, 2)
+
+    def rounds(self, samples: int, replicas: int) -> int:
+        """Whole micro-batches."""
+        return -(-BATCH // (samples * replicas))
+
+    def transfer_weights(self, stages: int) -> tuple[float, float]:
+        """The ends count otherwise than the middle."""
+        return (1.0 if stages < 3 else 2.0), 1.5
+
+    def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
+        """One for each stage behind."""
+        return ahead
+
+    @cache  # noqa: B019 - a space lives as long as its test
+    def stages(self, samples: int) -> StageVariants:
+        """Sums of layers, each with seconds and bytes of its own."""
+        rng = np.random.default_rng([self.seed, samples])
+        count = len(self.variants)
+        shape = count, LAYERS + 1, LAYERS + 1
+        seconds, stash, deepest = np.full(shape, np.inf), np.ones(shape), np.zeros(shape, dtype=np.int64)
+        layers, kept, update = (
+            rng.uniform(1, 3, (2, count, LAYERS)),
+            rng.uniform(1, 2, LAYERS),
+            rng.uniform(0, 1, count),
+        )
+        for begin, end in combinations(range(LAYERS + 1), 2):
+            seconds[:, begin, end] = layers[0, :, begin:end].sum(axis=1) * samples
+            stash[:, begin, end] = kept[begin:end].sum()
+            deepest[:, begin, end] = 9.0 / stash[:, begin, end]
+        cuts = np.concatenate([[0.0], rng.uniform(0, 1, LAYERS - 1), [0.0]])
+        across = np.broadcast_to(cuts[:, None, None], (LAYERS + 1, count, count))
+        return StageVariants(seconds, deepest, np.broadcast_to(update[:, None, None], shape), across, 2 * across)
+
+    def deepest(self, samples: int, replicas: int) -> Integers:
+        """More replicas hold more."""
+        return self.stages(samples).deepest - (replicas == 1)
+
+    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
+        """By layers, and the smallest degree."""
+        width = np.arange(LAYERS + 1)
+        layers = np.maximum(width[None, :] - width[:, None], 0) * (replicas - 1.0)
+        return np.array([layers / min(self.variants[one].degree for one in members) for members in sets])
+
+    def seconds(self, pipeline: MixedPipeline) -> float:
+        """The formula, stage by stage."""
+        stages, last = self.stages(pipeline.samples), len(pipeline.ends) - 1
+        own, slowest, reduced, updates = [], [], [], []
+        for stage, (begin, end) in enumerate(pairwise((0, *pipeline.ends))):
+            used = sorted(set(pipeline.held(stage)))
+            first, after = self.transfer_weights(last + 1)
+            forth = (first if stage == 0 else 1.0) * stages.forward[end, 0, 0] if stage < last else 0.0
+            back = (after if stage == last else 1.0) * stages.backward[begin, 0, 0] if stage else 0.0
+            seconds = max(stages.seconds[one, begin, end] for one in used)
+            own.append(seconds + forth + back)
+            slowest.append(seconds + (forth + back if self.blocking else 0.0))
+            reduced.append(self.synchronization(1, pipeline.replicas, [used])[0, begin, end])
+            updates.append(max(stages.update[one, begin, end] for one in used))
+        rounds = self.rounds(pipeline.samples, pipeline.replicas)
+        return float((rounds - 1) * max(slowest) + sum(own) + max(reduced) + max(updates))
+
+
+def every_pipeline(space: DrawnSpace) -> Iterator[MixedPipeline]:
+    """All pipelines that fit."""
+    usable = np.ones(len(space.variants), dtype=bool)
+    for samples, replicas in product(space.sizes, space.replicas(1)):
+        deepest = space.deepest(samples, replicas)
+        shares = {
+            tuple(counts)
+            for members in variant_sets(space.variants, usable)
+            for given in product(range(replicas + 1), repeat=len(members))
+            if sum(given) == replicas
+            for counts in [np.bincount(members, given, len(usable)).astype(int).tolist()]
+        }
+        for cuts in (cuts for count in range(LAYERS) for cuts in combinations(range(1, LAYERS), count)):
+            ends = (*cuts, LAYERS)
+            ahead = range(len(ends), 0, -1)
+            fitting = [
+                [one for one in shares if all(deepest[v, b, e] >= flight for v in np.flatnonzero(one))]
+                for (b, e), flight in zip(pairwise((0, *ends)), ahead, strict=True)
+            ]
+            for counts in product(*fitting):
+                total = np.sum(counts, axis=0)
+                used = [
+                    sum(n * v.degree for n, v in zip(total, space.variants, strict=True) if v.kind == kind)
+                    for kind in range(len(space.devices))
+                ]
+                if all(one <= most for one, most in zip(used, space.devices, strict=True)):
+                    yield MixedPipeline(samples, replicas, ends, counts)
+
+
+@pytest.mark.parametrize(("seed", "devices", "blocking"), [(1, (2, 3), True), (2, (3, 3), False), (3, (1, 2, 1), True)])
+def test_the_best_of_all_pipelines(seed: int, devices: tuple[int, ...], blocking: bool) -> None:
+    """Of every pipeline of a small space none is faster than the answer, which is proven."""
+    space = DrawnSpace(seed, devices, blocking)
+    found = search(space, 1e6)
+    seconds, pipeline = found.pipelines[0]
+    assert seconds == pytest.approx(min(map(space.seconds, every_pipeline(space))), rel=1e-12)
+    assert pipeline in set(every_pipeline(space))
+    assert found.proven
+    assert found.bound == pytest.approx(seconds)
+
+
+def test_bounds_hold_before_the_end() -> None:
+    """However little work is permitted, the bound is below the best pipeline of the space; the same work has the same answer."""
+    space = DrawnSpace(4, (3, 4), blocking=True)
+    best, bounds = search(space, 1e6).pipelines[0][0], []
+    for work in (1, 300, 3000):
+        found = search(space, work)
+        assert found == search(space, work)
+        bounds.append(found.bound)
+        assert found.bound <= best * (1 + 1e-12) <= found.pipelines[0][0] * (1 + 1e-9)
+    assert bounds == sorted(bounds)
+
+
+def test_no_pipeline_fits() -> None:
+    """Where no stage holds its layers the search proves that there is none."""
+    found = search(DrawnSpace(5, (0, 0), blocking=True), 1e6)
+    assert (found.pipelines, found.bound, found.proven) == ((), np.inf, True)
+
+
+def test_shares_by_hand() -> None:
+    """Three replicas of two stages on 4 devices of one kind and 4 of the other: pairs of these fill what is left."""
+    variants = Variant(0, 1), Variant(1, 2)
+    prices = price_ratios(variants, 2)
+    both = (0, 1), (0, 1)
+    assert list(whole_counts(both, 3, variants, (4, 4), prices)) == [((3, 0), (1, 2)), ((1, 2), (3, 0))]
+    assert (
+        list(whole_counts(both, 3, variants, (3, 5), prices)) == []
+    )  # five devices are two pairs: five replicas of six
+    assert list(whole_counts([(0,), (1,)], 2, variants, (2, 4), prices)) == [((2, 0), (0, 2))] * 2
+
+
+def test_prices_by_hand() -> None:
+    """Each kind alone, and every ratio of degrees of two kinds."""
+    variants = Variant(0, 1), Variant(0, 2), Variant(1, 1)
+    assert price_ratios(variants, 2).tolist() == [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
