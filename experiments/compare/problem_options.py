@@ -179,6 +179,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         chunks=arguments.chunks,
         slices=arguments.slices,
         options={name: value for name in PLANNER_OPTIONS if (value := getattr(arguments, name)) is not None},
+        runner_ups=getattr(arguments, "report", False),
     )
 
 

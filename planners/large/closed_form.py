@@ -220,18 +220,29 @@ class ClosedForm:
 
     # ---- one shape ----
 
-    def best(self, shape: Shape, spare: float = 0.0, limit: float = np.inf, bound: float = 0.0) -> DividedShape | None:
+    def best(
+        self,
+        shape: Shape,
+        spare: float = 0.0,
+        *,
+        limit: float = np.inf,
+        bound: float = 0.0,
+        zeros: Sequence[Zero] | None = None,
+    ) -> DividedShape | None:
         """The best division of a shape, and what its replicas divide; None where none below `limit` fits.
 
         spare: bytes of every device that are to stay free; bound: on the seconds of all rounds, as `least_seconds`
+        zeros: what replicas may divide, if not all that is asked for
         """
         blocks = self.blocks.count
         most = blocks if shape.pipeline == 1 else min(blocks, -(-blocks // shape.pipeline) + 2 * shape.chunks)
         while True:
             tables = _Tables(self, shape, most)
             found: DividedShape | None = None
-            zeros = self.zeros if shape.copies > 1 else self.zeros[:1]
-            for zero in sorted(zeros, key=lambda one: float(tables.tail_seconds(one).min())):
+            may = zeros or self.zeros
+            for zero in sorted(
+                may if shape.copies > 1 else may[:1], key=lambda one: float(tables.tail_seconds(one).min())
+            ):
                 most_seconds = limit if found is None else found.seconds
                 if bound + float(tables.tail_seconds(zero).min()) < most_seconds:
                     found = tables.best(zero, spare, most_seconds) or found

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.like_blocks import like_blocks
@@ -22,7 +24,12 @@ from planners.large.shapes import Shape, Wanted, grid
 from planners.search.candidates import asked_degrees, device_groups
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.result import RunnerUp
+from planners.search.runner_ups import DECISIONS
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, Zero, recompute_words, stages_from_cuts
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 SCHEDULES = "1f1b", "interleaved-1f1b"
 """Of one stage a device, and of several."""
@@ -53,7 +60,7 @@ class LargeModels:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
         search = _ShapeSearch(self, problem, evaluate)
-        replayed: list[Plan] = []
+        replayed: dict[Plan, DividedShape] = {}
         left = MOST_WORK
         for number, candidate in enumerate(search.candidates()):
             fit = [score.iteration_seconds for score in map(evaluate, replayed) if score.fits]
@@ -63,11 +70,14 @@ class LargeModels:
             work = candidate.shape.work(problem.batch) if fit else 0
             if work <= left:
                 left -= work
-                replayed.append(search.within_memory(candidate))
+                replayed.setdefault(search.within_memory(candidate), candidate)
         search.tell(len(replayed))
         if not replayed:
             raise InfeasiblePlanError(search.does_not_fit())
-        return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
+        best = fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
+        if self.request.runner_ups:
+            evaluate.runner_ups += search.runner_ups(best, replayed[best])
+        return best
 
 
 def has_like_blocks(problem: Problem) -> bool:
@@ -142,18 +152,31 @@ class _ShapeSearch:
             _wanted(problem, request),
         )
         self.opened = 0
+        self._bounds = np.full(len(self.shapes), np.nan)
+        self._best: dict[tuple[int, tuple[Zero, ...]], DividedShape] = {}
 
-    def candidates(self) -> Iterator[DividedShape]:
-        """The best division of each shape that has one, best first, as far as more than MOST_TRIED are not better."""
-        rough = self.form.least_seconds(self.shapes)
-        order = np.argsort(rough, kind="stable")
+    @cached_property
+    def _rough(self) -> Floats:
+        return self.form.least_seconds(self.shapes)
+
+    def candidates(
+        self, among: Flags | None = None, zeros: Sequence[Zero] | None = None, several: int = MOST_TRIED
+    ) -> Iterator[DividedShape]:
+        """The best division of each shape that has one, best first, as far as more than `several` are not better.
+
+        among: shapes that are meant, bool [shapes], if not all; zeros: what replicas may divide, if not all that is asked for
+        """
+        rough = self._rough if among is None else np.where(among, self._rough, np.inf)
+        order = np.argsort(rough, kind="stable")[: None if among is None else int(among.sum())]
         bounded, waiting, found = 0, list[tuple[float, int, DividedShape | None]](), list[float]()
         while waiting or bounded < len(order):
             if bounded < len(order) and (not waiting or waiting[0][0] >= rough[order[bounded]]):
                 numbers = order[bounded : bounded + BOUNDED]
-                bounds = self.form.least_seconds_in_memory(self.shapes[numbers])
+                unknown = numbers[np.isnan(self._bounds[numbers])]
+                if len(unknown):
+                    self._bounds[unknown] = self.form.least_seconds_in_memory(self.shapes[unknown])
                 bounded += BOUNDED
-                for bound, number in zip(bounds.tolist(), numbers.tolist(), strict=True):
+                for bound, number in zip(self._bounds[numbers].tolist(), numbers.tolist(), strict=True):
                     if bound < np.inf:
                         heappush(waiting, (bound, number, None))
                 continue
@@ -161,12 +184,52 @@ class _ShapeSearch:
             if candidate is not None:
                 yield candidate
                 continue
-            self.opened += 1
-            limit = np.inf if len(found) < MOST_TRIED else sorted(found)[MOST_TRIED - 1]
-            candidate = self.form.best(Shape(*self.shapes[number].tolist()), limit=limit, bound=bound)
+            limit = np.inf if len(found) < several else sorted(found)[several - 1]
+            candidate = self._division(number, zeros or self.form.zeros, limit, bound)
             if candidate is not None:
                 found.append(candidate.seconds)
                 heappush(waiting, (candidate.seconds, number, candidate))
+
+    def _division(self, number: int, zeros: Sequence[Zero], limit: float, bound: float) -> DividedShape | None:
+        """The best of a shape, if it is below `limit`."""
+        key = number, tuple(zeros)
+        known = self._best.get(key)
+        if known is not None:
+            return known if known.seconds < limit else None
+        self.opened += 1
+        found = self.form.best(Shape(*self.shapes[number].tolist()), limit=limit, bound=bound, zeros=zeros)
+        if found is not None:
+            self._best[key] = found
+        return found
+
+    def runner_ups(self, plan: Plan, chosen: DividedShape) -> list[RunnerUp]:
+        """By decision the best candidate that decides otherwise, with the answer's seconds in the proportion of the closed form.
+
+        plan, chosen: the answer
+        """
+        scale = self.evaluate(plan).iteration_seconds / chosen.seconds
+        found = []
+        for decision, among, zeros in self._otherwise(chosen):
+            candidate = next(self.candidates(among, zeros, 1), None) if zeros and among.any() else None
+            if candidate is not None:
+                other = self.plan(candidate)
+                has, would = (str(DECISIONS[decision](self.problem, one)) for one in (plan, other))
+                found.append(RunnerUp(decision, has, would, candidate.seconds * scale, None, other.notation))
+        return found
+
+    def _otherwise(self, chosen: DividedShape) -> Iterator[tuple[str, Flags, Sequence[Zero]]]:
+        """Decisions; the shapes that decide each otherwise, and what their replicas may divide."""
+        tensor, pipeline, data, samples, chunks, context, expert = self.shapes.T
+        own, stages = chosen.shape, pipeline * chunks
+        zeros = self.form.zeros
+        yield "stages", stages != own.pipeline * own.chunks, zeros
+        yield "stages a device", chunks != own.chunks, zeros
+        yield "replicas", (data != own.data) & (stages == own.pipeline * own.chunks), zeros
+        yield "tensor parallel", tensor != own.tensor, zeros
+        yield "context parallel", context != own.context, zeros
+        yield "expert parallel", expert != own.expert, zeros
+        yield "micro-batches", data * samples != own.data * own.samples, zeros
+        yield "ZeRO", data * context > 1, tuple(zero for zero in zeros if zero != chosen.zero)
 
     def plan(self, candidate: DividedShape) -> Plan:
         """The plan of a candidate."""

@@ -38,6 +38,7 @@ class Request:
     stages: number of stages; chunks: stages a device
     slices: of the sequences of a micro-batch, of a schedule that has them
     options: those of one planner, by name, as its entry of the registry lists them
+    runner_ups: whether a planner that can look for plans that decide otherwise takes the time, beside those that it replays
     Raises ValueError for unknown names and counts below 1.
     """
 
@@ -48,6 +49,7 @@ class Request:
     chunks: int | None = None
     slices: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    runner_ups: bool = False
 
     def __post_init__(self) -> None:
         if self.schedule is not None and self.schedule not in (families := schedule_families()):

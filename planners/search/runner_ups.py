@@ -57,12 +57,13 @@ WITHIN: dict[str, tuple[str, ...]] = {
 
 
 def runner_ups(result: Result) -> tuple[RunnerUp, ...]:
-    """By decision, in the order of DECISIONS, the best plan that decides otherwise: what the planner knows, or else the fastest
-    of those that it replayed and that fit; the first of equals. A decision without one is left out.
+    """By decision, in the order of DECISIONS, the best plan that decides otherwise: what the planner knows, or the fastest of
+    those that it replayed and that fit; the first of equals. A decision without one is left out.
     """
-    told = {one.decision: one for one in result.told}
-    found = {**_of_replays(result), **told}
-    order = [*DECISIONS, *(name for name in told if name not in DECISIONS)]
+    found: dict[str, RunnerUp] = {}
+    for one in sorted((*_of_replays(result).values(), *result.told), key=lambda one: one.seconds):
+        found.setdefault(one.decision, one)
+    order = [*DECISIONS, *(name for name in found if name not in DECISIONS)]
     return tuple(found[name] for name in order if name in found)
 
 

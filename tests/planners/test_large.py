@@ -238,6 +238,32 @@ def test_the_answer_is_the_best_of_all_contexts_and_experts(gib: float, context:
     assert "× context × expert ×" in found.proof.space
 
 
+def test_runner_ups_are_the_best_that_decide_otherwise() -> None:
+    """By the closed form of all shapes, in the proportion of the answer's replay; without asking there are none."""
+    problem = small(2, 4, 4, make=with_experts)
+    asked = Request(options={"context": "1,2", "zero": "0,1"}, runner_ups=True)
+    found = make_plan("large", problem, asked)
+    search = _ShapeSearch(LargeModels(asked), problem, Evaluator(problem))
+    best = {
+        search.plan(one): one for row in search.shapes if (one := search.form.best(Shape(*row.tolist()))) is not None
+    }
+    chosen = best[found.plan]
+    scale = found.outcome.iteration_seconds / chosen.seconds
+    told = {one.decision: one for one in found.told}
+    for decision, decides in (
+        ("tensor parallel", lambda one: one.shape.tensor),
+        ("context parallel", lambda one: one.shape.context),
+        ("expert parallel", lambda one: one.shape.expert),
+        ("micro-batches", lambda one: one.shape.microbatches(4)),
+    ):
+        others = [one for one in best.values() if decides(one) != decides(chosen)]
+        least = min(others, key=lambda one: one.seconds)
+        assert told[decision].seconds == pytest.approx(scale * least.seconds, rel=1e-12)
+        assert told[decision].chosen == str(decides(chosen)) != told[decision].other
+    assert {"stages", "ZeRO"} <= set(told)
+    assert make_plan("large", problem, replace(asked, runner_ups=False)).told == ()
+
+
 @pytest.mark.parametrize(
     ("options", "asked", "words"),
     [
