@@ -31,6 +31,11 @@ PARETO: dict[str, Option] = {
 }
 """Arguments of a search for several plans."""
 
+RUNNER_UPS: dict[str, Option] = {
+    "--runner-ups": "search again with the next values of every decision, for --report (default: of what the search replayed)",
+}
+"""Arguments of searches beside the search."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan plan`."""
@@ -41,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--planner NAME": ("planner (default %(default)s)", str, "pipedream"),
             "--out FILE": "write the plan as JSON, for pipeplan export --plan",
             **REPORT,
+            **RUNNER_UPS,
             "--json": "print one JSON document",
         },
     )
@@ -68,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.pareto is not None:
         return _run_pareto(arguments, problem, request, price)
     refuse(arguments, ("figure",), "goes with --pareto")
+    if not arguments.report:
+        refuse(arguments, names_of(RUNNER_UPS), "goes with --report")
     path = None if arguments.out is None else output_file(arguments.out)
     with progress(f"planning with {arguments.planner}") as report:
         result = planners.make_plan(
@@ -77,6 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
         )
+    if arguments.runner_ups:
+        with progress("searching runner-ups") as searched:
+            result = planners.search_nearby(result, request, seed=arguments.seed, progress=searched)
     outcome = result.outcome
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
@@ -132,7 +143,7 @@ def _run_pareto(
 ) -> int:
     from experiments.report.pareto import pareto
 
-    refuse(arguments, ("out", "report"), "is of one plan, --pareto searches several")
+    refuse(arguments, ("out", "report", *names_of(RUNNER_UPS)), "is of one plan, --pareto searches several")
     stem = None if arguments.figure is None else arguments.figure.removesuffix(".png").removesuffix(".svg")
     if stem is not None:
         output_file(f"{stem}.png", "--figure")
