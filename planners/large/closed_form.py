@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import gcd
 
 import numpy as np
@@ -423,9 +423,9 @@ class _Tables:
             whole = problem.gradient_reduction == "whole"
             buckets = np.ones(len(size)) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
             parts = elements[:, 0] / buckets, experts[:, 0] / buckets
-            reduce = buckets * self._reduce_seconds(*parts, problem.accumulated_bytes) * (0.5 if zero else 1.0)
+            reduced = buckets * self._reduce_seconds(*parts, problem.accumulated_bytes) * (0.5 if zero else 1.0)
             last = self.passes[1][self.ranks[0]][:, 0]
-            seconds += np.maximum(reduce / buckets, reduce - last * (1.0 - 1.0 / buckets))
+            seconds += np.maximum(reduced / buckets, reduced - last * (1.0 - 1.0 / buckets))
         else:  # what its last unit scatters, and its first one gathers, is beside nothing
             first, of_experts = self._units[self.ranks[0]][:, 0, 1:3].T
             seconds += self._reduce_seconds(first, of_experts, problem.accumulated_bytes) / 2
@@ -438,25 +438,32 @@ class _Tables:
 
     def _bytes(self, zero: Zero) -> Floats:
         """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
-        parallel, copies = self.shape.parallel, self.shape.copies
+        copies = self.shape.copies
         always = self.form.state_bytes(zero, self._elements.sum(axis=2), self._divided.sum(axis=2), copies)
         if zero >= 2 and copies > 1:
-            units = self._units[..., 3:].reshape(*always.shape, -1)
             width = self.problem.accumulated_bytes + self.problem.element_bytes * (zero == 3)
-            always = always + np.sort(units, axis=2)[..., -2:].sum(axis=2) * width
-        always = always + self._of_stages(self.form.costs.gradient_in_work(parallel)).max(axis=2)
+            always = always + self._two_units * width
         return np.asarray(always[self.ranks][:, :, None] + self._activations)
 
     @cached_property
+    def _two_units(self) -> Floats:
+        """Weight elements of the two largest units of a rank, float64 [places, most + 1]."""
+        units = self._units[..., 3:].reshape(*self._units.shape[:2], -1)
+        return np.asarray(np.partition(units, -2, axis=2)[..., -2:].sum(axis=2))
+
+    @cached_property
     def _activations(self) -> Floats:
-        """What micro-batches keep, what is made again of one, and what is sent, float64 [ranks, most + 1, words]."""
+        """What micro-batches keep, what is made again of one, what is sent, and gradients in work, float64 [ranks, most + 1,
+        words].
+        """
         costs, parallel, found = self.form.costs, self.shape.parallel, []
         flight = self._in_flight.swapaxes(1, 2)
         for kept, made in costs.stashes(parallel):
             most = (self._of_stages(kept)[self.ranks] @ flight).max(axis=2)
             found.append(most + self._of_stages(made).max(axis=2)[self.ranks])
         beside = costs.boundary_bytes(parallel) * (self.shape.pipeline > 1)
-        return (np.stack(found, axis=2) + beside) * self.shape.samples
+        in_work = self._of_stages(costs.gradient_in_work(self.shape.parallel)).max(axis=2)[self.ranks]
+        return np.asarray((np.stack(found, axis=2) + beside) * self.shape.samples + in_work[:, :, None])
 
     @cached_property
     def _in_flight(self) -> Floats:
@@ -489,4 +496,4 @@ def _reduce_seconds(rates: Rates, sizes: Floats) -> Floats:
     """`reduce_seconds` of each of some sizes."""
     if not rates:
         return np.zeros_like(sizes)
-    return np.asarray(np.min([latency + sizes * seconds for latency, seconds in rates], axis=0))
+    return np.asarray(reduce(np.minimum, (latency + sizes * seconds for latency, seconds in rates)))

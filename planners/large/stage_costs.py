@@ -62,6 +62,7 @@ class StageCosts:
         self._seconds: dict[tuple[str, int, Parallelism, GroupRates], Line] = {}
         self._elements: dict[Parallelism, tuple[Line, Line]] = {}
         self._units: dict[Parallelism, Floats] = {}
+        self._in_work: dict[Parallelism, Line] = {}
         self._stashes: dict[Parallelism, tuple[tuple[Line, Line], ...]] = {}
 
     @cached_property
@@ -126,8 +127,15 @@ class StageCosts:
         """
         known = self._units.get(parallel)
         if known is None or known.shape[1] <= most:
-            rows = [[self._units_of(parallel, place, count) for count in range(most + 1)] for place in range(ONLY + 1)]
-            known = self._units[parallel] = np.array(rows)
+            # Of many blocks the units are those of few, and one after the other again.
+            block = self.elements(parallel)[0].block
+            alike = int(-(-BUCKET_BYTES // (self.costs.problem.element_bytes * block))) if block else most
+            few = min(most + 1, 5 * alike)
+            rows = [[self._units_of(parallel, place, count) for count in range(few)] for place in range(ONLY + 1)]
+            count = np.arange(most + 1)
+            more = np.maximum(0, count - 4 * alike) // alike
+            known = self._units[parallel] = np.array(rows)[:, count - more * alike]
+            known[:, :, 0] += more
         return known[:, : most + 1]
 
     def _units_of(self, parallel: Parallelism, place: int, count: int) -> tuple[float, ...]:
@@ -135,25 +143,23 @@ class StageCosts:
         end = self.blocks.before + self.count * self.blocks.size
         before = range(self.blocks.before if place in (FIRST, ONLY) else 0)
         behind = range(end, self.blocks.layers if place in (LAST, ONLY) else end)
-        # Of many blocks the units are those of few, and one after the other again.
-        alike = -(-BUCKET_BYTES // (self.costs.problem.element_bytes * block)) if block else 1
-        more = max(0, int((count - 4 * alike) // alike)) if block else 0
-        shown = count - more * int(alike)
         front, back = ([member.weight_elements([layer]) for layer in one] for one in (before, behind))
-        sizes = [*front, *[block] * shown, *back]
-        numbers = [0] * len(before) + [*range(1, shown + 1)] + [0] * len(behind)
+        sizes = [*front, *[block] * count, *back]
+        numbers = [0] * len(before) + [*range(1, count + 1)] + [0] * len(behind)
         if not sizes:
             return 0.0, 0.0, 0.0, 0.0, 0.0
         begins = unit_begins(sizes, numbers, self.costs.problem)
         units = [sum(sizes[one:two]) for one, two in pairwise([*begins, len(sizes)])]
         of_layers = member.expert_parameters
-        within = [*of_layers[before], *[experts] * shown, *of_layers[behind]][: [*begins, len(sizes)][1]]
-        return (float(len(units) + more), units[0], sum(within), *sorted([0.0, *units])[-2:])
+        within = [*of_layers[before], *[experts] * count, *of_layers[behind]][: [*begins, len(sizes)][1]]
+        return (float(len(units)), units[0], sum(within), *sorted([0.0, *units])[-2:])
 
     def gradient_in_work(self, parallel: Parallelism) -> Line:
         """Bytes of weight gradients before they are added up."""
-        member = self.costs.at(parallel)
-        return self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
+        if parallel not in self._in_work:
+            member = self.costs.at(parallel)
+            self._in_work[parallel] = self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
+        return self._in_work[parallel]
 
     def stashes(self, parallel: Parallelism) -> tuple[tuple[Line, Line], ...]:
         """Of each word: bytes a sample that are kept, and that are made again."""
