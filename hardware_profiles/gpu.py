@@ -131,6 +131,11 @@ DEFAULT_EFFICIENCIES: Mapping[str, KindEfficiency] = MappingProxyType(
 """What a GPU whose TOML file says nothing of a kind uses."""
 
 
+DIRECT = 0.125
+"""Share of a convolution's ceiling that a kernel with a thread for each output reaches, whatever its channels: beside each
+multiply-add it loads an operand and computes where that lies, some eight instructions in all. Counted."""
+
+
 LOSS_TRAFFIC: Mapping[str, float] = MappingProxyType({"forward": 38.0, "input_gradient": 22.0, "weight_gradient": 0.0})
 """Bytes a logit that a cross-entropy moves, in fp32 at any precision and one kernel a step: forward a cast (6), maximum (4),
 subtraction (8), exponential (8), sum (4) and division (8); backward a subtraction (8), scaling (8) and a cast (6). Counted; 60
@@ -300,14 +305,17 @@ class GraphicsProcessor:
             return 0.0
         efficiency = self.efficiencies[FUSED_ATTENTION if is_fused(work) else work.kind]
         ceiling = efficiency.ceiling(phase, vector=precision == VECTOR_PRECISION)
-        ceiling *= tile_use(work, phase, efficiency.tile)
+        used = tile_use(work, phase, efficiency.tile)
         peak = self.peak_flops[precision]
-        busy = self._roofline(work, needed, efficiency, ceiling, peak)
+        busy = self._roofline(work, needed, efficiency, ceiling * used, peak)
+        if used < DIRECT:  # a kernel without tiles has the same start
+            direct = replace(efficiency, saturation_seconds=DIRECT * efficiency.saturation_seconds)
+            busy = min(busy, self._roofline(work, needed, direct, ceiling * DIRECT, peak))
         if precision == VECTOR_PRECISION and efficiency.window_exponent > 0.0:
             gain = window_overlap(work) ** efficiency.window_exponent
             if gain > 1.0:
                 transformed = replace(needed, traffic=needed.traffic * efficiency.transform_traffic)
-                busy = min(busy, self._roofline(work, transformed, efficiency, ceiling * gain, peak))
+                busy = min(busy, self._roofline(work, transformed, efficiency, ceiling * used * gain, peak))
         if phase == "weight_gradient":
             added = efficiency.accumulated * work.parameters * PRECISION_BYTES[precision]
             busy += added / (self.memory_bandwidth * efficiency.memory)

@@ -16,6 +16,7 @@ import heapq
 import re
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from math import isqrt
 from pathlib import Path
 
 from hardware_profiles import shown
@@ -55,6 +56,8 @@ _LINEAR = re.compile(r"Linear\(in_features=(\d+), out_features=(\d+)", re.ASCII)
 _LSTM = re.compile(r"LSTM\((\d+), (\d+)", re.ASCII)
 _CONVOLUTION = re.compile(r"Conv2d\((\d+), (\d+), kernel_size=\((\d+), (\d+)\)", re.ASCII)
 _GROUPS = re.compile(r"groups=(\d+)", re.ASCII)
+_STRIDE = re.compile(r"stride=\((\d+), \1\)", re.ASCII)
+_PADDING = re.compile(r"padding=\((\d+), \1\)", re.ASCII)
 
 LARGEST_AMOUNT = 1e15
 """Milliseconds or bytes of a node at most: 30,000 years, or a petabyte."""
@@ -89,7 +92,7 @@ def read_profile(path: str | Path, profiled_minibatch: int | None = None) -> Wor
     so times and activations scale linearly with the samples and weights do not.
     profiled_minibatch: samples of the profiled mini-batch; None: worked out from the tensor shapes (an LSTM's
         final state is mini-batch × hidden; in a network without recurrence or embeddings a Linear's output is
-        mini-batch × features). An argument overrides the shapes.
+        mini-batch × features; without one the first convolution's images are square). An argument overrides the shapes.
     `Input` nodes, whose forward seconds are data loading, are dropped, as PipeDream's own optimizer does: loading
     overlaps with computation.
 
@@ -105,7 +108,7 @@ def read_profile(path: str | Path, profiled_minibatch: int | None = None) -> Wor
         raise ValueError(f"profiled_minibatch must be at least 1 sample, got {profiled_minibatch}")
     nodes, producers = _parse(path)
     nodes = {number: nodes[number] for number in _topological_order(path, nodes, producers)}
-    return _build(path, nodes, producers, profiled_minibatch or _detect_minibatch(path, nodes))
+    return _build(path, nodes, producers, profiled_minibatch or _detect_minibatch(path, nodes, producers))
 
 
 def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
@@ -235,7 +238,7 @@ def _topological_order(path: Path, nodes: dict[int, _Node], producers: dict[int,
     return order
 
 
-def _detect_minibatch(path: Path, nodes: dict[int, _Node]) -> int:
+def _detect_minibatch(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]]) -> int:
     """Samples of the profiled mini-batch, from shapes that are a known size a sample."""
     found: dict[float, _Node] = {}
     sequences = any(node.kind in ("recurrent", "embedding") for node in nodes.values())
@@ -245,9 +248,13 @@ def _detect_minibatch(path: Path, nodes: dict[int, _Node]) -> int:
             found.setdefault(node.outputs[1] / int(lstm[2]), node)
         elif linear and node.kind == "linear" and not sequences:
             found.setdefault(sum(node.outputs) / int(linear[2]), node)
+    if not found:
+        found = {float(samples): node for node in nodes.values() for samples in _images(node, nodes, producers)}
     hint = "give the profiled mini-batch (profiled_minibatch, --profiled-minibatch)"
     if not found:
-        raise WorkloadFileError(f"{path}:1: no LSTM with its states and no Linear layer tells the mini-batch; {hint}")
+        raise WorkloadFileError(
+            f"{path}:1: no LSTM with its states, no Linear layer and no convolution of images tells the mini-batch; {hint}"
+        )
     if len(found) > 1:
         one, other = list(found.items())[:2]
         raise WorkloadFileError(
@@ -260,6 +267,24 @@ def _detect_minibatch(path: Path, nodes: dict[int, _Node]) -> int:
             f"{path}:{node.line}: node{node.number} implies a mini-batch of {samples:g}, not a whole number; {hint}"
         )
     return int(samples)
+
+
+def _images(node: _Node, nodes: dict[int, _Node], producers: dict[int, list[int]]) -> list[int]:
+    """Samples of which a node can be the first convolution, of square images: as many as make whole images of what it reads, and
+    of what it puts out.
+    """
+    shape, stride = _CONVOLUTION.match(node.description), _STRIDE.search(node.description)
+    sources = [nodes[one] for one in producers[node.number]]
+    if not (shape and stride and shape[3] == shape[4] and [one.operator for one in sources] == ["Input"]):
+        return []
+    read, made, window, step = int(shape[1]), int(shape[2]), int(shape[3]), int(stride[1])
+    padding = int(found[1]) if (found := _PADDING.search(node.description)) else 0
+    elements, samples = sum(sources[0].outputs), []
+    for side in range(window, 1 + isqrt(int(elements / max(1, read)))):
+        count, rest = divmod(elements, read * side * side)
+        if not rest and sum(node.outputs) == count * made * ((side + 2 * padding - window) // step + 1) ** 2:
+            samples.append(int(count))
+    return samples
 
 
 def _layer(node: _Node, samples: int, attended: float) -> Layer:

@@ -86,6 +86,20 @@ def test_bundled_profiles(name: str, shared_data: Path) -> None:
     assert seconds == pytest.approx(BUNDLED[name][3], rel=1e-12)
 
 
+@pytest.mark.parametrize(("stride", "padding"), [(2, 0), (1, 1)])
+def test_images_tell_the_mini_batch(tmp_path: Path, stride: int, padding: int) -> None:
+    """Seven images of 3 x 11 x 11 and a window of 3 x 3, in a network without a Linear layer; other sizes do not fit it."""
+    made = (11 + 2 * padding - 3) // stride + 1
+    operator = f"Conv2d(3, 8, kernel_size=(3, 3), stride=({stride}, {stride}), padding=({padding}, {padding}))"
+    path = tmp_path / "images.txt"
+    image, size = 4.0 * 7 * 363, 4.0 * 7 * 8 * made**2
+    path.write_text(node(1, "Input", out=str(image)) + "\tnode1 -- node2\n" + node(2, operator, 1, 2, str(size), 864))
+    assert read_profile(path).minibatch == 7
+    path.write_text(path.read_text().replace(str(size), str(size + 4)))
+    with pytest.raises(WorkloadFileError, match="no convolution of images"):
+        read_profile(path)
+
+
 @pytest.mark.parametrize(("name", "make"), [("vgg16", vgg16), ("alexnet", alexnet), ("resnet50", resnet50)])
 def test_measured_and_analytic_networks_agree(name: str, make: object, shared_data: Path) -> None:
     """Same parameters and FLOP exactly; same kept elements but for the loss, which profiles lack."""
@@ -177,7 +191,7 @@ BROKEN = [
         4,
         "edge node1 -- node2 is already on line 3",
     ),
-    (RELU, 1, "no LSTM with its states and no Linear layer tells the mini-batch"),
+    (RELU, 1, "no LSTM with its states, no Linear layer and no convolution of images tells the mini-batch"),
     (node(1, "Linear(in_features=2, out_features=3)", out="30"), 1, "mini-batch of 2.5, not a whole number"),
     (
         node(1, "Linear(in_features=2, out_features=1)", out="8")
