@@ -147,15 +147,15 @@ class ClosedForm:
         second. A stage with fewer blocks than the others of its device is taken as the one with the most micro-batches in flight.
         """
         _, pipeline, data, samples, _, context, expert = shapes.T
-        block, whole, rate, most_kept, least_kept, elements, experts = self._of_members(shapes, self._member_seconds).T[
-            :, :, None
-        ]
+        block, whole, rate, most_kept, least_kept, elements, experts, in_work = self._of_members(
+            shapes, self._member_seconds
+        ).T[:, :, None]
         divided = elements + (expert[:, None] - 1) * experts
         always = self.state_bytes(self.zeros[-1], elements, divided, (data * context)[:, None])
         rank = np.arange(pipeline.max(initial=1))
         there = rank < pipeline[:, None]
         flight = _least_in_flight(shapes, self.problem.batch // (data * samples), rank) * samples[:, None]
-        need, memory = always + flight * most_kept, self.memory_bytes
+        need, memory = always + flight * most_kept, self.memory_bytes - in_work
         with np.errstate(divide="ignore"):
             price = np.minimum(rate / flight, whole)  # seconds a byte; the whole network's are as good as infinite
         most = np.minimum(memory / (always + flight * least_kept), self.blocks.count)
@@ -199,7 +199,7 @@ class ClosedForm:
 
     def _member_seconds(self, shape: Shape) -> list[float]:
         """Seconds of a block and of the whole network; seconds a byte that a block need not keep, at best; bytes a sample that a
-        block keeps at most and at least; its weight elements, and those of experts.
+        block keeps at most and at least; its weight elements, and those of experts; bytes of its gradients in work.
         """
         parallel = shape.parallel
         key = parallel, shape.samples
@@ -215,7 +215,8 @@ class ClosedForm:
             whole = sum(line.own[ONLY] for line in lines) + block * self.blocks.count
             rate = max(0.0, min(saved, default=np.inf))
             elements = [line.block for line in self.costs.elements(parallel)]
-            self._figures[key] = [block, whole, rate, kept[0], min(kept), *elements]
+            in_work = self.costs.gradient_in_work(parallel).own[MIDDLE]
+            self._figures[key] = [block, whole, rate, kept[0], min(kept), *elements, in_work]
         return self._figures[key]
 
     # ---- one shape ----

@@ -61,6 +61,7 @@ class StageCosts:
         self.costs, self.words = LayerCosts(replace(problem, workload=workload)), tuple(words)
         self._seconds: dict[tuple[str, int, Parallelism, GroupRates], Line] = {}
         self._elements: dict[Parallelism, tuple[Line, Line]] = {}
+        self._in_work: dict[Parallelism, Line] = {}
         self._units: dict[Parallelism, Floats] = {}
         self._in_work: dict[Parallelism, Line] = {}
         self._stashes: dict[Parallelism, tuple[tuple[Line, Line], ...]] = {}
