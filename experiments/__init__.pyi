@@ -9,4 +9,4 @@ from .compare.questions import (
     simulate as simulate,
 )
 from .report.plan_report import PlanReport as PlanReport
-from .report.questions import report as report
+from .report.report_question import report as report

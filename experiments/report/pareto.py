@@ -28,7 +28,7 @@ GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class UnbeatenPlan:
     """One plan.
 
     devices: how many there are for it; seconds: of an iteration; peak_bytes: of its fullest device
@@ -47,7 +47,7 @@ class Point:
     device_hours: float
     cost: float | None
 
-    def beats(self, other: Point) -> bool:
+    def beats(self, other: UnbeatenPlan) -> bool:
         """Whether it is no worse in time, memory and devices, and better in one of them."""
         mine, theirs = ((one.seconds, one.peak_bytes, one.devices) for one in (self, other))
         return mine != theirs and all(one <= two for one, two in zip(mine, theirs, strict=True))
@@ -62,7 +62,7 @@ class Pareto(Explained):
 
     problem: Problem
     planner: str
-    points: tuple[Point, ...]
+    points: tuple[UnbeatenPlan, ...]
     refusals: dict[int, str]
     searches: int
     interrupted: bool = False
@@ -140,7 +140,7 @@ def pareto(
     if wrong := [count for count in devices if not 1 <= count <= most]:
         raise ValueError(f"devices {wrong[0]}: cluster {problem.cluster.name} has {most} devices")
     price_of_all(problem, price)
-    found: list[Point] = []
+    found: list[UnbeatenPlan] = []
     refusals: dict[int, str] = {}
     searches = 0
     for count in sorted(set(devices)):
@@ -165,19 +165,19 @@ def pareto(
     return Pareto(problem, planner, _unbeaten(found), refusals, searches)
 
 
-def _unbeaten(points: Sequence[Point]) -> tuple[Point, ...]:
+def _unbeaten(points: Sequence[UnbeatenPlan]) -> tuple[UnbeatenPlan, ...]:
     """By devices, then by seconds; one of those that are equal in all three."""
     kept = [one for one in points if not any(other.beats(one) for other in points)]
     distinct = {(one.devices, one.seconds, one.peak_bytes): one for one in reversed(kept)}
     return tuple(distinct[key] for key in sorted(distinct))
 
 
-def _point(result: Result, price: Price | None) -> Point:
+def _point(result: Result, price: Price | None) -> UnbeatenPlan:
     outcome, plan = result.outcome, result.plan
     names = {device.name for device in result.problem.cluster.devices}
     own = {name: one for name, one in price.items() if name in names} if isinstance(price, Mapping) else price
     worth = efficiency(outcome, own)
-    return Point(
+    return UnbeatenPlan(
         devices=len(result.problem.cluster.devices),
         seconds=outcome.iteration_seconds,
         peak_bytes=outcome.fullest.peak_bytes,

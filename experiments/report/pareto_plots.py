@@ -11,7 +11,7 @@ from hardware_profiles import legible
 from simulator.results.figures import FAINT
 
 if TYPE_CHECKING:
-    from experiments.report.pareto import Pareto, Point
+    from experiments.report.pareto import Pareto, UnbeatenPlan
 
 GIB = 2.0**30
 
@@ -55,6 +55,6 @@ def draw(found: Pareto) -> Figure:
     return figure
 
 
-def _name(point: Point) -> str:
+def _name(point: UnbeatenPlan) -> str:
     """The plan, and its ZeRO where it has one."""
     return legible(point.notation, 24) + f" z{point.zero}" * bool(point.zero)

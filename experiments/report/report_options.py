@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from experiments.report.questions import report
+from experiments.report.report_question import report
 from experiments.terminal.argument_types import Option, price, refuse
 from experiments.terminal.output import UsageError, progress
 

@@ -124,7 +124,7 @@ def test_a_stream_that_takes_no_time_has_no_parts() -> None:
     assert of_device(outcome.time_split(), 0) == {}
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(st.one_of(plans(1), grouped_plans(), plans(1, names=ASYNCHRONOUS)))
 def test_the_parts_of_every_device_sum_to_the_iteration(case: tuple[Problem, list[Plan]]) -> None:
     """Flushed or not, groups or not, lanes that share a device or not; and no part is negative."""

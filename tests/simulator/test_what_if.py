@@ -76,7 +76,7 @@ def test_updates_that_take_no_time() -> None:
     assert saved > 0
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(st.one_of(plans(1), grouped_plans(), plans(1, names=ASYNCHRONOUS)))
 def test_what_takes_time_is_all_that_can_be_saved(case: tuple[Problem, list[Plan]]) -> None:
     """Without recomputation, groups and updates that take time, nothing changes if they take none; without contention nothing

@@ -1,4 +1,4 @@
-"""Questions: what the face asks of a plan that is there; what answers is loaded when it is asked."""
+"""Report question: what the face asks of a plan that is there; what answers is loaded when it is asked."""
 
 from __future__ import annotations
 
