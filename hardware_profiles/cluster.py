@@ -467,6 +467,8 @@ class Cluster:
         whole: with all of their channels, else with those of servers that stand for like ones
         """
         key = tuple(tuple(sorted(devices)) for devices in several), whole or not self._server_forms
+        if not key[1]:
+            key = self._in_first_server(key[0]), False
         known = self._plans.get(key)
         if known is None:
             for devices in key[0]:
@@ -510,6 +512,15 @@ class Cluster:
                 busy[channel] += share * part / seconds
         hierarchical = CollectivePlan(inside.latency + between.latency, seconds, tuple(busy), tuple(busy.values()))
         return (*plans, hierarchical)
+
+    def _in_first_server(self, several: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        """Devices at the same places of the first server like theirs, where all are in one server; else themselves."""
+        places, forms = self._places, self._server_forms
+        one = {places[device][0] if device in places else -1 for devices in several for device in devices}
+        if len(one) != 1 or -1 in one:
+            return several
+        first = self.servers[forms.index(forms[one.pop()])]
+        return tuple([tuple([first[places[device][1]] for device in devices]) for devices in several])
 
     def _representative(self, housed: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
         """The devices of each ring by server, without servers for which others stand: of like ones in a row, with devices of the

@@ -126,7 +126,7 @@ class StagePlaces:
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
         reduce, exchange = self.cluster.allreduce_rates, self.cluster.alltoall_rates
         return GroupRates(
-            self._slowest(parts, self._beside(self.parts), reduce) if len(parts[0]) > 1 else (),
+            self._slowest(parts, self._tensor_groups, reduce) if len(parts[0]) > 1 else (),
             self._slowest(peers_of(parts), self._contexts, reduce) if self.context > 1 else (),
             self._slowest(self._exchanging(parts), self._exchanges, exchange) if self.expert > 1 else (),
         )
@@ -151,6 +151,11 @@ class StagePlaces:
 
     def _servers(self, devices: Devices) -> Iterable[int]:
         return dict.fromkeys(map(self.cluster.server_of, devices))
+
+    @cached_property
+    def _tensor_groups(self) -> _ByServer:
+        """All `parts`."""
+        return self._beside(self.parts)
 
     @cached_property
     def _contexts(self) -> _ByServer:
