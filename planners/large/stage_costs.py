@@ -63,7 +63,6 @@ class StageCosts:
         self._elements: dict[Parallelism, tuple[Line, Line]] = {}
         self._in_work: dict[Parallelism, Line] = {}
         self._units: dict[Parallelism, Floats] = {}
-        self._in_work: dict[Parallelism, Line] = {}
         self._stashes: dict[Parallelism, tuple[tuple[Line, Line], ...]] = {}
 
     @cached_property
