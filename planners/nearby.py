@@ -23,7 +23,7 @@ def search_nearby(
     progress: called with searches done, and words for the one at work
     A search that does not apply, or finds no plan that fits, adds nothing; PlannerFailedError as of `make_plan`.
     """
-    replayed = dict(result.replayed)
+    replayed, request = dict(result.replayed), replace(request, runner_ups=False)
     for done, (words, wanted) in enumerate(nearby(result.problem, result.plan, request)):
         progress(done, words)
         try:

@@ -91,10 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
     outcome = result.outcome
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
+    if path is not None:  # before what takes long again
+        simulator.PlanFile(problem, result.plan).write(path)
     flushed = _flushed(outcome)
     told = explained(result, price) if arguments.report else result
-    if path is not None:
-        simulator.PlanFile(problem, result.plan).write(path)
     if arguments.json:
         print_json(
             {

@@ -118,6 +118,10 @@ def run(arguments: argparse.Namespace) -> int:
     files = [_output(path) for path in arguments.out]
     if arguments.plan is None:
         refuse(arguments, names_of(REPORT), "goes with --plan")
+    if arguments.report:
+        refuse(arguments, ("noise",), "does not go with --report, which replays what would be free without it")
+        if arguments.engine == "recurrence":
+            raise UsageError("--engine recurrence, which knows no contention, does not go with --report")
     if arguments.gantt:
         output_file(_stem(arguments.gantt) + ".png", "--gantt")
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)

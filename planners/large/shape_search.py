@@ -222,6 +222,7 @@ class _ShapeSearch:
         tensor, pipeline, data, samples, chunks, context, expert = self.shapes.T
         own, stages = chosen.shape, pipeline * chunks
         zeros = self.form.zeros
+        yield "schedule", (chunks > 1) != (own.chunks > 1), zeros
         yield "stages", stages != own.pipeline * own.chunks, zeros
         yield "stages a device", chunks != own.chunks, zeros
         yield "replicas", (data != own.data) & (stages == own.pipeline * own.chunks), zeros

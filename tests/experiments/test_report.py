@@ -337,6 +337,8 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
         (("plan", *QUESTION, "--price", "2"), "--price goes with --report"),
         (("plan", *QUESTION, "--figure", "a.png"), "--figure goes with --pareto"),
         (("plan", *QUESTION, "--runner-ups"), "--runner-ups goes with --report"),
+        (("simulate", "--plan", "a.json", "--report", "--noise", "0.1"), "--noise does not go with --report"),
+        (("simulate", "--plan", "a.json", "--report", "--engine", "recurrence"), "does not go with --report"),
         (("plan", *QUESTION, "--pareto", "1,3"), "devices 3: cluster pipedream-a has 2 devices"),
         (("plan", *QUESTION, "--pareto", "1", "--out", "a.json"), "--out is of one plan, --pareto searches several"),
         (
