@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import field
@@ -109,16 +109,38 @@ class _Llama(_Config, kw_only=True, frozen=True):
     attention_bias: bool = False
     mlp_bias: bool = False
     score_dropout: _Probability = field(name="attention_dropout", default=0.0)
-    use_sliding_window: bool = False
 
     def derived(self) -> dict[str, Any]:
-        if self.use_sliding_window:
-            raise ValueError("$.use_sliding_window = True: must be false: a window in some blocks only is not modelled")
         return {"attention_dropout": self.score_dropout > 0, "output_bias": self.attention_bias}
 
 
 class _Mistral(_Llama, kw_only=True, frozen=True):
     window: _Count | None = field(name="sliding_window", default=None)
+
+
+class _Qwen(_Llama, kw_only=True, frozen=True):
+    """The first `max_window_layers` blocks have no window; newer files say it of each."""
+
+    use_sliding_window: bool = False
+    sliding_window: _Count | None = None
+    max_window_layers: _Natural = 28
+    layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
+
+    def derived(self) -> dict[str, Any]:
+        sizes = super().derived()
+        if not self.use_sliding_window or not self.sliding_window:
+            return sizes
+        if self.layer_types is None:
+            return sizes | {
+                "window": self.sliding_window,
+                "whole": tuple(range(min(self.max_window_layers, self.layers))),
+            }
+        if len(self.layer_types) != self.layers:
+            raise ValueError(
+                f"$.layer_types: has {len(self.layer_types)} kinds, and there are {self.layers} num_hidden_layers"
+            )
+        whole = tuple(block for block, kind in enumerate(self.layer_types) if kind == "full_attention")
+        return sizes | {"window": self.sliding_window, "whole": whole}
 
 
 class _Mixtral(_Mistral, kw_only=True, frozen=True):
@@ -129,7 +151,7 @@ class _Mixtral(_Mistral, kw_only=True, frozen=True):
         return super().derived() | {"experts": Experts(self.count, self.active, self.intermediate)}
 
 
-class _QwenExperts(_Llama, kw_only=True, frozen=True):
+class _QwenExperts(_Qwen, kw_only=True, frozen=True):
     count: _Count = field(name="num_experts")
     active: _Count = field(name="num_experts_per_tok")
     width: _Count = field(name="moe_intermediate_size")
@@ -171,6 +193,8 @@ class _DeepSeek2(_Llama, kw_only=True, frozen=True):
 
 
 class _DeepSeek3(_DeepSeek2, kw_only=True, frozen=True):
+    further: _Natural = field(name="num_nextn_predict_layers", default=0)
+
     def derived(self) -> dict[str, Any]:
         sizes = super().derived()
         return sizes | {
@@ -187,9 +211,9 @@ CONFIGURATIONS: dict[str, tuple[type[_Config], type[Transformer], Mapping[str, A
     "llama": (_Llama, Llama, {}),
     "mistral": (_Mistral, Llama, {}),
     "mixtral": (_Mixtral, Llama, {}),
-    "qwen2": (_Llama, Llama, _QWEN2),
+    "qwen2": (_Qwen, Llama, _QWEN2),
     "qwen2_moe": (_QwenExperts, Llama, _QWEN2),
-    "qwen3": (_Llama, Llama, {"head_norm": True}),
+    "qwen3": (_Qwen, Llama, {"head_norm": True}),
     "qwen3_moe": (_QwenExperts, Llama, {"head_norm": True}),
     "deepseek_v2": (_DeepSeek2, Llama, {}),
     "deepseek_v3": (_DeepSeek3, Llama, {}),

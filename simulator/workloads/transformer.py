@@ -98,6 +98,9 @@ class Transformer:
     norm_first: normalization before each half and at the end, else after each residual sum
     embedding_norm: the embedding is normalized
     attention: see `Attention`; window: keys that a query attends to (0: all); only fused attention skips the others
+    whole: blocks, counted from 0, whose queries attend to all keys in spite of a window
+    further: tokens beyond the next one that are predicted from each, one by one, each by a block of its own (DeepSeek-AI 2024,
+        "DeepSeek-V3 Technical Report", section 2.2)
     latent, experts: in place of plain projections before attention, and of MLPs
     name: of the workload ("": the family's and the number of blocks)
 
@@ -132,6 +135,8 @@ class Transformer:
     embedding_norm: bool = False
     attention: Attention = "unfused"
     window: int = 0
+    whole: tuple[int, ...] = ()
+    further: int = 0
     latent: LatentAttention | None = None
     experts: Experts | None = None
     name: str = ""
@@ -155,6 +160,8 @@ class Transformer:
             )
         if self.attention not in get_args(Attention):
             raise ValueError(f"attention must be one of {', '.join(get_args(Attention))}, got {self.attention!r}")
+        if self.further and (self.after != "language" or self.word_features != self.hidden):
+            raise ValueError(f"{family} predicts further tokens with a language model's head alone, got {self.after!r}")
         if self.heads % self.key_value_heads:
             raise ValueError(f"heads must be a multiple of key-value heads ({self.key_value_heads}), got {self.heads}")
 
@@ -167,14 +174,14 @@ class Transformer:
 class _Matrix:
     """The weights of a projection: features that go in, and that come out; with a bias or not.
 
-    tied: the matrix is the embedding's, which counts its parameters; a bias counts here
+    tied: name of the layer whose matrix it is, and which counts its parameters; a bias counts here
     split: as of a `Layer`; experts: matrices of these sizes, one of them for each token
     """
 
     rows: int
     columns: int
     bias: bool
-    tied: bool = False
+    tied: str = ""
     split: Split = ""
     experts: int = 0
 
@@ -193,6 +200,10 @@ class _Network:
             x = self.block(number, x)
         self.builder.block = 0
         logits = self.heads(self.norm("final_norm", x) if model.norm_first else x)
+        for number in range(1, model.further + 1):
+            x = self.further(number, x)
+            words = _Matrix(model.hidden, model.vocabulary, bias=False, tied=self.words, split="columns")
+            logits.append(self.projection(f"further{number}.head", self.norm(f"further{number}.final_norm", x), words))
         kept = FP32 * sum(self.builder.output_elements(each) for each in logits)  # log-probabilities
         loss = Layer("loss", "loss", output_elements=1, stashed_elements=kept, split="features")
         self.builder.add(loss, logits)
@@ -226,6 +237,32 @@ class _Network:
             x = y if first else self.norm(f"{name}.norm{part}", y)
         return x
 
+    @property
+    def words(self) -> str:
+        """The layer with the matrix of the head."""
+        return "embedding" if self.model.tied else "head"
+
+    def further(self, number: int, x: int) -> int:
+        """The features that predict a token further ahead: of those of the one before it, and of its embedding."""
+        model, name = self.model, f"further{number}"
+        output = model.sequence * model.hidden
+        layer = Layer(
+            f"{name}.embedding",
+            "embedding",
+            output_elements=output,
+            tied_to="embedding",
+            tied_parameters=model.vocabulary * model.hidden,
+            split="vocabulary",
+        )
+        parts = [self.norm(f"{name}.norm{part}", one) for part, one in ((1, x), (2, self.builder.add(layer)))]
+        weights = 2 * model.hidden**2
+        joined = Layer(f"{name}.projection", "linear", 2.0 * weights * model.sequence, weights, output, split="tokens")
+        x = self.builder.add(joined, parts)
+        self.builder.block = model.layers + number
+        x = self.block(model.layers + number, x)
+        self.builder.block = 0
+        return x
+
     def norm(self, name: str, x: int) -> int:
         """LayerNorm, or RMSNorm if the model has no norm_bias, of each token."""
         output = self.builder.output_elements(x)
@@ -243,7 +280,7 @@ class _Network:
             output_elements=output,
             flop=2.0 * matrix.rows * output,
             parameters=(0 if matrix.tied else weights) + bias,
-            tied_to="embedding" if matrix.tied else "",
+            tied_to=matrix.tied,
             tied_parameters=weights if matrix.tied else 0,
             stashed_elements=MASK * output if dropout else 0.0,
             split=matrix.split,
@@ -268,7 +305,8 @@ class _Network:
         fused, attended = model.attention == "fused", model.sequence
         dropped = model.attention_dropout and not fused
         if fused:
-            attended = min(model.window or attended, attended)
+            window = 0 if self.builder.block - 1 in model.whole else model.window
+            attended = min(window or attended, attended)
             kept = FP32 * queries
         else:
             # softmax output; with dropout also the mask and what dropout puts out
@@ -373,7 +411,8 @@ class _Network:
         if model.word_features != model.hidden:
             x = self.projection("word_out", x, _Matrix(model.hidden, model.word_features, bias=False, split="tokens"))
         bias = model.after != "language"
-        words = _Matrix(model.word_features, model.vocabulary, bias, tied=model.tied, split="columns")
+        tied = "embedding" if model.tied else ""
+        words = _Matrix(model.word_features, model.vocabulary, bias, tied=tied, split="columns")
         if model.after == "language":
             return [self.projection("head", x, words)]
         logits, square = [], _Matrix(model.hidden, model.hidden, bias=True)

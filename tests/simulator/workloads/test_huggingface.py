@@ -277,7 +277,10 @@ def test_the_first_architecture_is_the_model(tmp_path: Path) -> None:
             r"\$\.num_attention_heads = 32: must be a multiple of num_key_value_heads \(5\)",
         ),
         (MIXTRAL | {"num_experts_per_tok": 9}, "experts of a token must be from 1 to all 8, got 9"),
-        (QWEN2 | {"use_sliding_window": True}, r"\$\.use_sliding_window = True: must be false"),
+        (
+            QWEN2 | {"use_sliding_window": True, "layer_types": ["full_attention"]},
+            r"\$\.layer_types: has 1 kinds, and there are 28 num_hidden_layers",
+        ),
         (QWEN3_EXPERTS | {"mlp_only_layers": ["0"]}, r"\$\.mlp_only_layers\[0\] = \'0\': expected `int`"),
     ],
 )
@@ -354,3 +357,36 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
         read_config(tmp_path / "none.json")
     with pytest.raises(WorkloadFileError, match="cannot be read: Is a directory"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "windowed"),
+    [
+        ({"use_sliding_window": False}, []),
+        ({"use_sliding_window": True, "max_window_layers": 26}, [27, 28]),
+        ({"use_sliding_window": True, "layer_types": ["sliding_attention", *["full_attention"] * 27]}, [1]),
+    ],
+)
+def test_windows_of_some_blocks(said: dict[str, object], windowed: list[int], tmp_path: Path) -> None:
+    """Qwen's blocks from `max_window_layers` on, or those that are said to, attend to the last keys alone."""
+    path = written(tmp_path, QWEN2 | {"sliding_window": 1024} | said)
+    attention = [layer for layer in read_config(path, 4096).layers if layer.kind == "attention"]
+    whole = max(layer.flop for layer in attention)
+    assert [layer.block for layer in attention if layer.flop < whole] == windowed
+    assert {layer.flop for layer in attention if layer.flop < whole} <= {whole / 4}
+
+
+def test_further_tokens_are_predicted(tmp_path: Path) -> None:
+    """DeepSeek-V3 trains a block more, a projection of 2h x h and three norms; embedding and head are those of the network."""
+    small = {"num_hidden_layers": 5, "n_routed_experts": 16}
+    first, more = (
+        read_config(written(tmp_path, DEEPSEEK | small | {"num_nextn_predict_layers": further}), 4096)
+        for further in (0, 1)
+    )
+    block = sum(layer.parameters for layer in first.layers if layer.block == 5)
+    assert more.parameters() - first.parameters() == block + 2 * 7168**2 + 3 * 7168
+    assert [(one.parameters, len(one.layers)) for one in more.tied_weights()] == [(129280 * 7168, 2)] * 2
+    last = [layer.flop for layer in more.layers if layer.name in ("head", "further1.head")]
+    assert last[0] == last[1] > 0
+    losses = [workload.layers[-1].stashed_elements for workload in (first, more)]
+    assert losses[1] == 2 * losses[0]
