@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.report.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
+from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from planners import Result, RunnerUp, Score, runner_ups
 from simulator import CATEGORIES, TIME_PARTS, Explained, Outcome, Plan, TextTable, TimeSplit, ranges
 
@@ -50,6 +51,7 @@ class PlanReport(Explained):
             *self.answer.remarks(),
             *self._worth(),
             *self._without_runner_ups(),
+            *self._flags(),
             f"{self.limit[0].upper()}{self.limit[1:]}.",
         )
 
@@ -71,6 +73,7 @@ class PlanReport(Explained):
             "efficiency": self.efficiency.record(),
             "limits": limit_rows(self.outcome, self.limits),
             "limit": self.limit,
+            "megatron_flags": self._flag_words(),
             "runner_ups": [
                 {
                     "decision": one.decision,
@@ -231,6 +234,21 @@ class PlanReport(Explained):
         )
         columns = "decision", "chosen", "instead", "loses", "peak, GiB", "plan"
         return TextTable("Runner-ups: the best plan known that decides otherwise", columns, rows)
+
+    def _flags(self) -> tuple[str, ...]:
+        """A language model's plan for Megatron-LM, or why its flags cannot say it."""
+        if not self.outcome.problem.workload.tokens:
+            return ()
+        try:
+            return (f"Megatron-LM: {' '.join(megatron_flags(self.outcome.problem, self.outcome.plan))}",)
+        except NoFlagsError as error:
+            return (f"no flags of Megatron-LM: {error}",)
+
+    def _flag_words(self) -> list[str] | None:
+        try:
+            return list(megatron_flags(self.outcome.problem, self.outcome.plan))
+        except NoFlagsError:
+            return None
 
     def _without_runner_ups(self) -> tuple[str, ...]:
         if self.runner_ups or not isinstance(self.answer, Result):
