@@ -49,6 +49,8 @@ class Work:
         (the scores of attention without a fused kernel); none of it is hidden behind the products
     loaded_elements: elements a sample that no layer makes (images), from the host; they need no gradient
     channels: of a convolution those that a group of it reads, and those that it makes; 0 where it is not known
+    fused_pairs: of attention in one kernel the share of all pairs of a query and a key (`flop` counts all) that it computes: half
+        under a causal mask; 0: in several kernels
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Work:
     scratch_elements: float = 0.0
     loaded_elements: float = 0.0
     channels: tuple[int, int] = (0, 0)
+    fused_pairs: float = 0.0
 
 
 @runtime_checkable

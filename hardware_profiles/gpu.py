@@ -91,13 +91,8 @@ class KindEfficiency:
 
 
 FUSED_ATTENTION = "fused_attention"
-"""Attention whose scores never leave the chip; its products have shares of their own, counted in FLOP of full scores: a causal
-mask lets the kernel skip half of them, and its backward makes the scores again."""
-
-
-def is_fused(work: Work) -> bool:
-    """Whether a layer is attention in one kernel: it has no weights of its own, and its scores do not move."""
-    return work.kind == "attention" and not work.parameters and not work.scratch_elements
+"""Attention whose scores never leave the chip; its products have shares of their own, counted in FLOP of full scores of a kernel
+that skips the half behind a causal mask; its backward makes the scores again."""
 
 
 # FITTED: the fp32 ceilings, `memory`, `saturation_seconds`, `window_exponent` and `transform_traffic` of
@@ -165,13 +160,15 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
     - a layer that reads only what no layer makes has no input gradient
     - embeddings: a gather of the rows used; no input gradient; a weight gradient as wide as the table
     - a loss moves LOSS_TRAFFIC for each logit that it reads
+    - attention in one kernel: FLOP of twice the pairs of queries and keys that it computes, as many as those of full scores where
+      a causal mask hides half
     - what a layer moves between its own kernels it moves once in the forward, twice in the whole backward
 
     Parameters are read once a call, whatever the samples.
     """
     inputs = (work.input_elements + work.loaded_elements) * samples
     outputs = work.output_elements * samples
-    flop, scratch = work.flop * samples, work.scratch_elements * samples
+    flop, scratch = work.flop * samples * (2.0 * work.fused_pairs or 1.0), work.scratch_elements * samples
     parametric = work.parameters > 0
     if work.kind in ZERO_COST_KINDS or (phase == "input_gradient" and work.loaded_elements and not work.input_elements):
         return Demand(0.0, 0.0)
@@ -303,7 +300,7 @@ class GraphicsProcessor:
         needed = demand(work, samples, phase, PRECISION_BYTES[precision])
         if needed.flop == 0.0 and needed.traffic == 0.0:
             return 0.0
-        efficiency = self.efficiencies[FUSED_ATTENTION if is_fused(work) else work.kind]
+        efficiency = self.efficiencies[FUSED_ATTENTION if work.fused_pairs else work.kind]
         ceiling = efficiency.ceiling(phase, vector=precision == VECTOR_PRECISION)
         used = tile_use(work, phase, efficiency.tile)
         peak = self.peak_flops[precision]

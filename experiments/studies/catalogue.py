@@ -113,7 +113,8 @@ STUDIES: dict[str, Study] = {
         0.5,
         figures=("truth",),
         options={
-            "--tables DIR": ("folder of measured tables (CSV)", Path, ...),
+            "--tables DIR": ("folder of measured tables (CSV)", Path),
+            "--columns": "print what tables may hold, and their columns",
             "--machine TABLE=CLUSTER": (
                 "cluster of a table's rows, in place of what they say; may be repeated",
                 named_text,

@@ -1,14 +1,10 @@
 """Truth: the cost model and the engine beside published measurements, or a user's own.
 
     python -m experiments.truth --tables DIR [--machine TABLE=CLUSTER] [--rename COLUMN=NAME] [--out DIR] [--json]
+    python -m experiments.truth --columns
 
-Reads every CSV file of a folder whose columns it knows (`experiments.truth.measured_tables` documents them), predicts every row,
-and prints errors by table: predicted / measured - 1. Files of other columns are named and passed over.
-
-What the constants saw: shares of the peaks of an A100 are anchored to a random half of its matrix products, latency and rate of
-collectives to a random half (A100) or every second row (V100) of the all-reduces; what no kernel tells (launches of layers, the
-element-wise share of the bandwidth, the network's rate) to the cells of vTrain's single-node runs and to half of its multi-node
-runs; two shares of a B200 to its nine dense runs. No constant belongs to a network or to a table.
+Reads every CSV file of a folder whose columns it knows (`--columns` prints them), predicts every row, and prints errors by table:
+predicted / measured - 1. Files of other columns are named and passed over.
 """
 
 from __future__ import annotations
@@ -22,21 +18,46 @@ from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import InputError, UsageError, say
 from experiments.terminal.report_tables import ReportTable, figure
 from experiments.truth.errors import summary
-from experiments.truth.measured_tables import KINDS, AllReduce, MatrixProduct, MeasuredRun, needed, read_tables
+from experiments.truth.measured_tables import (
+    KINDS,
+    AllReduce,
+    MatrixProduct,
+    MeasuredRun,
+    TransformerCell,
+    documented,
+    needed,
+    read_tables,
+)
 from experiments.truth.predictions import predicted
 from hardware_profiles import load_cluster
 
 PEERS: Mapping[str, str] = {
-    "vtrain_multi": "Calculon 15.3 %, vTrain 14.7 %",
-    "vtrain_single": "vTrain 39 % (rows)",
-    "sailor_validation": "Sailor 10 % time, up to 81 % memory",
-    "simumax_b200": "SimuMax 5.6 % time, 0.46 % memory (own rows)",
+    "vtrain_multi": "time: vTrain 14.7 %, Calculon 15.3 %; regret: Calculon 1.27 %",
+    "vtrain_single": "time: vTrain 39 %; regret: Calculon 10.2 %",
+    "sailor_validation": "time: Sailor 10 %; memory: Sailor up to 81 %",
+    "simumax_b200": "time: SimuMax 5.6 %; memory: SimuMax 0.46 % (own rows)",
+    "seqpar": "time: Calculon 3.65 % (own rows)",
 }
 """Published or measured errors of public simulators on the same tables (vTrain, Calculon, Sailor and SimuMax, each run as its
-authors publish it)."""
+authors publish it), by what the names of tables begin with; the longest that does."""
+
+SEEN: Mapping[str, str] = {
+    "sailor_validation": "none; rates of links and reserves are its authors' own, of other measurements",
+    "a100_gemm": "half, at random: products",
+    "vtrain_allreduce_nvlink": "half, of an A100 at random, of a V100 every second: latency and rate of collectives",
+    "vtrain_multi": "half, at random: launches of layers, element-wise kernels, the network's rate",
+    "vtrain_single": "its cells (table vtrain_single_cells)",
+    "vtrain_single_cells": "all: launches of layers, element-wise kernels",
+    "simumax_b200": "the nine of dense models: element-wise kernels",
+    "simumax_ops_a100_pcie": "half of the products, at random; attention",
+    "simumax_ops_b200": "half of the products, at random; attention",
+}
+"""Rows that constants were chosen on, and which, by what the names of tables begin with; none of any other. No constant belongs
+to a network or to a table."""
 
 BY: Mapping[type, tuple[str, ...]] = {
-    MeasuredRun: ("tp", "hidden", "cluster"),
+    MeasuredRun: ("tp", "hidden", "recompute", "cluster"),
+    TransformerCell: ("tp", "hidden"),
     MatrixProduct: ("op", "tp"),
     AllReduce: ("gpu", "gpus"),
 }
@@ -50,6 +71,18 @@ QUESTION: Mapping[type, tuple[str, ...]] = {
 
 def run(options: argparse.Namespace) -> Findings:
     """Predict every known table of the folder; exit code 4 for a file that cannot be read."""
+    if options.columns:
+        kinds = [
+            {
+                "about": documented(kind),
+                "needed": needed(kind),
+                "further": [name for name in kind.__struct_fields__ if name not in needed(kind)],
+            }
+            for kind in KINDS
+        ]
+        return Findings({"kinds": kinds}, print_columns)
+    if options.tables is None:
+        raise UsageError("--tables: is missing: the folder of measured tables (--columns prints what they may have)")
     tables, skipped = read_tables(options.tables, dict(options.rename))
     if not tables:
         known = "; ".join(", ".join(needed(kind)) for kind in KINDS)
@@ -72,8 +105,9 @@ def run(options: argparse.Namespace) -> Findings:
             found[table.name] = summary(frame, BY.get(kind, ()), QUESTION.get(kind, ()))
         else:
             found[table.name] = {"rows": 0}
-        found[table.name] |= {"left_out": left_out, "peers": PEERS.get(table.name)}
-    document = {"tables": found, "skipped": list(skipped)}
+        found[table.name]["left_out"] = left_out
+        found[table.name] |= {"peers": named(PEERS, table.name), "seen": named(SEEN, table.name) or "none"}
+    document = {"tables": found, "skipped": list(skipped), "skipped_because": skipped}
 
     def drawn(document: Mapping[str, Any]) -> Made:
         from experiments.truth.truth_plots import draw
@@ -81,6 +115,20 @@ def run(options: argparse.Namespace) -> Findings:
         yield "truth", draw(points)
 
     return Findings(document, print_document, drawn)
+
+
+def named(words: Mapping[str, str], table: str) -> str | None:
+    """What the longest beginning of a table's name has."""
+    return max(((len(word), said) for word, said in words.items() if table.startswith(word)), default=(0, None))[1]
+
+
+def print_columns(document: Mapping[str, Any]) -> None:
+    """What rows may be, and their columns."""
+    for kind in document["kinds"]:
+        for line in kind["about"].splitlines():
+            say(line)
+        say(f"needed: {', '.join(kind['needed'])}; further: {', '.join(kind['further'])}")
+        say("")
 
 
 def _rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -111,8 +159,14 @@ TABLE = ReportTable(
         "signed": figure("signed", "+.1f", 100),
         "rank agreement": figure("kendall", ".2f"),
         "regret": figure("regret", ".1f", 100),
-        "peers (mean)": "{peers}",
+        "public simulators": "{peers}",
     },
+)
+
+SEEN_ROWS = ReportTable(
+    "Rows that constants were chosen on",
+    lambda document: [{"table": name, "seen": table["seen"]} for name, table in document["tables"].items()],
+    {"table": "{table}", "rows, and for what": "{seen}"},
 )
 
 SPLIT = ReportTable(
@@ -139,11 +193,12 @@ def print_document(document: Mapping[str, Any]) -> None:
     """The errors by table and by column, and what was left out."""
     TABLE.print(document)
     SPLIT.print(document)
+    SEEN_ROWS.print(document)
     for name, table in document["tables"].items():
         for reason, count in table["left_out"].items():
             say(f"{name}: {count} rows are not predicted: {reason}")
-    if document["skipped"]:
-        say(f"passed over (other columns): {', '.join(document['skipped'])}")
+    for name, reason in document["skipped_because"].items():
+        say(f"passed over: {name}: {reason}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ says nothing. The fields of the rows below are the columns.
 from __future__ import annotations
 
 import csv
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,31 +189,46 @@ def needed(kind: type[Row]) -> tuple[str, ...]:
     return tuple(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 
+def documented(kind: type[Row]) -> str:
+    """What rows of a kind are, and their columns."""
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
+def _lacking(columns: Sequence[str]) -> str:
+    """Why a table with these columns is of no kind: what it lacks of the kind that it is nearest to."""
+    shares = {kind: len(set(needed(kind)) & set(columns)) / len(needed(kind)) for kind in KINDS}
+    nearest = max(shares, key=lambda kind: shares[kind])
+    if not shares[nearest]:
+        return "has none of the columns that any kind of table needs (--columns prints them)"
+    lacking = ", ".join(name for name in needed(nearest) if name not in columns)
+    return f"lacks {lacking} of the nearest kind: {documented(nearest).splitlines()[0]}"
+
+
 def kind_of(columns: Sequence[str]) -> type[Row] | None:
     """The kind of a table with these columns; None for one that nobody knows."""
     return next((kind for kind in KINDS if set(needed(kind)) <= set(columns)), None)
 
 
-def read_tables(folder: Path, renamed: Mapping[str, str]) -> tuple[tuple[MeasuredTable, ...], tuple[str, ...]]:
-    """The tables of a folder that are known, by name, and the files that are not.
+def read_tables(folder: Path, renamed: Mapping[str, str]) -> tuple[tuple[MeasuredTable, ...], dict[str, str]]:
+    """The tables of a folder that are known, by name, and the files that are not, with the reason.
 
     renamed: what a column of another table is called here. Raises InputError (one line: file, line, column, value, rule).
     """
     paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else None
     if paths is None:
         raise InputError(f"{folder}: is not a folder of measured tables")
-    tables, skipped = [], []
+    tables, skipped = [], {}
     for path in paths:
-        table = _read_table(path, renamed) if path.suffix.lower() == ".csv" else None
-        if table is None:
-            skipped.append(path.name)
+        found = _read_table(path, renamed) if path.suffix.lower() == ".csv" else "is no CSV file"
+        if isinstance(found, str):
+            skipped[path.name] = found
         else:
-            tables.append(table)
-    return tuple(tables), tuple(skipped)
+            tables.append(found)
+    return tuple(tables), skipped
 
 
-def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | None:
-    """A file's rows; None where its columns are of no kind."""
+def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | str:
+    """A file's rows; or why it is passed over: its columns are of no kind, or it has no rows."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
         lines = list(csv.reader(text.splitlines(), strict=True))
@@ -221,7 +237,7 @@ def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | None:
     columns = [renamed.get(column.strip(), column.strip()) for column in lines[0]] if lines else []
     kind = kind_of(columns)
     if kind is None:
-        return None
+        return _lacking(columns)
     rows: dict[int, Row] = {}
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(columns):
@@ -229,7 +245,7 @@ def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | None:
                 continue
             raise InputError(f"{path}: line {number} has {len(cells)} cells, and there are {len(columns)} columns")
         rows[number] = _row(f"{path}: line {number}", kind, dict(zip(columns, cells, strict=True)))
-    return MeasuredTable(path.stem, path, rows) if rows else None
+    return MeasuredTable(path.stem, path, rows) if rows else "has no rows"
 
 
 def _row(where: str, kind: type[Row], cells: Mapping[str, str]) -> Row:

@@ -333,7 +333,7 @@ def _attention(row: KernelShare) -> _Form:
     tokens, samples = float(row.seq_len or 1), float(row.batch or 1)
     flop = 2.0 * tokens**2 * heads * (of_query + of_value)
     read = tokens * (heads * of_query + pairs * (of_query + of_value))
-    work = Work("attention", flop, read, tokens * heads * of_value, 0)
+    work = Work("attention", flop, read, tokens * heads * of_value, 0, fused_pairs=0.5)
     return (
         (work, samples, "forward", samples * flop)
         if row.op == "sdp_fwd"

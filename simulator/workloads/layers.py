@@ -53,6 +53,8 @@ class Layer:
     scratch_elements: elements a sample that a forward moves between kernels of its own (scores of attention that is not fused)
     loaded_elements: elements a sample of its inputs that no layer makes (images)
     channels: of a convolution those that a group of it reads, and those that it makes; 0 where it is not known
+    fused_pairs: of attention in one kernel the share of all pairs of a query and a key (`flop` counts all) that it computes: half
+        under a causal mask; 0: in several kernels
     measured: rows (samples, forward seconds, backward seconds) of a profile, by rising samples; empty if analytic
     tied_to: name of an earlier layer whose weight this one uses too (an output head that multiplies with the
         embedding's matrix), "" for none; tied_parameters: elements of that weight
@@ -78,6 +80,7 @@ class Layer:
     scratch_elements: float = 0.0
     loaded_elements: float = 0.0
     channels: tuple[int, int] = (0, 0)
+    fused_pairs: float = 0.0
     split: Split = ""
     undivided: int = 0
     heads: int = 0
@@ -224,6 +227,7 @@ class Workload:
                 layer.scratch_elements,
                 layer.loaded_elements,
                 layer.channels,
+                layer.fused_pairs,
             )
             for layer, read in zip(self.layers, self.input_elements(), strict=True)
         )
@@ -315,7 +319,7 @@ _COUNTS = {
 }
 """Whole numbers of a layer, with the least of each."""
 
-_AMOUNTS = ("flop", "output_elements", "stashed_elements", "scratch_elements", "loaded_elements")
+_AMOUNTS = ("flop", "output_elements", "stashed_elements", "scratch_elements", "loaded_elements", "fused_pairs")
 
 _SPLITS = get_args(Split)
 

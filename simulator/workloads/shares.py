@@ -99,6 +99,7 @@ def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence
             parameters=parameters + tied,
             sequential_steps=work.sequential_steps,
             scratch_elements=work.scratch_elements / inside,
+            fused_pairs=work.fused_pairs,
         ),
         parameters=parameters,
         tied_parameters=tied,

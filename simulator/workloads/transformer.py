@@ -320,6 +320,7 @@ class _Network:
             stashed_elements=kept + (queries * latent.rotary if latent else 0),
             # dropout reads and writes, too, and writes its mask
             scratch_elements=queries * attended * (SCORE_MOVES[model.attention] + (2 + MASK) * dropped),
+            fused_pairs=(1.0 - attended / (2.0 * model.sequence) * (model.after == "language")) if fused else 0.0,
             split="heads",
             heads=model.heads if latent else model.key_value_heads,
             causal_tokens=model.sequence if model.after == "language" else 0,

@@ -70,7 +70,10 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     table(tmp_path, "other.csv", "a,b", "1,2")
     tables, skipped = read_tables(tmp_path, {"time": "measured_s"})
     assert [one.name for one in tables] == ["mine"]
-    assert skipped == ("other.csv",)
+    assert skipped.keys() == {"other.csv"}
+    assert "none of the columns" in skipped["other.csv"]
+    _, skipped = read_tables(table(tmp_path, "other.csv", "gpus,bytes", "8,2"), {})
+    assert "lacks out_of_place_us of the nearest kind: An all-reduce" in skipped["other.csv"]
     row = tables[0].rows[2]
     assert isinstance(row, MeasuredRun)
     assert (row.measured_s, row.recompute) == (0.5, "none")
@@ -260,11 +263,19 @@ def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.Capture
     assert set(document["tables"]) == {"runs", "products"}
     assert document["skipped"] == ["notes.csv"]
     assert document["tables"]["runs"]["rows"] == 2
+    assert document["tables"]["runs"]["seen"] == "none"
+    assert "--columns" in document["skipped_because"]["notes.csv"]
     assert "mape" in document["tables"]["products"]["backward"]
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "runs=nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "lost=dgx-a100"]) == 2
     assert "lost" in capsys.readouterr().err
+    assert main(["study", "truth"]) == 2
+    assert "--columns" in capsys.readouterr().err
+    assert main(["study", "truth", "--columns", "--json"]) == 0
+    kinds = json.loads(capsys.readouterr().out)["kinds"]
+    assert all(kind["about"] and kind["needed"] for kind in kinds)
+    assert "sequence_parallel" in kinds[0]["further"]
 
 
 def test_a_folder_without_tables_is_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,6 +183,9 @@ def test_unfused_attention_moves_its_scores() -> None:
     scores = 2 * 16**2
     assert 2 * attention_of(Gpt(1, 8, 2, 16, 100)).scratch_elements == 9 * scores
     assert 2 * attention_of(Gpt(1, 8, 2, 16, 100, attention_dropout=False)).scratch_elements == 4 * scores
+    pairs = [attention_of(kind(1, 8, 2, 16, 100, attention="fused")).fused_pairs for kind in (Gpt, Bert)]
+    assert pairs == [0.5, 1.0]
+    assert attention_of(Gpt(1, 8, 2, 16, 100)).fused_pairs == 0.0
     eager = attention_of(Gpt(1, 8, 2, 16, 100, attention="eager"))
     assert 2 * eager.scratch_elements == (12 + 5) * scores
     assert eager.stashed_elements == attention_of(Gpt(1, 8, 2, 16, 100)).stashed_elements
