@@ -31,6 +31,7 @@ ROOMS = {
         "dnn_partitioning",
         "pipedream_growth",
         "pipedream_tables",
+        "piper",
         "replay_speed",
         "schedule_search",
         "truth",
@@ -44,6 +45,7 @@ ROOMS = {
     "planners": (
         "search",
         "partitioning",
+        "variants",
         "pipedream",
         "straight",
         "bapipe",

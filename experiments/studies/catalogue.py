@@ -146,6 +146,14 @@ STUDIES: dict[str, Study] = {
             "--inputs DIR": ("checkout of msr-fiddle/dnn-partitioning, or a folder of such graphs", Path, ...),
         },
     ),
+    "piper": Study(
+        "experiments.piper",
+        "Are pipelines of layers with variants the best on Piper's public inputs, and how soon are they found?",
+        0.3,
+        options={
+            "--inputs DIR": ("checkout of msr-fiddle/piper, or a folder of such networks", Path, ...),
+        },
+    ),
     "pipedream-tables": Study(
         "experiments.pipedream_tables",
         "What of PipeDream's two result tables can be reproduced?",

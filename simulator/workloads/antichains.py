@@ -152,7 +152,7 @@ def down_sets(count: int, edges: Sequence[tuple[int, int]], limit: int = STATE_L
     feeds = [sum(1 << node for node in row) for row in consumers]
     ancestors, descendants = _closure(order, producers, set()), _closure(order[::-1], consumers, set())
     masks, lost = _all_or_coarse(_Order(order, producers, feeds, ancestors, descendants), root, limit)
-    return _unpack(masks, count + 1)[:, :count], lost
+    return np.ascontiguousarray(_unpack(masks, count + 1)[:, :count]), lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,136 @@
+"""Variant files: the inputs of Piper (Tarnawski et al., NeurIPS 2021) as problems of layers with variants.
+
+A file is one JSON object; the `README.md` of msr-fiddle/piper names the fields, and calls a variant a TMPC. Node numbers are in
+no order that means something.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from experiments.terminal.output import InputError
+from hardware_profiles import read_bytes
+from planners import Variant, VariantProblem
+
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Above = Annotated[float, msgspec.Meta(gt=0)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class FileVariant(msgspec.Struct, frozen=True):
+    """A way to run a node on a tensor-parallel group; bytes that a group adds to an edge by the node at its other end."""
+
+    id: str
+    seconds: _Amount = msgspec.field(name="timePerSample")
+    weight_bytes: _Amount = msgspec.field(name="parameterSize")
+    flight_bytes: _Amount = msgspec.field(name="memoryUsageA")
+    held_bytes: _Amount = msgspec.field(name="memoryUsageB")
+    received_bytes: dict[int, _Amount] = msgspec.field(name="syncTimeFw")
+    sent_bytes: dict[int, _Amount] = msgspec.field(name="syncTimeBw")
+
+
+class FileNode(msgspec.Struct, frozen=True):
+    """A layer: its variants by tensor-parallel degree."""
+
+    id: int
+    variants: dict[_Count, tuple[FileVariant, ...]] = msgspec.field(name="TMPCs")
+
+
+class FileEdge(msgspec.Struct, frozen=True):
+    """What one node sends another."""
+
+    source: int = msgspec.field(name="sourceId")
+    reader: int = msgspec.field(name="destId")
+    bytes: _Amount = msgspec.field(name="communicationCost")
+
+
+class VariantFile(msgspec.Struct, frozen=True):
+    """A file: the network, and the devices that it is for unless others are asked for."""
+
+    devices: _Count = msgspec.field(name="maxDevices")
+    memory_bytes: _Above = msgspec.field(name="maxMemoryPerDevice")
+    bandwidth: _Above
+    microbatches: _Count = msgspec.field(name="mbsInBatch")
+    nodes: Annotated[tuple[FileNode, ...], msgspec.Meta(min_length=1)]
+    edges: tuple[FileEdge, ...]
+
+    def __post_init__(self) -> None:
+        known = {node.id for node in self.nodes}
+        if len(known) < len(self.nodes):
+            raise ValueError("nodes must have different ids")
+        for node in self.nodes:
+            if not any(node.variants.values()):
+                raise ValueError(f"node {node.id} must have a variant")
+            for degree, variants in node.variants.items():
+                if len({one.id for one in variants}) < len(variants):
+                    raise ValueError(f"variants of node {node.id} at degree {degree} must have different ids")
+        if len({(edge.source, edge.reader) for edge in self.edges}) < len(self.edges):
+            raise ValueError("edges must be between different pairs of nodes")
+        for edge in self.edges:
+            if edge.source not in known or edge.reader not in known:
+                raise ValueError(f"edge {edge.source} -> {edge.reader} must be between nodes of the file")
+
+    def problem(self, devices: int, memory_bytes: float, bandwidth: float, microbatches: int) -> VariantProblem:
+        """The network on so many devices; its layers are the file's nodes in their order."""
+        number = {node.id: index for index, node in enumerate(self.nodes)}
+
+        def renumbered(amounts: dict[int, float]) -> dict[int, float]:
+            return {number[node]: amount for node, amount in amounts.items() if node in number}
+
+        layers = tuple(
+            {
+                degree: tuple(
+                    Variant(
+                        one.id,
+                        one.seconds,
+                        one.weight_bytes,
+                        one.flight_bytes,
+                        one.held_bytes,
+                        renumbered(one.received_bytes),
+                        renumbered(one.sent_bytes),
+                    )
+                    for one in variants
+                )
+                for degree, variants in node.variants.items()
+            }
+            for node in self.nodes
+        )
+        edges = {(number[edge.source], number[edge.reader]): edge.bytes for edge in self.edges}
+        return VariantProblem(layers, edges, devices, memory_bytes, bandwidth, microbatches)
+
+
+def read_variant_files(folder: Path) -> tuple[dict[str, VariantFile], list[str]]:
+    """Networks of a folder and of those inside it, by path without its ending, and the files that hold none.
+
+    Raises InputError where there is no folder, and for a file that has a network's fields and breaks its rules.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is not a folder of layers with variants")
+    files, skipped = {}, []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder)
+        read = _read(path) if path.suffix == ".json" else None
+        if read is None:
+            skipped.append(str(name))
+        else:
+            files[str(name.with_suffix(""))] = read
+    return files, skipped
+
+
+def _read(path: Path) -> VariantFile | None:
+    """A file's network; None where it has not the fields of one."""
+    try:
+        text = read_bytes(path)
+        found = msgspec.json.decode(text)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
+    fields = {field.encode_name for field in msgspec.structs.fields(VariantFile)}
+    if not isinstance(found, dict) or not fields <= set(found):
+        return None
+    try:
+        return msgspec.json.decode(text, type=VariantFile)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}") from None
