@@ -413,6 +413,12 @@ class Cluster:
         plan = min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
         return ((), ()) if plan is None else (plan.channels, plan.occupancy)
 
+    def allreduces_meet(self, route: Iterable[int], devices: Sequence[int], *beside: Sequence[int]) -> bool:
+        """Whether a transfer from the first of some devices over a route queues with their all-reduces of large tensors."""
+        plans = self._collective_plans((devices, *beside))
+        plan = min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
+        return plan is not None and not set(plan.channels).isdisjoint(route)
+
     def alltoall_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
         """Seconds of latency, and seconds a byte that each device has for all of `devices`, itself among them, of an exchange in
         which every device sends each other one an equal part; while each of `beside` exchanges as much. None for one device.

@@ -84,6 +84,7 @@ from .costs.plan_costs import (
     BUCKET_BYTES as BUCKET_BYTES,
     MOST_BUCKETS as MOST_BUCKETS,
     PlanCosts as PlanCosts,
+    cut_buckets as cut_buckets,
     StagePlaces as StagePlaces,
     unit_begins as unit_begins,
 )

@@ -5,7 +5,8 @@ With M micro-batches, v stages a device, and T[r] the seconds of rank r for one 
     iteration = M * max T + (sum of T - max T) / v + transfers + what the first rank does after its last backward
 
 The first rank ends last: its gradients are reduced while its last backward runs, in the buckets of `PlanCosts.buckets`, and an
-update follows. Every round of 1F1B waits for a transfer there or back; interleaving hides these, but for the filling ones.
+update follows. Every round of 1F1B waits for a transfer there or back; interleaving hides these, but for the filling ones. On
+its way up the last gradient waits, behind every stage, for the bucket that is being reduced over the same card.
 
 Bytes of rank r: what its stages hold all the time, what each keeps of its micro-batches in flight, the most that is made again.
 """
@@ -20,7 +21,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Flow, Rates
+from hardware_profiles import Flow, Rates, reduce_seconds
 from planners.large.division import divided
 from planners.large.like_blocks import LikeBlocks
 from planners.large.shapes import Shape
@@ -73,6 +74,7 @@ class ClosedForm:
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
         self._peers: dict[tuple[int, int, int], tuple[Rates, Rates]] = {}
+        self._queueing: dict[tuple[int, int], bool] = {}
         self._figures: dict[tuple[Parallelism, int], list[float]] = {}
 
     @property
@@ -118,6 +120,16 @@ class ClosedForm:
             places = self._places(shape, shape.data)
             self._peers[key] = places.peer_rates, places.expert_rates if shape.expert > 1 else ()
         return self._peers[key]
+
+    def transfers_queue(self, shape: Shape) -> bool:
+        """Whether what the first rank sends queues with the reductions of its gradients."""
+        if not self.problem.contention or shape.pipeline == 1 or shape.copies == 1:
+            return False
+        key = shape.tensor, shape.copies
+        if key not in self._queueing:
+            rings = self._places(shape, shape.data).rings
+            self._queueing[key] = self.problem.cluster.allreduces_meet(self.link(shape).route, *rings)
+        return self._queueing[key]
 
     def link(self, shape: Shape) -> Flow:
         """The way between the first two ranks, where all replicas in the first server send at once."""
@@ -427,6 +439,7 @@ class _Tables:
             reduced = buckets * self._reduce_seconds(*parts, problem.accumulated_bytes) * (0.5 if zero else 1.0)
             last = self.passes[1][self.ranks[0]][:, 0]
             seconds += np.maximum(reduced / buckets, reduced - last * (1.0 - 1.0 / buckets))
+            seconds += self._queued_seconds(0.5 if zero else 1.0)
         else:  # what its last unit scatters, and its first one gathers, is beside nothing
             first, of_experts = self._units[self.ranks[0]][:, 0, 1:3].T
             seconds += self._reduce_seconds(first, of_experts, problem.accumulated_bytes) / 2
@@ -434,6 +447,28 @@ class _Tables:
         if zero in (1, 2):
             seconds += (self._reduce_seconds(elements, experts, problem.element_bytes) / 2).sum(axis=1)
         return np.asarray(seconds)
+
+    def _queued_seconds(self, scattered: float) -> float:
+        """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
+        reduced when its backward ends has the card. scattered: what a reduction takes of an all-reduce.
+        """
+        shape, form = self.shape, self.form
+        if not form.transfers_queue(shape):
+            return 0.0
+        stages = shape.pipeline * shape.chunks
+        count = -(-form.blocks.count // stages)
+        backward = float(self.passes[1][MIDDLE, min(count * shape.chunks, self.most), -1])
+        ready = free = 0.0
+        for share, *sizes in form.costs.bucket_shares(shape.parallel, self._rates, shape.samples, count):
+            ready += share * backward
+            if max(ready, free) >= backward * (1.0 - ROUNDING):
+                break
+            dense, experts = (
+                reduce_seconds(rates, size) if size else 0.0
+                for rates, size in zip(form.peers(shape), sizes, strict=True)
+            )
+            free = max(ready, free) + scattered * (dense + experts)
+        return (stages - 1) * max(0.0, free - backward)
 
     # ---- bytes ----
 

@@ -23,6 +23,7 @@ from simulator import (
     Parallelism,
     Problem,
     Recompute,
+    cut_buckets,
     gradient_in_work,
     stage_stash,
     unit_begins,
@@ -153,6 +154,16 @@ class StageCosts:
         of_layers = member.expert_parameters
         within = [*of_layers[before], *[experts] * count, *of_layers[behind]][: [*begins, len(sizes)][1]]
         return (float(len(units)), units[0], sum(within), *sorted([0.0, *units])[-2:])
+
+    def bucket_shares(
+        self, parallel: Parallelism, rates: GroupRates, samples: int, count: int
+    ) -> list[tuple[float, float, float]]:
+        """As of `cut_buckets`, of a stage of so many blocks between others."""
+        member, block, width = self.costs.at(parallel, rates), self.probes[1], self.costs.problem.accumulated_bytes
+        experts, backward = member.expert_parameters[block], member.seconds(0, samples, "backward")[block]
+        columns = (member.parameters[block] - experts) * width, experts * width, backward / (backward.sum() * count)
+        whole = self.costs.problem.gradient_reduction == "whole"
+        return cut_buckets(*(np.tile(one, count) for one in columns), whole=whole)
 
     def gradient_in_work(self, parallel: Parallelism) -> Line:
         """Bytes of weight gradients before they are added up."""

@@ -596,24 +596,11 @@ class PlanCosts:
         """
         places = self._places[stage]
         dense, experts = self._reduced_parameters(stage, len(places.rings)) * self.problem.accumulated_bytes
-        sizes = dense + experts
-        if len(places.parts) == 1 or not sizes.any():
+        if len(places.parts) == 1 or not (dense + experts).any():
             return ()  # without weights there is nothing to wait for
-        shares = self._layer_shares(stage, "backward")
-        whole = self.problem.gradient_reduction == "whole"
-        least = float(sizes.sum()) if whole else max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
-        scattered = 0.5 if self.plan.zero else 1.0
-        buckets: list[Bucket] = []
-        share, size, of_experts = 0.0, 0.0, 0.0
-        for position in range(len(sizes) - 1, -1, -1):
-            share += float(shares[position])
-            size += float(sizes[position])
-            of_experts += float(experts[position])
-            if size >= least or (position == 0 and (share > 0 or size > 0)):
-                seconds = places.reduce_seconds(size - of_experts, of_experts)
-                buckets.append(Bucket(share, scattered * seconds, *places.busy))
-                share, size, of_experts = 0.0, 0.0, 0.0
-        return tuple(buckets)
+        whole, scattered = self.problem.gradient_reduction == "whole", 0.5 if self.plan.zero else 1.0
+        cut = cut_buckets(dense, experts, self._layer_shares(stage, "backward"), whole=whole)
+        return tuple(Bucket(share, scattered * places.reduce_seconds(*sizes), *places.busy) for share, *sizes in cut)
 
     def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
         """Weight elements of each layer of a stage whose gradients its buckets carry, of a device in a group of `degree` devices,
@@ -628,6 +615,27 @@ class PlanCosts:
             if weight.layers in shared:
                 parameters[held == weight.layers[0]] -= weight.parameters
         return np.array([parameters - experts, experts])
+
+
+def cut_buckets(
+    dense: NDArray[np.float64], experts: NDArray[np.float64], shares: NDArray[np.float64], *, whole: bool = False
+) -> list[tuple[float, float, float]]:
+    """Buckets of a stage from the last layer to the first: share of the backward, gradient bytes of all but experts, of experts.
+
+    dense, experts, shares: of each layer, float64 [layers]; whole: one bucket
+    """
+    sizes = dense + experts
+    least = float(sizes.sum()) if whole else max(BUCKET_BYTES, float(sizes.sum()) / MOST_BUCKETS)
+    found: list[tuple[float, float, float]] = []
+    share, size, of_experts = 0.0, 0.0, 0.0
+    for position in range(len(sizes) - 1, -1, -1):
+        share += float(shares[position])
+        size += float(sizes[position])
+        of_experts += float(experts[position])
+        if size >= least or (position == 0 and (share > 0 or size > 0)):
+            found.append((share, size - of_experts, of_experts))
+            share, size, of_experts = 0.0, 0.0, 0.0
+    return found
 
 
 def unit_begins(parameters: Sequence[float], blocks: Sequence[int], problem: Problem) -> list[int]:

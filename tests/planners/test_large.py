@@ -134,6 +134,30 @@ def test_micro_batches_in_flight_are_those_of_the_schedule(pipeline: int, chunks
         assert (flight @ each).max(axis=1).tolist() == held.tolist()
 
 
+def test_gradients_queue_behind_buckets() -> None:
+    """8 ranks of 4 stages, two servers each: on 31 ways up the last gradient waits for a bucket on its card, 16 % of an iteration
+    in all. The closed form is within 5 % of the replay; without contention nothing waits.
+    """
+    problem = Problem(
+        load_workload("gpt3-6.7b"),
+        load_cluster("dgx-a100:16"),
+        16,
+        precision="fp16",
+        optimizer="adam",
+        gradient_bytes=4,
+    )
+    shape, seconds = Shape(8, 8, 2, 1, 4), []
+    for one in (problem, replace(problem, contention=False)):
+        search = _ShapeSearch(LargeModels(Request(options={"zero": "1"})), one, Evaluator(one))
+        found = search.form.best(shape)
+        assert found is not None
+        seconds.append(found.seconds)
+        assert found.seconds == pytest.approx(
+            simulate(one, search.plan(found), engine="compiled").iteration_seconds, rel=0.05
+        )
+    assert seconds[0] > 1.1 * seconds[1]
+
+
 @pytest.mark.parametrize(
     "shape",
     [Shape(1, 1, 4, 1, 1), Shape(2, 2, 1, 1, 1), Shape(1, 4, 1, 1, 1), Shape(1, 2, 2, 1, 3), Shape(2, 2, 1, 2, 2)],
