@@ -248,14 +248,13 @@ class ClosedForm:
         zeros: what replicas may divide, if not all that is asked for
         """
         blocks = self.blocks.count
+        may = (zeros or self.zeros)[: None if shape.copies > 1 else 1]
         most = blocks if shape.pipeline == 1 else min(blocks, -(-blocks // shape.pipeline) + 2 * shape.chunks)
         while True:
             tables = _Tables(self, shape, most)
             found: DividedShape | None = None
-            may = zeros or self.zeros
-            for zero in sorted(
-                may if shape.copies > 1 else may[:1], key=lambda one: float(tables.tail_seconds(one).min())
-            ):
+            may = [one for one in may if tables.least_bytes(one) <= self.memory_bytes - spare]
+            for zero in sorted(may, key=lambda one: float(tables.tail_seconds(one).min())):
                 most_seconds = limit if found is None else found.seconds
                 if bound + float(tables.tail_seconds(zero).min()) < most_seconds:
                     found = tables.best(zero, spare, most_seconds) or found
@@ -471,6 +470,13 @@ class _Tables:
         return (stages - 1) * max(0.0, free - backward)
 
     # ---- bytes ----
+
+    def least_bytes(self, zero: Zero) -> float:
+        """Bytes that weights, gradients and states take on the rank that has most of them, at least: those of the mean."""
+        lines = self.form.costs.elements(self.shape.parallel)
+        held, experts = (line.own[ONLY : ONLY + 1] + line.block * self.form.blocks.count for line in lines)
+        divided = held + (self.shape.expert - 1) * experts
+        return float(self.form.state_bytes(zero, held, divided, self.shape.copies)[0]) / self.shape.pipeline
 
     def _bytes(self, zero: Zero) -> Floats:
         """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
