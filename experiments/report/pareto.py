@@ -133,6 +133,7 @@ def pareto(
     """Search on the first of a problem's devices, as many as each number says.
 
     progress: called with searches done, and words for the one at work
+    An interrupt ends the searches with what is found so far.
     ValueError for numbers of devices that there are not; raises what a planner raises, but that no plan fits and that it does not
     apply, which are refusals.
     """
@@ -156,6 +157,8 @@ def pareto(
                 if not number:
                     refusals[count] = str(error)
                 break
+            except KeyboardInterrupt:
+                return Pareto(problem, planner, _unbeaten(found), refusals, searches, interrupted=True)
             if not result.outcome.fits:
                 break
             found.append(_point(result, price))

@@ -18,7 +18,7 @@ from experiments.report.limits import Limit, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
 from hardware_profiles import GraphicsProcessor, load_cluster
-from planners import Request, Score
+from planners import Request, Score, make_plan
 from simulator import (
     TIME_PARTS,
     Layer,
@@ -259,6 +259,21 @@ def test_searches_go_on_in_less_memory_until_nothing_fits() -> None:
         assert own[0].seconds == fastest.iteration_seconds
     assert not any(one.beats(other) for one in found.points for other in found.points)
     assert [(one.devices, one.microbatches) for one in found.points] == [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4)]
+
+
+def test_an_interrupt_keeps_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second search is stopped: the plan of the first is there, and that the searches ended early."""
+    searches: list[int] = []
+
+    def stopped(*asked: Any, **named: Any) -> Any:
+        searches.append(1)
+        if len(searches) > 1:
+            raise KeyboardInterrupt
+        return make_plan(*asked, **named)
+
+    monkeypatch.setattr("experiments.report.pareto.make_plan", stopped)
+    found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
+    assert (len(found.points), found.searches, found.interrupted) == (1, 2, True)
 
 
 def test_what_has_no_plan_is_told(capsys: pytest.CaptureFixture[str]) -> None:
