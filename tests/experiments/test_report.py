@@ -13,6 +13,7 @@ import pytest
 import pipeplan as pp
 import simulator
 from experiments.cli import main
+from experiments.report import pareto as pareto_search
 from experiments.report.efficiency import efficiency, used_parameters
 from experiments.report.limits import Limit, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
@@ -271,7 +272,7 @@ def test_an_interrupt_keeps_what_is_found(monkeypatch: pytest.MonkeyPatch) -> No
             raise KeyboardInterrupt
         return make_plan(*asked, **named)
 
-    monkeypatch.setattr("experiments.report.pareto.make_plan", stopped)
+    monkeypatch.setattr(pareto_search, "make_plan", stopped)
     found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
     assert (len(found.points), found.searches, found.interrupted) == (1, 2, True)
 
