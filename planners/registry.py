@@ -142,6 +142,11 @@ LARGE_OPTIONS = {
     "zero": "what replicas divide, or several numbers to choose from: 0,1,2,3 (default)",
 }
 
+MIXED_OPTIONS = {
+    "tensor": LARGE_OPTIONS["tensor"],
+    "zero": "what replicas divide: 0 nothing, 1 optimizer states, or both to choose from: 0,1 (default)",
+}
+
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
 
 _UNEQUAL = {
@@ -215,6 +220,13 @@ PLANNERS: dict[str, PlannerEntry] = {
         takes=("stages", "chunks"),
         options=LARGE_OPTIONS,
         by_default=_Later("large.shape_search", "has_like_blocks"),
+    ),
+    "mixed": PlannerEntry(
+        _Later("mixed.planner", "MixedPipelines"),
+        "several kinds of device: stages whose replicas are any share of each kind, in groups of a degree a kind",
+        _Later("mixed.planner", "inapplicable"),
+        options=MIXED_OPTIONS,
+        by_default=_Later("mixed.planner", "has_kinds"),
     ),
     "modern": PlannerEntry(
         _order_search,

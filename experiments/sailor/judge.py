@@ -81,7 +81,7 @@ def read_inputs(folder: Path, model: str) -> Inputs:
 class Judge:
     """Plans of a network on GPUs of several kinds, judged as Sailor does; a `planners.mixed.space.Space`."""
 
-    blocking = True
+    waiting = 1.0
 
     def __init__(self, inputs: Inputs, gpus: Mapping[str, int], batch: int) -> None:
         """gpus: of each kind, by Sailor's names; ValueError for a kind that lacks inputs."""

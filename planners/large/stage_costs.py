@@ -52,8 +52,9 @@ class Line:
 class StageCosts:
     """What stages take and keep on each device of a group; tables fill as they are asked for."""
 
-    def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute]) -> None:
-        """words: what stages may run again"""
+    def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute], device: int = 0) -> None:
+        """words: what stages may run again; device: any of those whose costs they are"""
+        self.device = device
         self.count = min(PROBED, blocks.count)
         self.blocks = replace(
             blocks, count=self.count, layers=blocks.layers - (blocks.count - self.count) * blocks.size
@@ -91,7 +92,7 @@ class StageCosts:
                 again = member.runs_again(what)
                 probes = tuple(one[again[one]] for one in probes)
             self._seconds[key] = self.line(
-                [member.stage_seconds(0, one, samples, phase) if len(one) else 0.0 for one in probes]
+                [member.stage_seconds(self.device, one, samples, phase) if len(one) else 0.0 for one in probes]
             )
         return self._seconds[key]
 

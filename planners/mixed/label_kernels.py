@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
     capacity: devices for each replica under each price; rounds: micro-batches after the first
     in_flight: micro-batches that a stage has in flight, by the number of stages from it to the last
-    slowest: seconds that some stage takes at least; blocking: 1 or 0
+    slowest: seconds that some stage takes at least; waiting: as of a `Space`
     first_weight: by the number of stages, and last_weight: as `Space.transfer_weights`
     """
 
@@ -66,7 +66,7 @@ class Asked(NamedTuple):
     slowest: float
     first_weight: Floats
     last_weight: float
-    blocking: float
+    waiting: float
 
 
 class Ends(NamedTuple):
@@ -224,9 +224,9 @@ def _in_front(
     if begin == 0:
         forth *= asked.first_weight[stages + 1]
     seconds = tables.seconds[own, begin, end]
-    new[SLOWEST] = max(old[SLOWEST], old[OWN] + asked.blocking * back)
+    new[SLOWEST] = max(old[SLOWEST], old[OWN] + asked.waiting * back)
     new[TOTAL] = old[TOTAL] + back + seconds + forth
-    new[OWN] = seconds + asked.blocking * forth
+    new[OWN] = seconds + asked.waiting * forth
     new[SYNCHRONIZATION] = max(old[SYNCHRONIZATION], tables.synchronization[own, begin, end])
     new[UPDATE] = max(old[UPDATE], tables.update[own, begin, end])
     for price in range(tables.need.shape[1]):

@@ -173,7 +173,7 @@ class _Search:
             size.slowest,
             np.array([first for first, _ in weights]),
             weights[-1][1],
-            float(space.blocking),
+            space.waiting,
         )
 
     def open(self, shape: _Shape, width: int, alone: bool) -> bool:
@@ -272,8 +272,8 @@ def _least_ahead(
     both = np.ix_(np.arange(space.layers + 1), usable, usable)
     forth, back = stages.forward[both].min(axis=2).T, stages.backward[both].min(axis=1).T
     seconds, deepest = stages.seconds[usable], stages.deepest[usable]
-    total = seconds + forth[:, None, :] + back[:, :, None]
-    held = total if space.blocking else seconds
+    transfers = forth[:, None, :] + back[:, :, None]
+    total, held = seconds + transfers, seconds + space.waiting * transfers
     levels = np.geomspace(slowest, held[np.isfinite(held)].max(), LEVELS)
     price, worth = _worths(seconds[:, 0, -1], need)
     return LeastAhead(

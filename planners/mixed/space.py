@@ -72,7 +72,7 @@ class Space(Protocol):
     """The pipelines of one question.
 
     variants: what replicas may be; devices: of each kind; layers: that are cut into stages; sizes: of micro-batches, in samples
-    blocking: transfers keep their stages from computing
+    waiting: share of its transfers for which a stage computes nothing
     """
 
     @property
@@ -88,7 +88,7 @@ class Space(Protocol):
     def sizes(self) -> tuple[int, ...]: ...
 
     @property
-    def blocking(self) -> bool: ...
+    def waiting(self) -> float: ...
 
     def replicas(self, samples: int) -> Sequence[int]:
         """Numbers of replicas that a stage may have."""

@@ -116,6 +116,7 @@ class Result(Explained):
             *([f"partition: {self.details['cuts_left_out']}"] if "cuts_left_out" in self.details else []),
             *(_sizes_remarks(self.details) if "makespan_seconds" in self.details else []),
             *(_order_remarks(self.details) if "order_seconds" in self.details else []),
+            *([_closed_form_remark(self.details)] if "closed_form_bound" in self.details else []),
             *self.outcome.doubts(),
         )
 
@@ -157,6 +158,14 @@ def _order_remarks(found: Mapping[str, Any]) -> list[str]:
         "of measured layers half of each backward counts as the gradient of its weights: the profile has them together"
     )
     return [order, *([split] if found["halves_assumed"] else [])]
+
+
+def _closed_form_remark(found: Mapping[str, Any]) -> str:
+    """How good the plan is known to be among those that its planner chooses from."""
+    return (
+        f"by the closed form {found['closed_form_seconds']:.4g} s; no plan that the planner chooses from takes less than "
+        f"{found['closed_form_bound']:.4g} s: at most {100 * found['closed_form_gap']:.2g} % are left"
+    )
 
 
 def _sizes_remarks(found: Mapping[str, Any]) -> tuple[str, str]:

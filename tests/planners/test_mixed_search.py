@@ -31,7 +31,7 @@ class DrawnSpace:
 
     seed: int
     devices: tuple[int, ...]
-    blocking: bool
+    waiting: float
     layers: int = LAYERS
     sizes: tuple[int, ...] = (1, 2)
 
@@ -97,7 +97,7 @@ class DrawnSpace:
             back = (after if stage == last else 1.0) * stages.backward[begin, 0, 0] if stage else 0.0
             seconds = max(stages.seconds[one, begin, end] for one in used)
             own.append(seconds + forth + back)
-            slowest.append(seconds + (forth + back if self.blocking else 0.0))
+            slowest.append(seconds + self.waiting * (forth + back))
             reduced.append(self.synchronization(1, pipeline.replicas, [used])[0, begin, end])
             updates.append(max(stages.update[one, begin, end] for one in used))
         rounds = self.rounds(pipeline.samples, pipeline.replicas)
@@ -133,10 +133,10 @@ def every_pipeline(space: DrawnSpace) -> Iterator[MixedPipeline]:
                     yield MixedPipeline(samples, replicas, ends, counts)
 
 
-@pytest.mark.parametrize(("seed", "devices", "blocking"), [(1, (2, 3), True), (2, (3, 3), False), (3, (1, 2, 1), True)])
-def test_the_best_of_all_pipelines(seed: int, devices: tuple[int, ...], blocking: bool) -> None:
+@pytest.mark.parametrize(("seed", "devices", "waiting"), [(1, (2, 3), 1.0), (2, (3, 3), 0.0), (3, (1, 2, 1), 0.5)])
+def test_the_best_of_all_pipelines(seed: int, devices: tuple[int, ...], waiting: float) -> None:
     """Of every pipeline of a small space none is faster than the answer, which is proven."""
-    space = DrawnSpace(seed, devices, blocking)
+    space = DrawnSpace(seed, devices, waiting)
     found = search(space, 1e6)
     seconds, pipeline = found.pipelines[0]
     assert seconds == pytest.approx(min(map(space.seconds, every_pipeline(space))), rel=1e-12)
@@ -147,7 +147,7 @@ def test_the_best_of_all_pipelines(seed: int, devices: tuple[int, ...], blocking
 
 def test_bounds_hold_before_the_end() -> None:
     """However little work is permitted, the bound is below the best pipeline of the space; the same work has the same answer."""
-    space = DrawnSpace(4, (3, 4), blocking=True)
+    space = DrawnSpace(4, (3, 4), waiting=1.0)
     best, bounds = search(space, 1e6).pipelines[0][0], []
     for work in (1, 300, 3000):
         found = search(space, work)
@@ -159,7 +159,7 @@ def test_bounds_hold_before_the_end() -> None:
 
 def test_no_pipeline_fits() -> None:
     """Where no stage holds its layers the search proves that there is none."""
-    found = search(DrawnSpace(5, (0, 0), blocking=True), 1e6)
+    found = search(DrawnSpace(5, (0, 0), waiting=1.0), 1e6)
     assert (found.pipelines, found.bound, found.proven) == ((), np.inf, True)
 
 

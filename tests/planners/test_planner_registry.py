@@ -80,11 +80,11 @@ def test_options_are_refused_by_who_does_not_take_them(
 @pytest.mark.parametrize(
     ("schedule", "takes"),
     [
-        ("gpipe", EQUAL - {"pipedream", "large"} - ORDERS | UNEQUAL),
+        ("gpipe", EQUAL - {"pipedream", "large", "mixed"} - ORDERS | UNEQUAL),
         ("1f1b", EQUAL - {"pipedream"} - ORDERS),
         ("1f1b-rr", {"pipedream", "uniform", "greedy", "brute-force"}),
         ("interleaved-1f1b", {"data-parallel", "uniform", "greedy", "pipeline-data", "brute-force", "large"}),
-        ("1f1b-as", EQUAL - {"pipedream", "bapipe", "large"} - ORDERS),
+        ("1f1b-as", EQUAL - {"pipedream", "bapipe", "large", "mixed"} - ORDERS),
     ],
 )
 def test_schedules_are_refused_by_who_cannot_run_them(problem: Problem, schedule: str, takes: set[str]) -> None:

@@ -1,0 +1,289 @@
+"""Cluster space: what mixed pipelines of like blocks take on the kinds of device of a cluster, in pipeplan's own costs.
+
+Stages hold whole blocks; the first and the last of them the layers before and behind the run, too. Seconds and bytes of a stage
+are those of planner `large`; groups of one kind fill a server side by side. The closed form
+
+    iteration = (M - 1) * max(T + half of its transfers) + sum of T and transfers + update + gradients that are not hidden
+
+is what finalists are replayed for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from hardware_profiles import Rates
+from planners.large.like_blocks import LikeBlocks
+from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
+from planners.mixed.space import Floats, Integers, MixedPipeline, StageVariants, Variant
+from simulator import (
+    BUCKET_BYTES,
+    MOST_BUCKETS,
+    LayerCosts,
+    Parallelism,
+    Plan,
+    Problem,
+    Recompute,
+    Stage,
+    StagePlaces,
+    Zero,
+    divisors,
+)
+
+BACKWARD_SHARE = 2 / 3
+"""Of the seconds of a stage, that its last backward takes: gradients of its other layers are reduced meanwhile."""
+
+MOST_SAMPLES = 64
+"""Of a micro-batch."""
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What plans may be: degrees of groups, what stages run again, what replicas divide, micro-batches (None: any number)."""
+
+    degrees: tuple[int, ...]
+    words: tuple[Recompute, ...]
+    zero: Zero
+    microbatches: int | None = None
+
+
+class ClusterSpace:
+    """Pipelines of a problem; a `planners.mixed.space.Space`."""
+
+    waiting = 0.5  # of two transfers a round, one there and one back, a stage waits for one
+
+    def __init__(
+        self, problem: Problem, blocks: LikeBlocks, choices: Choices, spare_bytes: Mapping[int, float]
+    ) -> None:
+        """spare_bytes: that plans leave free on devices of a kind, by its number"""
+        self.problem, self.blocks, self.choices, self.spare_bytes = problem, blocks, choices, spare_bytes
+        costs = LayerCosts(problem)
+        self.kind_of = [costs.kind_of_device(device) for device in range(len(problem.cluster.devices))]
+        self.first = [self.kind_of.index(kind) for kind in range(costs.accelerator_kinds)]
+        self.devices = tuple(self.kind_of.count(kind) for kind in range(costs.accelerator_kinds))
+        self.layers = blocks.count
+        self.costs = [StageCosts(problem, blocks, choices.words, device) for device in self.first]
+        self.groups: dict[tuple[int, int], Groups] = {
+            (kind, degree): groups
+            for kind in range(len(self.devices))
+            for degree in choices.degrees
+            if (groups := self._groups(kind, degree))
+        }
+        self.variants = tuple(
+            Variant(kind, degree, word) for kind, degree in self.groups for word in range(len(choices.words))
+        )
+        self._places = {key: self._in_first_server(groups) for key, groups in self.groups.items()}
+
+    def _groups(self, kind: int, degree: int) -> Groups:
+        """All groups of that many devices of a kind, server by server."""
+        held = ([one for one in server if self.kind_of[one] == kind] for server in self.problem.cluster.servers)
+        return tuple(tuple(own[at : at + degree]) for own in held for at in range(0, len(own) - degree + 1, degree))
+
+    def _in_first_server(self, groups: Groups) -> StagePlaces:
+        """Replicas that fill one server."""
+        cluster = self.problem.cluster
+        near = [one for one in groups if cluster.server_of(one[0]) == cluster.server_of(groups[0][0])]
+        return self._stage_places(near)
+
+    def _stage_places(self, groups: Sequence[tuple[int, ...]]) -> StagePlaces:
+        devices = tuple(device for group in groups for device in group)
+        return StagePlaces(Stage((), devices, tuple(map(len, groups))), self.problem.cluster, 1, 1)
+
+    # ---- shapes ----
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Divisors of the batch."""
+        most = min(self.problem.batch, MOST_SAMPLES)
+        return tuple(one for one in divisors(self.problem.batch) if one <= most and len(self.replicas(one)))
+
+    def replicas(self, samples: int) -> Sequence[int]:
+        """Numbers that divide the batch into whole micro-batches."""
+        rest, count = self.problem.batch // samples, self.choices.microbatches
+        found = (one for one in divisors(rest) if one <= len(self.problem.cluster.devices))
+        return [one for one in found if count is None or rest // one == count]
+
+    def rounds(self, samples: int, replicas: int) -> int:
+        """Micro-batches of an iteration."""
+        return self.problem.batch // (samples * replicas)
+
+    def transfer_weights(self, stages: int) -> tuple[float, float]:
+        """Transfers of the ends count once."""
+        return 1.0, 1.0
+
+    def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
+        """Of 1F1B."""
+        return min(ahead, self.rounds(samples, replicas))
+
+    # ---- stages ----
+
+    @cache  # noqa: B019 - a space lives as long as its search
+    def stages(self, samples: int) -> StageVariants:
+        """What stages take."""
+        most = max(self.replicas(samples))
+        seconds, update = zip(*(self._seconds(variant, samples, most) for variant in self.variants), strict=True)
+        forward = np.zeros((self.layers + 1, len(self.variants), len(self.variants)))
+        for one, front in enumerate(self.variants):
+            for two, behind in enumerate(self.variants):
+                forward[1:-1, one, two] = self._transfer_seconds(front, behind, samples)
+        return StageVariants(np.array(seconds), self.deepest(samples, most), np.array(update), forward, forward)
+
+    def _seconds(self, variant: Variant, samples: int, replicas: int) -> tuple[Floats, Floats]:
+        """Of a micro-batch and of the update, [layers + 1, layers + 1]."""
+        costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
+        rates = self._places[variant.kind, variant.degree].rates(0)
+        passes: list[Pass] = ["forward", "backward", self.choices.words[variant.word]]
+        total = np.sum([self._table(costs.seconds(parallel, rates, samples, one)) for one in passes], axis=0)
+        gather = costs.gather_seconds(parallel, rates, samples)
+        begin, end = np.indices(total.shape)
+        total = np.where(begin < end, total + gather * (begin > 0) + gather * (end < self.layers), np.inf)
+        elements = self._elements(variant) / (replicas if self.choices.zero else 1)
+        ends = elements.min(), elements.max() + 1.0
+        least, largest = (costs.costs.at(parallel).update_seconds(costs.device, one) for one in ends)
+        return total, least + (elements - ends[0]) * ((largest - least) / (ends[1] - ends[0]))
+
+    def _table(self, line: Line) -> Floats:
+        """A figure of stages of blocks i to j - 1, [layers + 1, layers + 1]; 0 where there is none."""
+        begin, end = np.indices((self.layers + 1, self.layers + 1))
+        at_end = end == self.layers
+        place = np.where(begin == 0, np.where(at_end, ONLY, FIRST), np.where(at_end, LAST, MIDDLE))
+        return np.where(begin < end, line.own[place] + line.block * (end - begin), 0.0)
+
+    def _elements(self, variant: Variant) -> Floats:
+        return self._table(self.costs[variant.kind].elements(Parallelism(variant.degree))[0])
+
+    @cache  # noqa: B019
+    def deepest(self, samples: int, replicas: int) -> Integers:
+        """Micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
+        found, problem = [], self.problem
+        for variant in self.variants:
+            costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
+            kept, made = (self._table(one) for one in costs.stashes(parallel)[variant.word])
+            always = self._elements(variant) * problem.divided_state_bytes(self.choices.zero, replicas)
+            begin, end = np.indices(kept.shape)
+            beside = costs.boundary_bytes(parallel) * (end - begin < self.layers)
+            always = always + self._table(costs.gradient_in_work(parallel)) + (made + beside) * samples
+            memory = problem.cluster.devices[self.first[variant.kind]].memory_bytes
+            room = memory - self.spare_bytes.get(variant.kind, 0.0) - always
+            deepest = np.floor(np.maximum(room, 0.0) / np.maximum(kept * samples, 1.0))
+            found.append(
+                np.where((begin < end) & (room >= 0.0), np.minimum(deepest, problem.batch), 0).astype(np.int64)
+            )
+        return np.array(found)
+
+    # ---- transfers ----
+
+    def _transfer_seconds(self, front: Variant, behind: Variant, samples: int) -> float:
+        """Of a boundary between blocks, where all groups of a server send at once to another server, or inside the only one."""
+        one, two = (self._way(self.groups[variant.kind, variant.degree]) for variant in (front, behind))
+        degree, cluster = max(front.degree, behind.degree), self.problem.cluster
+        several = self.problem.contention
+        if front.kind == behind.kind:
+            two = two[1:] or two
+        senders, receivers = one[0], two[0]
+        if set(senders) & set(receivers):
+            receivers = senders[1:] + senders[:1]
+        pairs = [
+            (sender[at % len(sender)], receiver[at % len(receiver)])
+            for sender, receiver in zip(senders, receivers, strict=False)
+            for at in range(degree)
+        ][: None if several else degree]
+        flow = cluster.flow([pair for pair in pairs if pair[0] != pair[1]] or pairs[:1], 1 / degree)
+        size = float(self.costs[front.kind].costs.cut_bytes[self.blocks.before + self.blocks.size]) * samples
+        return flow.latency + size / flow.bandwidth
+
+    def _way(self, groups: Groups) -> list[Groups]:
+        """Groups by server."""
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for group in groups:
+            found.setdefault(self.problem.cluster.server_of(group[0]), []).append(group)
+        return [tuple(one) for one in found.values()]
+
+    # ---- gradients ----
+
+    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
+        """Of gradients that are not reduced while the last backward runs."""
+        found = np.zeros((len(sets), self.layers + 1, self.layers + 1))
+        if replicas == 1:
+            return found
+        seconds = self.stages(samples).seconds
+        for place, members in enumerate(sets):
+            variants = [self.variants[number] for number in members]
+            least = min(variants, key=lambda one: one.degree)
+            size = self._elements(least) * self.problem.accumulated_bytes
+            whole = self.problem.gradient_reduction == "whole"
+            buckets = np.ones_like(size) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
+            rates = self._peer_rates(tuple((one.kind, one.degree) for one in variants), replicas)
+            divided = 0.5 if self.choices.zero else 1.0  # each replica has the sums of its part alone
+            reduced = divided * buckets * np.min([latency + size / buckets * one for latency, one in rates], axis=0)
+            own = np.where(np.isfinite(seconds[members[0]]), seconds[list(members)].max(axis=0), 0.0)
+            hidden = BACKWARD_SHARE * own * (1.0 - 1.0 / buckets)
+            exposed = np.maximum(reduced / buckets, reduced - hidden)
+            if self.choices.zero:  # weights are gathered behind the update
+                width = self.problem.element_bytes / self.problem.accumulated_bytes
+                exposed = exposed + 0.5 * np.min([latency + size * width * one for latency, one in rates], axis=0)
+            found[place] = np.where(size > 0, exposed, 0.0)
+        return found
+
+    @cache  # noqa: B019
+    def _peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
+        """Of all-reduces of a stage whose replicas are of several kinds, as many of each as can be."""
+        share = -(-replicas // len(kinds))
+        groups = [group for key in kinds for group in self.groups[key][:share]][:replicas]
+        return self._stage_places(groups).peer_rates if len(groups) > 1 else ((0.0, 0.0),)
+
+    # ---- whole pipelines ----
+
+    def seconds(self, pipeline: MixedPipeline) -> float:
+        """The closed form."""
+        table, ranges = self.stages(pipeline.samples), list(pairwise((0, *pipeline.ends)))
+        held = [pipeline.held(stage) for stage in range(len(ranges))]
+        own, update, reduced = [], [], []
+        for used, (begin, end) in zip(held, ranges, strict=True):
+            members = sorted(set(used))
+            own.append(float(table.seconds[members, begin, end].max()))
+            update.append(float(table.update[members, begin, end].max()))
+            reduced.append(float(self.synchronization(pipeline.samples, pipeline.replicas, [members])[0, begin, end]))
+        crossing = [
+            max(float(table.forward[1, one, two]) for one, two in zip(front, behind, strict=True))
+            for front, behind in pairwise(held)
+        ]
+        ways = [one + two for one, two in zip([0.0, *crossing], [*crossing, 0.0], strict=True)]
+        slowest = max(one + self.waiting * way for one, way in zip(own, ways, strict=True))
+        rounds = self.rounds(pipeline.samples, pipeline.replicas)
+        return (rounds - 1) * slowest + sum(own) + sum(ways) + max(update) + max(reduced)
+
+    def plan(self, name: str, pipeline: MixedPipeline) -> Plan | None:
+        """The plan of a pipeline: replicas of a stage beside each other, large groups first; None where servers have no room."""
+        free = [list(server) for server in self.problem.cluster.servers]
+        placed: dict[tuple[int, int], tuple[int, ...]] = {}
+        wanted = [
+            (-self.variants[number].degree, stage, replica, self.variants[number])
+            for stage in range(len(pipeline.ends))
+            for replica, number in enumerate(pipeline.held(stage))
+        ]
+        for _, stage, replica, variant in sorted(wanted, key=lambda one: one[:3]):
+            for server in free:
+                own = [device for device in server if self.kind_of[device] == variant.kind][: variant.degree]
+                if len(own) == variant.degree:
+                    placed[stage, replica] = tuple(own)
+                    server[:] = [device for device in server if device not in own]
+                    break
+            else:
+                return None
+        stages, words = [], []
+        for stage, (begin, end) in enumerate(pairwise((0, *pipeline.ends))):
+            groups = [placed[stage, replica] for replica in range(pipeline.replicas)]
+            devices = tuple(device for group in groups for device in group)
+            stages.append(Stage(self.blocks.range(begin, end), devices, tuple(map(len, groups))))
+            words.append(self.choices.words[self.variants[pipeline.held(stage)[0]].word])
+        size, rounds = pipeline.samples * pipeline.replicas, self.rounds(pipeline.samples, pipeline.replicas)
+        zero = self.choices.zero
+        return Plan(name, "1f1b", tuple(stages), (size,) * rounds, recompute=tuple(words), zero=zero)

@@ -1,0 +1,169 @@
+"""Planner `mixed`: pipelines over devices of several kinds (Sailor, SOSP 2025, holds the same space with equal layer counts)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import get_args
+
+import numpy as np
+
+from planners.large.like_blocks import like_blocks
+from planners.mixed.cluster_space import Choices, ClusterSpace
+from planners.mixed.label_search import Found, search
+from planners.search.candidates import asked_degrees
+from planners.search.evaluator import Evaluator, Request, Score, fitting
+from simulator import InfeasiblePlanError, Plan, Problem, Zero, group_degrees, recompute_words
+
+MOST_WORK = 5e6
+"""Stages that a search looks at, of each number of what replicas divide."""
+
+FINALISTS = 4
+"""Pipelines that are replayed at most."""
+
+ROUNDS = 4
+"""Searches at most, each with more memory left free than the last, where no finalist fits in its replay."""
+
+ZEROS: tuple[Zero, ...] = (0, 1)
+"""What replicas may divide: nothing, or states of the optimizer; more has collectives in every op."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPipelines:
+    """The fastest plan of the space: by the closed form, then by replay."""
+
+    request: Request = field(default_factory=Request)
+    name: str = "mixed"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best plan that fits; InfeasiblePlanError, with what is proven, if the space has none."""
+        run = _Run(self, problem, evaluate)
+        for _ in range(ROUNDS):
+            replayed = list(run.replayed())
+            if not replayed:
+                break
+            fit = [plan for plan in replayed if evaluate(plan).fits]
+            if fit:
+                run.tell(len(replayed))
+                return min(fit, key=lambda plan: evaluate(plan).key)
+            run.leave_free([evaluate(plan) for plan in replayed])
+        if run.closest is None:
+            raise InfeasiblePlanError(run.does_not_fit())
+        return fitting(self.name, run.closest, evaluate)
+
+
+def has_kinds(problem: Problem) -> bool:
+    """Whether a network has like blocks, and its cluster several kinds of device."""
+    return len(set(problem.cluster.devices)) > 1 and like_blocks(problem.workload) is not None
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why the space holds no plan of the kind that is asked for, or None."""
+    if request.schedule not in (None, "1f1b"):
+        return f"it plans 1f1b, not {request.schedule!r}"
+    if like_blocks(problem.workload) is None:
+        return f"workload {problem.workload.name!r} has no blocks in a row that are alike"
+    if any(device.streams for device in problem.cluster.devices):
+        return "layers of a stage stream on a board: it is no sum of blocks"
+    try:
+        choices = _choices(problem, request)
+    except ValueError as error:
+        return str(error)
+    if not _space(problem, choices[0]).sizes:
+        return f"no micro-batches of a batch of {problem.batch} are {request.microbatches} for whole replicas"
+    return None
+
+
+def _choices(problem: Problem, request: Request) -> list[Choices]:
+    """What plans may be, by what replicas divide; ValueError for options that are none."""
+    degrees = asked_degrees(problem, request, group_degrees(problem))
+    words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+    asked = request.options.get("zero", ",".join(map(str, ZEROS))).split(",")
+    known = {str(one): one for one in get_args(Zero) if one in ZEROS}
+    if wrong := sorted(set(asked).difference(known)):
+        raise ValueError(f"zero must be of {', '.join(known)}, or several of them, got {wrong[0]!r}")
+    return [Choices(degrees, words, known[one], request.microbatches) for one in sorted(asked)]
+
+
+def _space(problem: Problem, choices: Choices, spare: dict[int, float] | None = None) -> ClusterSpace:
+    blocks = like_blocks(problem.workload)
+    assert blocks is not None  # as `inapplicable` says
+    return ClusterSpace(problem, blocks, choices, spare or {})
+
+
+class _Run:
+    """One call of the planner."""
+
+    def __init__(self, planner: MixedPipelines, problem: Problem, evaluate: Evaluator) -> None:
+        self.planner, self.problem, self.evaluate = planner, problem, evaluate
+        self.spare: dict[int, float] = {}
+        self.found: list[Found] = []
+        self.closest: Plan | None = None
+
+    def replayed(self) -> Iterator[Plan]:
+        """The best plans of the space by the closed form, each with a score; the best so far where an interrupt comes."""
+        best: list[tuple[float, Plan]] = []
+        seen: list[tuple[float, Plan]] = []
+        self.found = []
+        try:
+            for choices in _choices(self.problem, self.planner.request):
+                space = _space(self.problem, choices, self.spare)
+
+                def note(found: Found, space: ClusterSpace = space) -> None:
+                    seconds, pipeline = found.pipelines[0]
+                    if (plan := space.plan(self.planner.name, pipeline)) is not None:
+                        seen.append((seconds, plan))
+
+                self.found.append(search(space, MOST_WORK, FINALISTS, note))
+                for seconds, pipeline in self.found[-1].pipelines:
+                    plan = space.plan(self.planner.name, pipeline)
+                    if plan is not None:
+                        best.append((seconds, plan))
+        except KeyboardInterrupt:
+            for _, plan in sorted(seen, key=lambda one: one[0])[:1]:
+                self.evaluate(plan)
+            raise
+        for _, plan in sorted(best, key=lambda one: one[0])[:FINALISTS]:
+            score = self.evaluate(plan)
+            if self.closest is None or score.key < self.evaluate(self.closest).key:
+                self.closest = plan
+            yield plan
+
+    def leave_free(self, scores: list[Score]) -> None:
+        """Leave free on each kind of device what plans lacked there."""
+        kind_of = _space(self.problem, _choices(self.problem, self.planner.request)[0]).kind_of
+        for score in scores:
+            if not score.fits:
+                kind = kind_of[score.device]
+                lacking = score.peak_bytes - score.capacity_bytes
+                self.spare[kind] = max(self.spare.get(kind, 0.0), lacking * 1.01 + self.spare.get(kind, 0.0))
+
+    def tell(self, replayed: int) -> None:
+        """Record what is known of the best plan."""
+        bound = min(found.bound for found in self.found)
+        best = min(found.pipelines[0][0] for found in self.found if found.pipelines)
+        proven = all(found.bound >= best * (1.0 - 1e-9) for found in self.found)
+        self.evaluate.details.update(
+            shapes=sum(found.shapes for found in self.found),
+            opened=sum(found.opened for found in self.found),
+            closed_form_seconds=best,
+            closed_form_bound=min(bound, best),
+            closed_form_gap=best / min(bound, best) - 1.0,
+        )
+        if proven:
+            among = f"{replayed} of the best by the closed form of " if replayed > 1 else ""
+            self.evaluate.declare_optimal(
+                f"{among}all mixed pipelines (micro-batch × equal replicas × stages of whole blocks, in each a degree for each "
+                "kind of device and any share of the replicas, recomputation by stage)"
+            )
+
+    def does_not_fit(self) -> str:
+        """One line: what is proven, and the numbers."""
+        problem, proven = self.problem, all(found.proven for found in self.found)
+        state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes / 2**30
+        room = sum(device.memory_bytes for device in problem.cluster.devices) / 2**30
+        known = "proves that no mixed pipeline fits" if proven else "finds no mixed pipeline that fits"
+        return (
+            f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB, "
+            f"{len(problem.cluster.devices)} devices hold {room:.4g} GiB together; use more devices or smaller groups of samples"
+        )

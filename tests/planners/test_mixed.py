@@ -1,0 +1,153 @@
+"""Planner mixed: its closed form beside replays, plans that use every kind, proofs that none fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hardware_profiles import GraphicsProcessor, load_cluster
+from planners import Evaluator, Request, make_plan, planner_entry
+from planners.large.like_blocks import like_blocks
+from planners.mixed.cluster_space import Choices, ClusterSpace
+from planners.mixed.label_search import search
+from planners.mixed.planner import MixedPipelines
+from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, recompute_words
+from simulator.workloads.language_models import Llama
+
+CLUSTER = """
+name = "two-kinds"
+
+[[servers]]
+count = 1
+accelerator = "a100-40"
+devices = 2
+
+[servers.inside]
+topology = "switch"
+bandwidth_gb_per_s = 200
+latency_us = 5
+
+[[servers]]
+count = 2
+accelerator = "v100-sxm2"
+devices = 2
+
+[servers.inside]
+topology = "switch"
+bandwidth_gb_per_s = 100
+latency_us = 5
+
+[network]
+bandwidth_gbps = 100
+latency_us = 10
+"""
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Problem:
+    """A Llama of four wide blocks on two A100 and four V100."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER)
+    network = Llama(4, 2048, 16, sequence=1024, vocabulary=8192, intermediate=5632, name="llama").workload()
+    return Problem(network, load_cluster(path), 16, precision="fp16", optimizer="adam")
+
+
+def with_memory(problem: Problem, gib: float) -> Problem:
+    """The problem on devices of that much memory."""
+    devices = problem.cluster.devices
+    assert all(isinstance(device, GraphicsProcessor) for device in devices)
+    made = tuple(replace(device, memory_bytes=gib * 2**30) for device in devices)  # type: ignore[type-var]
+    return replace(problem, cluster=replace(problem.cluster, devices=made))
+
+
+def space(problem: Problem, zero: Zero = 0) -> ClusterSpace:
+    """All of a problem's pipelines."""
+    blocks = like_blocks(problem.workload)
+    assert blocks is not None
+    choices = Choices(group_degrees(problem), recompute_words(problem.workload), zero)
+    return ClusterSpace(problem, blocks, choices, {})
+
+
+@pytest.mark.parametrize(("gib", "zero"), [(3.0, 0), (30.0, 1)])
+def test_the_closed_form_is_near_replays(problem: Problem, gib: float, zero: Zero) -> None:
+    """Of the best pipelines each fits as the space says, and takes what it says but for a twentieth."""
+    problem = with_memory(problem, gib)
+    evaluate, pipelines = Evaluator(problem), space(problem, zero)
+    found = search(pipelines, 3e4, 4)
+    for seconds, pipeline in found.pipelines[:4]:
+        plan = pipelines.plan("mixed", pipeline)
+        assert plan is not None
+        score = evaluate(plan)
+        assert score.iteration_seconds == pytest.approx(seconds, rel=0.05)
+        assert score.fits
+
+
+def test_every_kind_is_used(problem: Problem) -> None:
+    """Where two A100 alone hold no plan, V100 take a part of it; how good that is known to be is said."""
+    problem = with_memory(problem, 2.5)
+    found = make_plan("mixed", problem)
+    assert {problem.cluster.devices[one].name for one in found.plan.devices} == {"a100-40", "v100-sxm2"}
+    assert 0.0 <= float(str(found.details["closed_form_gap"])) < 0.2
+    assert "no plan that the planner chooses from takes less" in found.summary()
+
+
+def test_a_proof_that_none_fits(problem: Problem) -> None:
+    """States alone are more than all memory, or a block is more than any device holds: proven, with the numbers."""
+    with pytest.raises(InfeasiblePlanError, match=r"proves that no mixed pipeline fits: .* GiB"):
+        make_plan("mixed", with_memory(problem, 0.5))
+
+
+def test_one_kind_of_device(problem: Problem) -> None:
+    """On devices of one kind, too, it finds a plan that fits; by default it is asked on several kinds alone."""
+    alone = replace(problem, cluster=load_cluster("dgx-a100:1").take(2))
+    assert make_plan("mixed", alone).outcome.fits
+    assert planner_entry("mixed").is_default(problem)
+    assert not planner_entry("mixed").is_default(alone)
+
+
+def test_an_interrupt_keeps_the_best_so_far(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best pipeline known at an interrupt is replayed, and the interrupt goes on."""
+    evaluate, kept = Evaluator(problem), ClusterSpace.synchronization
+    calls = iter(range(100))
+
+    def interrupted(self: ClusterSpace, *asked: object) -> object:
+        if evaluate.evaluations == 0 and next(calls) > 40:
+            raise KeyboardInterrupt
+        return kept(self, *asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ClusterSpace, "synchronization", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        MixedPipelines()(problem, evaluate, np.random.default_rng(0))
+    assert evaluate.best is not None
+    assert evaluate.evaluations == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"zero": "3"}, "zero must be of 0, 1"), ({"tensor": "3"}, "cannot have 3 devices"), ({"tensor": "x"}, "numbers")],
+)
+def test_options_that_are_none(problem: Problem, options: dict[str, str], says: str) -> None:
+    """One line with the choices."""
+    assert says in str(planner_entry("mixed").reason(problem, Request(options=options)))
+
+
+def test_who_it_does_not_plan_for(problem: Problem) -> None:
+    """Other schedules, networks without like blocks, micro-batches that do not divide the batch."""
+    entry = planner_entry("mixed")
+    assert "plans 1f1b" in str(entry.reason(problem, Request(schedule="gpipe")))
+    assert "no blocks" in str(entry.reason(replace(problem, workload=load_workload("vgg16")), Request()))
+    assert "no micro-batches of a batch of 16" in str(entry.reason(problem, Request(microbatches=5)))
+
+
+@pytest.mark.slow
+def test_llama_2_on_24_gpus() -> None:
+    """Llama-2-7B on 8 A100 of 40 GB and 16 V100 of 16 GB: a plan that fits, within a tenth of what the space permits."""
+    found = make_plan(
+        "mixed",
+        Problem(load_workload("llama2-7b"), load_cluster("sailor-gcp-24"), 128, precision="fp16", optimizer="adam"),
+    )
+    assert found.outcome.fits
+    assert float(str(found.details["closed_form_gap"])) < 0.1
