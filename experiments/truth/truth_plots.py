@@ -45,7 +45,7 @@ def draw(points: Mapping[str, pd.DataFrame]) -> Figure:
             label = f"{what}, GiB" if what in UNITS else what if what == "seconds" else f"{what}, s"
             axis.scatter(measured[of], predicted[of], s=size, color=colour, alpha=0.7, linewidths=0, label=label)
         error = float((predicted / measured - 1.0).abs()[table["what"] == kinds[0]].mean())
-        titled(axis, f"{legible(name, 28)}: {error:.1%} mean error", xlabel="measured", ylabel="predicted")
+        titled(axis, f"{legible(name, 22)}: {error:.1%} mean error", xlabel="measured", ylabel="predicted")
         axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
         for one in (axis.xaxis, axis.yaxis):
             one.set_major_locator(LogLocator(numticks=6))
