@@ -21,7 +21,7 @@ from simulator.lowering.lower import structure_of
 from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
-from simulator.results.memory import DeviceMemory, memory_over_time, peak_table
+from simulator.results.memory import DeviceMemory, memory_over_time, peak_tables
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.time_split import TimeSplit, time_split
@@ -170,7 +170,7 @@ class Outcome(Explained):
                 )
             )
         columns = ("stage", "layers", "devices", "M parameters", "peak memory, GiB")
-        return TextTable(self.title, columns, tuple(rows)), peak_table(self.memory)
+        return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory)
 
     def remarks(self) -> tuple[str, ...]:
         """Seconds; fill and drain of a stream; what is wrong."""

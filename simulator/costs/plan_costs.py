@@ -14,7 +14,7 @@ from hardware_profiles import Channel, Cluster, Flow, Phase, Rates, reduce_secon
 from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
-from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
+from simulator.costs.stashes import StageStash, gradient_in_work, kept_by_kind, stage_stash
 from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of, tensor_groups
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
@@ -429,9 +429,17 @@ class PlanCosts:
 
         at_once: what it runs again it does in ops of their own
         """
+        return stage_stash(*self._stashing(stage, replica), at_once=at_once)
+
+    def kept_by_kind(self, stage: int, replica: int = 0) -> dict[str, float]:
+        """What of `stash` is kept from the start of a forward, by the kind of the layers that keep it."""
+        return kept_by_kind(*self._stashing(stage, replica))
+
+    def _stashing(self, stage: int, replica: int) -> tuple[LayerCosts, tuple[int, ...], Recompute, float]:
+        """What decides what a stage stashes: a device's tables, its layers, what runs again, and bytes of its input."""
         recompute, member = self.recomputation(stage), self._member(stage, replica)
         received = self._crossing(member)[stage - 1] if stage and recompute == "whole" else 0.0
-        return stage_stash(member, self.plan.stages[stage].layers, recompute, received, at_once=at_once)
+        return member, self.plan.stages[stage].layers, recompute, received
 
     def _host_bandwidth(self, device: int) -> float:
         accelerator = self.problem.cluster.devices[device]

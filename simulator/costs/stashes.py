@@ -96,6 +96,24 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
     return float(np.ceil(sum(elements for elements, *_ in shapes) * problem.element_bytes))
 
 
+def kept_by_kind(
+    costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0
+) -> dict[str, float]:
+    """Bytes a sample of `StageStash.kept` by the kind of the layers that keep them; of parts that run again their inputs."""
+    if recompute == "whole":
+        return {"inputs": received}
+    held = np.array(layers, dtype=np.int64)
+    found: dict[str, float] = {}
+    for layer, size in zip(layers, (costs.stashed_bytes - costs.made_bytes(recompute))[held].tolist(), strict=True):
+        kind = costs.problem.workload.layers[layer].kind
+        found[kind] = found.get(kind, 0.0) + size
+    if recompute == "blocks":
+        own = np.zeros(len(costs.parts(recompute)), dtype=np.int64)
+        own[held] = costs.parts(recompute)[held]
+        found["inputs"] = float(read_from_outside(costs, own).sum())
+    return {kind: size for kind, size in found.items() if size}
+
+
 def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
     """Bytes a sample that each layer adds to what its stage keeps, beside the input where all of it runs again; float64 [layers].
 

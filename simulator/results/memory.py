@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,7 @@ class DeviceMemory:
     device: id; capacity_bytes: what plans may fill; reserve_bytes: what of the device they may not
     times: float64 [steps], seconds, rising; the bytes hold from each time to the next
     bytes: float64 [steps, len(CATEGORIES)]
+    activations_by_kind: activations of the (first) peak by the kind of the layers that keep them; of what runs again the inputs
     """
 
     device: int
@@ -39,6 +40,7 @@ class DeviceMemory:
     times: NDArray[np.float64]
     bytes: NDArray[np.float64]
     reserve_bytes: float = 0.0
+    activations_by_kind: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return brief(
@@ -64,7 +66,7 @@ class DeviceMemory:
 
 def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
     """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, and what the peak
-    consists of by category."""
+    consists of by category, its activations by kind of layer, too (as `activations: linear`)."""
     return [
         {
             "device": memory.device,
@@ -73,21 +75,35 @@ def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
             "share": memory.peak_bytes / memory.capacity_bytes,
             "reserve_bytes": memory.reserve_bytes,
             **memory.peak_parts,
+            **{f"activations: {kind}": size for kind, size in memory.activations_by_kind.items()},
         }
         for memory in sorted(memories, key=lambda memory: memory.device)
     ]
 
 
-def peak_table(memories: Sequence[DeviceMemory]) -> TextTable:
-    """What the peak of each device consists of, in GiB; devices that hold the same in one row."""
+def peak_tables(memories: Sequence[DeviceMemory]) -> tuple[TextTable, ...]:
+    """What the peak of each device consists of, in GiB, and its activations by kind of layer; devices that hold the same in one
+    row.
+    """
     found = peak_rows(memories)
     used = [name for name in CATEGORIES if any(row[name] for row in found)]
-    shown = [*used, "peak_bytes", "capacity_bytes", "reserve_bytes"]
+    kinds = sorted({kind for memory in memories for kind in memory.activations_by_kind})
+    totals = {"together": "peak_bytes", "capacity": "capacity_bytes", "reserve beside": "reserve_bytes"}
+    tables = [_alike("Memory at the peak, GiB", {name: name for name in used} | totals, found)]
+    if kinds:
+        title = "Activations at the peak by kind of the layers that keep them, GiB"
+        tables.append(_alike(title, {kind: f"activations: {kind}" for kind in kinds}, found))
+    return tuple(tables)
+
+
+def _alike(title: str, columns: Mapping[str, str], found: Sequence[Mapping[str, float]]) -> TextTable:
+    """A table of GiB of the devices of `peak_rows`, by heading and key; those whose cells are the same in one row."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for row in found:
-        alike.setdefault(tuple(f"{row[name] / 2**30:,.2f}" for name in shown), []).append(int(row["device"]))
+        cells = tuple(f"{row.get(key, 0.0) / 2**30:,.2f}" for key in columns.values())
+        alike.setdefault(cells, []).append(int(row["device"]))
     rows = tuple((ranges(devices), *cells) for cells, devices in alike.items())
-    return TextTable("Memory at the peak, GiB", ("devices", *used, "together", "capacity", "reserve beside"), rows)
+    return TextTable(title, ("devices", *columns), rows)
 
 
 def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
@@ -109,6 +125,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     problem, plan = costs.problem, costs.plan
     groups = plan.groups
     events: dict[int, list[_Changes]] = {lead: [] for lead in groups}
+    holders: dict[int, list[tuple[int, int]]] = {lead: [] for lead in groups}  # stage and replica of the first events
     static = {lead: np.zeros(len(CATEGORIES)) for lead in groups}
     in_work = dict.fromkeys(groups, 0.0)
     rows_of = _holding_rows(timeline)
@@ -122,12 +139,14 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
             own = costs if plan.slices == 1 else costs.of_slice(part)
             stash = own.stash(number, replica, at_once=bool((timeline.kind[rows] == OpKind.RECOMPUTE).any()))
             _activation_events(events[lead], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part])
+        holders[lead] += [(number, replica)] * (len(events[lead]) - len(holders[lead]))
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     found: list[DeviceMemory] = []
     for lead, group in groups.items():
         static[lead][CATEGORIES.index("workspace")] = in_work[lead]
-        memory = _device_memory(lead, 0.0, static[lead], events[lead], horizon)
+        memory, kept = _device_memory(lead, 0.0, static[lead], events[lead], horizon)
+        memory = replace(memory, activations_by_kind=_by_kind(costs, holders[lead], kept))
         for device in group:
             accelerator = problem.cluster.devices[device]
             capacity, reserve = accelerator.memory_bytes, getattr(accelerator, "reserve_bytes", 0.0)
@@ -153,7 +172,7 @@ def stashes_over_time(
         _activation_events(events[device], stashes[stage], timeline, rows)
     nothing, horizon = np.zeros(len(CATEGORIES)), timeline.makespan_seconds
     found = [
-        _device_memory(device, limit, nothing, changes, horizon)
+        _device_memory(device, limit, nothing, changes, horizon)[0]
         for limit, (device, changes) in zip(limits, events.items(), strict=True)
     ]
     most = max(one.peak_bytes for one in found)
@@ -401,16 +420,37 @@ def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> Non
 
 def _device_memory(
     device: int, capacity: float, static: NDArray[np.float64], events: Sequence[_Changes], horizon: float
-) -> DeviceMemory:
-    """Sum the changes by moment, by place, and in one place what is freed before what is taken."""
+) -> tuple[DeviceMemory, NDArray[np.float64]]:
+    """Sum the changes by moment, by place, and in one place what is freed before what is taken; and activations of the first peak
+    by the element of `events` that they are of.
+    """
     times = np.concatenate([time for time, _, _, _ in events])
     places = np.concatenate([place for _, place, _, _ in events])
     category = np.concatenate([np.full(len(time), number) for time, _, number, _ in events])
     change = np.concatenate([amount for _, _, _, amount in events])
+    source = np.repeat(np.arange(len(events)), [len(time) for time, _, _, _ in events])
     order = np.lexsort((change, places, times))
-    times, category, change = times[order], category[order], change[order]
+    times, category, change, source = times[order], category[order], change[order], source[order]
     steps = np.zeros((len(times) + 1, len(CATEGORIES)))
     steps[0] = static
     steps[np.arange(1, len(times) + 1), category] = change
     levels = np.cumsum(steps, axis=0)
-    return DeviceMemory(device, capacity, np.concatenate([[0.0], times, [horizon]]), np.vstack([levels, levels[-1:]]))
+    until = slice(int(levels.sum(axis=1).argmax()))
+    kept = change[until] * (category[until] == CATEGORIES.index("activations"))
+    activations = np.bincount(source[until], weights=kept, minlength=len(events)).astype(np.float64)
+    times = np.concatenate([[0.0], times, [horizon]])
+    return DeviceMemory(device, capacity, times, np.vstack([levels, levels[-1:]])), activations
+
+
+def _by_kind(
+    costs: PlanCosts, holders: Sequence[tuple[int, int]], activations: NDArray[np.float64]
+) -> dict[str, float]:
+    """Activations by the kind of the layers that keep them; holders: stage and replica of the first of them."""
+    found: dict[str, float] = {}
+    for place in dict.fromkeys(holders):
+        held = sum(size for holder, size in zip(holders, activations, strict=False) if holder == place)
+        kinds = costs.kept_by_kind(*place)
+        total = sum(kinds.values())
+        for kind, size in kinds.items() if total else ():
+            found[kind] = found.get(kind, 0.0) + held * size / total
+    return {kind: float(size) for kind, size in found.items() if size}

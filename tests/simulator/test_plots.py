@@ -32,7 +32,7 @@ from simulator.results.gantt_plots import (
     shade,
     visible_widths,
 )
-from simulator.results.memory import CATEGORIES, DeviceMemory, peak_rows, peak_table
+from simulator.results.memory import CATEGORIES, DeviceMemory, peak_rows, peak_tables
 from simulator.results.memory_plots import (
     CATEGORY_COLORS,
     capacity_in_view,
@@ -383,7 +383,7 @@ def test_devices_that_hold_the_same_share_a_row_of_the_table() -> None:
     """In GiB, without parts that no device has; what no plan may fill is told beside the capacity."""
     gib = 2.0**30
     held = [replace(memory(device, peak * gib, 8 * gib), reserve_bytes=gib) for device, peak in enumerate((4, 2, 4))]
-    table = peak_table(held)
+    (table,) = peak_tables(held)
     assert table.columns[0] == "devices"
     assert table.columns[-3:] == ("together", "capacity", "reserve beside")
     assert [(row[0], *row[-3:]) for row in table.rows] == [

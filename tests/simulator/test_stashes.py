@@ -127,6 +127,32 @@ def test_a_backward_holds_one_part_and_an_input_gradient_leaves_what_weights_nee
     assert kept_bytes(costs, "blocks").sum() == whole.kept
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_activations_of_a_peak_are_those_of_korthikanti_by_kind(engine: Any) -> None:
+    """Bytes of section 4.1: 4·s·h of both norms, 16 of the products' inputs and masks, 8 of GELU, 6 and 5·a·s/h of attention; of
+    two micro-batches in flight twice as many. Of blocks that run again their inputs alone."""
+    workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
+    problem = Problem(workload, chain_cluster(2), 4, precision="fp16", contention=engine != "recurrence")
+    cut = 1 + max(number for number, layer in enumerate(workload.layers) if layer.block == 2)
+    start = min(number for number, layer in enumerate(workload.layers) if layer.block == 1)
+    stages = tuple(Stage(tuple(range(*ends)), (place,)) for place, ends in enumerate(((0, cut), (cut, len(workload)))))
+    outcome = simulate(problem, Plan("hand", "1f1b", stages, (1,) * 4), engine=engine)
+    found = outcome.memory[0].activations_by_kind
+    assert sum(found.values()) == pytest.approx(outcome.memory[0].peak_parts["activations"])
+    tokens, scores = 2 * 2 * SEQUENCE * HIDDEN, 2 * 2 * 5 * HEADS * SEQUENCE**2
+    expected = {
+        "normalization": 4 * tokens,
+        "linear": 16 * tokens,
+        "activation": 8 * tokens,
+        "attention": 6 * tokens + scores,
+    }
+    assert {kind: found[kind] for kind in expected} == pytest.approx(expected)
+    again = simulate(replace(problem, recompute="blocks"), Plan("hand", "1f1b", stages, (1,) * 4), engine=engine)
+    kept = again.memory[0].activations_by_kind
+    assert kept.keys() == {"inputs"} | ({"embedding"} if start else set())
+    assert kept["inputs"] == pytest.approx(2 * 2 * 2 * SEQUENCE * HIDDEN)
+
+
 @pytest.mark.parametrize("degree", [1, 2])
 def test_wide_gradients_have_one_of_each_shape_beside_them(degree: int) -> None:
     """12·h² elements of two bytes, whatever the blocks, and the output head's where a stage has it; none of added-up gradients of
