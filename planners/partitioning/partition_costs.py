@@ -19,6 +19,10 @@ MOST_PLACES = 64
 """Places at most where a network is cut whose ranges are divided on boards one by one (about a millisecond each)."""
 
 
+KEPT = 8
+"""Tables of stages that are kept, of as many sizes of micro-batches; one of 1,000 layers takes 8 MB."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionCosts:
     """What every stage and every cut of a pipeline of contiguous layers would cost a micro-batch.
@@ -139,11 +143,11 @@ def straight_costs(
     )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=KEPT)
 def _stage_seconds(
     costs: LayerCosts, devices: tuple[int, ...], samples: int, alternating: bool, reach: tuple[int, ...] | None
 ) -> NDArray[np.float64]:
-    """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for the next partition with equal micro-batches.
+    """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for the next partitions with equal micro-batches.
 
     reach: the last layer before which any stage that begins at a layer fits; None for no limit
     """
