@@ -342,6 +342,7 @@ def test_every_figure_has_a_check() -> None:
                 made.add(f"{path.stem}.{node.name}")
     here = {
         "memory_point_plots.draw",
+        "pareto_plots.draw",
         "model_error_plots.draw",
         "partitioner_growth_plots.draw",
         "speedup_plots.draw",
