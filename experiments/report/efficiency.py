@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator import OpKind, Outcome, PlanCosts, Problem, Workload
+from simulator import Outcome, PlanCosts, Problem, Workload
 
 TOKENS, SAMPLES = 10**12, 10**9
 """Of how many tokens, or samples where these have no tokens, hours and cost are told."""
@@ -140,18 +140,13 @@ def peak_flops(problem: Problem) -> float:
 
 
 def _flop_again(outcome: Outcome) -> float:
-    """FLOP of an iteration that stages run forward again: all of their samples, or those whose ops of their own do."""
-    costs, timeline, found = PlanCosts(outcome.problem, outcome.plan), outcome.timeline, 0.0
+    """FLOP of an iteration that stages run forward again."""
+    costs, found = PlanCosts(outcome.problem, outcome.plan), 0.0
     flop = np.array([layer.flop for layer in outcome.problem.workload.layers])
     for number, stage in enumerate(outcome.plan.stages):
-        again = costs.layers.runs_again(costs.recomputation(number))[list(stage.layers)]
-        ran = [
-            int(timeline.samples[(timeline.stage == number) & (timeline.kind == kind)].sum())
-            for kind in (OpKind.FORWARD, OpKind.RECOMPUTE)
-        ]
-        share = ran[1] / ran[0] if ran[1] else 1.0
-        found += share * float(flop[list(stage.layers)][again].sum()) * outcome.problem.batch
-    return found
+        held = list(stage.layers)
+        found += float(flop[held][costs.layers.runs_again(costs.recomputation(number))[held]].sum())
+    return found * outcome.problem.batch
 
 
 def price_of_all(problem: Problem, price: Price | None = None) -> float | None:

@@ -15,7 +15,7 @@ import simulator
 from experiments.cli import main
 from experiments.report import pareto as pareto_search
 from experiments.report.efficiency import efficiency, used_parameters
-from experiments.report.limits import Limit, limits
+from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
 from hardware_profiles import GraphicsProcessor, load_cluster
@@ -38,7 +38,7 @@ from tests.drawings import drawing
 from tests.layout import assert_readable
 from tests.records import Recorded
 from tests.simulator.strategies import UnitDevice, star_cluster
-from tests.simulator.test_groups import CHAIN, CLUSTER
+from tests.simulator.test_groups import CHAIN, CLUSTER, PAIRS
 from tests.simulator.test_time_split import network
 
 # ---- efficiency ------------------------------------------------------------------------------------------------------
@@ -200,6 +200,25 @@ def test_seconds_of_what_is_free_by_hand() -> None:
     uneven = found_limits(two_stages(work=(1.0, 9.0), microbatches=32))
     seconds = {"unequal stages": 867 - (771 - 3) / 2, "the bubble": 864.0}
     assert {one.name: one.seconds for one in uneven} == pytest.approx(seconds)
+
+
+def test_stages_are_uneven_by_the_mean_of_all_devices() -> None:
+    """A group of two that waits counts twice."""
+    stages = Stage((0, 1), (0,)), Stage((2, 3), (2, 3), (2,))
+    outcome = simulate(Problem(CHAIN, CLUSTER, 2), replace(PAIRS, stages=stages))
+    bubble = outcome.time_split().seconds[:, TIME_PARTS.index("bubble")].tolist()
+    (uneven,) = (one for one in found_limits(outcome) if one.name == "unequal stages")
+    saved = (bubble[0] + 2 * bubble[1]) / 3 - min(bubble)
+    assert uneven.seconds == pytest.approx(outcome.iteration_seconds - saved)
+    assert bubble[0] != bubble[1]
+
+
+@pytest.mark.parametrize(("share", "name"), [(0.04, "computation"), (0.06, "transfers")])
+def test_what_saves_little_is_no_limit(share: float, name: str) -> None:
+    """Below a twentieth of the iteration computation limits it."""
+    outcome = two_stages()
+    limit = Limit("transfers", (1 - share) * outcome.iteration_seconds, "with")
+    assert limit_sentence(outcome, outcome.time_split(), (limit,), None).startswith(f"limited by {name}")
 
 
 def test_memory_limits_where_a_faster_plan_does_not_fit() -> None:

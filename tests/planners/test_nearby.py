@@ -20,6 +20,9 @@ def test_only_open_decisions_that_a_planner_takes_are_searched(small_problems: d
     assert words_of(problem, "data-parallel", fixed) == []
     assert words_of(problem, "uniform", fixed) == ["1 stages", "4 stages", "2 stages a device"]
     assert words_of(problem, "data-parallel", Request(microbatches=4)) == ["gpipe", "interleaved-1f1b", "zb-h1"]
+    count = len(make_plan("data-parallel", problem, Request(schedule="gpipe")).plan.microbatches)
+    open_count = [f"{one} micro-batches" for one in (count // 2, 2 * count) if 1 <= one <= problem.batch]
+    assert words_of(problem, "data-parallel", Request(schedule="gpipe")) == open_count
     assert {"tensor", "zero"} <= set(PLANNERS["pipeline-data"].options)
     assert [one for one in words_of(problem, "pipeline-data", Request(schedule="1f1b")) if one[:4] == "zero"] == [
         "zero 1"

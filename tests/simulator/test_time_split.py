@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import TIME_PARTS, Layer, Outcome, Plan, Problem, Stage, TimeSplit, Workload, simulate
-from tests.simulator.strategies import ASYNCHRONOUS, plans, star_cluster
+from tests.simulator.strategies import ASYNCHRONOUS, UnitDevice, plans, star_cluster
 from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
 from tests.simulator.test_context_and_experts import plan as one_stage
 from tests.simulator.test_groups import CHAIN, CLUSTER, PAIRS, grouped_plans
@@ -89,13 +89,47 @@ def test_what_runs_again_is_no_useful_computation() -> None:
     assert (more["computation"], more["recomputation"], more["tensor-parallel communication"]) == (0.0, 16.0, 8.0)
 
 
-@pytest.mark.parametrize(("zero", "sync", "bubble"), [(0, 40.0, 0.0), (1, 20.0 + 20.0, 0.0)])
-def test_reductions_behind_the_backward_are_exposed(zero: Any, sync: float, bubble: float) -> None:
+@pytest.mark.parametrize(("zero", "sync"), [(0, 40.0), (1, 20.0 + 20.0)])
+def test_reductions_behind_the_backward_are_exposed(zero: Any, sync: float) -> None:
     """Forward 10 s, backward 20 s, all-reduce 40 s; with ZeRO 1 a scatter of 20 s, and a gather of 20 s behind the update."""
     workload = Workload("one", (Layer("a", "linear", 5.0, 1000, 1.0, 0.0),), ())
     problem = Problem(workload, star_cluster(2, bandwidth=100.0), 4, optimizer="adam")
     outcome = simulate(problem, Plan("hand", "gpipe", (Stage((0,), (0, 1)),), (4,), zero=zero))
     assert of_device(outcome.time_split(), 1) == {"computation": 30.0, "gradient sync": sync}
+
+
+def test_who_waits_for_a_slower_replica_waits_for_its_work() -> None:
+    """A replica of half the speed takes 12 s, the other 6 s; then both wait 40 s for the gradients of both."""
+    cluster = replace(star_cluster(2, bandwidth=100.0), devices=(UnitDevice(), UnitDevice(rate=0.5)))
+    plan = Plan("hand", "gpipe", (Stage((0,), (0, 1)),), (4,))
+    split = simulate(Problem(network(1, 1000), cluster, 4), plan).time_split()
+    assert of_device(split, 0) == {"computation": 6.0, "bubble": 6.0, "gradient sync": 40.0}
+    assert of_device(split, 1) == {"computation": 12.0, "gradient sync": 40.0}
+
+
+def test_of_several_things_an_op_waits_for_the_last() -> None:
+    """Stage 1 has a sample from a replica after 1 + 1 s, and two from one of an eighth of the speed after 16 + 2 s."""
+    cluster = replace(star_cluster(3, bandwidth=16.0), devices=(UnitDevice(), UnitDevice(rate=0.125), UnitDevice()))
+    plan = Plan("hand", "gpipe", (Stage((0,), (0, 1)), Stage((1,), (2,))), (3,))
+    split = simulate(Problem(network(2), cluster, 3), plan).time_split()
+    assert of_device(split, 2)["transfers"] == 2.0
+
+
+def test_an_overlapped_pair_has_the_parts_of_both() -> None:
+    """Two micro-batches on one device, the second's forward beside the first's backward, which runs its forward again."""
+    order = ("0F0 (0F1;0B0)OVERLAP_F_B 0B1",)
+    plan = Plan("hand", "own", (Stage((0,), (0,)),), (1, 1), order=order, recompute=("whole",))
+    split = simulate(Problem(network(1), star_cluster(1), 2), plan).time_split()
+    assert of_device(split, 0) == pytest.approx({"computation": 6.0, "recomputation": 2.0})
+
+
+def test_lanes_with_fixed_shares_of_a_device_are_its_mean() -> None:
+    """FBP-AS: forwards and backwards each take as long as both; together they are what each device works."""
+    plan = Plan("hand", "fbp-as", (Stage((0,), (0,)), Stage((1,), (1,))), (1, 1))
+    outcome = simulate(Problem(network(2), star_cluster(2, bandwidth=16.0), 2, contention=False), plan)
+    split = outcome.time_split()
+    assert split.seconds.sum(axis=1) == pytest.approx(outcome.iteration_seconds)
+    assert of_device(split, 0)["computation"] == pytest.approx(2 * 3.0)
 
 
 def test_buckets_beside_the_backward_are_hidden() -> None:
