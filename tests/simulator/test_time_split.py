@@ -123,9 +123,10 @@ def test_an_overlapped_pair_has_the_parts_of_both() -> None:
     assert of_device(split, 0) == pytest.approx({"computation": 6.0, "recomputation": 2.0})
 
 
-def test_lanes_with_fixed_shares_of_a_device_are_its_mean() -> None:
-    """FBP-AS: forwards and backwards each take as long as both; together they are what each device works."""
-    plan = Plan("hand", "fbp-as", (Stage((0,), (0,)), Stage((1,), (1,))), (1, 1))
+@pytest.mark.parametrize("lanes", ["shared", "split"])
+def test_lanes_of_a_device_together_are_what_it_works(lanes: str) -> None:
+    """FBP-AS: forwards of 1 s and backwards of 2 s share a device, or each takes as long as both on a fixed share of it."""
+    plan = Plan("hand", "fbp-as", (Stage((0,), (0,)), Stage((1,), (1,))), (1, 1), options=(("lanes", lanes),))
     outcome = simulate(Problem(network(2), star_cluster(2, bandwidth=16.0), 2, contention=False), plan)
     split = outcome.time_split()
     assert split.seconds.sum(axis=1) == pytest.approx(outcome.iteration_seconds)
