@@ -20,11 +20,11 @@ from simulator.schedules.ops import LETTERS, OpKind
 
 Event = dict[str, Any]
 
-TRACKS = {"compute": 0, "overlapped": 500, "send": 1000, "receive": 2000, "all-reduce": 3000, "host": 4000}
+TRACKS = {"compute": 0, "overlapped": 500, "send": 1000, "receive": 2000, "collective": 3000, "host": 4000}
 """First thread id of each kind of track of a device; a second track of the kind has the next one. overlapped: the second ops of
 pairs of the compute track."""
 
-_LANES = {LaneKind.COMPUTE: "compute", LaneKind.COLLECTIVE: "all-reduce", LaneKind.HOST: "host"}
+_LANES = {LaneKind.COMPUTE: "compute", LaneKind.COLLECTIVE: "collective", LaneKind.HOST: "host"}
 
 _GROUPS = {
     OpKind.UPDATE: "update",
@@ -44,9 +44,9 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """The timeline as a Chrome trace, ready for `json.dump`.
 
-    One process a device with tracks compute, send, receive and all-reduce; `X` events named as ops are (`2F0`), with torch's
+    One process a device with tracks compute, send, receive and collective; `X` events named as ops are (`2F0`), with torch's
     profiler name (`PP:2F0`) among their arguments; an `s`/`f` flow from producer to consumer of every transfer; `C` counters of
-    memory, bytes by category and in total. A backward that all-reduce splits into parts has one event a part.
+    memory, bytes by category and in total. An op that collectives cut into parts has one event a part.
     """
     start, end = _nanoseconds(timeline.start), _nanoseconds(timeline.end)
     tracks = _task_tracks(timeline)

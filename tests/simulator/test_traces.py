@@ -200,7 +200,7 @@ def test_overlapping_transfers_go_to_further_tracks() -> None:
         ((0, 1001), "send 2"),
         ((3, 0), "compute"),
         ((3, 2000), "receive"),
-        ((3, 3000), "all-reduce"),
+        ((3, 3000), "collective"),
         ((4, 0), "compute"),
         ((4, 2000), "receive"),
     ]

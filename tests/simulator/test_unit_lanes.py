@@ -10,6 +10,7 @@ import pytest
 
 from simulator import Layer, OpKind, Outcome, Plan, PlanCosts, Problem, Stage, Workload, simulate
 from simulator.results.gantt_plots import gantt_rows
+from simulator.results.traces import TRACKS, chrome_trace
 from tests.simulator.strategies import star_cluster
 
 F, B, S, G = OpKind.FORWARD, OpKind.BACKWARD, OpKind.SCATTER, OpKind.GATHER
@@ -95,6 +96,9 @@ def test_interleaved_stages_of_a_device_share_a_lane() -> None:
     outcome = simulate(problem, plan)
     labels = [row.label for row in gantt_rows(outcome.timeline) if row.thin]
     assert labels == ["stages 0, 2 scatter and gather", "stages 1, 3 scatter and gather"]
+    events = chrome_trace(outcome.timeline)["traceEvents"]
+    ours = {event["cat"]: (event["pid"], event["tid"]) for event in events if event["ph"] == "X" and event["pid"] == 0}
+    assert ours["reduce-scatter"] == ours["all-gather"] == (0, TRACKS["collective"])
     costs, size = PlanCosts(problem, plan), (4 + 4) * PARAMETERS
     assert [costs.unit_buffers(stage, 0) for stage in range(4)] == [2 * size, 2 * size, 0.0, 0.0]
     assert {one.bytes[0][-1] for one in outcome.memory} == {2 * size}
