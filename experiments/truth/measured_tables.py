@@ -33,7 +33,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages a device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
-    recompute: none, attention (selective) or full; flash: fused attention; sequence_parallel; precision
+    recompute: none, attention (or selective) or full; flash: fused attention; sequence_parallel; precision
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
         the precision; zero: 0 to 3; optimizer: adam where nothing is said
     machine: a cluster of `pipeplan list clusters`, or a file; where it is missing, what MACHINES of `predictions` knows of
@@ -63,7 +63,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     intermediate: _Count | None = None
     dense_blocks: Annotated[int, msgspec.Meta(ge=0)] | None = None
     layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
-    recompute: Literal["none", "attention", "full"] = "none"
+    recompute: Literal["none", "attention", "selective", "full"] = "none"
     flash: bool = False
     sequence_parallel: bool = False
     precision: Precision = "fp16"

@@ -83,7 +83,12 @@ FAMILIES: Mapping[str, Callable[..., Transformer]] = {
 """Networks of rows without key-value heads, by words of their `model`; others are a GPT's. GPT-Neo's published configs have no
 dropout."""
 
-RECOMPUTED: Mapping[str, Recompute] = {"none": "none", "attention": "attention", "full": "blocks"}
+RECOMPUTED: Mapping[str, Recompute] = {
+    "none": "none",
+    "attention": "attention",
+    "selective": "attention",
+    "full": "blocks",
+}
 """Words of a problem for those of a row: Megatron's full recomputation keeps the input of each block."""
 
 ACCELERATORS: Mapping[str, str] = {"a100_pcie": "a100-pcie", "b200": "b200"}

@@ -84,7 +84,7 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     [
         ("64,4,2,32,0,1,1,1,2,0.5,,", "line 2: $.tp = '0'"),
         ("64,4,2,32,1,1,1,1,2,fast,,", "line 2: $.measured_s"),
-        ("64,4,2,32,1,1,1,1,2,0.5,some,", "attention, full, none"),
+        ("64,4,2,32,1,1,1,1,2,0.5,some,", "attention, full, none, selective"),
         ("64,4,2", "line 2 has 3 cells"),
     ],
 )
@@ -233,7 +233,7 @@ def test_sequence_parallel_runs_are_as_published(tmp_path: Path) -> None:
     )
     sizes = "6144,64,48,1,1,4,4", "12288,96,96,8,3,1,64"
     seconds = (1.42, 1.10), (18.13, 13.75)
-    forms = "full,False", "attention,True"
+    forms = "full,False", "selective,True"
     rows = [
         f"{size},{form},{one},2048,51200,8,dgx-a100,Megatron-LM"
         for size, several in zip(sizes, seconds, strict=True)
