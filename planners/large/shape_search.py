@@ -38,7 +38,11 @@ FINALISTS = 6
 """Candidates that are replayed at most, once one of them fits."""
 
 MOST_WORK = 2**17
-"""Work (see `Shape.work`) of all that are replayed beside the first that fits; a candidate that has more than is left is not."""
+"""Work (see `Shape.work`) of all that are replayed beside the first that fits; a candidate that has more than is left is not,
+unless it is PROMISING."""
+
+PROMISING = 0.02
+"""Share by which the closed form of a candidate is below the best replay at least, so that it is worth any work."""
 
 BOUNDED = 256
 """Shapes whose bounds are refined at once."""
@@ -68,7 +72,7 @@ class LargeModels:
             if hopeless or number >= (FINALISTS if fit else MOST_TRIED):
                 break
             work = candidate.shape.work(problem.batch) if fit else 0
-            if work <= left:
+            if work <= left or candidate.seconds < (1.0 - PROMISING) * min(fit):
                 left -= work
                 replayed.setdefault(search.within_memory(candidate), candidate)
         search.tell(len(replayed))

@@ -12,6 +12,7 @@ import pytest
 
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
+from planners.large import shape_search
 from planners.large.closed_form import ClosedForm, DividedShape, _Tables, chunk_blocks
 from planners.large.division import divided
 from planners.large.like_blocks import LikeBlocks, like_blocks, shortened
@@ -260,6 +261,17 @@ def test_the_answer_is_the_best_of_all_contexts_and_experts(gib: float, context:
     assert found.outcome.iteration_seconds == pytest.approx(best, rel=1e-9)
     assert (found.plan.context, found.plan.expert) == (context, expert)
     assert "× context × expert ×" in found.proof.space
+
+
+@pytest.mark.parametrize(("promising", "replayed"), [(1.0, 1), (-1.0, 6)])
+def test_beyond_the_work_only_promising_candidates_are_replayed(
+    monkeypatch: pytest.MonkeyPatch, promising: float, replayed: int
+) -> None:
+    """The first that fits always is; of the others, where no work is left, those that are below it by the share."""
+    monkeypatch.setattr(shape_search, "MOST_WORK", 0)
+    monkeypatch.setattr(shape_search, "CLOSED_FORM_ERROR", 10.0)
+    monkeypatch.setattr(shape_search, "PROMISING", promising)
+    assert len(make_plan("large", small(4, 4, 8)).replayed) == replayed
 
 
 def test_runner_ups_are_the_best_that_decide_otherwise() -> None:
