@@ -271,7 +271,7 @@ def test_beyond_the_work_only_promising_candidates_are_replayed(
     monkeypatch.setattr(shape_search, "MOST_WORK", 0)
     monkeypatch.setattr(shape_search, "CLOSED_FORM_ERROR", 10.0)
     monkeypatch.setattr(shape_search, "PROMISING", promising)
-    assert len(make_plan("large", small(4, 4, 8)).replayed) == replayed
+    assert len(make_plan("large", small(2, 2, 4)).replayed) == replayed
 
 
 def test_runner_ups_are_the_best_that_decide_otherwise() -> None:
