@@ -20,13 +20,14 @@ from simulator.lowering.fill import fill
 from simulator.lowering.lower import structure_of
 from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure
+from simulator.lowering.unit_lanes import GATHERING, SCATTERING
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
 from simulator.results.memory import DeviceMemory, memory_over_time, peak_tables
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.time_split import TimeSplit, time_split
 from simulator.schedules import build_schedule
-from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind
+from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind, among
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
@@ -486,7 +487,9 @@ def turns(plan: Plan) -> int:
 
 def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> float:
     """Bytes on links a sample: activations and gradients at every boundary between devices, what tensor-parallel groups move
-    inside, and all-reduced weight gradients.
+    inside, and what replicas all-reduce, or scatter and gather.
+
+    Where replicas divide weights, every pass is taken to gather all of its stage's.
     """
     costs = PlanCosts(problem, plan)
     total = 0.0
@@ -506,7 +509,11 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> 
         return size / samples
 
     for number, held in enumerate(plan.stages):
-        total += a_sample(costs.reduced_bytes(number), (len(held.leads),))
+        ops = schedule.kind[schedule.stage == number]
+        scatters = np.count_nonzero(among(ops, SCATTERING)) if plan.zero >= 2 else 1
+        gathers = np.count_nonzero(among(ops, GATHERING)) if plan.zero == 3 else 1
+        width = problem.element_bytes / problem.accumulated_bytes if plan.zero else 1.0
+        total += a_sample(costs.reduced_bytes(number) / 2.0 * (scatters + gathers * width), (len(held.leads),))
     for weight, stages in costs.shared_weights:
         size = 2.0 * (len(costs.groups_of(stages)) - 1) * weight.parameters * problem.accumulated_bytes
         total += a_sample(size, [len(plan.stages[stage].leads) for stage in stages])

@@ -27,10 +27,10 @@ from simulator.schedules.ops import OpKind, among
 DOWNWARDS = OpKind.FORWARD, OpKind.RECOMPUTE
 """Ops that run the units in the order of the forward."""
 
-_GATHERING = *DOWNWARDS, OpKind.BACKWARD, OpKind.INPUT_GRADIENT
+GATHERING = *DOWNWARDS, OpKind.BACKWARD, OpKind.INPUT_GRADIENT
 """Ops that need the weights."""
 
-_SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
+SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
 """Ops that make their gradients."""
 
 
@@ -84,9 +84,7 @@ def parts_of_units(ops: LaneOps, forms: Sequence[CollectiveForm]) -> Rows:
     for stage, form in enumerate(forms):
         if form.units > 1:
             rows = np.concatenate([rows for _, rows in ops.rows_of_stage[stage]])
-            parts[rows[among(ops.kind[rows], (*_GATHERING, *_SCATTERING) if form.gathers else _SCATTERING)]] = (
-                form.units
-            )
+            parts[rows[among(ops.kind[rows], (*GATHERING, *SCATTERING) if form.gathers else SCATTERING)]] = form.units
     parts[ops.overlapped] = parts[ops.overlapped + 1] = 1
     return parts
 
@@ -146,12 +144,12 @@ def _uses(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lane: int)
         for place, unit in enumerate(units_in_order(kind, form.units)):
             part = Part(row - (row in seconds), place if parts[row] > 1 else 0)
             use = _Use(part, part, stage, unit, microbatch)
-            if form.gathers and kind in _GATHERING:
+            if form.gathers and kind in GATHERING:
                 if gathered and (gathered[-1].stage, gathered[-1].unit) == (stage, unit):
                     gathered[-1] = gathered[-1]._replace(last=part)
                 else:
                     gathered.append(use)
-            if kind in _SCATTERING:
+            if kind in SCATTERING:
                 scattered.append(use)
     return gathered, scattered
 

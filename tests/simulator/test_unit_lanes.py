@@ -88,6 +88,16 @@ def test_two_stages_of_two_replicas(zero: Any, seconds: float, queued: float) ->
     assert times(outcome, G, 0) == ([(0.0, 2.0)] if zero == 3 else [(11.0, 13.0)])
 
 
+@pytest.mark.parametrize(("zero", "passes"), [(0, 2.0), (1, 1.0 + 0.5), (2, 2.0 + 0.5), (3, 2.0 + 4 * 0.5)])
+def test_bytes_of_scatters_and_gathers_are_counted(zero: Any, passes: float) -> None:
+    """Two replicas, 2 micro-batches, gradients of 4 bytes, weights of 2: an all-reduce sends all gradients twice, a scatter once,
+    a gather half of that; ZeRO 1 has one of each, 2 a scatter a micro-batch, 3 a gather a pass, too.
+    """
+    problem = Problem(network(1), star_cluster(2, bandwidth=1.0), 4, precision="fp16", gradient_bytes=4)
+    outcome = simulate(problem, Plan("hand", "gpipe", (Stage((0,), (0, 1)),), (2, 2), zero=zero))
+    assert outcome.bytes_per_sample == passes * 4 * PARAMETERS / 4
+
+
 def test_interleaved_stages_of_a_device_share_a_lane() -> None:
     """Two stages a device: at most two units of both are whole; the chart has one row for their collectives."""
     stages = tuple(Stage((one,), (2 * (one % 2), 2 * (one % 2) + 1)) for one in range(4))
