@@ -11,7 +11,7 @@ from experiments.report.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from planners import Result, RunnerUp, Score, runner_ups
-from simulator import CATEGORIES, TIME_PARTS, Explained, Outcome, Plan, TextTable, TimeSplit, ranges
+from simulator import CATEGORIES, TIME_PARTS, Explained, Outcome, Plan, PlanCosts, TextTable, TimeSplit, ranges
 
 GIB = 2.0**30
 
@@ -91,10 +91,11 @@ class PlanReport(Explained):
     # ------------------------------------------------------------------------------------------------ memory
 
     def memory_rows(self) -> list[dict[str, Any]]:
-        """A row for each set of stages that devices hold: these, the devices, and what the peak of the fullest of them consists
-        of.
+        """A row for each set of stages that devices hold: these, what they run again, the devices, and what the peak of the
+        fullest of them consists of.
         """
         plan, memory = self.outcome.plan, {one.device: one for one in self.outcome.memory}
+        costs = PlanCosts(self.outcome.problem, plan)
         held: dict[int, tuple[int, ...]] = {}
         for number, stage in enumerate(plan.stages):
             for device in stage.devices:
@@ -108,6 +109,7 @@ class PlanReport(Explained):
             rows.append(
                 {
                     "stages": list(stages),
+                    "recompute": list(dict.fromkeys(map(costs.recomputation, stages))),
                     "devices": sorted(devices),
                     **fullest.peak_parts,
                     "peak_bytes": fullest.peak_bytes,
@@ -120,16 +122,19 @@ class PlanReport(Explained):
     def _memory_table(self) -> TextTable:
         rows = self.memory_rows()
         used = [name for name in CATEGORIES if any(row[name] for row in rows)]
+        again = any(row["recompute"] != ["none"] for row in rows)
         cells = [
             (
                 ranges(row["stages"]),
+                *[", ".join(row["recompute"])] * again,
                 *(f"{row[name] / GIB:,.2f}" for name in (*used, "peak_bytes")),
                 f"{(row['capacity_bytes'] - row['peak_bytes']) / GIB:,.2f}",
                 ranges(row["devices"]),
             )
             for row in rows
         ]
-        return TextTable("Memory at the peak, GiB", ("stages", *used, "together", "free", "devices"), tuple(cells))
+        columns = "stages", *["recompute"] * again, *used, "together", "free", "devices"
+        return TextTable("Memory at the peak, GiB", columns, tuple(cells))
 
     # -------------------------------------------------------------------------------------------------- time
 

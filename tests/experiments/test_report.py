@@ -235,6 +235,8 @@ def test_memory_that_recomputation_saves() -> None:
     """Four micro-batches of three layers that keep 16 bytes each: 4 · 48 of a capacity of 100, in 4 · 9 s."""
     (memory,) = found_limits(recomputed())
     assert (memory.name, memory.seconds) == ("memory", 36.0)
+    (row,) = pp.report(recomputed()).memory_rows()
+    assert (row["stages"], row["recompute"], row["devices"], row["workspace"]) == ([0], ["whole"], [0], 48.0)
     assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on GPU 0,"
 
 
