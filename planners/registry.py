@@ -147,6 +147,11 @@ MIXED_OPTIONS = {
     "zero": "what replicas divide: 0 nothing, 1 optimizer states, or both to choose from: 0,1 (default)",
 }
 
+LOAD_OPTIONS = {
+    "load": "of a device: max (the largest of computing, receiving and sending; default where these overlap) or sum of them",
+    "host": "kind of device in whose memory tensors are, so that it pays for no transfer",
+}
+
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
 
 _UNEQUAL = {
@@ -212,6 +217,13 @@ PLANNERS: dict[str, PlannerEntry] = {
         "every straight pipeline of a small problem: a proven optimum",
         _for_brute_force,
         takes=("stages", "chunks"),
+    ),
+    "largest-load": PlannerEntry(
+        _Later("straight.graph_pipeline", "GraphPipeline"),
+        "a stage a device, cut anywhere in a branching network: the most loaded device has least to do",
+        _Later("straight.graph_pipeline", "inapplicable"),
+        options=LOAD_OPTIONS,
+        by_default=False,
     ),
     "large": PlannerEntry(
         _Later("large.shape_search", "LargeModels"),

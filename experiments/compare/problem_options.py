@@ -95,11 +95,14 @@ SEARCH: dict[str, Option] = {
     "that divide them)",
     "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0; "
     "large several to choose from: 0,1,2,3)",
+    "--load RULE": "of a device: max (the largest of computing, receiving and sending; default where these overlap) or sum of "
+    "them (largest-load)",
+    "--host KIND": "kind of device in whose memory tensors are, so that it pays for no transfer (largest-load)",
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }
 """What the planners may choose, and the seed."""
 
-PLANNER_OPTIONS = ("candidates", "context", "expert", "placement", "seconds", "tensor", "zero")
+PLANNER_OPTIONS = ("candidates", "context", "expert", "host", "load", "placement", "seconds", "tensor", "zero")
 """Those that some planners alone take, as the registry lists them."""
 
 

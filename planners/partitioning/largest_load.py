@@ -74,7 +74,7 @@ class PlacementProblem:
 
     edges: (unit, unit that stands behind it)
     held_bytes: float64 [units], kept whatever is in flight; flight_bytes: float64 [units], of each mini-batch in flight: as
-        many as the part's device and those of the parts behind it
+        many as the part's device and those of the parts behind it, up to most_in_flight
     """
 
     edges: tuple[tuple[int, int], ...]
@@ -83,6 +83,7 @@ class PlacementProblem:
     held_bytes: Floats
     flight_bytes: Floats
     rule: str = "sum"
+    most_in_flight: float = inf
 
     def __post_init__(self) -> None:
         if self.rule not in LOAD_RULES:
@@ -178,7 +179,9 @@ def _idle_units_along(problem: PlacementProblem) -> tuple[PlacementProblem, list
     Wherever the other one is, the idle one takes nothing there and saves its transfers: nothing is lost if it has no bytes, or
     where memory can never bind.
     """
-    most = problem.held_bytes + problem.flight_bytes * sum(one.count for one in problem.classes)
+    most = problem.held_bytes + problem.flight_bytes * min(
+        sum(one.count for one in problem.classes), problem.most_in_flight
+    )
     roomy = float(most.sum()) <= min(one.memory_bytes for one in problem.classes)
     works = np.any([one.seconds != 0.0 for one in problem.classes], axis=0)
     idle = ~works if roomy else ~works & (most == 0.0)
@@ -278,14 +281,15 @@ class _Devices(NamedTuple):
 
     before: int64 [classes, choices], the choice of devices with one less of a class, -1 if it has none; memory, pays: see
         `DeviceClass`
-    left: float64 [choices], what the devices outside a choice are worth together; used: int64 [choices], devices in it
+    left: float64 [choices], what the devices outside a choice are worth together
+    flights: float64 [choices], mini-batches in flight on the first part on it
     """
 
     before: NDArray[np.int64]
     memory: Floats
     pays: NDArray[np.bool_]
     left: Floats
-    used: NDArray[np.int64]
+    flights: Floats
     added: bool
 
 
@@ -348,7 +352,7 @@ def _devices(problem: PlacementProblem) -> _Devices:
         memory=np.array([one.memory_bytes for one in problem.classes]),
         pays=np.array([one.pays_transfers for one in problem.classes]),
         left=problem.weights @ (np.array(counts)[:, None] - choices),
-        used=choices.sum(axis=0),
+        flights=np.minimum(choices.sum(axis=0), problem.most_in_flight),
         added=problem.rule == "sum",
     )
 
@@ -443,7 +447,7 @@ def _least_loads(
                     continue
                 for choice in range(choices):
                     before = devices.before[one, choice]
-                    if before < 0 or held + devices.used[choice] * in_flight > devices.memory[one]:
+                    if before < 0 or held + devices.flights[choice] * in_flight > devices.memory[one]:
                         continue
                     value = max(least[outer, before], load)
                     if value < best[choice]:

@@ -1,0 +1,165 @@
+"""Graph pipeline: one device a stage, cut anywhere that data flow forward, so that the most loaded device has least to do.
+
+Other straight pipelines cut a network between layers in their order. Where it branches, a stage may also be a branch: of all
+cuts, and of devices of several kinds in any order, the shared search (`planners.partitioning.largest_load`) finds those with the
+least largest load. Parts may end up in any order of devices, so that the links between these must be alike. A replay chooses the
+micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+
+from planners.partitioning.largest_load import (
+    LOAD_RULES,
+    DeviceClass,
+    Output,
+    Placement,
+    PlacementProblem,
+    least_largest_load,
+)
+from planners.search.candidates import (
+    closest_to_fit,
+    devices_in_order,
+    microbatch_counts,
+    single_or_pipeline,
+)
+from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.memory_retry import shrunk, within_memory
+from simulator import (
+    InfeasiblePlanError,
+    LayerCosts,
+    Plan,
+    Problem,
+    Stage,
+    equal_microbatches,
+    kept_bytes,
+    schedule_families,
+)
+
+SET_LIMIT = 4_000
+"""Down-sets from which on only a part of them is searched, for each number of micro-batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPipeline:
+    """The placement with the least largest load, for the number of micro-batches that is fastest in its replay.
+
+    Options: `load`, whether transfers add to a device's load or overlap with it; `host`, the kind of device in whose memory
+    the tensors are, which pays for no transfer.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "largest-load"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The fastest plan that fits; InfeasiblePlanError if none does, ValueError for options that are not known."""
+        rule = self.request.options.get("load", "max" if problem.communication == "overlapped" else "sum")
+        if rule not in LOAD_RULES:
+            raise ValueError(f"load must be one of {', '.join(LOAD_RULES)}, got {rule!r}")
+        host = self.request.options.get("host")
+        names = sorted({device.name for device in problem.cluster.devices})
+        if host is not None and host not in names:
+            raise ValueError(f"host must be a kind of device of the cluster, got {host!r}; choices: {', '.join(names)}")
+        rules = _Rules(rule, host, *_links(problem)[0])
+        counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
+        plans = [plan for count in counts if (plan := self._plan(problem, evaluate, count, rules)) is not None]
+        if not plans:
+            most = max(device.memory_bytes for device in problem.cluster.devices)
+            raise InfeasiblePlanError(
+                f"planner {self.name!r} finds no parts of the network that fit into {most / 2**30:.4g} GiB a device; use more "
+                "devices, recomputation or a smaller batch"
+            )
+        return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
+
+    def _plan(self, problem: Problem, evaluate: Evaluator, count: int, rules: _Rules) -> Plan | None:
+        """The plan of so many micro-batches; searched again with less memory while the replay does not fit."""
+        microbatches = equal_microbatches(problem.batch, count)
+
+        def search(misses: Sequence[Score]) -> Plan | None:
+            asked = _placement_problem(evaluate.layer_costs, microbatches[0], count, rules, shrunk(1.0, misses))
+            found = least_largest_load(asked, SET_LIMIT)
+            if found is None:
+                return None
+            if found.lost:
+                evaluate.details["cuts_left_out"] = found.lost
+            stages = _stages(found, evaluate.layer_costs)
+            return single_or_pipeline(self.name, self.request.schedule or "1f1b", stages, microbatches)
+
+        return within_memory(evaluate, search)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """How a device's load is counted: rule, one of LOAD_RULES; host: the kind that pays for no transfer, if any.
+
+    latency, bandwidth: seconds that a transfer waits, and bytes a second
+    """
+
+    rule: str
+    host: str | None
+    latency: float
+    bandwidth: float
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why it cannot plan that, or None."""
+    family = schedule_families()[request.schedule or "1f1b"]
+    if family.placement != "straight" or family.chunks > 1:
+        return f"a graph pipeline has one stage a device; schedule {request.schedule!r} is not that"
+    if len(_links(problem)) > 1:
+        return "links between its devices differ; a graph pipeline puts its stages on them in any order"
+    if any(map(LayerCosts(problem).streams, range(len(problem.cluster.devices)))):
+        return "layers stream on boards, where a stage does not take the sum of its layers' seconds"
+    return None
+
+
+def _devices_of_kinds(costs: LayerCosts) -> list[list[int]]:
+    """Device ids of each kind, in the cluster's order."""
+    order = devices_in_order(costs.problem)
+    kinds = list(dict.fromkeys(map(costs.kind_of_device, order)))
+    return [[device for device in order if costs.kind_of_device(device) == kind] for kind in kinds]
+
+
+def _links(problem: Problem) -> list[tuple[float, float]]:
+    """Latency and bandwidth of the links between neighbours, each once; of one device, which sends nothing."""
+    cluster, order = problem.cluster, devices_in_order(problem)
+    both = (cluster.point_to_point(*pair) for near, far in pairwise(order) for pair in ((near, far), (far, near)))
+    return list(dict.fromkeys(both)) or [(0.0, inf)]
+
+
+def _placement_problem(
+    costs: LayerCosts, samples: int, microbatches: int, rules: _Rules, share: float
+) -> PlacementProblem:
+    """Layers as units; share: of each device's memory that may be used."""
+    problem = costs.problem
+    classes = []
+    for held in _devices_of_kinds(costs):
+        device = problem.cluster.devices[held[0]]
+        seconds = costs.round_trip_seconds(held[0], samples)
+        classes.append(DeviceClass(len(held), seconds, share * device.memory_bytes, device.name != rules.host))
+    readers: dict[int, list[int]] = {}
+    for producer, consumer in problem.workload.edges:
+        readers.setdefault(producer, []).append(consumer)
+    # An activation one way, its gradient the other.
+    sent = 2.0 * (costs.output_bytes * samples / rules.bandwidth + rules.latency)
+    return PlacementProblem(
+        edges=problem.workload.edges,
+        outputs=tuple(Output(layer, tuple(behind), float(sent[layer])) for layer, behind in readers.items()),
+        classes=tuple(classes),
+        held_bytes=costs.parameters * costs.member.state_bytes,
+        flight_bytes=kept_bytes(costs, problem.recompute) * samples,
+        rule=rules.rule,
+        most_in_flight=microbatches,
+    )
+
+
+def _stages(found: Placement, costs: LayerCosts) -> tuple[Stage, ...]:
+    """A stage a part, each on the next device of its kind."""
+    waiting = [iter(devices) for devices in _devices_of_kinds(costs)]
+    return tuple(Stage(part.units, (next(waiting[part.device_class]),)) for part in found.parts)
