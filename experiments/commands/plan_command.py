@@ -21,6 +21,7 @@ VARIANTS = ("paper", "script")
 
 if TYPE_CHECKING:
     from experiments.report.efficiency import Price
+    from experiments.report.plan_report import PlanReport
 
 PARETO: dict[str, Option] = {
     "--pareto N,…": (
@@ -85,16 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
         )
-    if arguments.runner_ups:
-        with progress("searching runner-ups") as searched:
-            result = planners.search_nearby(result, request, seed=arguments.seed, progress=searched)
     outcome = result.outcome
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
     if path is not None:  # before what takes long again
         simulator.PlanFile(problem, result.plan).write(path)
     flushed = _flushed(outcome)
-    told = explained(result, price) if arguments.report else result
+    told = _told(arguments, result, request, price)
+    if isinstance(told, planners.Result):
+        result = told
     if arguments.json:
         print_json(
             {
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "noam": None if outcome.schedule.flush else -(-len(outcome.plan.devices) // outcome.plan.replicas[0]),
                 "same_plan_flushed": flushed,
                 "details": result.details,
-                **({} if told is result else {"report": told.record()}),
+                **({} if isinstance(told, planners.Result) else {"report": told.record()}),
             }
         )
     else:
@@ -121,6 +121,21 @@ def run(arguments: argparse.Namespace) -> int:
     if result.interrupted:
         return INTERRUPTED
     return OK if outcome.fits else INFEASIBLE
+
+
+def _told(
+    arguments: argparse.Namespace, result: planners.Result, request: planners.Request, price: Price | None
+) -> planners.Result | PlanReport:
+    """What is printed: the result, or its report; the result alone where an interrupt ends what that takes."""
+    if not arguments.report:
+        return result
+    try:
+        if arguments.runner_ups:
+            with progress("searching runner-ups") as searched:
+                result = planners.search_nearby(result, request, seed=arguments.seed, progress=searched)
+        return explained(result, price)
+    except KeyboardInterrupt:
+        return replace(result, interrupted=True)
 
 
 def _flushed(outcome: simulator.Outcome) -> list[dict[str, Any]]:

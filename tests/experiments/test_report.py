@@ -13,6 +13,7 @@ import pytest
 import pipeplan as pp
 import simulator
 from experiments.cli import main
+from experiments.commands import plan_command
 from experiments.report import pareto as pareto_search
 from experiments.report.efficiency import efficiency, used_parameters
 from experiments.report.limits import Limit, limit_sentence, limits
@@ -408,6 +409,21 @@ def test_what_is_no_price(capsys: pytest.CaptureFixture[str], text: str, complai
     with pytest.raises(SystemExit, match="2"):
         main(["plan", *QUESTION, "--report", "--price", text])
     assert complaint in capsys.readouterr().err
+
+
+def test_an_interrupted_report_leaves_the_plan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while it is made: the document without a report, which says so, and exit code 130."""
+
+    def stopped(*asked: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan_command, "explained", stopped)
+    words = ("plan", *QUESTION, "--planner", "data-parallel", "--microbatches", "1", "--report", "--json")
+    document = json.loads(said(capsys, *words, code=130))
+    assert document["interrupted"]
+    assert "report" not in document
 
 
 def test_searches_beside_the_search_find_runner_ups(capsys: pytest.CaptureFixture[str]) -> None:
