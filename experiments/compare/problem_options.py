@@ -90,7 +90,7 @@ SEARCH: dict[str, Option] = {
     "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from: 1,2,4,8 (default: pipeline-data 1, "
     "large all that divide the heads)",
     "--context DEGREES": "parts of the tokens of every sample, each on devices of its own, or several to choose from (large; "
-    "default 1)",
+    "default 1, and those that leave a part 8,192 tokens)",
     "--expert DEGREES": "parts of the routed experts, each on devices of its own, or several to choose from (large; default all "
     "that divide them)",
     "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0; "

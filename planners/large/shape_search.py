@@ -26,7 +26,16 @@ from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.result import RunnerUp
 from planners.search.runner_ups import DECISIONS
-from simulator import InfeasiblePlanError, Plan, Problem, Stage, Zero, recompute_words, stages_from_cuts
+from simulator import (
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    Stage,
+    Zero,
+    context_degrees,
+    recompute_words,
+    stages_from_cuts,
+)
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -46,6 +55,9 @@ PROMISING = 0.02
 
 BOUNDED = 256
 """Shapes whose bounds are refined at once."""
+
+LONG_PART = 8192
+"""Tokens that a part of a sample has at least, where nothing is said of contexts: samples of up to so many stay whole."""
 
 MOST_TRIED = 12
 """Candidates that are replayed while none of them fits."""
@@ -123,7 +135,9 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
         if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):
             raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages a device here")
         least, most = chunks, chunks
-    contexts, experts = (asked_degrees(problem, request, *one) for one in (((1,), "context"), (None, "expert")))
+    tokens = max(layer.causal_tokens for layer in problem.workload.layers)
+    long = [degree for degree in context_degrees(problem.workload) if degree == 1 or tokens >= degree * LONG_PART]
+    contexts, experts = (asked_degrees(problem, request, *one) for one in ((long, "context"), (None, "expert")))
     return Wanted(request.stages, request.microbatches, contexts, experts, least, most)
 
 

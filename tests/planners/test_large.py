@@ -263,6 +263,15 @@ def test_the_answer_is_the_best_of_all_contexts_and_experts(gib: float, context:
     assert "× context × expert ×" in found.proof.space
 
 
+def test_long_samples_may_be_divided_without_asking() -> None:
+    """Of 32,768 tokens as many parts as have 8,192; samples of up to so many stay whole."""
+    for tokens, contexts in ((8192, [1]), (32768, [1, 2, 4])):
+        workload = Llama(2, 64, 4, sequence=tokens, vocabulary=64).workload()
+        problem = replace(small(2, 4, 4), workload=workload)
+        search = _ShapeSearch(LargeModels(), problem, Evaluator(problem))
+        assert np.unique(search.shapes[:, 5]).tolist() == contexts
+
+
 @pytest.mark.parametrize(("promising", "replayed"), [(1.0, 1), (-1.0, 6)])
 def test_beyond_the_work_only_promising_candidates_are_replayed(
     monkeypatch: pytest.MonkeyPatch, promising: float, replayed: int
