@@ -10,7 +10,7 @@ from .partitioning.largest_load import (
     LOAD_RULES as LOAD_RULES,
     DeviceClass as DeviceClass,
     Output as Output,
-    Part as Part,
+    DevicePart as DevicePart,
     Placement as Placement,
     PlacementProblem as PlacementProblem,
     least_largest_load as least_largest_load,
@@ -97,7 +97,7 @@ from .scheduler.search import FoundSchedule as FoundSchedule, search_schedule as
 from .unequal.planners import UnequalNested as UnequalNested, UnequalSizes as UnequalSizes
 from .variants.variant_partition import VariantPlan as VariantPlan, fastest_variant_plan as fastest_variant_plan
 from .variants.variant_problem import (
-    Variant as Variant,
+    LayerVariant as LayerVariant,
     VariantProblem as VariantProblem,
     VariantStage as VariantStage,
     plan_seconds_per_sample as plan_seconds_per_sample,

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.dnn_partitioning.graph_files import GraphFile, read_graphs
+from experiments.dnn_partitioning.graph_files import OperatorGraph
+from experiments.studies.public_inputs import agreement, agrees, compared, read_inputs
 from experiments.studies.study_harness import Findings, run_study
-from experiments.terminal.output import InputError, say, tracked
+from experiments.terminal.output import tracked
 from experiments.terminal.report_tables import ReportTable, either, figure
 from planners import LOAD_RULES, DeviceClass, Output, PlacementProblem, least_largest_load
 
@@ -46,11 +47,13 @@ PUBLISHED: Mapping[tuple[str, int, int, int], tuple[float, float]] = {
 """By file, nodes, accelerators and cores of the host: the load that the published program prints with these cores and without."""
 
 
+FOLDER = "throughput-inputs"
+"""Where the repository keeps the graphs that this is asked of; others are for the seconds of one sample alone."""
+
+
 def run(options: argparse.Namespace) -> Findings:
     """Place every graph of the folder; exit code 1 if a published load is missed, 4 for a file that cannot be read."""
-    graphs, skipped = read_graphs(options.inputs)
-    if not graphs:
-        raise InputError(f"{options.inputs}: holds no graph: a JSON object with maxFPGAs, maxCPUs, nodes and edges")
+    graphs, skipped = read_inputs(options.inputs, OperatorGraph, FOLDER)
     _compile()
     asked = [
         (name, rule, cores)
@@ -59,13 +62,8 @@ def run(options: argparse.Namespace) -> Findings:
         for rule in LOAD_RULES
         if cores + graph.accelerators
     ]
-    rows = [
-        _row(name, graphs[name], rule, cores) for name, rule, cores in tracked("placing", asked, lambda one: one[0])
-    ]
-    known = [row for row in rows if row["published"] is not None]
-    matched = sum(row["matched"] for row in known)
-    document = {"matched": matched, "failed": len(known) - matched, "rows": rows, "skipped": skipped}
-    return Findings(document, print_document, failed=matched < len(known))
+    placed = tracked("placing", asked, lambda one: one[0])
+    return compared([_row(name, graphs[name], rule, cores) for name, rule, cores in placed], skipped, TABLE)
 
 
 def _compile() -> None:
@@ -75,7 +73,7 @@ def _compile() -> None:
     least_largest_load(problem)
 
 
-def _row(name: str, graph: GraphFile, rule: str, cores: int) -> dict[str, Any]:
+def _row(name: str, graph: OperatorGraph, rule: str, cores: int) -> dict[str, Any]:
     """One graph by one rule on its accelerators and so many cores of the host."""
     problem = graph.problem(rule, cores)
     began = time.process_time()
@@ -96,7 +94,7 @@ def _row(name: str, graph: GraphFile, rule: str, cores: int) -> dict[str, Any]:
         "gap": None if found is None else found.largest_load / found.lower_bound - 1,
         "proven": found is None or found.proven,
         "published": published,
-        "matched": None if published is None else load is not None and f"{load:.6g}" == f"{published:.6g}",
+        "matched": agrees(load, published),
         "cpu_seconds": spent,
         "down_sets": None if found is None else found.down_sets,
         "not_searched": "" if found is None else found.lost,
@@ -112,7 +110,7 @@ TABLE = ReportTable(
         "load": "{rule}",
         "ours": figure("largest_load", ".6g", missing="none fits"),
         "published": figure("published", ".6g"),
-        "match": lambda row: {None: "", True: "yes", False: "no"}[row["matched"]],
+        "match": agreement,
         "CPU s": figure("cpu_seconds", ".3f"),
         "proven": either("proven"),
         "gap, %": figure("gap", ".2f", 100),
@@ -120,16 +118,6 @@ TABLE = ReportTable(
         "down-sets": figure("down_sets", ",d"),
     },
 )
-
-
-def print_document(document: Mapping[str, Any]) -> None:
-    """A row for each graph, choice of devices and rule; what was left out; what is matched."""
-    TABLE.print(document)
-    for lost in dict.fromkeys(row["not_searched"] for row in document["rows"] if row["not_searched"]):
-        say(f"not proven: {lost}")
-    if document["skipped"]:
-        say(f"passed over (no graphs): {', '.join(document['skipped'])}")
-    say(f"published loads: matched {document['matched']}, failed {document['failed']}")
 
 
 if __name__ == "__main__":

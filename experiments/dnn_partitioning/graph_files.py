@@ -8,14 +8,11 @@ edges, turned round; classes that stand before each other are one unit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from experiments.terminal.output import InputError
-from hardware_profiles import read_bytes
 from planners import DeviceClass, Output, PlacementProblem
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
@@ -42,7 +39,7 @@ class GraphEdge(msgspec.Struct, frozen=True):
     cost: _Amount
 
 
-class GraphFile(msgspec.Struct, frozen=True):
+class OperatorGraph(msgspec.Struct, frozen=True):
     """A file: the graph, and the devices that it is for."""
 
     memory_bytes: _Amount = msgspec.field(name="maxSizePerFPGA")
@@ -132,42 +129,3 @@ def _reachable(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
             if more != reach[before]:
                 reach[before], changed = more, True
     return reach
-
-
-FOLDER = "throughput-inputs"
-"""Where the published repository keeps the graphs that this is asked of; others are for the seconds of one sample alone."""
-
-
-def read_graphs(folder: Path) -> tuple[dict[str, GraphFile], list[str]]:
-    """Graphs of a folder and of those inside it, by path without its ending, and the files that hold none.
-
-    Of the published repository as a whole: those of FOLDER. Raises InputError where there is no folder, and for a file that has
-    a graph's fields and breaks its rules.
-    """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is not a folder of graphs")
-    asked = folder / FOLDER if (folder / FOLDER).is_dir() else folder
-    graphs, skipped = {}, []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name = path.relative_to(folder)
-        graph = _read_graph(path) if path.suffix == ".json" and path.is_relative_to(asked) else None
-        if graph is None:
-            skipped.append(str(name))
-        else:
-            graphs[str(path.relative_to(asked).with_suffix(""))] = graph
-    return graphs, skipped
-
-
-def _read_graph(path: Path) -> GraphFile | None:
-    """A file's graph; None where it has not the fields of one."""
-    try:
-        found = msgspec.json.decode(read_bytes(path))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
-    fields = {field.encode_name for field in msgspec.structs.fields(GraphFile)}
-    if not isinstance(found, dict) or not fields <= set(found):
-        return None
-    try:
-        return msgspec.convert(found, GraphFile)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}") from None

@@ -19,16 +19,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from experiments.piper.variant_files import VariantFile, read_variant_files
+from experiments.piper.variant_files import VariantFile
+from experiments.studies.public_inputs import agreement, agrees, compared, read_inputs
 from experiments.studies.study_harness import Findings, run_study
-from experiments.terminal.output import InputError, blamed_on, say, tracked
+from experiments.terminal.output import blamed_on, tracked
 from experiments.terminal.report_tables import ReportTable, either, figure
-from planners import Variant, VariantProblem, VariantStage, fastest_variant_plan
+from planners import LayerVariant, VariantProblem, VariantStage, fastest_variant_plan
 
 GIB = 2.0**30
 
 
-class Setting(NamedTuple):
+class PiperSetting(NamedTuple):
     """Devices that a network is planned for, and seconds a sample that the published program finds for them."""
 
     devices: int
@@ -38,9 +39,9 @@ class Setting(NamedTuple):
     published: float | None = None
 
 
-SETTINGS: Mapping[tuple[str, int], tuple[Setting, ...]] = {
+SETTINGS: Mapping[tuple[str, int], tuple[PiperSetting, ...]] = {
     ("bert32a100", 37): tuple(
-        Setting(devices, memory * GIB, 25 * GIB, 1920, seconds)
+        PiperSetting(devices, memory * GIB, 25 * GIB, 1920, seconds)
         for memory, devices, seconds in (
             (8, 8, 0.165856),
             (8, 32, 0.0415155),
@@ -61,36 +62,28 @@ SETTINGS: Mapping[tuple[str, int], tuple[Setting, ...]] = {
 
 def run(options: argparse.Namespace) -> Findings:
     """Plan every network of the folder; exit code 1 if a published optimum is missed, 4 for a file that cannot be read."""
-    files, skipped = read_variant_files(options.inputs)
-    if not files:
-        raise InputError(
-            f"{options.inputs}: holds no network: a JSON object with maxDevices, mbsInBatch, nodes and edges"
-        )
+    files, skipped = read_inputs(options.inputs, VariantFile)
     _compile()
     asked = [(name, setting) for name, file in files.items() for setting in _settings(name, file)]
     planned = tracked("planning", asked, lambda one: f"{one[0]} on {one[1].devices}")
-    rows = [_row(name, files[name], setting) for name, setting in planned]
-    known = [row for row in rows if row["published"] is not None]
-    matched = sum(row["matched"] for row in known)
-    document = {"matched": matched, "failed": len(known) - matched, "rows": rows, "skipped": skipped}
-    return Findings(document, print_document, failed=matched < len(known))
+    return compared([_row(name, files[name], setting) for name, setting in planned], skipped, TABLE)
 
 
-def _settings(name: str, file: VariantFile) -> Iterator[Setting]:
-    own = Setting(file.devices, file.memory_bytes, file.bandwidth, file.microbatches)
+def _settings(name: str, file: VariantFile) -> Iterator[PiperSetting]:
+    own = PiperSetting(file.devices, file.memory_bytes, file.bandwidth, file.microbatches)
     yield from SETTINGS.get((name.rpartition("/")[2], len(file.nodes)), (own,))
 
 
 def _compile() -> None:
     """One tiny plan whose memory binds, so that no row's seconds contain the compiler's."""
     variants = tuple(
-        Variant(str(n), seconds, 1.0, kept, 1.0) for n, (seconds, kept) in enumerate([(1, 9), (3, 2), (2, 4)])
+        LayerVariant(str(n), seconds, 1.0, kept, 1.0) for n, (seconds, kept) in enumerate([(1, 9), (3, 2), (2, 4)])
     )
     layers = ({1: variants}, {1: variants[:2]}, {1: variants})
     fastest_variant_plan(VariantProblem(layers, {(0, 1): 1.0, (1, 2): 1.0}, 4, 20.0, 1.0, 2))
 
 
-def _row(name: str, file: VariantFile, setting: Setting) -> dict[str, Any]:
+def _row(name: str, file: VariantFile, setting: PiperSetting) -> dict[str, Any]:
     """One network on the devices of a setting."""
     problem = file.problem(setting.devices, setting.memory_bytes, setting.bandwidth, setting.microbatches)
     began = time.process_time()
@@ -98,7 +91,6 @@ def _row(name: str, file: VariantFile, setting: Setting) -> dict[str, Any]:
         plan = fastest_variant_plan(problem)
     spent = time.process_time() - began
     seconds = None if plan is None else plan.seconds_per_sample
-    matched = seconds is not None and f"{seconds:.6g}" == f"{setting.published:.6g}" if setting.published else None
     return {
         "instance": name,
         "layers": len(file.nodes),
@@ -110,7 +102,7 @@ def _row(name: str, file: VariantFile, setting: Setting) -> dict[str, Any]:
         "gap": None if plan is None else plan.gap,
         "proven": plan is None or plan.proven,
         "published": setting.published,
-        "matched": matched,
+        "matched": agrees(seconds, setting.published),
         "cpu_seconds": spent,
         "stages": [] if plan is None else [_stage(file, stage) for stage in plan.stages],
         "not_searched": "" if plan is None else plan.lost,
@@ -135,7 +127,7 @@ TABLE = ReportTable(
         "GiB": figure("memory_bytes", ".4g", 1 / GIB),
         "ours": figure("seconds_per_sample", ".6g", missing="none fits"),
         "published": figure("published", ".6g"),
-        "match": lambda row: {None: "", True: "yes", False: "no"}[row["matched"]],
+        "match": agreement,
         "CPU s": figure("cpu_seconds", ".3f"),
         "proven": either("proven"),
         "gap, %": figure("gap", ".2f", 100),
@@ -143,17 +135,6 @@ TABLE = ReportTable(
         "tensor": lambda row: " ".join(map(str, sorted({stage["tensor_parallel"] for stage in row["stages"]}))),
     },
 )
-
-
-def print_document(document: Mapping[str, Any]) -> None:
-    """A row for each network and setting; what was left out; what is matched."""
-    TABLE.print(document)
-    for row in document["rows"]:
-        if row["not_searched"]:
-            say(f"{row['instance']} is not proven: {row['not_searched']}")
-    if document["skipped"]:
-        say(f"passed over (no networks): {', '.join(document['skipped'])}")
-    say(f"published optima: matched {document['matched']}, failed {document['failed']}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Variant files: the inputs of Piper (Tarnawski et al., NeurIPS 2021) as problems of layers with variants.
+"""LayerVariant files: the inputs of Piper (Tarnawski et al., NeurIPS 2021) as problems of layers with variants.
 
 A file is one JSON object; the `README.md` of msr-fiddle/piper names the fields, and calls a variant a TMPC. Node numbers are in
 no order that means something.
@@ -6,14 +6,11 @@ no order that means something.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from experiments.terminal.output import InputError
-from hardware_profiles import read_bytes
-from planners import Variant, VariantProblem
+from planners import LayerVariant, VariantProblem
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Above = Annotated[float, msgspec.Meta(gt=0)]
@@ -83,7 +80,7 @@ class VariantFile(msgspec.Struct, frozen=True):
         layers = tuple(
             {
                 degree: tuple(
-                    Variant(
+                    LayerVariant(
                         one.id,
                         one.seconds,
                         one.weight_bytes,
@@ -100,37 +97,3 @@ class VariantFile(msgspec.Struct, frozen=True):
         )
         edges = {(number[edge.source], number[edge.reader]): edge.bytes for edge in self.edges}
         return VariantProblem(layers, edges, devices, memory_bytes, bandwidth, microbatches)
-
-
-def read_variant_files(folder: Path) -> tuple[dict[str, VariantFile], list[str]]:
-    """Networks of a folder and of those inside it, by path without its ending, and the files that hold none.
-
-    Raises InputError where there is no folder, and for a file that has a network's fields and breaks its rules.
-    """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is not a folder of layers with variants")
-    files, skipped = {}, []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name = path.relative_to(folder)
-        read = _read(path) if path.suffix == ".json" else None
-        if read is None:
-            skipped.append(str(name))
-        else:
-            files[str(name.with_suffix(""))] = read
-    return files, skipped
-
-
-def _read(path: Path) -> VariantFile | None:
-    """A file's network; None where it has not the fields of one."""
-    try:
-        text = read_bytes(path)
-        found = msgspec.json.decode(text)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
-    fields = {field.encode_name for field in msgspec.structs.fields(VariantFile)}
-    if not isinstance(found, dict) or not fields <= set(found):
-        return None
-    try:
-        return msgspec.json.decode(text, type=VariantFile)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}") from None

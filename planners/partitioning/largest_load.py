@@ -121,7 +121,7 @@ class PlacementProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DevicePart:
     """The units of one device: `device_class` is its index in the problem's classes."""
 
     device_class: int
@@ -136,7 +136,7 @@ class Placement:
         gone along with others; lost: what was not searched, empty if nothing
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[DevicePart, ...]
     largest_load: float
     lower_bound: float
     down_sets: int
@@ -161,15 +161,17 @@ def least_largest_load(problem: PlacementProblem, set_limit: int = SET_LIMIT) ->
     sets = sets[np.argsort(_quickest(merged, sets), kind="stable")]
     # The nearer a limit is to the bound, the fewer parts are worth a look; what is below the first one that is met is the least.
     # Cuts along one chain of the sets say which limits are of use.
-    chain = _Search(merged, sets[_chain(sets)]).parts(inf)
+    chain = _PlacementSearch(merged, sets[_chain(sets)]).parts(inf)
     most = inf if chain is None else chain[0]
     limits = [limit for limit in (factor * merged.least_load for factor in LIMITS) if limit < most]
-    search = _Search(merged, sets)
+    search = _PlacementSearch(merged, sets)
     found = next(filter(None, map(search.parts, [*limits, most])), chain)
     if found is None:
         return None
     load, parts = found
-    whole = tuple(Part(one.device_class, tuple(sorted(u for unit in one.units for u in held[unit]))) for one in parts)
+    whole = tuple(
+        DevicePart(one.device_class, tuple(sorted(u for unit in one.units for u in held[unit]))) for one in parts
+    )
     return Placement(whole, load, min(load, problem.least_load) if lost else load, len(sets), lost)
 
 
@@ -276,7 +278,7 @@ class _Outputs(NamedTuple):
     seconds: Floats
 
 
-class _Devices(NamedTuple):
+class _DeviceClasses(NamedTuple):
     """Classes of devices, each array [classes].
 
     before: int64 [classes, choices], the choice of devices with one less of a class, -1 if it has none; memory, pays: see
@@ -337,7 +339,7 @@ def _quickest(problem: PlacementProblem, sets: NDArray[np.bool_]) -> Floats:
     return np.ascontiguousarray(np.cumsum(np.where(sets, least, 0.0), axis=1)[:, -1])
 
 
-def _devices(problem: PlacementProblem) -> _Devices:
+def _devices(problem: PlacementProblem) -> _DeviceClasses:
     counts = [one.count for one in problem.classes]
     strides = [prod(count + 1 for count in counts[:number]) for number in range(len(counts))]
     choices = np.array(
@@ -347,7 +349,7 @@ def _devices(problem: PlacementProblem) -> _Devices:
         ]
     )
     numbers = np.arange(choices.shape[1])
-    return _Devices(
+    return _DeviceClasses(
         before=np.where(choices > 0, numbers - np.array(strides)[:, None], -1),
         memory=np.array([one.memory_bytes for one in problem.classes]),
         pays=np.array([one.pays_transfers for one in problem.classes]),
@@ -390,7 +392,7 @@ def _transfers(sets: _Sets, outputs: _Outputs, outer: int, inner: int, part: NDA
 
 @kernel(error_model="numpy")
 def _least_loads(
-    sets: _Sets, outputs: _Outputs, devices: _Devices, limit: float
+    sets: _Sets, outputs: _Outputs, devices: _DeviceClasses, limit: float
 ) -> tuple[Floats, NDArray[np.int32], NDArray[np.int32]]:
     """Least largest load of all outside each set on each choice of devices, where below `limit`, and how its first part arises.
 
@@ -459,14 +461,14 @@ def _least_loads(
     return least, larger, taken
 
 
-class _Search:
+class _PlacementSearch:
     """Placements between some down-sets of a problem."""
 
     def __init__(self, problem: PlacementProblem, sets: NDArray[np.bool_]) -> None:
         self._members = sets
         self._sets, self._outputs, self._devices = _sets(problem, sets), _outputs(problem), _devices(problem)
 
-    def parts(self, limit: float) -> tuple[float, list[Part]] | None:
+    def parts(self, limit: float) -> tuple[float, list[DevicePart]] | None:
         """The least largest load below `limit`, and the parts that have it; None if there is none."""
         least, larger, classes = _least_loads(self._sets, self._outputs, self._devices, limit)
         choice = int(np.argmin(least[0]))
@@ -477,6 +479,6 @@ class _Search:
         while inner < len(self._members) - 1:
             outer, taken = int(larger[inner, choice]), int(classes[inner, choice])
             units = np.flatnonzero(self._members[outer] & ~self._members[inner])
-            parts.append(Part(taken, tuple(int(unit) for unit in units)))
+            parts.append(DevicePart(taken, tuple(int(unit) for unit in units)))
             inner, choice = outer, int(self._devices.before[taken, choice])
         return load, parts

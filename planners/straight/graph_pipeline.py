@@ -66,7 +66,7 @@ class GraphPipeline:
         names = sorted({device.name for device in problem.cluster.devices})
         if host is not None and host not in names:
             raise ValueError(f"host must be a kind of device of the cluster, got {host!r}; choices: {', '.join(names)}")
-        rules = _Rules(rule, host, *_links(problem)[0])
+        rules = _LoadRules(rule, host, *_links(problem)[0])
         counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
         plans = [plan for count in counts if (plan := self._plan(problem, evaluate, count, rules)) is not None]
         if not plans:
@@ -77,7 +77,7 @@ class GraphPipeline:
             )
         return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
 
-    def _plan(self, problem: Problem, evaluate: Evaluator, count: int, rules: _Rules) -> Plan | None:
+    def _plan(self, problem: Problem, evaluate: Evaluator, count: int, rules: _LoadRules) -> Plan | None:
         """The plan of so many micro-batches; searched again with less memory while the replay does not fit."""
         microbatches = equal_microbatches(problem.batch, count)
 
@@ -95,7 +95,7 @@ class GraphPipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
+class _LoadRules:
     """How a device's load is counted: rule, one of LOAD_RULES; host: the kind that pays for no transfer, if any.
 
     latency, bandwidth: seconds that a transfer waits, and bytes a second
@@ -134,7 +134,7 @@ def _links(problem: Problem) -> list[tuple[float, float]]:
 
 
 def _placement_problem(
-    costs: LayerCosts, samples: int, microbatches: int, rules: _Rules, share: float
+    costs: LayerCosts, samples: int, microbatches: int, rules: _LoadRules, share: float
 ) -> PlacementProblem:
     """Layers as units; share: of each device's memory that may be used."""
     problem = costs.problem

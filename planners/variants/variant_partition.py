@@ -73,7 +73,7 @@ def fastest_variant_plan(problem: VariantProblem, set_limit: int = SET_LIMIT) ->
     Raises ValueError if edges go in a circle.
     """
     sets, lost = down_sets(len(problem.layers), list(problem.edges), set_limit)
-    search = _Search(problem, sets)
+    search = _VariantSearch(problem, sets)
     stages = next(filter(None, (search.stages(limit)[0] for limit in search.first_limits())), None)
     if stages is None:
         return None
@@ -335,7 +335,7 @@ def _fewest_devices(
     return fewest, larger, degree_row, width, all_settled
 
 
-class _Search:
+class _VariantSearch:
     """Plans of one problem between some down-sets."""
 
     def __init__(self, problem: VariantProblem, sets: NDArray[np.bool_]) -> None:

@@ -20,7 +20,7 @@ EdgeBytes = Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class LayerVariant:
     """A way to run a layer on the devices of a tensor-parallel group.
 
     seconds: of a sample, forward and backward; weight_bytes: that replicas reduce
@@ -52,7 +52,7 @@ class VariantProblem:
     microbatches: of a batch; a stage's replicas share them, so that their number divides it
     """
 
-    layers: tuple[Mapping[int, tuple[Variant, ...]], ...]
+    layers: tuple[Mapping[int, tuple[LayerVariant, ...]], ...]
     edges: Mapping[tuple[int, int], float]
     devices: int
     memory_bytes: float
@@ -139,7 +139,7 @@ def stage_seconds_per_sample(problem: VariantProblem, stage: VariantStage) -> fl
     return (crossing / stage.replicas + reduced) / problem.bandwidth + computed / stage.replicas
 
 
-def _chosen(problem: VariantProblem, stage: VariantStage) -> dict[int, Variant]:
+def _chosen(problem: VariantProblem, stage: VariantStage) -> dict[int, LayerVariant]:
     """The variant of each layer of a stage."""
     chosen = {}
     for layer in stage.layers:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.dnn_partitioning.graph_files import GraphFile, read_graphs
+from experiments.dnn_partitioning.__main__ import FOLDER
+from experiments.dnn_partitioning.graph_files import OperatorGraph
+from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
 from planners import least_largest_load
 
@@ -37,10 +39,10 @@ def write(folder: Path, name: str, document: Any) -> None:
     path.write_text(json.dumps(document))
 
 
-def read(tmp_path: Path, document: Any) -> GraphFile:
+def read(tmp_path: Path, document: Any) -> OperatorGraph:
     """The one graph of a folder."""
     write(tmp_path, "one.json", document)
-    return read_graphs(tmp_path)[0]["one"]
+    return read_inputs(tmp_path, OperatorGraph, FOLDER)[0]["one"]
 
 
 TRAINING = graph(
@@ -87,10 +89,10 @@ def test_folders(tmp_path: Path) -> None:
     """Folders inside are read, files of another form named; of the whole repository the throughput inputs alone."""
     write(tmp_path, "LayerGraphs/a.json", TRAINING)
     write(tmp_path, "human-experts/b.json", {"cpus": [], "fpgas": []})
-    assert [*read_graphs(tmp_path)[0]] == ["LayerGraphs/a"]
-    assert read_graphs(tmp_path)[1] == ["human-experts/b.json"]
+    assert [*read_inputs(tmp_path, OperatorGraph, FOLDER)[0]] == ["LayerGraphs/a"]
+    assert read_inputs(tmp_path, OperatorGraph, FOLDER)[1] == ["human-experts/b.json"]
     write(tmp_path, "throughput-inputs/OperatorGraphs/c.json", TRAINING)
-    graphs, skipped = read_graphs(tmp_path)
+    graphs, skipped = read_inputs(tmp_path, OperatorGraph, FOLDER)
     assert [*graphs] == ["OperatorGraphs/c"]
     assert skipped == ["LayerGraphs/a.json", "human-experts/b.json"]
 
@@ -125,7 +127,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert all(row["proven"] and row["gap"] == 0.0 and row["published"] is None for row in document["rows"])
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path)]) == 0
-    assert "published loads: matched 0, failed 0" in capsys.readouterr().out
+    assert "published figures: matched 0, failed 0" in capsys.readouterr().out
     (tmp_path / "empty").mkdir()
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path / "empty")]) == 4
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path / "none")]) == 4

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.piper.variant_files import read_variant_files
+from experiments.piper.variant_files import VariantFile
+from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
 from planners import fastest_variant_plan
 
@@ -44,7 +45,7 @@ def write(folder: Path, name: str, document: Any) -> None:
 def test_nodes_in_any_numbering(tmp_path: Path) -> None:
     """Layers are numbered by the file's order; the first stage computes 6 and sends 4 + 2 bytes there and back at rate 10."""
     write(tmp_path, "one.json", network())
-    files, skipped = read_variant_files(tmp_path)
+    files, skipped = read_inputs(tmp_path, VariantFile)
     assert not skipped
     problem = files["one"].problem(2, 9.0, 10.0, 3)
     assert dict(problem.edges) == {(1, 0): 4.0}
@@ -60,7 +61,7 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
     write(tmp_path, "inputs/one.json", network())
     write(tmp_path, "other.json", {"nodes": [], "edges": []})
     (tmp_path / "notes.txt").write_text("none")
-    files, skipped = read_variant_files(tmp_path)
+    files, skipped = read_inputs(tmp_path, VariantFile)
     assert [*files] == ["inputs/one"]
     assert skipped == ["notes.txt", "other.json"]
 
@@ -82,7 +83,7 @@ def test_bad_networks_are_refused(tmp_path: Path, change: dict[str, Any], words:
     """One line that names the file and the rule."""
     write(tmp_path, "one.json", network() | change)
     with pytest.raises(InputError, match=rf"one\.json: .*{words}"):
-        read_variant_files(tmp_path)
+        read_inputs(tmp_path, VariantFile)
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,10 +99,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         {"tensor_parallel": 1, "data_parallel": 1, "variants": {"3": "vanilla"}},
     ]
     assert main(["study", "piper", "--inputs", str(tmp_path)]) == 0
-    assert "published optima: matched 0, failed 0" in capsys.readouterr().out
+    assert "published figures: matched 0, failed 0" in capsys.readouterr().out
     (tmp_path / "empty").mkdir()
     assert main(["study", "piper", "--inputs", str(tmp_path / "empty")]) == 4
     assert main(["study", "piper", "--inputs", str(tmp_path / "none")]) == 4
+    (tmp_path / "empty" / "deep.json").write_text("[" * 100_000)
+    assert main(["study", "piper", "--inputs", str(tmp_path / "empty")]) == 4
+    assert "deep.json: cannot be read as JSON" in capsys.readouterr().err
+    (tmp_path / "empty" / "deep.json").unlink()
     back = {"sourceId": 3, "destId": 7, "communicationCost": 1.0}
     write(tmp_path, "one.json", network(edges=[*network()["edges"], back]))
     assert main(["study", "piper", "--inputs", str(tmp_path)]) == 4

@@ -9,12 +9,12 @@ from math import inf
 import numpy as np
 import pytest
 
-from planners import Variant, VariantProblem, VariantStage, fastest_variant_plan, plan_seconds_per_sample
+from planners import LayerVariant, VariantProblem, VariantStage, fastest_variant_plan, plan_seconds_per_sample
 from planners.variants.cheapest_variants import NO, YES, Variants, cheapest_variants, fits_within
 from planners.variants.variant_problem import stage_seconds_per_sample
 
-PLAIN = Variant("plain", 8.0, 4.0, 6.0, 2.0)
-AGAIN = Variant("again", 10.0, 4.0, 1.0, 3.0)
+PLAIN = LayerVariant("plain", 8.0, 4.0, 6.0, 2.0)
+AGAIN = LayerVariant("again", 10.0, 4.0, 1.0, 3.0)
 HAND = VariantProblem(({1: (PLAIN, AGAIN)}, {1: (PLAIN, AGAIN)}), {(0, 1): 5.0}, 4, 20.0, 2.0, 4)
 
 
@@ -145,9 +145,9 @@ def network(seed: int) -> VariantProblem:
     pairs = [(0, 1), (1, 2), (0, 2)] if seed % 2 else [(0, 1), (0, 2)]
     edges = {(int(number[a]), int(number[b])): float(rng.integers(0, 4)) for a, b in pairs}
 
-    def variants(layer: int, degree: int) -> tuple[Variant, ...]:
+    def variants(layer: int, degree: int) -> tuple[LayerVariant, ...]:
         return tuple(
-            Variant(
+            LayerVariant(
                 str(one),
                 float(rng.integers(2, 30)) / degree,
                 float(rng.integers(0, 5)),
@@ -178,7 +178,7 @@ def test_a_pipeline_is_the_best_of_all(seed: int) -> None:
 
 def test_a_network_without_work_takes_no_time() -> None:
     """Layers of no seconds on one device: nothing is sent, nothing is reduced."""
-    idle = Variant("idle", 0.0, 1.0, 1.0, 1.0)
+    idle = LayerVariant("idle", 0.0, 1.0, 1.0, 1.0)
     plan = fastest_variant_plan(VariantProblem(({1: (idle,)}, {1: (idle,)}), {(0, 1): 1.0}, 1, 9.0, 1.0, 1))
     assert plan is not None
     assert (plan.seconds_per_sample, plan.proven) == (0.0, True)

@@ -1,0 +1,85 @@
+"""Public inputs: the files of a planner's public repository, and what is found on them beside what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from experiments.studies.study_harness import Findings
+from experiments.terminal.output import InputError, say
+from experiments.terminal.report_tables import ReportTable, Row
+from hardware_profiles import read_bytes
+
+Form = TypeVar("Form", bound=msgspec.Struct)
+
+
+def read_inputs(folder: Path, form: type[Form], within: str = "") -> tuple[dict[str, Form], list[str]]:
+    """Files of a form in a folder and in those inside it, by path without its ending, and the names of all others.
+
+    form: of one JSON object; a file is of it if it has all its fields without a default
+    within: of a folder that has one of this name, the files of that one alone
+    Raises InputError where there is no folder, no file of the form in it, and for one that has its fields and breaks its rules.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is not a folder")
+    asked = folder / within if (folder / within).is_dir() else folder
+    found, skipped = {}, []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        read = _read(path, form) if path.suffix == ".json" and path.is_relative_to(asked) else None
+        if read is None:
+            skipped.append(str(path.relative_to(folder)))
+        else:
+            found[str(path.relative_to(asked).with_suffix(""))] = read
+    if not found:
+        raise InputError(f"{folder}: holds no JSON object with {', '.join(_fields(form))}")
+    return found, skipped
+
+
+def _fields(form: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(form) if field.required]
+
+
+def _read(path: Path, form: type[Form]) -> Form | None:
+    try:
+        text = read_bytes(path)
+        found = msgspec.json.decode(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict) or not set(_fields(form)) <= set(found):
+        return None
+    try:
+        return msgspec.json.decode(text, type=form)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def agrees(value: float | None, published: float | None) -> bool | None:
+    """Whether a figure is the published one to all of its six digits; None where nothing is published."""
+    if published is None:
+        return None
+    return value is not None and f"{value:.6g}" == f"{published:.6g}"
+
+
+def agreement(row: Row) -> str:
+    """The cell of a row's `matched`."""
+    return {None: "", True: "yes", False: "no"}[row["matched"]]
+
+
+def compared(rows: Sequence[Row], skipped: Sequence[str], table: ReportTable) -> Findings:
+    """Rows with `instance`, `matched` (see `agrees`) and `not_searched`, in words; failed where a published figure is missed."""
+    verdicts = [row["matched"] for row in rows]
+    counts = {"matched": verdicts.count(True), "failed": verdicts.count(False)}
+
+    def show(document: Mapping[str, Any]) -> None:
+        table.print(document)
+        for row in document["rows"]:
+            if row["not_searched"]:
+                say(f"{row['instance']} is not proven: {row['not_searched']}")
+        if document["skipped"]:
+            say(f"passed over (of another form): {', '.join(document['skipped'])}")
+        say("published figures: matched {matched}, failed {failed}".format_map(document))
+
+    return Findings({**counts, "rows": rows, "skipped": skipped}, show, failed=counts["failed"] > 0)
