@@ -83,19 +83,19 @@ class Pareto(Explained):
                 f"{one.seconds:.4g}",
                 f"{one.peak_bytes / GIB:.2f}",
                 one.notation,
-                one.schedule,
                 str(one.microbatches),
                 str(one.zero),
                 one.recomputation,
                 f"{one.device_hours:,.0f}",
                 *([f"{one.cost:,.0f}"] if priced and one.cost is not None else []),
+                one.schedule,
             )
             for one in self.points
         )
-        plan = "plan", "schedule", "micro-\nbatches", "ZeRO", "recomputation"
-        columns = f"{word}s", "seconds", "peak, GiB", *plan, f"{word}-hours of\n{unit}"
         money = (self.problem.cluster.currency or "USD",) if priced else ()
-        return (TextTable(self.title, (*columns, *money), rows),)
+        plan = "plan", "micro-\nbatches", "ZeRO", "recom-\nputation"
+        columns = f"{word}s", "seconds", "peak,\nGiB", *plan, f"{word}-hours of\n{unit}", *money, "schedule"
+        return (TextTable(self.title, columns, rows),)
 
     def remarks(self) -> tuple[str, ...]:
         """What has no plan."""

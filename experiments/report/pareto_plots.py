@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 
 GIB = 2.0**30
 
+IN_VIEW = 2.0
+"""Times the largest peak at most where a capacity is drawn: beyond it plans would stand in a corner."""
+
 COLORS = ("#123f73", "#d55e00", "#3fae8c", "#8e5aa8", "#b08d1a", "#c0395a", "#4b6f8f", "#7a4a2a")
 """Of numbers of devices, from the fewest; then again."""
 
 
 def draw(found: Pareto) -> Figure:
-    """Steps between plans, as more memory buys nothing until the next; below each plan its notation."""
+    """Steps between plans, of which there is one at least: more memory buys nothing until the next; below each its notation."""
     figure, ((axes,),) = panels(10, 6.2)
     word = found.problem.device_word
-    capacities = sorted({device.memory_bytes / GIB for device in found.problem.cluster.devices})
-    right = max([one.peak_bytes / GIB for one in found.points] + capacities)
+    most = max(one.peak_bytes / GIB for one in found.points)
+    known = sorted({device.memory_bytes / GIB for device in found.problem.cluster.devices})
+    capacities = [one for one in known if one <= IN_VIEW * most]
+    right = max([most, *capacities])
     for number, count in enumerate(counts := sorted({one.devices for one in found.points})):
         color = COLORS[number % len(COLORS)]
         own = sorted((one for one in found.points if one.devices == count), key=lambda one: one.peak_bytes)
@@ -32,9 +37,8 @@ def draw(found: Pareto) -> Figure:
         look = {"color": color, "markersize": 6, "linewidth": 1.3, "label": f"{count} {word}{'s' * (count > 1)}"}
         axes.plot(memory, seconds, "o-", drawstyle="steps-post", **look)
         for place, point in zip(zip(memory, seconds, strict=True), own, strict=True):
-            side = -1 if place[0] > 0.25 * right else 1  # where no line of its own is, and the axis is far
-            ends = {"ha": "right" if side < 0 else "left", "va": "top"}
-            noted(axes, _name(point), place, (5 * side, -4), fontsize=8, color=color, **ends)
+            # where no line of its own is
+            noted(axes, _name(point), place, (-5, -4), fontsize=8, color=color, ha="right", va="top")
     for capacity in capacities:
         axes.axvline(capacity, color=FAINT, linestyle=":", linewidth=1.2)
         noted_above = {
@@ -45,13 +49,12 @@ def draw(found: Pareto) -> Figure:
             "color": FAINT,
         }
         noted(axes, f"{capacity:.4g} GiB", (capacity, 1.0), (2, 2), **noted_above)
-    logarithmic_axes(axes, "y")
+    logarithmic_axes(axes, "both")
     labels = {"xlabel": f"peak memory of the fullest {word}, GiB", "ylabel": "seconds of an iteration"}
     titled(axes, legible(found.title, 90), size=11, **labels)
-    axes.set_xlim(0.0, 1.03 * right)
+    axes.set_xlim(0.7 * min(one.peak_bytes / GIB for one in found.points), 1.05 * right)
     unframed(axes, "both", 0.7)
-    if counts:
-        legend_below(figure, min(len(counts), 8))
+    legend_below(figure, min(len(counts), 8))
     return figure
 
 
