@@ -29,8 +29,8 @@ from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ide
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
-from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table
-from planners.pipedream.planner import inapplicable as no_tree
+from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
+from planners.pipedream.planner import inapplicable as no_pipedream
 from planners.search.candidates import closest_to_fit, device_choices, microbatch_counts, stage_devices, straight_plan
 from planners.search.evaluator import Evaluator, Planner, Request, Score, fitting
 from planners.straight.baselines import DataParallel, UniformLayers
@@ -238,7 +238,7 @@ class _Explorer:
     def of_other_methods(self) -> Iterator[Candidate]:
         """The plans of uniform GPipe, PipeDream run synchronously, and data parallelism, where they exist."""
         others: list[tuple[str, Planner]] = [("uniform layers", UniformLayers(self.request))]
-        if no_tree(self.problem) is None:
+        if no_pipedream(self.problem) is None:
             others.append((FLUSHED_PIPEDREAM, PipeDreamFlush(self.request)))
         others.append(("data parallelism", DataParallel(self.request)))
         for origin, planner in others:
@@ -307,7 +307,7 @@ class _Explorer:
         """
         problem = self.problem
         found = [one.plan.stages for one in flushed]
-        if no_tree(problem) is None:
+        if without_levels(problem) is None:
             share = max(equal_microbatches(problem.batch, min(len(problem.cluster.devices), problem.batch)))
             table = problem_table(problem, self.evaluate, share)
             for view in cluster_views(problem):

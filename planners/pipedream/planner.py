@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Level
 from planners.partitioning.in_flight import most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
+from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
 from planners.pipedream.partitioner import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -22,11 +25,12 @@ from planners.pipedream.partitioner import (
     partition,
 )
 from planners.pipedream.state_table import StateTable, state_table
-from planners.search.candidates import closest_to_fit, devices_in_order, microbatch_counts
+from planners.search.candidates import closest_to_fit, device_choices, devices_in_order, microbatch_counts
 from planners.search.evaluator import Evaluator, Request, Score, best_plan, fitting
 from planners.search.memory_retry import shrunk, within_memory
 from simulator import (
     InfeasiblePlanError,
+    LayerCosts,
     Plan,
     Problem,
     Stage,
@@ -35,6 +39,9 @@ from simulator import (
     equal_microbatches,
     schedule_families,
 )
+
+MOST_ORDERS = 24
+"""Of kinds of device, that are tried: all of up to four kinds."""
 
 Component = int | tuple["Component", ...]
 """A part of the cluster: a device id, or the parts that a level joins."""
@@ -49,13 +56,15 @@ class PipeDream:
     the slowest links, which may leave servers in the middle (15-1 on 4 servers of 4); on the engine with
     contention, if the problem has it. A partition of a single stage is plain, synchronous data parallelism. The
     dynamic program bounds memory by its own rule; where the replay needs more, it searches again with as much less.
+    Where devices or servers differ, stages take devices kind by kind (see `ordered_devices`): every order of kinds is tried, and
+    kinds alone.
     """
 
     request: Request = field(default_factory=Request)
     name: str = "pipedream"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The faster of the partitions that fit; ValueError if the cluster is no tree of equal servers."""
+        """The faster of the partitions that fit."""
         return fitting(self.name, preferred_plan(self.name, self.request, problem, evaluate), evaluate)
 
 
@@ -64,14 +73,15 @@ class PipeDreamFlush:
     """PipeDream's partition run synchronously: replicas split every micro-batch, one update a batch.
 
     The partition is the one that `PipeDream` prefers, or the one with the fastest slowest stage within the memory of a flushed
-    pipeline, which has one version of the weights; that and the number of micro-batches are chosen by simulation.
+    pipeline, which has one version of the weights; that and the number of micro-batches are chosen by simulation. Where devices
+    or servers differ, data parallelism stands in place of the latter.
     """
 
     request: Request = field(default_factory=Request)
     name: str = "pipedream-flush"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best number of micro-batches; ValueError if the cluster is no tree of equal servers."""
+        """The best number of micro-batches."""
         schedule = self.request.schedule or "1f1b"
         counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
         own_plans = (self._plan(problem, evaluate, schedule, count) for count in counts)
@@ -89,7 +99,10 @@ class PipeDreamFlush:
 
     def _plan(self, problem: Problem, evaluate: Evaluator, schedule: str, count: int) -> Plan:
         """The fastest partition that fits by the rule of a flushed pipeline, else plain data parallelism."""
-        view, microbatches = cluster_views(problem)[-1], equal_microbatches(problem.batch, count)
+        microbatches = equal_microbatches(problem.batch, count)
+        if without_levels(problem) is not None:
+            return Plan(self.name, schedule, (_whole(problem),), microbatches)
+        view = cluster_views(problem)[-1]
         table = problem_table(problem, evaluate, microbatches[0])
         pipeline = FlushedPipeline(
             devices=len(view.components),
@@ -115,7 +128,14 @@ class PipeDreamFlush:
 
 
 def inapplicable(problem: Problem) -> str | None:
-    """Why PipeDream's partitioner cannot plan for a cluster, or None."""
+    """Why PipeDream's partitioner cannot plan for a cluster, or None: devices may differ, and servers, but not links alone."""
+    cluster = problem.cluster
+    differ = len({device.name for device in cluster.devices}) > 1 or len(set(map(len, cluster.servers))) > 1
+    return None if differ else without_levels(problem)
+
+
+def without_levels(problem: Problem) -> str | None:
+    """Why a cluster has no levels of alike components, or None."""
     try:
         problem.cluster.levels()
     except ValueError as reason:
@@ -140,7 +160,13 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
     count = min(devices, problem.batch) if request.microbatches is None else request.microbatches
     microbatches = equal_microbatches(problem.batch, count)
     table = problem_table(problem, evaluate, max(microbatches))
-    plans: list[Plan] = []
+    if without_levels(problem) is not None:
+        found = _ordered_plans(name, request, problem, evaluate, microbatches)
+        plans = list({plan.stages: plan for plan in found}.values())
+        return plans or _none_fits(
+            name, problem, len(table), {device.memory_bytes for device in problem.cluster.devices}
+        )
+    plans = []
     for view, (form, straight) in itertools.product(cluster_views(problem), _forms(problem)):
 
         def plan_of(found: HierarchicalPartition, view: ClusterView = view) -> Plan:
@@ -151,13 +177,68 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
         plan = _plan_within_memory(problem, evaluate, table, view, form, straight, plan_of)
         if plan is not None and all(plan.stages != other.stages for other in plans):
             plans.append(plan)
-    if not plans:
-        capacity = min(device.memory_bytes for device in problem.cluster.devices)
-        raise InfeasiblePlanError(
-            f"planner {name!r} finds no partition of {len(table)} states over {devices} devices within "
-            f"{capacity / 2**30:.4g} GiB a device; use more devices, recomputation or a smaller batch"
-        )
-    return plans
+    return plans or _none_fits(
+        name, problem, len(table), {min(device.memory_bytes for device in problem.cluster.devices)}
+    )
+
+
+def _none_fits(name: str, problem: Problem, states: int, memories: set[float]) -> NoReturn:
+    capacity = " or ".join(f"{one / 2**30:.4g}" for one in sorted(memories))
+    raise InfeasiblePlanError(
+        f"planner {name!r} finds no partition of {states} states over {len(problem.cluster.devices)} devices within "
+        f"{capacity} GiB a device; use more devices, recomputation or a smaller batch"
+    )
+
+
+def _ordered_plans(
+    name: str, request: Request, problem: Problem, evaluate: Evaluator, microbatches: tuple[int, ...]
+) -> Iterator[Plan]:
+    """A plan for each order in which a pipeline may take the kinds of device, and form of the cost."""
+    costs, samples = evaluate.layer_costs, max(microbatches)
+    kinds = range(costs.accelerator_kinds)
+    tables = [problem_table(problem, evaluate, samples, costs.first_of_kind(kind)) for kind in kinds]
+    for order, (form, straight) in itertools.product(device_orders(problem, costs), _forms(problem)):
+        devices = OrderedDevices(tuple(map(costs.kind_of_device, order)), *_slowest_rates(problem, order))
+
+        def search(
+            misses: Sequence[Score],
+            order: tuple[int, ...] = order,
+            devices: OrderedDevices = devices,
+            rules: tuple[bool, bool] = (form == "barrier", straight),
+        ) -> Plan | None:
+            capacities = [problem.cluster.devices[costs.first_of_kind(kind)].memory_bytes for kind in kinds]
+            memories = [_memory_limit(problem, shrunk(capacity, misses)) for capacity in capacities]
+            stages = ordered_partition(tables, devices, memories, barrier=rules[0], straight=rules[1])
+            if stages is None:
+                return None
+            placed = place_stages(flattened(tables[0].states, [stages]), [stages], order)
+            return _asynchronous_plan(name, placed, microbatches, request)
+
+        plan = within_memory(evaluate, search)
+        if plan is not None:
+            yield plan
+
+
+def device_orders(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
+    """Orders of devices, kind by kind: of all kinds each order, and of those that `device_choices` confines plans to."""
+    found: dict[tuple[int, ...], None] = {}
+    for chosen in device_choices(problem, costs):
+        of_kind: dict[int, list[int]] = {}
+        for device in chosen:
+            of_kind.setdefault(costs.kind_of_device(device), []).append(device)
+        for kinds in itertools.islice(itertools.permutations(of_kind), MOST_ORDERS):
+            found[tuple(device for kind in kinds for device in of_kind[kind])] = None
+    return tuple(found)
+
+
+def _slowest_rates(problem: Problem, order: Sequence[int]) -> tuple[float, float]:
+    """Bytes a second of the slowest link between neighbours, and of each member of a ring through all."""
+    if len(order) == 1:
+        return inf, inf
+    cluster = problem.cluster
+    bandwidth = min(cluster.point_to_point(one, two)[1] for one, two in itertools.pairwise(order))
+    second = min(seconds for _, seconds in cluster.allreduce_rates(order))
+    return bandwidth, 2.0 * (len(order) - 1) / len(order) / second
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +259,8 @@ def cluster_views(problem: Problem) -> list[ClusterView]:
     return [flat] if len(levels) == 1 else [ClusterView(levels, tuple(problem.cluster.servers)), flat]
 
 
-def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int) -> StateTable:
-    """The problem's costs as the dynamic program reads them, at one device's mini-batch (samples)."""
+def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device: int = 0) -> StateTable:
+    """The problem's costs on a device as the dynamic program reads them, at one device's mini-batch (samples)."""
     workload = problem.workload
     # A measured profile's inputs are layers that PipeDream's profiler timed.
     states = antichain_states(workload, drop_inputs=workload.bytes_per_element is None)
@@ -187,7 +268,7 @@ def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int) -> Stat
         evaluate.details["cuts_left_out"] = states.lost
     return state_table(
         workload,
-        evaluate.layer_costs.round_trip_seconds(0, minibatch),
+        evaluate.layer_costs.round_trip_seconds(device, minibatch),
         minibatch=minibatch,
         bytes_per_element=problem.element_bytes,
         states=states,
@@ -256,14 +337,7 @@ def _plan_within_memory(
     plan_of: Callable[[HierarchicalPartition], Plan],
 ) -> Plan | None:
     """The plan of one view; searched again with less memory while the replay does not fit. None if there is none."""
-    memory = MemoryLimit(
-        min(device.memory_bytes for device in problem.cluster.devices),
-        # Beside the weight versions: gradients, and what the optimizer keeps.
-        unversioned_copies=(problem.accumulated_bytes + problem.optimizer_bytes) / problem.element_bytes,
-        # A replica that does not wait has the gradients of its last round still in the all-reduce.
-        replicated_copies=1.0 if problem.replica_updates == "overlapped" else 0.0,
-        recompute=problem.recompute in ("blocks", "whole"),
-    )
+    memory = _memory_limit(problem, min(device.memory_bytes for device in problem.cluster.devices))
 
     def search(misses: Sequence[Score]) -> Plan | None:
         left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
@@ -274,6 +348,18 @@ def _plan_within_memory(
         return plan_of(found)
 
     return within_memory(evaluate, search)
+
+
+def _memory_limit(problem: Problem, capacity_bytes: float) -> MemoryLimit:
+    """What a stage must fit into."""
+    return MemoryLimit(
+        capacity_bytes,
+        # Beside the weight versions: gradients, and what the optimizer keeps.
+        unversioned_copies=(problem.accumulated_bytes + problem.optimizer_bytes) / problem.element_bytes,
+        # A replica that does not wait has the gradients of its last round still in the all-reduce.
+        replicated_copies=1.0 if problem.replica_updates == "overlapped" else 0.0,
+        recompute=problem.recompute in ("blocks", "whole"),
+    )
 
 
 def _asynchronous_plan(name: str, stages: tuple[Stage, ...], microbatches: tuple[int, ...], request: Request) -> Plan:

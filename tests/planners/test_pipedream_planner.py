@@ -141,15 +141,16 @@ def test_flush_runs_the_same_partition_synchronously() -> None:
     assert (turns.replication, split.replication) == ("round-robin", "split")
 
 
-def test_unequal_clusters_are_refused_with_the_reason() -> None:
-    """Servers of 4 and 2 devices, or two kinds of boards, are no tree of equal levels."""
+@pytest.mark.parametrize("name", ["pipedream", "pipedream-flush"])
+def test_unequal_clusters_are_planned_for(name: str) -> None:
+    """Servers of 4 and 2 devices, or two kinds of boards, are no tree of equal levels; unlike links alone are refused."""
     workload = uniform_chain(4)
     uneven = Problem(workload, load_cluster("pipedream-a").take(6), 8)
-    reason = planner_entry("pipedream").applicable(uneven, Request())
-    assert reason is not None
-    assert "equal size" in reason
+    assert make_plan(name, uneven).outcome.fits
     mixed = Problem(workload, load_cluster("fpga-mixed-4"), 8, precision="fp16")
-    assert "one kind of accelerator" in (planner_entry("pipedream-flush").applicable(mixed, Request()) or "")
+    assert make_plan(name, mixed).outcome.fits
+    chained = Problem(workload, load_cluster("dgx-1-v100"), 8)
+    assert "equal links" in (planner_entry(name).applicable(chained, Request()) or "")
 
 
 def test_hierarchical_stages_take_whole_servers_in_order() -> None:

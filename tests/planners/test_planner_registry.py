@@ -97,14 +97,11 @@ def test_schedules_are_refused_by_who_cannot_run_them(problem: Problem, schedule
     assert all(repr(schedule) in reason for reason in found.values())
 
 
-def test_pipedream_needs_servers_that_are_alike(problem: Problem) -> None:
-    """On one of two servers with fewer devices there are no levels: PipeDream says so, the others plan.
-
-    But for the planner that needs links that are alike.
-    """
+def test_servers_may_have_fewer_devices(problem: Problem) -> None:
+    """On one of two servers with fewer devices all plan, but for the planner that needs links that are alike."""
     uneven = replace(problem, cluster=load_cluster("pipedream-a").take(6))
-    assert set(refusals(uneven)) == {"pipedream", "pipedream-flush", "largest-load"}
-    assert set(refusals(uneven, microbatches=2)) == {"pipedream", "pipedream-flush", "largest-load", *UNEQUAL}
+    assert set(refusals(uneven)) == {"largest-load"}
+    assert set(refusals(uneven, microbatches=2)) == {"largest-load", *UNEQUAL}
 
 
 def test_brute_force_refuses_what_is_too_large(problem: Problem) -> None:

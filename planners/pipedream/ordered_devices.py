@@ -1,0 +1,139 @@
+"""PipeDream's dynamic program over unlike devices, in an order that is given.
+
+A pipeline takes its devices in that order, so that the first m of them tell which ones a stage has (symbols of SOSP 2019, section
+3.1; B is the rate of the slowest links):
+
+    A(0..j, m) = min over s, m' of  max( A(0..s, m - m'), 2 a_s / B, T(s+1..j, devices m - m' + 1..m) )
+    T(i..j, D) = (1 / |D|) max( seconds of i..j on the slowest of D, all-reduce of W(i..j) over D at B )
+
+Replicas take turns, so that all are as slow as the slowest. This is exact for pipelines that take devices in the order and use
+all of them, at one rate of links; orders are a choice of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.pipedream.dynamic_program import (
+    BARRIER,
+    RING,
+    StateTotals,
+    held_copies,
+    stage_seconds,
+    synchronization_seconds,
+)
+from planners.pipedream.partitioner import LevelStage, MemoryLimit, totals_of
+from planners.pipedream.state_table import StateTable
+from simulator import kernel
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedDevices:
+    """Devices in the order in which stages take them.
+
+    kinds: the kind of each; bandwidth, collective_bandwidth: bytes a second of their slowest links, point to point and in a ring
+    """
+
+    kinds: tuple[int, ...]
+    bandwidth: float
+    collective_bandwidth: float
+
+
+class _Costs(NamedTuple):
+    """What the kernel reads beside the network.
+
+    seconds: of the states up to each one on each device, [devices, states]; capacity: bytes of each device
+    fixed, replicated: copies of the weights, as of a `MemoryLimit`
+    """
+
+    seconds: Floats
+    capacity: Floats
+    fixed: float
+    replicated: float
+    recompute: bool
+    bandwidth: float
+    collective_bandwidth: float
+
+
+def ordered_partition(
+    tables: Sequence[StateTable],
+    devices: OrderedDevices,
+    memories: Sequence[MemoryLimit],
+    *,
+    barrier: bool = False,
+    straight: bool = False,
+) -> tuple[LevelStage, ...] | None:
+    """The stages with the fastest slowest one, in their order; None where none fit.
+
+    tables, memories: of each kind; barrier: replicas wait for each other's gradients; straight: no stage has two replicas
+    """
+    first = memories[0]
+    costs = _Costs(
+        np.array([tables[kind].seconds for kind in devices.kinds]),
+        np.array([memories[kind].capacity_bytes for kind in devices.kinds]),
+        first.unversioned_copies,
+        first.replicated_copies,
+        first.recompute,
+        devices.bandwidth,
+        devices.collective_bandwidth,
+    )
+    most = 1 if straight else len(devices.kinds)
+    best, before, replicas = _solved(totals_of(tables[0], RING), costs, BARRIER if barrier else RING, most)
+    last, left = len(tables[0]) - 1, len(devices.kinds)
+    if best[last, left] == np.inf:
+        return None
+    stages: list[LevelStage] = []
+    while last >= 0:
+        workers, start = int(replicas[last, left]), int(before[last, left]) + 1
+        stages.append(LevelStage(start, last + 1, workers))
+        last, left = start - 1, left - workers
+    return tuple(reversed(stages))
+
+
+@kernel(error_model="numpy")
+def _solved(
+    network: StateTotals, costs: _Costs, form: int, most: int
+) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    """A(0..j, m), the last state before its last stage (-1: none), and that stage's replicas, each [states, devices + 1]."""
+    count, states = costs.seconds.shape
+    best = np.full((states, count + 1), np.inf)
+    before = np.full((states, count + 1), -1)
+    replicas = np.zeros((states, count + 1), dtype=np.int64)
+    for last in range(states):
+        for position in range(network.offsets[last] - 1, network.offsets[last + 1]):
+            split = network.predecessors[position] if position >= network.offsets[last] else -1
+            entry, stash, parameters = 0.0, network.stash_bytes[last], network.parameter_bytes[last]
+            if split >= 0:
+                entry = network.output_bytes[split]
+                stash -= network.stash_bytes[split]
+                parameters -= network.parameter_bytes[split]
+            held = parameters + held_copies(network.copy_bytes, split + 1, last)
+            sent = 2.0 * entry / costs.bandwidth
+            for used in range(1, count + 1):
+                compute, capacity = 0.0, np.inf
+                for workers in range(1, min(used, most) + 1):
+                    device = used - workers
+                    own = costs.seconds[device, last] - (costs.seconds[device, split] if split >= 0 else 0.0)
+                    compute, capacity = max(compute, own), min(capacity, costs.capacity[device])
+                    if (split < 0) != (device == 0):
+                        continue
+                    rest = max(best[split, device], sent) if split >= 0 else 0.0
+                    # Downstream workers per replica, rounded up, are the warm-up forwards; one more version is in use.
+                    versions = 1 - (used - count) // workers
+                    alone = workers == count
+                    copies = versions + costs.fixed + (0.0 if workers == 1 or alone else costs.replicated)
+                    kept = stash + versions * entry if costs.recompute else versions * stash
+                    if rest >= best[last, used] or kept + copies * held > capacity:
+                        continue
+                    reduced = synchronization_seconds(RING, parameters, costs.collective_bandwidth, workers)
+                    slowest = max(rest, stage_seconds(form, compute, reduced, workers))
+                    if slowest < best[last, used]:
+                        best[last, used], before[last, used], replicas[last, used] = slowest, split, workers
+    return best, before, replicas
