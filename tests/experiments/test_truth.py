@@ -245,6 +245,23 @@ def test_sequence_parallel_runs_are_as_published(tmp_path: Path) -> None:
     assert errors(frame["measured"].tolist(), frame["predicted"].tolist())["mape"] < 0.05
 
 
+def test_contexts_and_experts_are_as_measured(shared_data: Path) -> None:
+    """Megatron-LM's runs of four blocks, one a network, on eight B200: bytes within 3 %, seconds within 20 %."""
+    tables, _ = read_tables(shared_data / "measured", {})
+    b200 = next(table for table in tables if table.name == "simumax_b200")
+    rows = {
+        row.model: (line, row)
+        for line, row in b200.rows.items()
+        if isinstance(row, MeasuredRun) and row.cp * row.ep > 1
+    }
+    frame, left_out = predicted(replace(b200, rows=dict(rows.values())), None)
+    assert not left_out
+    assert len(frame) == 2 * len(rows) == 8
+    errors = (frame["predicted"] / frame["measured"] - 1).abs().groupby(frame["what"]).max()
+    assert errors["memory"] < 0.03
+    assert errors["seconds"] < 0.2
+
+
 def test_what_no_plan_has_is_said() -> None:
     """Rows of experts, and of a machine, that nobody knows are left out with a reason."""
     with pytest.raises(NotPredicted, match="its experts are not known"):
