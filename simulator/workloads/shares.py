@@ -20,6 +20,7 @@ gradient comes while the input gradient is computed, section 4.2.2: it takes no 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from hardware_profiles import Work
@@ -91,15 +92,13 @@ def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence
     reduces = degree > 1 and (summed or columns)
     half = 0.5 if sequence_parallel else 0.0
     return Share(
-        work=Work(
-            kind=work.kind,
+        work=replace(
+            work,
             flop=work.flop / inside,
             input_elements=work.input_elements / (1 if columns else before),
             output_elements=work.output_elements / (1 if summed else after),
             parameters=parameters + tied,
-            sequential_steps=work.sequential_steps,
             scratch_elements=work.scratch_elements / inside,
-            fused_pairs=work.fused_pairs,
         ),
         parameters=parameters,
         tied_parameters=tied,
