@@ -24,7 +24,7 @@ import numpy as np
 from experiments.dnn_partitioning.graph_files import OperatorGraph
 from experiments.studies.public_inputs import agreement, agrees, compared, read_inputs
 from experiments.studies.study_harness import Findings, run_study
-from experiments.terminal.output import tracked
+from experiments.terminal.output import blamed_on, tracked
 from experiments.terminal.report_tables import ReportTable, either, figure
 from planners import LOAD_RULES, DeviceClass, Output, PlacementProblem, least_largest_load
 
@@ -75,7 +75,8 @@ def _compile() -> None:
 
 def _row(name: str, graph: OperatorGraph, rule: str, cores: int) -> dict[str, Any]:
     """One graph by one rule on its accelerators and so many cores of the host."""
-    problem = graph.problem(rule, cores)
+    with blamed_on(name):
+        problem = graph.problem(rule, cores)
     began = time.process_time()
     found = least_largest_load(problem)
     spent = time.process_time() - began

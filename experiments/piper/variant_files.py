@@ -47,7 +47,7 @@ class FileEdge(msgspec.Struct, frozen=True):
 class VariantFile(msgspec.Struct, frozen=True):
     """A file: the network, and the devices that it is for unless others are asked for."""
 
-    devices: _Count = msgspec.field(name="maxDevices")
+    devices: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = msgspec.field(name="maxDevices")
     memory_bytes: _Above = msgspec.field(name="maxMemoryPerDevice")
     bandwidth: _Above
     microbatches: _Count = msgspec.field(name="mbsInBatch")

@@ -35,6 +35,12 @@ SET_LIMIT = 60_000
 """Down-sets from which on only a part of them is searched."""
 
 
+MOST_CHOICES = 20_000
+"""Choices at most of how many devices of each class a part and those behind it take."""
+
+MOST_ENTRIES = 20_000_000
+"""Down-sets times choices at most: with more choices fewer down-sets are searched."""
+
 LIMITS = (1.02, 1.1)
 """Times the bound: limits that the search is tried under before that of a placement which is known."""
 
@@ -91,11 +97,18 @@ class PlacementProblem:
         shapes = {array.shape for array in (self.held_bytes, self.flight_bytes, *(one.seconds for one in self.classes))}
         if shapes != {(self.units,)} or not self.units:
             raise ValueError(f"seconds and bytes must be one for each of the same 1 or more units, got shapes {shapes}")
+        if self.choices > MOST_CHOICES:
+            raise ValueError(f"devices must have at most {MOST_CHOICES:,} choices by class, got {self.choices:,}")
 
     @property
     def units(self) -> int:
         """How many there are."""
         return len(self.held_bytes)
+
+    @property
+    def choices(self) -> int:
+        """In how many ways some of the devices can be taken, those of a class being alike."""
+        return prod(one.count + 1 for one in self.classes)
 
     @cached_property
     def weights(self) -> Floats:
@@ -157,7 +170,7 @@ def least_largest_load(problem: PlacementProblem, set_limit: int = SET_LIMIT) ->
     if np.isinf(problem.weighted).any():
         return None  # no device can run some unit
     merged, held = _idle_units_along(problem)
-    sets, lost = down_sets(merged.units, merged.edges, set_limit)
+    sets, lost = down_sets(merged.units, merged.edges, min(set_limit, MOST_ENTRIES // problem.choices))
     sets = sets[np.argsort(_quickest(merged, sets), kind="stable")]
     # The nearer a limit is to the bound, the fewer parts are worth a look; what is below the first one that is met is the least.
     # Cuts along one chain of the sets say which limits are of use.

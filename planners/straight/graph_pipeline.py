@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf
+from math import inf, prod
 
 import numpy as np
 
 from planners.partitioning.largest_load import (
     LOAD_RULES,
+    MOST_CHOICES,
     DeviceClass,
     Output,
     Placement,
@@ -114,7 +115,10 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return f"a graph pipeline has one stage a device; schedule {request.schedule!r} is not that"
     if len(_links(problem)) > 1:
         return "links between its devices differ; a graph pipeline puts its stages on them in any order"
-    if any(map(LayerCosts(problem).streams, range(len(problem.cluster.devices)))):
+    costs = LayerCosts(problem)
+    if prod(len(devices) + 1 for devices in _devices_of_kinds(costs)) > MOST_CHOICES:
+        return f"its devices of several kinds have more than {MOST_CHOICES:,} choices"
+    if any(map(costs.streams, range(len(problem.cluster.devices)))):
         return "layers stream on boards, where a stage does not take the sum of its layers' seconds"
     return None
 

@@ -70,6 +70,7 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"maxDevices": 0}, ">= 1"),
+        ({"maxDevices": 10**9}, "<= 10000"),
         ({"nodes": []}, "length >= 1"),
         ({"nodes": [{"id": 1, "TMPCs": {"1": []}}], "edges": []}, "node 1 must have a variant"),
         ({"nodes": [{"id": 1, "TMPCs": {"1": [variant("a", 1), variant("a", 2)]}}], "edges": []}, "different ids"),

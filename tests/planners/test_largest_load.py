@@ -155,6 +155,8 @@ def test_bad_problems_are_refused() -> None:
         replace(problem, held_bytes=np.zeros(3))
     with pytest.raises(ValueError, match="seconds of units must be numbers >= 0"):
         DeviceClass(1, np.array([-1.0]))
+    with pytest.raises(ValueError, match="at most 20,000 choices by class, got 30,003"):
+        replace(problem, classes=(*problem.classes, DeviceClass(10_000, np.ones(2))))
     with pytest.raises(ValueError, match="at least 1 of them, got 0"):
         DeviceClass(0, np.array([1.0]))
     with pytest.raises(ValueError, match="must not stand before themselves"):
