@@ -234,8 +234,10 @@ def _in_front(
 
 
 @kernel()
-def grown(tables: SetTables, ahead: LeastAhead, asked: Asked, limit: float, width: int, kept: int) -> Ends:
-    """The best pipelines whose seconds are at least less than `limit`.
+def grown(
+    tables: SetTables, ahead: LeastAhead, asked: Asked, limit: float, width: int, kept: int
+) -> tuple[Floats, Integers, Integers, float, int]:
+    """The best pipelines whose seconds are at least less than `limit`: the fields of `Ends`.
 
     width: labels kept of a first layer and its variants; kept: pipelines that are returned at most
     """
@@ -292,4 +294,4 @@ def grown(tables: SetTables, ahead: LeastAhead, asked: Asked, limit: float, widt
                             next_places[begin, own, slot] = made
                             made += 1
         counts, places = next_counts, next_places
-    return Ends(found, last, links[:made].copy(), left_out, work)
+    return found, last, links[:made].copy(), left_out, work

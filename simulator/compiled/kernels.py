@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +38,26 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
         return compiled  # type: ignore[no-any-return]
 
     return decorate
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Raise an interrupt that comes meanwhile at the end, for calls of kernels that take long.
+
+    Python looks for interrupts when a kernel has ended and its results are made into Python's: numba expects none there, and the
+    call fails, or the process. Only the main thread is interrupted; elsewhere there is nothing to hold.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _stamped_by_its_folder(compiled: Any) -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -157,3 +158,17 @@ def test_one_decorator_makes_every_kernel() -> None:
         and {"njit", "jit"} & {a.name for a in node.names}
     }
     assert takers == {"simulator/compiled/kernels.py"}
+
+
+def test_an_interrupt_is_held_until_the_end() -> None:
+    """SIGINT during a call is raised behind it, once, and the handler is the one from before."""
+    before, steps = signal.getsignal(signal.SIGINT), []
+
+    def called() -> None:
+        with kernels.interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        called()
+    assert (steps, signal.getsignal(signal.SIGINT)) == (["went on"], before)
