@@ -193,7 +193,7 @@ def full(quick: dict[str, Any]) -> dict[str, Any]:
     return {"schedules": schedules, "plans": plans, "claims": swept, "depth": depth}
 
 
-@pytest.mark.parametrize("shape", ["quick", "full"])
+@pytest.mark.parametrize("shape", ["quick", pytest.param("full", marks=pytest.mark.slow)])
 def test_figures_can_be_read(
     shape: str, quick: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:

@@ -288,7 +288,8 @@ def test_missing_scikit_learn_is_one_line(capsys: pytest.CaptureFixture[str], mo
 
 
 @needs_sklearn
-@pytest.mark.parametrize("epochs", [4, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [4, 10])
 def test_stale_weights_cost_train_loss(epochs: int, capsys: pytest.CaptureFixture[str]) -> None:
     """8 stages, digits, Adam .002, 5 seeds: the mean train loss rises with staleness that is not predicted.
 

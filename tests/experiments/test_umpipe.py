@@ -125,7 +125,9 @@ def test_an_interrupt_keeps_what_is_complete_and_says_so(
     assert not (tmp_path / "umpipe_convergence.png").exists()
 
 
-@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+@pytest.mark.parametrize(
+    "quick", [pytest.param(False, id="full", marks=pytest.mark.slow), pytest.param(True, id="quick")]
+)
 def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked for, in order: settings of the networks, instances of random tables, searches, fronts, partitions."""
     asked: list[list[object]] = []

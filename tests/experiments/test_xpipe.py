@@ -496,6 +496,7 @@ def made_result(case: MethodCase, number: int, seeds: int = 20) -> CaseResult:
     return CaseResult(case, xpipe.HEADLINE, (3,) * 8, runs)
 
 
+@pytest.mark.slow
 def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]], recorded: Recorded) -> None:
     """Twenty methods near and beyond the capacity, fifteen methods of twenty seeds, six settings, three clusters."""
     rows = [
