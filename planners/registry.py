@@ -234,11 +234,11 @@ PLANNERS: dict[str, PlannerEntry] = {
         by_default=_Later("large.shape_search", "has_like_blocks"),
     ),
     "mixed": PlannerEntry(
-        _Later("mixed.planner", "MixedPipelines"),
+        _Later("mixed.pipeline_search", "MixedPipelines"),
         "several kinds of device: stages whose replicas are any share of each kind, in groups of a degree a kind",
-        _Later("mixed.planner", "inapplicable"),
+        _Later("mixed.pipeline_search", "inapplicable"),
         options=MIXED_OPTIONS,
-        by_default=_Later("mixed.planner", "has_kinds"),
+        by_default=_Later("mixed.pipeline_search", "has_kinds"),
     ),
     "modern": PlannerEntry(
         _order_search,

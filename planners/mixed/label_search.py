@@ -80,7 +80,7 @@ def search(
     pipelines: that are wanted: bounds prune against the last of the best so many
     watch: is told at every improvement
     """
-    state = _Search(space, pipelines)
+    state = _LabelSearch(space, pipelines)
     passes = [(True, FIRST_WIDTH)] if len(space.devices) > 1 else []
     for alone, width in (*passes, *((False, width) for width in WIDTHS)):
         for shape in sorted(state.shapes, key=lambda one: (one.bound, one.samples, one.replicas)):
@@ -121,7 +121,7 @@ class _Size:
         return replace(self, sets=tuple(one for one in self.sets if len(one) == 1), tables=tables)
 
 
-class _Search:
+class _LabelSearch:
     """One search; what it found so far."""
 
     def __init__(self, space: Space, pipelines: int) -> None:

@@ -13,7 +13,7 @@ from planners import Evaluator, Request, make_plan, planner_entry
 from planners.large.like_blocks import like_blocks
 from planners.mixed.cluster_space import Choices, ClusterSpace
 from planners.mixed.label_search import search
-from planners.mixed.planner import MixedPipelines
+from planners.mixed.pipeline_search import MixedPipelines
 from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, recompute_words
 from simulator.workloads.language_models import Llama
 

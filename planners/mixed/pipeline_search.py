@@ -37,7 +37,7 @@ class MixedPipelines:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with what is proven, if the space has none."""
-        run = _Run(self, problem, evaluate)
+        run = _PipelineSearch(self, problem, evaluate)
         for _ in range(ROUNDS):
             replayed = list(run.replayed())
             if not replayed:
@@ -91,7 +91,7 @@ def _space(problem: Problem, choices: Choices, spare: dict[int, float] | None = 
     return ClusterSpace(problem, blocks, choices, spare or {})
 
 
-class _Run:
+class _PipelineSearch:
     """One call of the planner."""
 
     def __init__(self, planner: MixedPipelines, problem: Problem, evaluate: Evaluator) -> None:
