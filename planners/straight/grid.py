@@ -512,7 +512,8 @@ class _Grid:
     def within_memory(self, candidate: CutPoint) -> Plan:
         """The candidate's plan; where its replay needs more memory than there is, that of cuts which leave as much free.
 
-        The search counts no buffers of transfers, which only a replay knows.
+        The search counts no buffers of transfers, which only a replay knows. Where layers that one device gives away fill the
+        next one, round after round, all devices leave as much free.
         """
         point = candidate.point
 
@@ -524,6 +525,16 @@ class _Grid:
         best = within_memory(self.evaluate, search) or self.plan(candidate)
         if self.evaluate(best).fits:
             return best
+        missed = self.evaluate(best)
+
+        def evenly(misses: Sequence[Score]) -> Plan | None:
+            every = sum(score.peak_bytes - score.capacity_bytes for score in (missed, *misses)) / point.chunks
+            found = self.candidate(point, [every] * point.stages)
+            return self.plan(found) if found else None
+
+        even = within_memory(self.evaluate, evenly)
+        if even is not None and self.evaluate(even).fits:
+            return even
         costs = self._partition_costs(point, ())
         found = fitting_cuts(costs, self.evaluate, lambda cuts: self.plan(replace(candidate, cuts=tuple(cuts))))
         return best if found is None else found
