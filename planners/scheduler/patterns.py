@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import SCHEDULES, Schedule, build_schedule
+
+KEPT, LARGEST = 32, 2**16
+"""Patterns that are kept for the next problem of as many stages and micro-batches, each of so many passes at most."""
 
 
 def pattern_names(problem: ScheduleProblem) -> list[str]:
@@ -23,9 +28,15 @@ def pattern_names(problem: ScheduleProblem) -> list[str]:
 
 def pattern_of(problem: ScheduleProblem, name: str) -> Schedule | None:
     """A family in the problem's number of stages and micro-batches; None for counts that it cannot have."""
-    chunks = {"chunks": problem.stages // problem.devices} if "chunks" in SCHEDULES[name].options else {}
+    chunks = problem.stages // problem.devices if "chunks" in SCHEDULES[name].options else None
+    build = _kept if problem.stages * problem.microbatches <= LARGEST else _kept.__wrapped__
+    return build(name, problem.stages, problem.microbatches, chunks)
+
+
+@lru_cache(maxsize=KEPT)
+def _kept(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule | None:
     try:
-        return build_schedule(name, problem.stages, problem.microbatches, **chunks)
+        return build_schedule(name, stages, microbatches, **({} if chunks is None else {"chunks": chunks}))
     except ValueError:
         return None
 
