@@ -13,7 +13,7 @@ Bytes of rank r: what its stages hold all the time, what each keeps of its micro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import gcd
@@ -75,6 +75,7 @@ class ClosedForm:
         self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
         self._peers: dict[tuple[int, int, int], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
+        self._links: dict[tuple[int, int, int], Flow] = {}
         self._figures: dict[tuple[Parallelism, int], list[float]] = {}
 
     @property
@@ -133,6 +134,12 @@ class ClosedForm:
 
     def link(self, shape: Shape) -> Flow:
         """The way between the first two ranks, where all replicas in the first server send at once."""
+        key = shape.tensor, shape.copies, shape.context
+        if key not in self._links:
+            self._links[key] = self._link(shape)
+        return self._links[key]
+
+    def _link(self, shape: Shape) -> Flow:
         groups, cluster, copies = self.groups(shape.tensor), self.problem.cluster, shape.copies
         most = min(copies, self._in_server if self.problem.contention else shape.context)
         pairs = [
@@ -147,23 +154,36 @@ class ClosedForm:
 
     def least_seconds(self, shapes: NDArray[np.int64]) -> Floats:
         """Seconds that no division of each shape undercuts, float64 [shapes]; shapes: as of `grid`."""
+        forward, backward, others, whole = self._of_members(shapes, self._member_seconds)[:, :4].T
+        return self._undivided(shapes, forward + backward + others, whole)
+
+    def _undivided(self, shapes: NDArray[np.int64], block: Floats, whole: Floats) -> Floats:
+        """`least_seconds` of blocks, and of whole networks, that take so long."""
         pipeline = shapes[:, 1]
-        block, whole = self._of_members(shapes, self._member_seconds)[:, :2].T
         slowest = np.maximum(whole / pipeline, block * -(-self.blocks.count // pipeline))
         return self._iteration(shapes, slowest, whole)
 
-    def least_seconds_in_memory(self, shapes: NDArray[np.int64]) -> Floats:
+    def least_seconds_in_memory(self, shapes: NDArray[np.int64], zero: Zero) -> Floats:
         """As `least_seconds`, with what ranks run again at least, so that they hold their blocks; infinite where they never do.
 
-        As if blocks were divided at will, replicas divided all that they may, and each rank ran again what saves most bytes a
-        second. A stage with fewer blocks than the others of its device is taken as the one with the most micro-batches in flight.
+        As if blocks were divided at will, replicas moved what they divide in no more time than its bytes take, and each rank ran
+        again what saves most bytes a second. A stage with fewer blocks than the others of its device is taken as the one with the
+        most micro-batches in flight.
+
+        zero: what replicas divide
         """
         _, pipeline, data, samples, _, context, expert = shapes.T
-        block, whole, rate, most_kept, least_kept, elements, experts, in_work = self._of_members(
+        forward, backward, others, whole, rate, most_kept, least_kept, elements, experts, in_work = self._of_members(
             shapes, self._member_seconds
         ).T[:, :, None]
+        if zero >= 2:
+            weights, gradients = self._least_moved_seconds(shapes, elements, experts)
+            backward = np.maximum(backward, gradients + weights * (zero == 3))
+            forward = np.maximum(forward, weights * (zero == 3))
+        block = forward + backward + others
+        whole = np.maximum(whole, block * self.blocks.count)
         divided = elements + (expert[:, None] - 1) * experts
-        always = self.state_bytes(self.zeros[-1], elements, divided, (data * context)[:, None])
+        always = self.state_bytes(zero, elements, divided, (data * context)[:, None])
         rank = np.arange(pipeline.max(initial=1))
         there = rank < pipeline[:, None]
         flight = _least_in_flight(shapes, self.problem.batch // (data * samples), rank) * samples[:, None]
@@ -185,8 +205,20 @@ class ClosedForm:
             enough = blocks(middle) >= self.blocks.count * (1.0 - ROUNDING)
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
         room = most.sum(axis=1, where=there) >= self.blocks.count
-        bound = np.maximum(self._iteration(shapes, low[:, 0], whole[:, 0]), self.least_seconds(shapes))
-        return np.where(room, bound, np.inf)
+        undivided = self._undivided(shapes, block[:, 0], whole[:, 0])
+        return np.where(room, np.maximum(self._iteration(shapes, low[:, 0], whole[:, 0]), undivided), np.inf)
+
+    def _least_moved_seconds(
+        self, shapes: NDArray[np.int64], elements: Floats, experts: Floats
+    ) -> tuple[Floats, Floats]:
+        """Seconds in which the weights of a block are gathered at least, and its gradients scattered, float64 [shapes, 1].
+
+        elements: of a block on a device; experts: of these
+        """
+        peers = [self.peers(Shape(*row)) for row in shapes.tolist()]
+        dense, of_experts = np.array([[min((one for _, one in way), default=0.0) for way in two] for two in peers]).T
+        a_byte = ((elements - experts) * dense[:, None] + experts * of_experts[:, None]) / 2
+        return a_byte * self.problem.element_bytes, a_byte * self.problem.accumulated_bytes
 
     def state_bytes(self, zero: Zero, held: Floats, divided: Floats, copies: int | NDArray[np.int64]) -> Floats:
         """Bytes that are there all the time of weight elements that a device holds; divided: by all that hold copies, as of
@@ -210,8 +242,9 @@ class ClosedForm:
         return np.array(rows).reshape(len(rows), -1)[number]
 
     def _member_seconds(self, shape: Shape) -> list[float]:
-        """Seconds of a block and of the whole network; seconds a byte that a block need not keep, at best; bytes a sample that a
-        block keeps at most and at least; its weight elements, and those of experts; bytes of its gradients in work.
+        """Seconds of a block forward, backward and of what it always runs again, and of the whole network; seconds a byte that a
+        block need not keep, at best; bytes a sample that a block keeps at most and at least; its weight elements, and those of
+        experts; bytes of its gradients in work.
         """
         parallel = shape.parallel
         key = parallel, shape.samples
@@ -228,7 +261,8 @@ class ClosedForm:
             rate = max(0.0, min(saved, default=np.inf))
             elements = [line.block for line in self.costs.elements(parallel)]
             in_work = self.costs.gradient_in_work(parallel).own[MIDDLE]
-            self._figures[key] = [block, whole, rate, kept[0], min(kept), *elements, in_work]
+            seconds = *(line.block for line in lines), again[0], whole
+            self._figures[key] = [*seconds, rate, kept[0], min(kept), *elements, in_work]
         return self._figures[key]
 
     # ---- one shape ----
@@ -239,16 +273,16 @@ class ClosedForm:
         spare: float = 0.0,
         *,
         limit: float = np.inf,
-        bound: float = 0.0,
-        zeros: Sequence[Zero] | None = None,
+        bounds: Mapping[Zero, float] | None = None,
     ) -> DividedShape | None:
         """The best division of a shape, and what its replicas divide; None where none below `limit` fits.
 
-        spare: bytes of every device that are to stay free; bound: on the seconds of all rounds, as `least_seconds`
-        zeros: what replicas may divide, if not all that is asked for
+        spare: bytes of every device that are to stay free
+        bounds: as of `least_seconds_in_memory`, of what replicas may divide, if not all that is asked for
         """
         blocks = self.blocks.count
-        may = (zeros or self.zeros)[: None if shape.copies > 1 else 1]
+        bounds = bounds or dict.fromkeys(self.zeros, 0.0)
+        may = [zero for zero in list(bounds)[: None if shape.copies > 1 else 1] if bounds[zero] < limit]
         most = blocks if shape.pipeline == 1 else min(blocks, -(-blocks // shape.pipeline) + 2 * shape.chunks)
         while True:
             tables = _Tables(self, shape, most)
@@ -256,7 +290,7 @@ class ClosedForm:
             may = [one for one in may if tables.least_bytes(one) <= self.memory_bytes - spare]
             for zero in sorted(may, key=lambda one: float(tables.tail_seconds(one).min())):
                 most_seconds = limit if found is None else found.seconds
-                if bound + float(tables.tail_seconds(zero).min()) < most_seconds:
+                if bounds[zero] + float(tables.tail_seconds(zero).min()) < most_seconds:
                     found = tables.best(zero, spare, most_seconds) or found
             if most == blocks or tables.seconds_beyond >= (limit if found is None else found.seconds):
                 return found

@@ -42,7 +42,8 @@ def divided(
     begin = seconds[ranks, least]
     if not np.isfinite(begin).all() or least.sum() > total:
         return None
-    thresholds = np.unique(seconds[finite])
+    ordered = np.sort(seconds[finite])
+    thresholds = ordered[np.diff(ordered, prepend=-np.inf) > 0.0]
     low, high = int(np.searchsorted(thresholds, begin.max())), len(thresholds)
     while low < high:
         middle = (low + high) // 2

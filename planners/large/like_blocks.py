@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
+from operator import attrgetter
 
 from simulator import Workload
 
@@ -36,9 +37,10 @@ def like_blocks(workload: Workload) -> LikeBlocks | None:
     """The longest run of like blocks, the first of equals; None where no two blocks in a row are alike."""
     best: LikeBlocks | None = None
     runs: list[tuple[object, int, int, int]] = []  # what its blocks are, first layer, layers of a block, blocks
+    figures = attrgetter(*({one.name for one in fields(workload.layers[0])} - {"name", "block"}))
     for number, places in groupby(range(len(workload)), lambda one: workload.layers[one].block):
         held = list(places)
-        kind = number and tuple(replace(workload.layers[one], name="", block=0) for one in held)
+        kind = number and tuple(figures(workload.layers[one]) for one in held)
         if runs and runs[-1][0] == kind:
             kind, begin, size, count = runs.pop()
             runs.append((kind, begin, size, count + 1))

@@ -53,7 +53,7 @@ unless it is PROMISING."""
 PROMISING = 0.02
 """Share by which the closed form of a candidate is below the best replay at least, so that it is worth any work."""
 
-BOUNDED = 256
+BOUNDED = 64
 """Shapes whose bounds are refined at once."""
 
 LONG_PART = 8192
@@ -170,7 +170,7 @@ class _ShapeSearch:
             _wanted(problem, request),
         )
         self.opened = 0
-        self._bounds = np.full(len(self.shapes), np.nan)
+        self._bounds = np.full((len(self.shapes), len(self.form.zeros)), np.nan)
         self._best: dict[tuple[int, tuple[Zero, ...]], DividedShape] = {}
 
     @cached_property
@@ -186,15 +186,14 @@ class _ShapeSearch:
         """
         rough = self._rough if among is None else np.where(among, self._rough, np.inf)
         order = np.argsort(rough, kind="stable")[: None if among is None else int(among.sum())]
+        among_zeros = [self.form.zeros.index(zero) for zero in zeros or self.form.zeros]
         bounded, waiting, found = 0, list[tuple[float, int, DividedShape | None]](), list[float]()
         while waiting or bounded < len(order):
             if bounded < len(order) and (not waiting or waiting[0][0] >= rough[order[bounded]]):
                 numbers = order[bounded : bounded + BOUNDED]
-                unknown = numbers[np.isnan(self._bounds[numbers])]
-                if len(unknown):
-                    self._bounds[unknown] = self.form.least_seconds_in_memory(self.shapes[unknown])
+                bounds = self._bounds_of(numbers)[:, among_zeros].min(axis=1)
                 bounded += BOUNDED
-                for bound, number in zip(self._bounds[numbers].tolist(), numbers.tolist(), strict=True):
+                for bound, number in zip(bounds.tolist(), numbers.tolist(), strict=True):
                     if bound < np.inf:
                         heappush(waiting, (bound, number, None))
                 continue
@@ -203,19 +202,31 @@ class _ShapeSearch:
                 yield candidate
                 continue
             limit = np.inf if len(found) < several else sorted(found)[several - 1]
-            candidate = self._division(number, zeros or self.form.zeros, limit, bound)
+            candidate = self._division(number, zeros or self.form.zeros, limit)
             if candidate is not None:
                 found.append(candidate.seconds)
                 heappush(waiting, (candidate.seconds, number, candidate))
 
-    def _division(self, number: int, zeros: Sequence[Zero], limit: float, bound: float) -> DividedShape | None:
+    def _bounds_of(self, numbers: NDArray[np.int64]) -> Floats:
+        """Seconds that no division of some shapes undercuts, by what replicas divide, float64 [numbers, zeros]."""
+        unknown = numbers[np.isnan(self._bounds[numbers, 0])]
+        if len(unknown):
+            shapes = self.shapes[unknown]
+            self._bounds[unknown] = np.transpose(
+                [self.form.least_seconds_in_memory(shapes, z) for z in self.form.zeros]
+            )
+        return np.asarray(self._bounds[numbers])
+
+    def _division(self, number: int, zeros: Sequence[Zero], limit: float) -> DividedShape | None:
         """The best of a shape, if it is below `limit`."""
         key = number, tuple(zeros)
         known = self._best.get(key)
         if known is not None:
             return known if known.seconds < limit else None
         self.opened += 1
-        found = self.form.best(Shape(*self.shapes[number].tolist()), limit=limit, bound=bound, zeros=zeros)
+        bounds = dict(zip(self.form.zeros, self._bounds[number].tolist(), strict=True))
+        own = {zero: bounds[zero] for zero in zeros}
+        found = self.form.best(Shape(*self.shapes[number].tolist()), limit=limit, bounds=own)
         if found is not None:
             self._best[key] = found
         return found

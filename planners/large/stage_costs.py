@@ -62,6 +62,7 @@ class StageCosts:
         workload = shortened(problem.workload, blocks, self.count)
         self.costs, self.words = LayerCosts(replace(problem, workload=workload)), tuple(words)
         self._seconds: dict[tuple[str, int, Parallelism, GroupRates], Line] = {}
+        self._runs: dict[Pass, tuple[NDArray[np.int64], ...]] = {}
         self._elements: dict[Parallelism, tuple[Line, Line]] = {}
         self._in_work: dict[Parallelism, Line] = {}
         self._units: dict[Parallelism, Floats] = {}
@@ -86,15 +87,18 @@ class StageCosts:
         """Of a pass over some samples, or of what a word runs again."""
         key = what, samples, parallel, rates
         if key not in self._seconds:
-            member, probes = self.costs.at(parallel, rates), self.probes
             phase: Phase = "backward" if what == "backward" else "forward"
-            if what != "forward" and what != "backward":
-                again = member.runs_again(what)
-                probes = tuple(one[again[one]] for one in probes)
-            self._seconds[key] = self.line(
-                [member.stage_seconds(self.device, one, samples, phase) if len(one) else 0.0 for one in probes]
-            )
+            of_layers = self.costs.at(parallel, rates).seconds(self.device, samples, phase)
+            self._seconds[key] = self.line([float(of_layers[one].sum()) for one in self._run(what)])
         return self._seconds[key]
+
+    def _run(self, what: Pass) -> tuple[NDArray[np.int64], ...]:
+        """Layers of the probes that a pass has, or that a word runs again."""
+        if what not in self._runs:
+            word: Recompute = "whole" if what == "forward" or what == "backward" else what
+            runs = self.costs.runs_again(word)
+            self._runs[what] = tuple(one[runs[one]] for one in self.probes)
+        return self._runs[what]
 
     def gather_seconds(self, parallel: Parallelism, rates: GroupRates, samples: int) -> float:
         """Of a boundary that comes to a group in parts."""

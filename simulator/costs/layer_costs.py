@@ -92,6 +92,7 @@ class LayerCosts:
         self._alike: LayerCosts | None = None
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
+        self._launches: dict[tuple[int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._slices: dict[tuple[int, int], LayerCosts] = {}
         self._measured = any(layer.measured for layer in problem.workload.layers)
@@ -176,24 +177,32 @@ class LayerCosts:
         key = (self._kind_of_device[device], samples, phase)
         if key not in self._seconds:
             kernels = self.kernel_seconds(device, samples, phase)
-            launches = self._launch_seconds(device, samples, phase)
+            launches = self._launch_seconds(device, phase)
             seconds = kernels + launch_waits(kernels, launches, phase) if launches.any() else kernels
             if any(self.member.rates):
                 seconds = seconds + self._collective_seconds(samples, phase)
             self._seconds[key] = seconds
         return self._seconds[key]
 
-    def _launch_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+    def _launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds that the host needs to launch each layer's pass, float64 [layers]; a backward takes half as much again as a
         forward, and is divided over the gradients that a layer has. 0 where a profile tells what a pass takes.
         """
+        if self._alike is not None:
+            return self._alike._launch_seconds(device, phase)
+        key = self._kind_of_device[device], phase
+        if key not in self._launches:
+            self._launches[key] = self._counted_launch_seconds(device, phase)
+        return self._launches[key]
+
+    def _counted_launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         launch: float = getattr(self._accelerators[self._kind_of_device[device]], "launch_overhead", 0.0)
         if not launch or self._measured:
             return np.zeros(len(self.works))
 
         def runs(parts: Iterable[Phase]) -> NDArray[np.float64]:
-            """Passes of these in which each layer has a kernel."""
-            kernels = (self.kernel_seconds(device, samples, one) for one in parts)
+            """Passes of these in which each layer has a kernel, for one sample as for many."""
+            kernels = (self.kernel_seconds(device, 1, one) for one in parts)
             return sum((np.where(seconds > 0.0, 1.0, 0.0) for seconds in kernels), np.zeros(len(self.works)))
 
         if phase == "forward":

@@ -45,7 +45,7 @@ def stage_stash(
     number, again = costs.parts(recompute)[held], costs.made_bytes(recompute)[held]
     longer = costs.weight_stashed_bytes[held]
     inside = (number > 0) & (recompute != "attention")  # what attention makes again no weight gradient needs
-    parts = np.unique(number[number > 0])
+    parts = np.flatnonzero(np.bincount(number[number > 0]))
     made, left = (
         np.ceil(np.bincount(number, weights=one, minlength=1)[parts]) for one in (again, np.where(inside, longer, 0.0))
     )

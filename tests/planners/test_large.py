@@ -309,6 +309,27 @@ def test_runner_ups_are_the_best_that_decide_otherwise() -> None:
     assert make_plan("large", problem, replace(asked, runner_ups=False)).told == ()
 
 
+@pytest.mark.parametrize(("gib", "slower"), [(80.0, 100.0), (0.5, 1.0)])
+def test_no_division_undercuts_the_bound_of_what_its_replicas_divide(gib: float, slower: float) -> None:
+    """For every shape and ZeRO stage; what moves over slow links raises the bound, and what fits lowers it."""
+    problem = small(6, 4, 8, gib=gib)
+    links = tuple(replace(link, bandwidth=link.bandwidth / slower) for link in problem.cluster.links)
+    problem = replace(problem, cluster=replace(problem.cluster, links=links))
+    search = _ShapeSearch(LargeModels(), problem, Evaluator(problem))
+    bounds = {zero: search.form.least_seconds_in_memory(search.shapes, zero) for zero in search.form.zeros}
+    found = [
+        (bounds[zero][number], division.seconds)
+        for number, row in enumerate(search.shapes.tolist())
+        for zero in search.form.zeros
+        if (division := search.form.best(Shape(*row), bounds={zero: 0.0})) is not None
+    ]
+    assert len(found) > len(search.shapes) / 4
+    assert all(seconds >= bound * (1.0 - 1e-9) for bound, seconds in found)
+    several = search.shapes[:, 2] > 1
+    moved, kept = bounds[3][several], bounds[0][several]
+    assert (moved > kept).any() if slower > 1.0 else (moved < kept).any()
+
+
 @pytest.mark.parametrize(
     ("options", "asked", "words"),
     [
