@@ -105,6 +105,7 @@ def test_a_target_at_the_end_of_the_tolerance_matches() -> None:
     assert row["others_match_random_targets"] == pytest.approx(300 / 3000)
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_complete_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

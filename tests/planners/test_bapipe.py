@@ -645,6 +645,7 @@ def never_slower(workload: Workload, cluster: str) -> None:
         pytest.skip(f"no other method has a plan of {workload.name} that fits {cluster}: nothing to compare with")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_never_slower_on_any_workload(name: str, cluster: str) -> None:
@@ -667,6 +668,7 @@ def test_never_slower_on_a_network_with_experts() -> None:
     never_slower(model.workload(), "pipedream-b/2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("name", PROFILES)
 def test_never_slower_on_any_profile(name: str, cluster: str, shared_data: Path) -> None:
