@@ -99,6 +99,8 @@ class Judge:
             if int(degree) <= LARGEST_GROUP and degree in inputs.sizes and degree in inputs.seconds[kind]
         )
         self._reduce_seconds = cache(self._uncached_reduce_seconds)
+        self.stages = cache(self._uncached_stages)
+        """(samples): what stages take; nothing of it depends on the number of replicas."""
 
     # ---- one plan, number by number ----
 
@@ -213,9 +215,7 @@ class Judge:
         """One for each stage from it to the last, however many micro-batches there are."""
         return ahead
 
-    @cache  # noqa: B019 - a judge lives as long as its study
-    def stages(self, samples: int) -> StageVariants:
-        """What stages take; nothing of it depends on the number of replicas."""
+    def _uncached_stages(self, samples: int) -> StageVariants:
         shape, sides = (len(self.variants), *[self.layers + 1] * 2), (self.layers + 1, *[len(self.variants)] * 2)
         seconds, update = np.full(shape, np.inf), np.zeros(shape)
         deepest = np.zeros(shape, dtype=np.int64)

@@ -80,6 +80,11 @@ class ClusterSpace:
             Variant(kind, degree, word) for kind, degree in self.groups for word in range(len(choices.words))
         )
         self._places = {key: self._in_first_server(groups) for key, groups in self.groups.items()}
+        self.stages = cache(self._uncached_stages)
+        """(samples): what stages take."""
+        self.deepest = cache(self._uncached_deepest)
+        """(samples, replicas): micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
+        self._peer_rates = cache(self._uncached_peer_rates)
 
     def _groups(self, kind: int, degree: int) -> Groups:
         """All groups of that many devices of a kind, server by server."""
@@ -124,9 +129,7 @@ class ClusterSpace:
 
     # ---- stages ----
 
-    @cache  # noqa: B019 - a space lives as long as its search
-    def stages(self, samples: int) -> StageVariants:
-        """What stages take."""
+    def _uncached_stages(self, samples: int) -> StageVariants:
         most = max(self.replicas(samples))
         seconds, update = zip(*(self._seconds(variant, samples, most) for variant in self.variants), strict=True)
         forward = np.zeros((self.layers + 1, len(self.variants), len(self.variants)))
@@ -159,9 +162,7 @@ class ClusterSpace:
     def _elements(self, variant: Variant) -> Floats:
         return self._table(self.costs[variant.kind].elements(Parallelism(variant.degree))[0])
 
-    @cache  # noqa: B019
-    def deepest(self, samples: int, replicas: int) -> Integers:
-        """Micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
+    def _uncached_deepest(self, samples: int, replicas: int) -> Integers:
         found, problem = [], self.problem
         for variant in self.variants:
             costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
@@ -232,8 +233,7 @@ class ClusterSpace:
             found[place] = np.where(size > 0, exposed, 0.0)
         return found
 
-    @cache  # noqa: B019
-    def _peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
+    def _uncached_peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
         """Of all-reduces of a stage whose replicas are of several kinds, as many of each as can be."""
         share = -(-replicas // len(kinds))
         groups = [group for key in kinds for group in self.groups[key][:share]][:replicas]
