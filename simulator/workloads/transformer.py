@@ -2,7 +2,8 @@
 
 Ten layers a block: normalization, query-key-value projection, attention (scores, softmax, dropout, context),
 output projection, residual sum; normalization, MLP up, activation, MLP down, residual sum. Dropout after a
-projection is part of that projection. Latent attention projects in more steps; experts stand in the MLP's place.
+projection is part of that projection. Latent attention projects in more steps; where heads are normalized, queries and keys
+are one view of their projection, values another; experts stand in the MLP's place.
 
 Kept for the backward pass, in elements of 2 bytes and with dropout, per block of sequence s, hidden h and
 heads a: 17·s·h + 2.5·a·s², which is the 34·s·b·h + 5·a·s²·b bytes of Korthikanti et al. 2022 ("Reducing
@@ -332,19 +333,27 @@ class _Network:
     def projected(self, name: str, x: int) -> list[int]:
         """Queries, keys and values of one projection; where heads are normalized, queries and keys once more."""
         model = self.model
-        heads = model.heads + model.key_value_heads
-        width = (heads + model.key_value_heads) * model.head_size
-        y = self.projection(f"{name}.qkv", x, _Matrix(model.hidden, width, model.attention_bias, split="columns"))
+        queries_and_keys = (model.heads + model.key_value_heads) * model.head_size
+        values = model.key_value_heads * model.head_size
+        matrix = _Matrix(model.hidden, queries_and_keys + values, model.attention_bias, split="columns")
+        y = self.projection(f"{name}.qkv", x, matrix)
         if not model.head_norm:
             return [y]
+
+        def part(word: str, width: int) -> int:
+            """A view of some features, which is kept without the others."""
+            output = model.sequence * width
+            return self.builder.add(Layer(f"{name}.{word}", "reshape", output_elements=output, split="features"), [y])
+
+        whole, value = part("query_key", queries_and_keys), part("value", values)
         layer = Layer(
             f"{name}.head_norm",
             "normalization",
-            output_elements=model.sequence * heads * model.head_size,
+            output_elements=model.sequence * queries_and_keys,
             parameters=2 * model.head_size,
             split="features",
         )
-        return [y, self.builder.add(layer, [y])]
+        return [self.builder.add(layer, [whole]), value]
 
     def projected_up(self, name: str, x: int, latent: LatentAttention) -> list[int]:
         """Queries, and keys and values, of latent attention."""

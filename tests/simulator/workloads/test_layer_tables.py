@@ -11,6 +11,7 @@ from simulator.workloads.catalog import load_workload
 from simulator.workloads.image_networks import alexnet, resnet50, vgg16
 from simulator.workloads.language_models import Bert, Gpt, Llama, Opt
 from simulator.workloads.layers import Workload
+from simulator.workloads.sequence_slices import keys_and_values
 from simulator.workloads.transformer import Experts, LatentAttention
 
 
@@ -253,13 +254,19 @@ def test_llama() -> None:
 
 
 def test_qwen() -> None:
-    """Yang et al. 2025: the queries and keys of each head are normalized with weights of one head's size, values pass by."""
+    """Yang et al. 2025: the queries and keys of each head are normalized with weights of one head's size, values pass by.
+
+    Attention reads and keeps each of its 60 + 30 + 30 elements once, and parts of a context gather the last 60 alone.
+    """
     workload = Llama(1, 6, 4, 5, 11, intermediate=7, key_value_heads=2, head_size=3, head_norm=True).workload()
-    assert rows(workload)[2:5] == [
+    assert rows(workload)[2:7] == [
         Row("block1.qkv", 720, 144, 120, 30, "block1.norm1"),
-        Row("block1.head_norm", 0, 6, 90, 120, "block1.qkv"),
-        Row("block1.attention", 600, 0, 60, 90 + 40, "block1.qkv block1.head_norm"),
+        Row("block1.query_key", 0, 0, 90, 0, "block1.qkv"),
+        Row("block1.value", 0, 0, 30, 0, "block1.qkv"),
+        Row("block1.head_norm", 0, 6, 90, 90, "block1.query_key"),
+        Row("block1.attention", 600, 0, 60, 120 + 40, "block1.value block1.head_norm"),
     ]
+    assert keys_and_values(*[(work.input_elements, work.output_elements) for work in workload.works()][6]) == 60
 
 
 def test_latent_attention() -> None:
