@@ -11,18 +11,11 @@ from .accelerator import (
     passes as passes,
     streaming as streaming,
 )
-from .cluster import (
-    Channel as Channel,
-    Cluster as Cluster,
-    ClusterSource as ClusterSource,
-    Flow as Flow,
-    Level as Level,
-    Link as Link,
-    Rates as Rates,
-    reduce_seconds as reduce_seconds,
-)
+from .cluster import Cluster as Cluster, ClusterSource as ClusterSource, Flow as Flow, Level as Level
+from .collectives import Rates as Rates, reduce_seconds as reduce_seconds
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import GraphicsProcessor as GraphicsProcessor
+from .links import Channel as Channel, Link as Link
 from .load import (
     ProfileError as ProfileError,
     UnknownProfileError as UnknownProfileError,

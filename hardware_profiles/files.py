@@ -16,13 +16,15 @@ from typing import Annotated, Literal
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
-from hardware_profiles.cluster import AllReduce, Cluster, Duplex, Link, TensorGroups
+from hardware_profiles.cluster import Cluster, TensorGroups
+from hardware_profiles.collectives import AllReduce
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
     DEFAULT_EFFICIENCIES,
     GraphicsProcessor,
     KindEfficiency,
 )
+from hardware_profiles.links import Duplex, Link
 from hardware_profiles.ranges import within
 
 GIB = 2**30

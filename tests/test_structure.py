@@ -71,7 +71,7 @@ DOORS = {
 
 OWNERS: dict[str, tuple[str, ...]] = {
     "simpy": ("simulator.engines.reference",),
-    "networkx": ("hardware_profiles.cluster",),
+    "networkx": ("hardware_profiles.topology",),
 }
 """Which modules may import a library; `.*` stands for the modules below."""
 

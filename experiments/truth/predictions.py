@@ -362,7 +362,7 @@ _FORMS: Mapping[str, Callable[[KernelShare], _Form]] = {
 
 def _allreduce(row: AllReduce, machine: str | None) -> list[Prediction]:
     cluster = _cluster(machine or machine_of(row), row.gpus)
-    seconds = cluster.allreduce_seconds(range(row.gpus), float(row.bytes))
+    seconds = cluster.collectives.allreduce_seconds(range(row.gpus), float(row.bytes))
     return [Prediction("seconds", 1e-6 * row.out_of_place_us, seconds)]
 
 

@@ -129,7 +129,7 @@ class ClosedForm:
         key = shape.tensor, shape.copies
         if key not in self._queueing:
             rings = self._places(shape, shape.data).rings
-            self._queueing[key] = self.problem.cluster.allreduces_meet(self.link(shape).route, *rings)
+            self._queueing[key] = self.problem.cluster.collectives.allreduces_meet(self.link(shape).route, *rings)
         return self._queueing[key]
 
     def link(self, shape: Shape) -> Flow:

@@ -237,7 +237,7 @@ def _slowest_rates(problem: Problem, order: Sequence[int]) -> tuple[float, float
         return inf, inf
     cluster = problem.cluster
     bandwidth = min(cluster.point_to_point(one, two)[1] for one, two in itertools.pairwise(order))
-    second = min(seconds for _, seconds in cluster.allreduce_rates(order))
+    second = min(seconds for _, seconds in cluster.collectives.allreduce_rates(order))
     return bandwidth, 2.0 * (len(order) - 1) / len(order) / second
 
 

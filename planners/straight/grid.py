@@ -233,7 +233,7 @@ class _Grid:
         self.division = division
         self.members = {group[0]: group for group in device_groups(problem, division.degree)}
         first = next(iter(self.members.values()), ())
-        rates = GroupRates(problem.cluster.allreduce_rates(first) if division.degree > 1 else ())
+        rates = GroupRates(problem.cluster.collectives.allreduce_rates(first) if division.degree > 1 else ())
         state = problem.divided_state_bytes(division.zero, division.replicas or 1)
         self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
         self._held: dict[tuple[str, int, int, int], tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
@@ -476,7 +476,7 @@ class _Grid:
             elements = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages])
             size = elements * self.problem.accumulated_bytes
             rings = zip(*(self.members[device] for device in group), strict=True)
-            reduce = reduce_seconds(cluster.allreduce_rates(*rings), size) if size else 0.0
+            reduce = reduce_seconds(cluster.collectives.allreduce_rates(*rings), size) if size else 0.0
             buckets = max(1.0, min(MOST_BUCKETS, size / BUCKET_BYTES))
             exposed = max(reduce / buckets, reduce - float(backward[rank]) * (1.0 - 1.0 / buckets))
             before = float(backward[:rank].sum())  # the ranks in front are still at work

@@ -102,17 +102,17 @@ class StagePlaces:
     @cached_property
     def peer_rates(self) -> Rates:
         """Of all-reduces of all `rings` at once."""
-        return self.cluster.allreduce_rates(*self.rings)
+        return self.cluster.collectives.allreduce_rates(*self.rings)
 
     @cached_property
     def expert_rates(self) -> Rates:
         """Of all-reduces of all `expert_rings` at once."""
-        return self.cluster.allreduce_rates(*self.expert_rings)
+        return self.cluster.collectives.allreduce_rates(*self.expert_rings)
 
     @cached_property
     def busy(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Channels of all-reduces of all `rings`, and shares of their seconds for which they keep each busy."""
-        return self.cluster.allreduce_channels(*self.rings)
+        return self.cluster.collectives.allreduce_channels(*self.rings)
 
     def reduce_seconds(self, dense: float, experts: float) -> float:
         """Seconds in which devices all-reduce so many bytes with all that hold the same weights, then so many of experts with all
@@ -124,7 +124,7 @@ class StagePlaces:
     def rates(self, replica: int) -> GroupRates:
         """Of what a replica's devices do together, and with those of other replicas."""
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
-        reduce, exchange = self.cluster.allreduce_rates, self.cluster.alltoall_rates
+        reduce, exchange = self.cluster.collectives.allreduce_rates, self.cluster.collectives.alltoall_rates
         return GroupRates(
             self._slowest(parts, self._tensor_groups, reduce) if len(parts[0]) > 1 else (),
             self._slowest(peers_of(parts), self._contexts, reduce) if self.context > 1 else (),
@@ -349,8 +349,8 @@ class PlanCosts:
             if len(groups) > 1:
                 rings = peers_of(groups)
                 size = self._tied_elements(weight, len(rings)) * self.problem.accumulated_bytes
-                seconds = reduce_seconds(cluster.allreduce_rates(*rings), size)
-                found.append(TiedReduction(stages, seconds, *cluster.allreduce_channels(*rings)))
+                seconds = reduce_seconds(cluster.collectives.allreduce_rates(*rings), size)
+                found.append(TiedReduction(stages, seconds, *cluster.collectives.allreduce_channels(*rings)))
         return tuple(found)
 
     def _tied_elements(self, weight: TiedWeight, degree: int) -> float:

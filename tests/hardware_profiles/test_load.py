@@ -315,8 +315,8 @@ def test_both_forms_of_a_cluster_choose_the_rings(tmp_path: Path) -> None:
             load_cluster(written(tmp_path, f'allreduce = "{rings}"\n{text}')) for rings in ("fastest", "flat-ring")
         )
         assert (fastest.allreduce, flat.allreduce) == ("fastest", "flat-ring")
-        assert flat.allreduce_seconds(range(4), 1e9) == pytest.approx(2 * 3 / 4)
-        assert fastest.allreduce_seconds(range(4), 1e9) == pytest.approx(0.1 + 0.5)
+        assert flat.collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(2 * 3 / 4)
+        assert fastest.collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(0.1 + 0.5)
 
 
 @pytest.mark.parametrize(
@@ -590,8 +590,8 @@ def test_like_servers_stand_for_each_other_in_all_reduces(tmp_path: Path, old: s
         first, degree = rng.randrange(count // 2), rng.choice((1, 2, 4))
         groups = range(first, rng.randrange(first + 8, count + 1) - degree, degree * rng.choice((1, 1, 2)))
         rings = [tuple(group + place for group in groups) for place in range(degree)]
-        told = cluster.allreduce_rates(*rings)
-        whole, few = (cluster._collective_plans(rings, whole=one) for one in (True, False))
+        told = cluster.collectives.allreduce_rates(*rings)
+        whole, few = (cluster.collectives._collective_plans(rings, whole=one) for one in (True, False))
         assert told == tuple((plan.latency, plan.seconds_per_byte) for plan in whole)
         looked_at += len(whole[0].channels) - len(few[0].channels) if whole else 0
     assert (looked_at > 0) == ("rail" not in new)  # whose routes are searched

@@ -109,7 +109,9 @@ def test_an_all_reduce_is_hidden_but_for_its_last_bucket_and_what_backwards_leav
             weights[heavy] = int(buckets * BUCKET_BYTES / 4.0)
             search = _search([1.0, 3.0], [0.0, 0.0], 8, devices=4, parameters=weights, bandwidth=bandwidth, latency=0.0)
             point = Point("1f1b", ((0, 1), (2, 3)), 1, 2)
-            reduce = search.problem.cluster.allreduce_seconds((2 * heavy, 2 * heavy + 1), 4.0 * weights[heavy])
+            reduce = search.problem.cluster.collectives.allreduce_seconds(
+                (2 * heavy, 2 * heavy + 1), 4.0 * weights[heavy]
+            )
             parts = min(max(buckets, 1.0), 32.0)
             backward = (4.0, 12.0)  # two samples of a micro-batch of four
             exposed = max(reduce / parts, reduce - backward[heavy] * (1.0 - 1.0 / parts))

@@ -73,12 +73,12 @@ def seconds_of(outcome: Outcome, kind: OpKind) -> float:
 
 def test_an_exchange_sends_each_other_device_an_equal_part() -> None:
     """Of 64 bytes each of four devices sends three parts of 16 at 4 bytes/s; a card that two share carries both."""
-    assert reduce_seconds(CLUSTER.alltoall_rates(range(4)), 64.0) == 3 * 16.0 / 4.0
-    assert CLUSTER.alltoall_rates((2,)) == ()
+    assert reduce_seconds(CLUSTER.collectives.alltoall_rates(range(4)), 64.0) == 3 * 16.0 / 4.0
+    assert CLUSTER.collectives.alltoall_rates((2,)) == ()
     cards = tuple(replace(link, shared=f"card{number // 2}") for number, link in enumerate(CLUSTER.links))
     shared = replace(CLUSTER, links=cards)
-    assert reduce_seconds(shared.alltoall_rates((0, 2)), 64.0) == 32.0 / 4.0
-    assert reduce_seconds(shared.alltoall_rates((0, 2), (1, 3)), 64.0) == 2 * 32.0 / 4.0
+    assert reduce_seconds(shared.collectives.alltoall_rates((0, 2)), 64.0) == 32.0 / 4.0
+    assert reduce_seconds(shared.collectives.alltoall_rates((0, 2), (1, 3)), 64.0) == 2 * 32.0 / 4.0
 
 
 # ---- context ---------------------------------------------------------------------------------------------------------

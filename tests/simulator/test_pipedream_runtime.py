@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, Phase, Precision, Work, load_cluster
-from hardware_profiles.cluster import Link
+from hardware_profiles.links import Link
 from simulator import (
     SCHEDULES,
     Layer,
@@ -269,8 +269,8 @@ def test_an_all_reduce_leaves_what_it_does_not_use_of_a_link() -> None:
     """At a collective efficiency of 1/2 a ring keeps its links busy for half of its seconds; other transfers have the rest."""
     devices = (0, 1, 2)
     cluster = star(3, 1e9, collective=0.5)
-    assert cluster.allreduce_seconds(devices, 3e9) == pytest.approx(8.0)
-    assert cluster.allreduce_channels(devices)[1] == pytest.approx((0.5,) * 6)
+    assert cluster.collectives.allreduce_seconds(devices, 3e9) == pytest.approx(8.0)
+    assert cluster.collectives.allreduce_channels(devices)[1] == pytest.approx((0.5,) * 6)
     plan = Plan("test", "1f1b-rr", (Stage((0,), devices), Stage((1,), (3,))), (1,) * 4, "round-robin")
     problem = Problem(chain(1.0, 0.1), star(4, 1e9, collective=0.5), 4)
     _, _, program = build_program(problem, plan)
@@ -281,9 +281,9 @@ def test_a_flat_ring_is_what_its_library_knows() -> None:
     """PipeDream's clusters all-reduce over one ring of all devices: 2 · 15/16 of the bytes at the network's collective rate."""
     cluster = load_cluster("pipedream-b")
     flat = 2 * 15 / 16 * 1e9 / (0.42 * 25e9 / 8)
-    assert cluster.allreduce_seconds(range(16), 1e9) == pytest.approx(flat, rel=0.01)
+    assert cluster.collectives.allreduce_seconds(range(16), 1e9) == pytest.approx(flat, rel=0.01)
     either = dataclasses.replace(cluster, allreduce="fastest")
-    assert either.allreduce_seconds(range(16), 1e9) < 0.65 * flat
+    assert either.collectives.allreduce_seconds(range(16), 1e9) < 0.65 * flat
     assert cluster.take(12).allreduce == "flat-ring"
 
 

@@ -71,7 +71,7 @@ def test_data_parallelism() -> None:
     one = Problem(workload, star_cluster(4), 8, optimizer="sgd")
     outcome = simulate(one, Plan("hand", "gpipe", (Stage((0,), (0, 1, 2, 3)),), (8,)))
     assert outcome.iteration_seconds == pytest.approx(
-        6.0 + one.cluster.allreduce_seconds((0, 1, 2, 3), 400.0), abs=1e-3
+        6.0 + one.cluster.collectives.allreduce_seconds((0, 1, 2, 3), 400.0), abs=1e-3
     )
     assert outcome.bytes_per_sample == pytest.approx(2 * 3 * 400 / 8)
 

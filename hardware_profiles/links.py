@@ -1,0 +1,92 @@
+"""Links: cables between devices and switches, and the channels that messages occupy on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hardware_profiles.accelerator import check_figures
+
+Duplex = Literal["full", "half"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable between two nodes (devices or switches), named by the nodes' names.
+
+    bandwidth: bytes/s of the medium in one direction; latency: seconds
+    duplex: `full` is one channel each way, `half` one channel that both directions share
+    point_to_point, collective: share of the bandwidth that a lone transfer, and an all-reduce, reach
+    collective_latency: seconds that an all-reduce over such links takes beside its bytes, in one server or between two, and
+        again whenever the servers double; 0: those of every hop of its ring, one after the other
+    shared: links with the same label are one medium and share its channels (a PCIe bus, a server's network
+        card); a channel then belongs to the direction first -> second of each of them, or to both
+    """
+
+    first: str
+    second: str
+    bandwidth: float
+    latency: float = 0.0
+    duplex: Duplex = "full"
+    point_to_point: float = 1.0
+    collective: float = 1.0
+    shared: str | None = None
+    collective_latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        label = f"link {self.first} - {self.second}"
+        if self.first == self.second:
+            raise ValueError(f"{label}: a link joins two different nodes")
+        if self.duplex not in ("full", "half"):
+            raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
+        rules = {
+            "above 0": ("bandwidth",),
+            "at least 0": ("latency", "collective_latency"),
+            "above 0 and at most 1": ("point_to_point", "collective"),
+        }
+        check_figures(label, self, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One direction of a link (both of a half-duplex one): what a transfer occupies.
+
+    bandwidth: bytes/s that a lone transfer reaches; collective_bandwidth: bytes/s of an all-reduce; latency: seconds
+    collective_latency: as of a `Link`
+    """
+
+    name: str
+    bandwidth: float
+    latency: float
+    collective_bandwidth: float
+    collective_latency: float = 0.0
+
+
+def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[str, str], int]]:
+    """Channels of the links, and the channel of each directed hop between two nodes."""
+    channels: list[Channel] = []
+    hops: dict[tuple[str, str], int] = {}
+    media: dict[str, tuple[Link, int, int]] = {}
+    for link in links:
+        if link.shared is not None and link.shared in media:
+            model, forth, back = media[link.shared]
+            agreed = ("bandwidth", "latency", "duplex", "point_to_point", "collective", "collective_latency")
+            differing = [figure for figure in agreed if getattr(model, figure) != getattr(link, figure)]
+            if differing:
+                raise ValueError(
+                    f"links that share {link.shared!r} are one medium, but {link.first} - {link.second} has another "
+                    f"{differing[0]}: {getattr(link, differing[0])} against {getattr(model, differing[0])}"
+                )
+        else:
+            label = link.shared or f"{link.first}-{link.second}"
+            names = (label,) if link.duplex == "half" else (f"{label}:forth", f"{label}:back")
+            forth, back = len(channels), len(channels) + len(names) - 1
+            for name in names:
+                figures = link.bandwidth * link.point_to_point, link.latency, link.bandwidth * link.collective
+                channels.append(Channel(name, *figures, link.collective_latency))
+            if link.shared is not None:
+                media[link.shared] = (link, forth, back)
+        hops[link.first, link.second] = forth
+        hops[link.second, link.first] = back
+    return tuple(channels), hops

@@ -1,0 +1,293 @@
+"""Topology: which devices, servers and switches links join, and the routes of messages between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hardware_profiles.links import Channel, Link, channels_of
+
+if TYPE_CHECKING:
+    import networkx
+
+ROUTING_BYTES = 2**20
+"""A route is the path on which a message of this size would arrive first (bytes)."""
+
+ROUNDING = 1e-12
+"""Relative; more than two sums of the same seconds in another order can differ by."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A graph of devices, switches and links.
+
+    name: for errors; the others: as of a `Cluster`
+    channels: of all links; hops: index of the channel from a node to the next one
+
+    Raises ValueError for duplicate names, links to nodes that do not exist, devices in no or two servers,
+    devices that cannot reach one another, and links that share a medium but disagree about it.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    servers: tuple[tuple[int, ...], ...]
+    links: tuple[Link, ...]
+    channels: tuple[Channel, ...] = field(init=False, compare=False)
+    hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
+    _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_nodes()
+        channels, hops = channels_of(self.links)
+        object.__setattr__(self, "channels", channels)
+        object.__setattr__(self, "hops", hops)
+        self._check_connected()
+
+    # ----------------------------------------------------------------------------------------------- places
+
+    def by_server(self, devices: Iterable[int]) -> list[list[int]]:
+        """Devices server by server, of those servers that have any."""
+        groups: dict[int, list[int]] = {}
+        for device in sorted(devices, key=self.places.__getitem__):
+            groups.setdefault(self.places[device][0], []).append(device)
+        return list(groups.values())
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, int]]:
+        """Number of each device's server, and its place there."""
+        return {
+            device: (number, place) for number, server in enumerate(self.servers) for place, device in enumerate(server)
+        }
+
+    @cached_property
+    def server_forms(self) -> tuple[int, ...]:
+        """A number for each server, the same for those whose devices have like links, to each other and to the same switches.
+
+        None where routes depend on more, or several servers share a medium.
+        """
+        if not self.stars:
+            return ()
+        ends: list[list[tuple[int, int]]] = []  # of each link: server and place of each device
+        users: dict[str, set[int]] = {}  # servers that use a switch or a medium
+        at = {node: self.places[device] for device, node in enumerate(self.nodes)}
+        for link in self.links:
+            ends.append([at[node] for node in (link.first, link.second) if node in at])
+            for server, _ in ends[-1]:
+                for name in (link.first, link.second, link.shared):
+                    if name is not None and name not in at:
+                        users.setdefault(name, set()).add(server)
+        if any(len(users.get(link.shared or "", ())) > 1 for link in self.links):
+            return ()
+        found: list[list[object]] = [[] for _ in self.servers]
+        names: list[dict[str, int]] = [{} for _ in self.servers]
+        for link, devices in zip(self.links, ends, strict=True):
+            figures = link.bandwidth, link.latency, link.duplex, link.point_to_point, link.collective
+            for server, _ in devices[:1]:
+                own = names[server]
+                roles = [
+                    name if len(users.get(name, ())) > 1 else own.setdefault(name, len(own))
+                    for name in (link.first, link.second, link.shared or "")
+                ]
+                found[server].append((*figures, link.collective_latency, *roles, tuple(place for _, place in devices)))
+        known: dict[tuple[object, ...], int] = {}
+        return tuple(known.setdefault(tuple(one), len(known)) for one in found)
+
+    # ----------------------------------------------------------------------------------------------- routes
+
+    def route(self, source: int, destination: int) -> tuple[int, ...]:
+        """Indices of the channels from one device to another, in order; none on the same device.
+
+        The path on which ROUTING_BYTES arrive first, were every hop stored and forwarded; among equals the
+        one that the order of the links puts first. Raises ValueError for a device id that does not exist.
+        """
+        known = self._routes.get((source, destination))
+        if known is None:
+            self.check_ids((source, destination))
+            if source == destination:
+                return ()
+            ends = self.nodes[source], self.nodes[destination]
+            path = self._path_over_switches(*ends) or self._searched_path(*ends)
+            # A bus is entered and left over one medium: its channel counts once.
+            known = tuple(dict.fromkeys(self.hops[hop] for hop in pairwise(path)))
+            self._routes[source, destination] = known
+        return known
+
+    def _path_over_switches(self, source: str, destination: str) -> tuple[str, ...] | None:
+        """The quickest path between two devices of a cluster of stars; None elsewhere, and where two are equally quick.
+
+        One switch is passed, or one cable; between two leaves their uplinks. A way over more of them passes a leaf and more, or
+        one star again and again, and one over several cables leads to where one cable does: it takes longer.
+        """
+        stars = self.stars
+        if not stars:
+            return None
+        ways: list[tuple[float, tuple[str, ...]]] = [
+            (2.0 * one[0], (source, one[1], destination)) for one in stars[source] if one in stars[destination]
+        ]
+        if destination in self.cabled.get(source, ()):
+            ways.append((self._hop_seconds(self.hops[source, destination]), (source, destination)))
+        if not ways:
+            near, far = (
+                next(switch for _, switch in stars[end] if switch in self.uplinks) for end in (source, destination)
+            )
+            return source, near, self.uplinks[near], far, destination
+        ways.sort()
+        if len(ways) > 1 and ways[0][0] >= ways[1][0] * (1.0 - ROUNDING):
+            return None
+        return ways[0][1]
+
+    @cached_property
+    def uplinks(self) -> dict[str, str]:
+        """The spine that each leaf is joined to, in a cluster all of whose links between switches lead to one of them."""
+        switches = set(self.switches)
+        trunks = [
+            {link.first, link.second} for link in self.links if link.first in switches and link.second in switches
+        ]
+        spines = sorted(set.intersection(*trunks)) if trunks else []
+        if len(spines) != 1:
+            return {}
+        return {leaf: spines[0] for trunk in trunks for leaf in trunk if leaf != spines[0]}
+
+    @cached_property
+    def cabled(self) -> dict[str, set[str]]:
+        """Devices at the other ends of each device's cables; those without such cables are left out."""
+        cabled: dict[str, set[str]] = {}
+        devices = set(self.nodes)
+        for link in self.links:
+            if link.first in devices and link.second in devices:
+                cabled.setdefault(link.first, {link.first}).add(link.second)
+                cabled.setdefault(link.second, {link.second}).add(link.first)
+        return cabled
+
+    @cached_property
+    def stars(self) -> dict[str, list[tuple[float, str]]]:
+        """Each device's switches in a cluster of stars, the quickest first, with the seconds of ROUTING_BYTES; empty elsewhere.
+
+        Every link joins a device to a switch, links of a switch are equally fast, one switch (the trunk) joins all devices, and
+        each device is on one other (its star) at most: servers on a switch or a bus that send over a network of their own. In a
+        star's place devices may be cabled to all others of their server, equally fast; in the trunk's place each device may be
+        on one of several leaves that one spine joins, all of its server on the same.
+        """
+        ports: dict[str, set[float]] = {switch: set() for switch in self.switches}
+        joined: dict[str, list[str]] = {device: [] for device in self.nodes}
+        cables: set[float] = set()
+        for link in self.links:
+            seconds = self._hop_seconds(self.hops[link.first, link.second])
+            switch, device = (link.first, link.second) if link.first in ports else (link.second, link.first)
+            if switch in joined:
+                cables.add(seconds)
+            elif device in joined:
+                ports[switch].add(seconds)
+                joined[device].append(switch)
+        quickest = {switch: min(alike) for switch, alike in ports.items() if alike}
+        most = 1 if cables else 2
+        if max(map(len, [cables, *ports.values()])) > 1 or max(map(len, joined.values())) > most:
+            return {}
+        if any(self.cabled[other] != those for those in self.cabled.values() for other in those):
+            return {}
+        times = [*quickest.values(), *cables]
+        if not times or min(times) <= ROUNDING * max(times):
+            return {}  # a sum of seconds would not tell one switch from two
+        if not self._meet(joined):
+            return {}
+        return {
+            device: sorted((quickest[switch], switch) for switch in switches) for device, switches in joined.items()
+        }
+
+    def _meet(self, joined: Mapping[str, Sequence[str]]) -> bool:
+        """Whether all devices meet at one switch, or each on one leaf of the spine with all on its star or at its cables.
+
+        joined: switches of each device
+        """
+        switches = set(self.switches)
+        if not any({link.first, link.second} <= switches for link in self.links):
+            return bool(set.intersection(*map(set, joined.values())))
+        leaves = {device: [one for one in those if one in self.uplinks] for device, those in joined.items()}
+        if any(len(those) != 1 for those in leaves.values()) or set(self.uplinks.values()) & set().union(
+            *joined.values()
+        ):
+            return False
+        near = [(device, other) for device, others in self.cabled.items() for other in others]
+        first = {switch: device for device, those in joined.items() for switch in those}
+        near += [(device, first[switch]) for device, those in joined.items() for switch in those]
+        return all(leaves[device] == leaves[other] for device, other in near)
+
+    def _hop_seconds(self, channel: int) -> float:
+        """Seconds of ROUTING_BYTES over a channel."""
+        return self.channels[channel].latency + ROUTING_BYTES / self.channels[channel].bandwidth
+
+    def _searched_path(self, source: str, destination: str) -> list[str]:
+        """The quickest path between two nodes of any graph."""
+        import networkx
+
+        _, path = networkx.bidirectional_dijkstra(self._graph, source, destination, weight="seconds")
+        return list(path)
+
+    @cached_property
+    def _graph(self) -> networkx.DiGraph[str]:
+        """The topology: one edge a direction of a link, with the `seconds` of ROUTING_BYTES."""
+        import networkx
+
+        graph: networkx.DiGraph[str] = networkx.DiGraph()
+        graph.add_nodes_from((*self.nodes, *self.switches))
+        for (tail, head), index in self.hops.items():
+            graph.add_edge(tail, head, seconds=self._hop_seconds(index))
+        return graph
+
+    @cached_property
+    def lone_channels(self) -> frozenset[int]:
+        """The channels that are one hop's alone."""
+        return frozenset(channel for channel, hops in Counter(self.hops.values()).items() if hops == 1)
+
+    # ----------------------------------------------------------------------------------------------- checks
+
+    def check_ids(self, devices: Iterable[int]) -> None:
+        for device in devices:
+            if not 0 <= device < len(self.nodes):
+                raise ValueError(f"{self.name}: device ids run from 0 to {len(self.nodes) - 1}: {device}")
+
+    def _check_nodes(self) -> None:
+        names = Counter((*self.nodes, *self.switches))
+        repeated = [name for name, count in names.items() if count > 1]
+        if repeated:
+            raise ValueError(f"{self.name}: devices and switches have names of their own; {repeated[0]!r} is repeated")
+        housed = Counter(device for server in self.servers for device in server)
+        if housed != Counter(range(len(self.nodes))):
+            raise ValueError(f"{self.name}: every device belongs to exactly one server: {self.servers}")
+        joined: set[frozenset[str]] = set()
+        for link in self.links:
+            for end in (link.first, link.second):
+                if end not in names:
+                    raise ValueError(
+                        f"{self.name}: link {link.first} - {link.second} ends at {end!r}, which is no device or switch; "
+                        f"choose from {_listed(names)}"
+                    )
+            pair = frozenset((link.first, link.second))
+            if pair in joined:
+                raise ValueError(f"{self.name}: {link.first} and {link.second} are linked twice; give one faster link")
+            joined.add(pair)
+
+    def _check_connected(self) -> None:
+        neighbours: dict[str, list[str]] = {}
+        for tail, head in self.hops:
+            neighbours.setdefault(tail, []).append(head)
+        reached, waiting = {self.nodes[0]}, [self.nodes[0]]
+        while waiting:
+            new = set(neighbours.get(waiting.pop(), ())) - reached
+            reached |= new
+            waiting.extend(new)
+        for device, node in enumerate(self.nodes):
+            if node not in reached:
+                raise ValueError(
+                    f"{self.name}: device {device} ({node}) is not connected to device 0 ({self.nodes[0]}); add a link"
+                )
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:most]) + (", ..." if len(ordered) > most else "")
