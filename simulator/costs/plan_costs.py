@@ -90,6 +90,11 @@ class StagePlaces:
         return frozenset(self.groups)
 
     @cached_property
+    def widest(self) -> int:
+        """The first of the replicas with the most devices, each of which has what one of `rings` reduces."""
+        return max(range(len(self.groups)), key=lambda replica: len(self.groups[replica]))
+
+    @cached_property
     def rings(self) -> list[tuple[int, ...]]:
         """Devices that hold the same weights; those of experts divide these among `expert` in a row."""
         return peers_of(self.parts)
@@ -287,7 +292,7 @@ class PlanCosts:
 
     def _cut_into_units(self, stage: int) -> tuple[tuple[int, ...], ...]:
         held, layers = self.plan.stages[stage].layers, self.problem.workload.layers
-        parameters = self._member(stage, 0).parameters[list(held)]
+        parameters = self._member(stage, self._places[stage].widest).parameters[list(held)]
         begins = unit_begins(parameters.tolist(), [layers[layer].block for layer in held], self.problem)
         return tuple(held[begin:end] for begin, end in pairwise([*begins, len(held)]))
 
@@ -561,8 +566,8 @@ class PlanCosts:
         if len(places.parts) == 1:
             return LONE
         update_gather = None
-        if plan.zero in (1, 2) and (held := self.held_elements(stage)):
-            experts = self._expert_elements(stage, 0)
+        if plan.zero in (1, 2) and (held := self.held_elements(stage, places.widest)):
+            experts = self._expert_elements(stage, places.widest)
             update_gather = UpdateGather(
                 places.reduce_seconds((held - experts) * width, experts * width) / 2, *places.busy
             )
@@ -574,7 +579,8 @@ class PlanCosts:
         """What replicas gather and scatter at once."""
         places, layers, problem = self._places[stage], self.unit_layers[stage], self.problem
         bounds = np.cumsum([0, *map(len, layers)])[:-1]
-        weights = np.array([self._member(stage, 0).weight_elements(unit) for unit in layers])
+        member = self._member(stage, places.widest)
+        weights = np.array([member.weight_elements(unit) for unit in layers])
         if not weights.any():
             return ()
         dense, experts = np.add.reduceat(self._reduced_parameters(stage, len(places.rings)), bounds, axis=1)
@@ -591,10 +597,10 @@ class PlanCosts:
 
     def _layer_shares(self, stage: int, phase: Phase) -> NDArray[np.float64]:
         """Part of the seconds of a pass that each layer of a stage takes, float64 [layers of the stage]."""
-        plan, groups = self.plan, self._places[stage].groups
+        plan, groups, widest = self.plan, self._places[stage].groups, self._places[stage].widest
         samples = max(1, max(plan.microbatches) // (len(groups) if plan.replication == "split" else 1))
         held = np.array(plan.stages[stage].layers, dtype=np.int64)
-        seconds = self._member(stage, 0).seconds(groups[0][0], samples, phase)[held]
+        seconds = self._member(stage, widest).seconds(groups[widest][0], samples, phase)[held]
         total = float(seconds.sum())
         return seconds / total if total > 0 else np.full(len(held), 1.0 / len(held))
 

@@ -231,6 +231,25 @@ def test_what_replicas_divide_by_zero(zero: Zero, seconds: float, held: list[flo
         assert one.bytes[0].tolist() == held
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("degrees", [(1, 2), (2, 1)])
+def test_replicas_of_unlike_sizes_scatter_and_gather_the_parts_of_the_largest(
+    zero: Zero, degrees: tuple[int, int]
+) -> None:
+    """Each of two devices with half of 1,000 weights meets the one that has them all, whose link both share: 20 s a way,
+    whichever replica is the first.
+    """
+    workload = Workload("one", (Layer("a", "linear", 0.0, 1000, 1.0, 0.0, split="columns"),), ())
+    stage = Stage((0,), (0, 1, 2), degrees)
+    costs = PlanCosts(
+        Problem(workload, star_cluster(3, bandwidth=100.0), 2), Plan("hand", "gpipe", (stage,), (2,), zero=zero)
+    )
+    found = costs.collectives(0)
+    gathers = [found.update_gather.seconds] if found.update_gather else [unit.gather for unit in found.units]
+    scatters = [one.scatter for one in found.units] or [one.seconds for one in found.buckets]
+    assert (gathers, scatters) == ([20.0], [20.0])
+
+
 def test_gradients_can_be_wider_than_weights() -> None:
     """fp16 weights of 2 bytes, gradients of 4 in memory and in all-reduces."""
     plan = Plan("hand", "gpipe", (Stage((0, 1, 2, 3), (0, 1)),), (2,))
