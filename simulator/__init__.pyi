@@ -43,10 +43,12 @@ from .workloads.layers import (
 from .lowering.lower import lower as lower
 from .schedules.communications import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication
 from .results.memory import (
+    ACTIVATIONS as ACTIVATIONS,
     CATEGORIES as CATEGORIES,
     DeviceMemory as DeviceMemory,
     always_there as always_there,
     memory_over_time as memory_over_time,
+    activations_by_part as activations_by_part,
     peak_rows as peak_rows,
 )
 from .results.memory_plots import memory_figure as memory_figure

@@ -129,8 +129,8 @@ class Outcome(Explained):
     @property
     def title(self) -> str:
         """Problem and plan, as a heading names them."""
-        plan, problem = self.plan, self.problem
-        return f"{problem.workload.name} on {problem.cluster.name}: {plan.planner}, {plan.schedule}, {plan.notation}"
+        plan = self.plan
+        return f"{self.problem.title}: {plan.planner}, {plan.schedule}, {plan.notation}"
 
     @property
     def speed(self) -> str:

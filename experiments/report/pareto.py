@@ -70,7 +70,9 @@ class Pareto(Explained):
     @property
     def title(self) -> str:
         """Problem and planner, as a heading names them."""
-        return f"{self.problem.workload.name} on {self.problem.cluster.name}: plans of {self.planner} that none beats"
+        problem = self.problem
+        samples = f"{problem.batch} {problem.workload.sample}s"
+        return f"{problem.workload.name} on {problem.cluster.name}, {samples}: plans of {self.planner} that none beats"
 
     def tables(self) -> tuple[TextTable, ...]:
         """A row a plan."""

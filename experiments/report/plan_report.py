@@ -11,7 +11,19 @@ from experiments.report.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from planners import Result, RunnerUp, Score, runner_ups
-from simulator import CATEGORIES, TIME_PARTS, Explained, Outcome, Plan, PlanCosts, TextTable, TimeSplit, ranges
+from simulator import (
+    ACTIVATIONS,
+    CATEGORIES,
+    TIME_PARTS,
+    Explained,
+    Outcome,
+    Plan,
+    PlanCosts,
+    TextTable,
+    TimeSplit,
+    activations_by_part,
+    ranges,
+)
 
 GIB = 2.0**30
 
@@ -40,8 +52,8 @@ class PlanReport(Explained):
         return self.answer.outcome if isinstance(self.answer, Result) else self.answer
 
     def tables(self) -> tuple[TextTable, ...]:
-        """Stages, memory by stage, time by part, what could be free, and runner-ups."""
-        found = [self.outcome.tables()[0], self._memory_table(), self._time_table()]
+        """Stages, memory by stage, its activations by part, time by part, what could be free, and runner-ups."""
+        found = [self.outcome.tables()[0], *self._memory_tables(), self._time_table()]
         found += [self._limit_table()] * bool(self.limits) + [self._runner_up_table()] * bool(self.runner_ups)
         return tuple(found)
 
@@ -92,7 +104,7 @@ class PlanReport(Explained):
 
     def memory_rows(self) -> list[dict[str, Any]]:
         """A row for each set of stages that devices hold: these, what they run again, the devices, and what the peak of the
-        fullest of them consists of.
+        fullest of them consists of, and its activations by what they belong to.
         """
         plan, memory = self.outcome.plan, {one.device: one for one in self.outcome.memory}
         costs = PlanCosts(self.outcome.problem, plan)
@@ -112,6 +124,7 @@ class PlanReport(Explained):
                     "recompute": list(dict.fromkeys(map(costs.recomputation, stages))),
                     "devices": sorted(devices),
                     **fullest.peak_parts,
+                    "activations_by_part": dict(fullest.activations_by_part),
                     "peak_bytes": fullest.peak_bytes,
                     "capacity_bytes": fullest.capacity_bytes,
                     "reserve_bytes": fullest.reserve_bytes,
@@ -119,7 +132,7 @@ class PlanReport(Explained):
             )
         return rows
 
-    def _memory_table(self) -> TextTable:
+    def _memory_tables(self) -> tuple[TextTable, ...]:
         rows = self.memory_rows()
         used = [name for name in CATEGORIES if any(row[name] for row in rows)]
         again = any(row["recompute"] != ["none"] for row in rows)
@@ -134,7 +147,14 @@ class PlanReport(Explained):
             for row in rows
         ]
         columns = "stages", *["recompute"] * again, *used, "together", "free", "devices"
-        return TextTable("Memory at the peak, GiB", columns, tuple(cells))
+        table = TextTable("Memory at the peak, GiB", columns, tuple(cells))
+        if not (parts := activations_by_part(rows)):
+            return (table,)
+        sizes = zip(*parts.values(), strict=True)
+        kept = [
+            (ranges(row["stages"]), *(f"{one / GIB:,.2f}" for one in own)) for row, own in zip(rows, sizes, strict=True)
+        ]
+        return table, TextTable(ACTIVATIONS, ("stages", *parts), tuple(kept))
 
     # -------------------------------------------------------------------------------------------------- time
 
@@ -168,7 +188,7 @@ class PlanReport(Explained):
         ]
         rows.append(("iteration", f"{whole:.4g}", f"{1.0:.1%}", "", "", ""))
         devices = int(split.members.sum())
-        title = f"Seconds of an iteration, mean of {devices} {self.outcome.problem.device_word}s"
+        title = f"Seconds of an iteration, mean of {devices} {self.outcome.problem.device_word}{'s' * (devices > 1)}"
         return TextTable(title, ("part", "mean", "share", "least", "most", "hidden"), tuple(rows))
 
     # ----------------------------------------------------------------------------------- efficiency and cost

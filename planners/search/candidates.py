@@ -70,7 +70,7 @@ def asked_degrees(
         raise ValueError(f"{option} must be numbers of devices, such as 1,2,4, got {asked!r}") from None
     if wrong := sorted(set(degrees).difference(permitted)):
         raise ValueError(
-            f"{GROUPS[option]} of {problem.title} cannot have {wrong[0]} devices; choices: "
+            f"{GROUPS[option]} of {problem.workload.name} on {problem.cluster.name} cannot have {wrong[0]} devices; choices: "
             f"{', '.join(map(str, permitted))}"
         )
     return degrees

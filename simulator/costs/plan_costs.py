@@ -14,7 +14,7 @@ from hardware_profiles import Channel, Cluster, Flow, Phase, Rates, reduce_secon
 from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
-from simulator.costs.stashes import StageStash, gradient_in_work, kept_by_kind, stage_stash
+from simulator.costs.stashes import KeptByPart, StageStash, gradient_in_work, kept_by_part, stage_stash
 from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of, tensor_groups
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
@@ -436,9 +436,9 @@ class PlanCosts:
         """
         return stage_stash(*self._stashing(stage, replica), at_once=at_once)
 
-    def kept_by_kind(self, stage: int, replica: int = 0) -> dict[str, float]:
-        """What of `stash` is kept from the start of a forward, by the kind of the layers that keep it."""
-        return kept_by_kind(*self._stashing(stage, replica))
+    def kept_by_part(self, stage: int, replica: int = 0) -> KeptByPart:
+        """What of `stash` is kept from the start of a forward, and longer than to an input gradient, by part."""
+        return kept_by_part(*self._stashing(stage, replica))
 
     def _stashing(self, stage: int, replica: int) -> tuple[LayerCosts, tuple[int, ...], Recompute, float]:
         """What decides what a stage stashes: a device's tables, its layers, what runs again, and bytes of its input."""

@@ -7,13 +7,14 @@ A part is an attention layer, a block, or all of the stage. An input gradient le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import LAYER_KINDS
 from simulator.costs.layer_costs import LayerCosts
 from simulator.plans.plan import Recompute
 
@@ -96,22 +97,46 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
     return float(np.ceil(sum(elements for elements, *_ in shapes) * problem.element_bytes))
 
 
-def kept_by_kind(
-    costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0
-) -> dict[str, float]:
-    """Bytes a sample of `StageStash.kept` by the kind of the layers that keep them; of parts that run again their inputs."""
+class KeptByPart(NamedTuple):
+    """What a sample's activations on a stage belong to, bytes by part of `ACTIVATION_PARTS`: of `StageStash.kept`, before that is
+    rounded up to a whole byte, and of `kept_longer`.
+    """
+
+    kept: Mapping[str, float]
+    longer: Mapping[str, float]
+
+
+INPUTS, SCORES = "recomputation inputs", "attention scores"
+
+ACTIVATION_PARTS = tuple(
+    dict.fromkeys((INPUTS, "embedding", "norms", "attention", SCORES, "MLP", "experts", "output head", *LAYER_KINDS))
+)
+"""What activations are told by, in the order in which they are shown. Of layers that run again what they start from; of a
+transformer its parts, as Korthikanti et al. 2022 count them (section 4.1), what is kept of the scores of attention apart from
+the rest of it; of other networks the kinds of their layers."""
+
+
+def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0) -> KeptByPart:
+    """What the stash of a stage of some layers belongs to; arguments as of `stage_stash`."""
     if recompute == "whole":
-        return {"inputs": received}
-    held = np.array(layers, dtype=np.int64)
-    found: dict[str, float] = {}
-    for layer, size in zip(layers, (costs.stashed_bytes - costs.made_bytes(recompute))[held].tolist(), strict=True):
-        kind = costs.problem.workload.layers[layer].kind
-        found[kind] = found.get(kind, 0.0) + size
+        return KeptByPart({INPUTS: received}, {})
+    number, again, scores = costs.parts(recompute), costs.made_bytes(recompute), costs.made_bytes("attention")
+    left = np.maximum(scores - again, 0.0)
+    inside = (number > 0) & (recompute != "attention")
+    longer = np.where(inside, 0.0, costs.weight_stashed_bytes)
+    kept = dict.fromkeys(ACTIVATION_PARTS, 0.0)
+    kept_longer = kept.copy()
+    for one in layers:
+        layer = costs.problem.workload.layers[one]
+        part = layer.part or layer.kind
+        kept[part] += float(costs.stashed_bytes[one] - again[one] - left[one])
+        kept[SCORES] += float(left[one])
+        kept_longer[part] += float(longer[one])
     if recompute == "blocks":
-        own = np.zeros(len(costs.parts(recompute)), dtype=np.int64)
-        own[held] = costs.parts(recompute)[held]
-        found["inputs"] = float(read_from_outside(costs, own).sum())
-    return {kind: size for kind, size in found.items() if size}
+        own = np.zeros(len(number), dtype=np.int64)
+        own[list(layers)] = number[list(layers)]
+        kept[INPUTS] += float(read_from_outside(costs, own).sum())
+    return KeptByPart(kept, kept_longer)
 
 
 def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:

@@ -117,12 +117,13 @@ class Problem:
             *["gradients reduced whole"] * (self.gradient_reduction == "whole"),
             *["no contention"] * (not self.contention),
         ]
-        return brief(self, f"{self.title}, {self.batch} {self.workload.sample}s, {', '.join(options)}")
+        return brief(self, f"{self.title}, {', '.join(options)}")
 
     @property
     def title(self) -> str:
-        """Workload and machine, as a heading names them."""
-        return f"{self.workload.name} on {self.cluster.name}, {len(self.cluster.devices)} devices"
+        """Workload, machine and mini-batch, as a heading names them."""
+        devices, samples = len(self.cluster.devices), f"{self.batch} {self.workload.sample}{'s' * (self.batch > 1)}"
+        return f"{self.workload.name} on {self.cluster.name}, {devices} device{'s' * (devices > 1)}, {samples}"
 
     @property
     def device_word(self) -> str:
@@ -268,8 +269,9 @@ class Plan:
         """How many micro-batches there are, and of what sizes."""
         if self.forward_sizes:
             return "micro-batch sizes differ by stage"
-        sizes = sorted(set(self.microbatches))
-        return f"{len(self.microbatches)} micro-batches of {' or '.join(map(str, sizes))} samples"
+        count, sizes = len(self.microbatches), sorted(set(self.microbatches))
+        many, samples = "es" * (count > 1), "s" * (sizes != [1])
+        return f"{count} micro-batch{many} of {' or '.join(map(str, sizes))} sample{samples}"
 
     @property
     def chunks(self) -> int:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
 from simulator.costs.plan_costs import PlanCosts
-from simulator.costs.stashes import StageStash
+from simulator.costs.stashes import ACTIVATION_PARTS, KeptByPart, StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program
 from simulator.plans.plan import Plan, Problem, family_of, ranges
@@ -32,7 +33,7 @@ class DeviceMemory:
     device: id; capacity_bytes: what plans may fill; reserve_bytes: what of the device they may not
     times: float64 [steps], seconds, rising; the bytes hold from each time to the next
     bytes: float64 [steps, len(CATEGORIES)]
-    activations_by_kind: activations of the (first) peak by the kind of the layers that keep them; of what runs again the inputs
+    activations_by_part: activations of the (first) peak by what they belong to, in the order of `ACTIVATION_PARTS`
     """
 
     device: int
@@ -40,7 +41,7 @@ class DeviceMemory:
     times: NDArray[np.float64]
     bytes: NDArray[np.float64]
     reserve_bytes: float = 0.0
-    activations_by_kind: Mapping[str, float] = field(default_factory=dict)
+    activations_by_part: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return brief(
@@ -64,9 +65,9 @@ class DeviceMemory:
         return self.peak_bytes <= self.capacity_bytes
 
 
-def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
-    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, and what the peak
-    consists of by category, its activations by kind of layer, too (as `activations: linear`)."""
+def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, Any]]:
+    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, what the peak
+    consists of by category, and its activations by what they belong to (activations_by_part)."""
     return [
         {
             "device": memory.device,
@@ -75,33 +76,40 @@ def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, float]]:
             "share": memory.peak_bytes / memory.capacity_bytes,
             "reserve_bytes": memory.reserve_bytes,
             **memory.peak_parts,
-            **{f"activations: {kind}": size for kind, size in memory.activations_by_kind.items()},
+            "activations_by_part": dict(memory.activations_by_part),
         }
         for memory in sorted(memories, key=lambda memory: memory.device)
     ]
 
 
 def peak_tables(memories: Sequence[DeviceMemory]) -> tuple[TextTable, ...]:
-    """What the peak of each device consists of, in GiB, and its activations by kind of layer; devices that hold the same in one
-    row.
-    """
+    """What the peak of each device consists of, in GiB, and its activations by part; devices that hold the same in one row."""
     found = peak_rows(memories)
     used = [name for name in CATEGORIES if any(row[name] for row in found)]
-    kinds = sorted({kind for memory in memories for kind in memory.activations_by_kind})
     totals = {"together": "peak_bytes", "capacity": "capacity_bytes", "reserve beside": "reserve_bytes"}
-    tables = [_alike("Memory at the peak, GiB", {name: name for name in used} | totals, found)]
-    if kinds:
-        title = "Activations at the peak by kind of the layers that keep them, GiB"
-        tables.append(_alike(title, {kind: f"activations: {kind}" for kind in kinds}, found))
+    whole = {name: [row[key] for row in found] for name, key in ({name: name for name in used} | totals).items()}
+    tables = [_alike("Memory at the peak, GiB", found, whole)]
+    if parts := activations_by_part(found):
+        tables.append(_alike(ACTIVATIONS, found, parts))
     return tuple(tables)
 
 
-def _alike(title: str, columns: Mapping[str, str], found: Sequence[Mapping[str, float]]) -> TextTable:
-    """A table of GiB of the devices of `peak_rows`, by heading and key; those whose cells are the same in one row."""
+ACTIVATIONS = "Activations at the peak by part, GiB"
+
+
+def activations_by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Bytes of each part that any of some rows with `activations_by_part` has, a number a row; in the order of the parts."""
+    found = [row["activations_by_part"] for row in rows]
+    return {
+        part: [one.get(part, 0.0) for one in found] for part in ACTIVATION_PARTS if any(part in one for one in found)
+    }
+
+
+def _alike(title: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[float]]) -> TextTable:
+    """A table of GiB of the devices of `peak_rows`, bytes by heading; devices whose cells are the same in one row."""
     alike: dict[tuple[str, ...], list[int]] = {}
-    for row in found:
-        cells = tuple(f"{row.get(key, 0.0) / 2**30:,.2f}" for key in columns.values())
-        alike.setdefault(cells, []).append(int(row["device"]))
+    for row, *amounts in zip(found, *columns.values(), strict=True):
+        alike.setdefault(tuple(f"{one / 2**30:,.2f}" for one in amounts), []).append(row["device"])
     rows = tuple((ranges(devices), *cells) for cells, devices in alike.items())
     return TextTable(title, ("devices", *columns), rows)
 
@@ -125,7 +133,6 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     problem, plan = costs.problem, costs.plan
     groups = plan.groups
     events: dict[int, list[_Changes]] = {lead: [] for lead in groups}
-    holders: dict[int, list[tuple[int, int]]] = {lead: [] for lead in groups}  # stage and replica of the first events
     static = {lead: np.zeros(len(CATEGORIES)) for lead in groups}
     in_work = dict.fromkeys(groups, 0.0)
     rows_of = _holding_rows(timeline)
@@ -138,15 +145,16 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         for part in range(plan.slices):
             own = costs if plan.slices == 1 else costs.of_slice(part)
             stash = own.stash(number, replica, at_once=bool((timeline.kind[rows] == OpKind.RECOMPUTE).any()))
-            _activation_events(events[lead], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part])
-        holders[lead] += [(number, replica)] * (len(events[lead]) - len(holders[lead]))
+            kept = own.kept_by_part(number, replica)
+            _activation_events(
+                events[lead], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part], kept
+            )
     _buffer_events(events, timeline)
     horizon = timeline.makespan_seconds
     found: list[DeviceMemory] = []
     for lead, group in groups.items():
         static[lead][CATEGORIES.index("workspace")] = in_work[lead]
-        memory, kept = _device_memory(lead, 0.0, static[lead], events[lead], horizon)
-        memory = replace(memory, activations_by_kind=_by_kind(costs, holders[lead], kept))
+        memory = _device_memory(lead, 0.0, static[lead], events[lead], horizon)
         for device in group:
             accelerator = problem.cluster.devices[device]
             capacity, reserve = accelerator.memory_bytes, getattr(accelerator, "reserve_bytes", 0.0)
@@ -172,7 +180,7 @@ def stashes_over_time(
         _activation_events(events[device], stashes[stage], timeline, rows)
     nothing, horizon = np.zeros(len(CATEGORIES)), timeline.makespan_seconds
     found = [
-        _device_memory(device, limit, nothing, changes, horizon)[0]
+        _device_memory(device, limit, nothing, changes, horizon)
         for limit, (device, changes) in zip(limits, events.items(), strict=True)
     ]
     most = max(one.peak_bytes for one in found)
@@ -252,8 +260,20 @@ def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -
     return most
 
 
-_Changes = tuple[NDArray[np.float64], NDArray[np.int64], int, NDArray[np.float64]]
-"""Changes of one category: seconds, place among the changes of that moment (see `_at_starts`), category, bytes."""
+_NOTHING_KNOWN = KeptByPart({}, {})
+
+
+class _Changes(NamedTuple):
+    """Changes of one category: seconds, place among the changes of that moment (see `_at_starts`), category, bytes; and of
+    activations what they belong to, in whatever unit.
+    """
+
+    times: NDArray[np.float64]
+    places: NDArray[np.int64]
+    category: int
+    amounts: NDArray[np.float64]
+    parts: Mapping[str, float] = _NOTHING_KNOWN.kept
+
 
 _LAST = np.iinfo(np.int64).max
 
@@ -286,33 +306,51 @@ def _holding_rows(timeline: Timeline) -> dict[tuple[int, int, int], NDArray[np.i
 
 
 def _activation_events(
-    events: list[_Changes], stash: StageStash, timeline: Timeline, rows: NDArray[np.integer]
+    events: list[_Changes],
+    stash: StageStash,
+    timeline: Timeline,
+    rows: NDArray[np.integer],
+    by_part: KeptByPart = _NOTHING_KNOWN,
 ) -> None:
     kind, samples = timeline.kind[rows], timeline.samples[rows].astype(np.float64)
     begins, ends_op = op_ends(timeline.microbatch[rows], kind)
     forward, freed = (kind == OpKind.FORWARD) & begins, (kind == OpKind.INPUT_GRADIENT) & ends_op
-    done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
-    part, parts = parts_of(timeline.microbatch[rows], done)
-    share = part[done], part[done] + 1, parts[done]
-    ends, left = _at_ends(timeline, rows[done]), _at_ends(timeline, rows[freed])
     activations, workspace = CATEGORIES.index("activations"), CATEGORIES.index("workspace")
-    events.append((*_at_starts(timeline, rows[forward]), activations, samples[forward] * stash.kept))
+
+    def add(
+        where: tuple[NDArray[np.float64], NDArray[np.int64]],
+        category: int,
+        amounts: NDArray[np.float64],
+        *,
+        longer: bool = False,
+    ) -> None:
+        parts = by_part.longer if longer else by_part.kept
+        events.append(_Changes(*where, category, amounts, parts if category == activations else {}))
+
+    add(_at_starts(timeline, rows[forward]), activations, samples[forward] * stash.kept)
     away, back = (kind == one for one in HOST_KINDS)
-    events.append((*_at_ends(timeline, rows[away]), activations, -samples[away] * stash.kept))
-    events.append((*_at_starts(timeline, rows[back]), activations, samples[back] * stash.kept))
+    add(_at_ends(timeline, rows[away]), activations, -samples[away] * stash.kept)
+    add(_at_starts(timeline, rows[back]), activations, samples[back] * stash.kept)
     if stash.made:
         begun = np.flatnonzero(among(kind, (*BACKWARD_KINDS, OpKind.RECOMPUTE)))
         _, first = np.unique(timeline.microbatch[rows[begun]], return_index=True)
         begun = begun[first]  # an op of its own, or the first part of a backward, runs forward again, for all parts
         made = samples[begun] * np.where(kind[begun] == OpKind.INPUT_GRADIENT, stash.made_for_input, stash.made)
-        events.append((*_at_starts(timeline, rows[begun]), workspace, made))
+        add(_at_starts(timeline, rows[begun]), workspace, made)
+    left = _at_ends(timeline, rows[freed])
     for category, amount, for_input, longer in (
         (activations, stash.kept, stash.kept, stash.kept_longer),
         (workspace, stash.made, stash.made_for_input, stash.made_longer),
     ):
-        whole = samples[done] * np.where(kind[done] == OpKind.BACKWARD, amount, longer)
-        events.append((*left, category, samples[freed] * (longer - for_input)))
-        events.append((*ends, category, -whole_part(whole, *share)))
+        if not amount:
+            continue
+        add(left, category, -samples[freed] * for_input)
+        add(left, category, samples[freed] * longer, longer=True)
+        for one, whole in ((OpKind.BACKWARD, amount), (OpKind.WEIGHT_GRADIENT, longer)):
+            done = kind == one
+            part, parts = parts_of(timeline.microbatch[rows], done)
+            gone = whole_part(samples[done] * whole, part[done], part[done] + 1, parts[done])
+            add(_at_ends(timeline, rows[done]), category, -gone, longer=one == OpKind.WEIGHT_GRADIENT)
 
 
 def op_ends(*columns: NDArray[np.integer]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -411,24 +449,26 @@ def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> Non
     gone = np.where(transfers.end > made, 0, 3 + 3 * _first_of_pair(timeline, transfers.producer))
     for device, rows in events.items():
         sent, received = source == device, target == device
-        rows.append((made[sent], places[sent], buffers, size[sent]))
-        rows.append((transfers.end[sent], gone[sent], buffers, -size[sent]))
-        rows.append((transfers.start[received], np.zeros(received.sum(), dtype=np.int64), buffers, size[received]))
+        rows.append(_Changes(made[sent], places[sent], buffers, size[sent]))
+        rows.append(_Changes(transfers.end[sent], gone[sent], buffers, -size[sent]))
+        rows.append(
+            _Changes(transfers.start[received], np.zeros(received.sum(), dtype=np.int64), buffers, size[received])
+        )
         here = received[uses.transfer]
-        rows.append((used[here], places_used[here], buffers, -freed[here]))
+        rows.append(_Changes(used[here], places_used[here], buffers, -freed[here]))
 
 
 def _device_memory(
     device: int, capacity: float, static: NDArray[np.float64], events: Sequence[_Changes], horizon: float
-) -> tuple[DeviceMemory, NDArray[np.float64]]:
-    """Sum the changes by moment, by place, and in one place what is freed before what is taken; and activations of the first peak
-    by the element of `events` that they are of.
-    """
-    times = np.concatenate([time for time, _, _, _ in events])
-    places = np.concatenate([place for _, place, _, _ in events])
-    category = np.concatenate([np.full(len(time), number) for time, _, number, _ in events])
-    change = np.concatenate([amount for _, _, _, amount in events])
-    source = np.repeat(np.arange(len(events)), [len(time) for time, _, _, _ in events])
+) -> DeviceMemory:
+    """Sum the changes by moment, by place, and in one place what is freed before what is taken."""
+    times, places, change = (
+        np.concatenate(columns)
+        for columns in zip(*((one.times, one.places, one.amounts) for one in events), strict=True)
+    )
+    counts = [len(one.times) for one in events]
+    category = np.repeat([one.category for one in events], counts)
+    source = np.repeat(np.arange(len(events)), counts)
     order = np.lexsort((change, places, times))
     times, category, change, source = times[order], category[order], change[order], source[order]
     steps = np.zeros((len(times) + 1, len(CATEGORIES)))
@@ -436,21 +476,20 @@ def _device_memory(
     steps[np.arange(1, len(times) + 1), category] = change
     levels = np.cumsum(steps, axis=0)
     until = slice(int(levels.sum(axis=1).argmax()))
-    kept = change[until] * (category[until] == CATEGORIES.index("activations"))
-    activations = np.bincount(source[until], weights=kept, minlength=len(events)).astype(np.float64)
+    held = np.bincount(source[until], weights=change[until], minlength=len(events)).astype(np.float64)
     times = np.concatenate([[0.0], times, [horizon]])
-    return DeviceMemory(device, capacity, times, np.vstack([levels, levels[-1:]])), activations
+    levels = np.vstack([levels, levels[-1:]])
+    return DeviceMemory(device, capacity, times, levels, activations_by_part=_divided(events, held))
 
 
-def _by_kind(
-    costs: PlanCosts, holders: Sequence[tuple[int, int]], activations: NDArray[np.float64]
-) -> dict[str, float]:
-    """Activations by the kind of the layers that keep them; holders: stage and replica of the first of them."""
-    found: dict[str, float] = {}
-    for place in dict.fromkeys(holders):
-        held = sum(size for holder, size in zip(holders, activations, strict=False) if holder == place)
-        kinds = costs.kept_by_kind(*place)
-        total = sum(kinds.values())
-        for kind, size in kinds.items() if total else ():
-            found[kind] = found.get(kind, 0.0) + held * size / total
-    return {kind: float(size) for kind, size in found.items() if size}
+def _divided(events: Sequence[_Changes], held: NDArray[np.float64]) -> dict[str, float]:
+    """Activations by part, of the bytes of each element of `events` that are held."""
+    alike: dict[int, float] = {}  # those of one stage belong to the same, and sum to what it holds
+    for one, amount in zip(events, held.tolist(), strict=True):
+        alike[id(one.parts)] = alike.get(id(one.parts), 0.0) + amount
+    found = dict.fromkeys(ACTIVATION_PARTS, 0.0)
+    for parts in {id(one.parts): one.parts for one in events}.values():
+        total = sum(parts.values())
+        for part, size in parts.items() if total else ():
+            found[part] += alike[id(parts)] * size / total
+    return {part: amount for part, amount in found.items() if amount}

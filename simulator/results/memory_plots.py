@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from hardware_profiles import legible
+from simulator.plans.plan import ranges
 from simulator.results.figures import ALARM, DPI, INK, Picture, byte_unit, figures, time_unit
-from simulator.results.memory import CATEGORIES, DeviceMemory, peak_rows
+from simulator.results.memory import CATEGORIES, DeviceMemory, activations_by_part, peak_rows
 
 CATEGORY_COLORS: dict[str, str] = dict(
     zip(CATEGORIES, ("#1f4e79", "#9cc9ee", "#4f7a3a", "#f2df9b", "#e08a3c", "#93386b", "#7d8792"), strict=True)
@@ -23,6 +26,19 @@ CATEGORY_COLORS: dict[str, str] = dict(
 
 RESERVE = "#dfe3e8"
 """Colour of what no plan may fill."""
+
+PART_SHADES = 0.98, 0.12
+"""Of the first and the last part of activations among matplotlib's `Oranges`, light to dark; others lie evenly between them."""
+
+MOST_PARTS, LEAST_PART, OTHERS = 8, 0.005, "others"
+"""Parts of activations that are drawn apart at most, and the share of the highest peak that one of them has at least; what the
+rest of them is called together."""
+
+LEGEND_LINE = 0.2
+"""Inches that a line of a legend is high."""
+
+MOST_BARS = 24
+"""Peaks that have their numbers beside them; of more devices those that hold the same share a bar."""
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------
@@ -64,6 +80,33 @@ def capacity_in_view(memories: Iterable[DeviceMemory]) -> bool:
     return max(capacity for _, capacity in pairs) <= 3.0 * max(peak for peak, _ in pairs)
 
 
+def drawn_parts(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Bytes of the parts of activations that are large enough to be seen, and of the others together, a number for each row."""
+    found = activations_by_part(rows)
+    largest = sorted(found, key=lambda part: max(found[part]), reverse=True)[:MOST_PARTS]
+    least = LEAST_PART * max(row["peak_bytes"] for row in rows)
+    seen = {part: sizes for part, sizes in found.items() if part in largest and max(sizes) >= least}
+    others = [sum(sizes) for sizes in zip(*(found[part] for part in found if part not in seen), strict=True)]
+    return seen | ({OTHERS: others} if others and seen else {})
+
+
+def part_colors(parts: Iterable[str]) -> dict[str, str]:
+    """A shade for each part of activations, dark to light in the order in which they are stacked."""
+    names = list(parts)
+    shades = np.linspace(*PART_SHADES, len(names)) if len(names) > 1 else [0.5] * len(names)
+    return {name: to_hex(colormaps["Oranges"](shade)) for name, shade in zip(names, shades, strict=True)}
+
+
+def peak_bars(rows: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Devices and what their peak consists of, a bar each: every device of few; of many those whose peaks are the same."""
+    if len(rows) <= MOST_BARS:
+        return [(str(row["device"]), row) for row in rows]
+    alike: dict[str, tuple[list[int], dict[str, Any]]] = {}
+    for row in rows:
+        alike.setdefault(repr({**row, "device": None}), ([], row))[0].append(row["device"])
+    return [(ranges(devices), row) for devices, row in alike.values()]
+
+
 # ---- drawing ------------------------------------------------------------------------------------------------
 
 
@@ -78,13 +121,15 @@ def memory_figure(
     if not memories:
         raise ValueError("a memory figure needs at least one device, got none")
     rows, shown, device_word = peak_rows(memories), shown_devices(memories), legible(device_word, 20)
-    tall = max(3.6, 1.9 * len(shown) + 0.9, min(9.0, 0.24 * len(rows) + 1.5))
+    bars, parts = peak_bars(rows), part_colors(drawn_parts(rows))
+    legend = LEGEND_LINE * (1 + bool(parts))
+    tall = max(3.4, 1.9 * len(shown) + 0.7, min(9.0, 0.24 * len(bars) + 1.3)) + legend
     figure = Picture(figsize=(12.0, tall), dpi=DPI, facecolor="white")
-    top, low = 1.0 - 0.95 / tall, 0.6 / tall
+    top, low = 1.0 - (0.75 + legend) / tall, 0.6 / tall
     used = [name for name in CATEGORIES if any(row[name] > 0 for row in rows)]
     used += [n for i, n in enumerate(CATEGORIES) if n not in used and any(m.bytes[:, i].max() > 0 for m in shown)]
     used.sort(key=CATEGORIES.index)
-    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.935, top=top, bottom=low, wspace=0.16, hspace=0.34)
+    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.935, top=top, bottom=low, wspace=0.2, hspace=0.34)
     grid.set_width_ratios([1.5, 1.0])
     most = max(memory.peak_bytes for memory in shown)
     first: Axes | None = None
@@ -99,20 +144,22 @@ def memory_figure(
             ax.set_xlabel("")
         first = first or ax
     line = capacity_in_view(memories)
-    _peak_panel(figure.add_subplot(grid[:, 1]), rows, used, line, device_word, unit)
-    handles = [Patch(facecolor=CATEGORY_COLORS[name], label=name) for name in used]
-    handles += [Patch(facecolor=RESERVE, label="reserve")] * (line and any(row["reserve_bytes"] for row in rows))
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.06, 1.0 - 0.33 / tall),
-        ncols=max(1, len(handles)),
-        frameon=False,
-        fontsize=8.5,
-        handlelength=1.0,
-        handleheight=1.0,
-        columnspacing=1.3,
-    )
+    _peak_panel(figure.add_subplot(grid[:, 1]), bars, used, parts, line, device_word, unit)
+    entries = [(CATEGORY_COLORS[name], name) for name in used]
+    entries += [(RESERVE, "reserve")] * (line and any(row["reserve_bytes"] for row in rows))
+    kept = [("none", "activations at the peak:")] * bool(parts) + [(color, part) for part, color in parts.items()]
+    for number, line_of_legend in enumerate([entries, kept][: 1 + bool(kept)]):
+        figure.legend(
+            handles=[Patch(facecolor=color, label=label) for color, label in line_of_legend],
+            loc="upper left",
+            bbox_to_anchor=(0.06, 1.0 - (0.33 + LEGEND_LINE * number) / tall),
+            ncols=max(1, len(line_of_legend)),
+            frameon=False,
+            fontsize=8.5,
+            handlelength=1.0,
+            handleheight=1.0,
+            columnspacing=1.3,
+        )
     if title is not None:
         figure.text(
             0.065, 1.0 - 0.12 / tall, legible(title, 96), fontsize=12, fontweight="bold", color=INK, ha="left", va="top"
@@ -168,14 +215,26 @@ def _plain(ax: Axes, grid: Any) -> None:
 
 
 def _peak_panel(
-    ax: Axes, rows: Sequence[dict[str, float]], used: Sequence[str], line: bool, device_word: str, own_unit: str
+    ax: Axes,
+    bars: Sequence[tuple[str, dict[str, Any]]],
+    used: Sequence[str],
+    parts: Mapping[str, str],
+    line: bool,
+    device_word: str,
+    own_unit: str,
 ) -> None:
+    """The peak of every bar by category, its activations by part; parts: with their colours, as far as they are known."""
+    rows = [row for _, row in bars]
     unit, factor = _unit(max(max(row["peak_bytes"] for row in rows), 1.0), own_unit)
     places, tall = np.arange(len(rows), dtype=np.float64), min(0.74, 0.1 + 0.12 * len(rows))
     left = np.zeros(len(rows))
-    for name in used:
-        width = np.array([row[name] for row in rows]) * factor
-        ax.barh(places, width, tall, left=left, color=CATEGORY_COLORS[name], linewidth=0, zorder=2)
+    stack = [(CATEGORY_COLORS[name], [row[name] for row in rows]) for name in used]
+    if parts:
+        at, told = used.index("activations"), drawn_parts(rows)
+        stack[at : at + 1] = [(color, told[part]) for part, color in parts.items()]
+    for color, sizes in stack:
+        width = np.array(sizes) * factor
+        ax.barh(places, width, tall, left=left, color=color, linewidth=0, zorder=2)
         left += width
     capacity, reserve = (np.array([row[name] for row in rows]) * factor for name in ("capacity_bytes", "reserve_bytes"))
     if line:
@@ -185,7 +244,7 @@ def _peak_panel(
     longest = float(left.max())
     most = max(longest, float((capacity + reserve).max()) if line else 0.0, 1e-12)
     decimals = max(0, 2 - math.floor(math.log10(longest))) if longest > 0.0 else 0
-    if len(rows) <= 24:
+    if len(rows) <= MOST_BARS:
         for place, row in zip(places.tolist(), rows, strict=True):
             over = row["share"] > 1
             ax.annotate(
@@ -202,7 +261,7 @@ def _peak_panel(
                 annotation_clip=False,
             )
     step = max(1, math.ceil(len(rows) / 32))
-    ax.set_yticks(places[::step], [f"{device_word} {int(row['device'])}" for row in rows[::step]])
+    ax.set_yticks(places[::step], [f"{device_word} {legible(devices, 14)}" for devices, _ in bars[::step]])
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlim(0, most * 1.04)
     ax.set_xlabel(f"peak memory ({unit})", fontsize=9)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.workloads.layers import Layer, Workload
+from simulator.workloads.layers import Layer, Part, Workload
 
 MASK_FP32 = 0.25
 """Fp32 elements that one byte of a dropout mask takes."""
@@ -37,12 +37,13 @@ class Builder:
 
     - `source(elements)` names a tensor that no layer makes (an image): it can be kept, it makes no edge
     - `add(...)` appends a layer after its producers and returns its index
-    - `block` is the number of the block that layers are added to, 0 for none
+    - `block` is the number of the block that layers are added to, 0 for none; `part` is the part, where a layer says none
     - `build(...)` closes the graph
     """
 
     def __init__(self) -> None:
         self.block = 0
+        self.part: Part = ""
         self._layers: list[Layer] = []
         self._edges: list[tuple[int, int]] = []
         self._storage: dict[int, int] = {}
@@ -77,7 +78,9 @@ class Builder:
                 self._kept.add(storage)
                 stashed += self._elements[tensor]
         loaded = sum(self._elements[tensor] for tensor in inputs if tensor < 0)
-        self._layers.append(replace(layer, stashed_elements=stashed, loaded_elements=loaded, block=self.block))
+        part = layer.part or self.part
+        layer = replace(layer, stashed_elements=stashed, loaded_elements=loaded, block=self.block, part=part)
+        self._layers.append(layer)
         self._edges.extend((producer, index) for producer in sorted(set(inputs)) if producer >= 0)
         return index
 

@@ -38,6 +38,9 @@ attention the first product writes, mask and softmax each read and write, and th
 Split = Literal["", "columns", "rows", "heads", "features", "tokens", "vocabulary"]
 """How a tensor-parallel group divides a layer: see `simulator.workloads.shares`."""
 
+Part = Literal["", "embedding", "norms", "attention", "MLP", "experts", "output head"]
+"""What of a transformer a layer belongs to, as activations are told (Korthikanti et al. 2022, sections 4.1 and 4.3)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -65,6 +68,7 @@ class Layer:
     experts: routed experts that its weights belong to, evenly; 0 for layers that all tokens go through
     block: number, from 1, of the block of like layers that it stands in, which recomputation may make again from what the block
         reads; 0 for none
+    part: of a transformer, which it belongs to; "" for layers of other networks, which their kinds tell apart
     """
 
     name: str
@@ -87,6 +91,7 @@ class Layer:
     causal_tokens: int = 0
     experts: int = 0
     block: int = 0
+    part: Part = ""
 
     def __repr__(self) -> str:
         measured = f", measured at {len(self.measured)} sizes" if self.measured else ""
@@ -321,7 +326,7 @@ _COUNTS = {
 
 _AMOUNTS = ("flop", "output_elements", "stashed_elements", "scratch_elements", "loaded_elements", "fused_pairs")
 
-_SPLITS = get_args(Split)
+_WORDS = {"split": get_args(Split), "part": get_args(Part)}
 
 
 def _check_layer(where: str, layer: Layer) -> None:
@@ -331,8 +336,9 @@ def _check_layer(where: str, layer: Layer) -> None:
         raise ValueError(f"{where}: kind must be one of {', '.join(LAYER_KINDS)}, got {layer.kind!r}")
     for count, least in _COUNTS.items():
         _check_count(where, count, getattr(layer, count), least=least)
-    if layer.split not in _SPLITS:
-        raise ValueError(f"{where}: split must be one of {', '.join(map(repr, _SPLITS))}, got {layer.split!r}")
+    for word, choices in _WORDS.items():
+        if (given := getattr(layer, word)) not in choices:
+            raise ValueError(f"{where}: {word} must be one of {', '.join(map(repr, choices))}, got {given!r}")
     if layer.undivided > layer.parameters:
         raise ValueError(f"{where}: undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
     if layer.tied_parameters and not layer.tied_to:

@@ -15,12 +15,13 @@ FLOP: full s×s attention, also for causal models (what dense matrix products do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
 from simulator.workloads.builder import Builder
-from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Split, Workload
+from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Split, Workload
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
@@ -199,7 +200,7 @@ class _Network:
         for number in range(1, model.layers + 1):
             self.builder.block = number
             x = self.block(number, x)
-        self.builder.block = 0
+        self.builder.block, self.builder.part = 0, "output head"
         logits = self.heads(self.norm("final_norm", x) if model.norm_first else x)
         for number in range(1, model.further + 1):
             x = self.further(number, x)
@@ -212,6 +213,7 @@ class _Network:
 
     def embedding(self) -> int:
         model = self.model
+        self.builder.part = "embedding"
         output, others = model.sequence * model.word_features, (model.positions + model.other_rows) * model.hidden
         layer = Layer(
             "embedding",
@@ -229,8 +231,11 @@ class _Network:
 
     def block(self, number: int, x: int) -> int:
         name, first, experts = f"block{number}", self.model.norm_first, self.model.experts
-        second = self.mlp if experts is None or number - 1 in experts.dense else partial(self.mixture, experts)
-        for part, half in ((1, self.attention), (2, second)):
+        halves: list[tuple[Part, Callable[[str, int], list[int]]]] = [("attention", self.attention), ("MLP", self.mlp)]
+        if experts is not None and number - 1 not in experts.dense:
+            halves[1] = "experts", partial(self.mixture, experts)
+        for part, (whole, half) in enumerate(halves, 1):
+            self.builder.part = whole
             *beside, y = half(name, self.norm(f"{name}.norm{part}", x) if first else x)
             output = self.builder.output_elements(x)
             layer = Layer(f"{name}.add{part}", "elementwise", output_elements=output, split="tokens")
@@ -261,14 +266,14 @@ class _Network:
         x = self.builder.add(joined, parts)
         self.builder.block = model.layers + number
         x = self.block(model.layers + number, x)
-        self.builder.block = 0
+        self.builder.block, self.builder.part = 0, "output head"
         return x
 
     def norm(self, name: str, x: int) -> int:
         """LayerNorm, or RMSNorm if the model has no norm_bias, of each token."""
         output = self.builder.output_elements(x)
         weights = int(output) // self.model.sequence * (2 if self.model.norm_bias else 1)
-        layer = Layer(name, "normalization", output_elements=output, parameters=weights, split="tokens")
+        layer = Layer(name, "normalization", output_elements=output, parameters=weights, split="tokens", part="norms")
         return self.builder.add(layer, [x])
 
     def projection(self, name: str, x: int, matrix: _Matrix, *, tokens: int = 0, dropout: bool = False) -> int:

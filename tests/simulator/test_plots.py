@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba_array
+from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hardware_profiles import legible
 from simulator.costs.given import ALONE, Bucket, GivenCosts, OpMemory, OpSeconds, StageCollectives, given_costs
+from simulator.costs.stashes import ACTIVATION_PARTS
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
@@ -36,8 +37,11 @@ from simulator.results.memory import CATEGORIES, DeviceMemory, peak_rows, peak_t
 from simulator.results.memory_plots import (
     CATEGORY_COLORS,
     capacity_in_view,
+    drawn_parts,
     memory_figure,
     memory_steps,
+    part_colors,
+    peak_bars,
     shown_devices,
 )
 from simulator.schedule_replay import replay_schedule
@@ -587,13 +591,62 @@ def test_colours_of_kinds_and_categories_differ_in_grey() -> None:
         assert min(high - low for low, high in pairwise(shades)) >= LEAST_LIGHTNESS
 
 
+def with_parts(device: int, peak: float, capacity: float, parts: Sequence[str] = ACTIVATION_PARTS) -> DeviceMemory:
+    """A device whose activations belong to some parts evenly."""
+    held = memory(device, peak, capacity)
+    size = held.peak_parts["activations"] / len(parts)
+    return replace(held, activations_by_part=dict.fromkeys(parts, size))
+
+
+def test_activations_of_a_bar_are_their_parts() -> None:
+    """Side by side in the order of the parts, dark before light, in place of the whole."""
+    parts = ACTIVATION_PARTS[2:6]
+    figure = memory_figure([with_parts(0, 64 * 2.0**30, 80e9, parts), with_parts(1, 32 * 2.0**30, 80e9, parts[1:2])])
+    shades = list(part_colors(parts).values())
+    bars = {to_hex(bar.get_facecolor()): bar for bar in figure.axes[-1].patches if bar.get_y() < 0.0}  # type: ignore[attr-defined]
+    assert CATEGORY_COLORS["activations"] not in bars
+    found = [(bars[shade].get_x(), bars[shade].get_width()) for shade in shades]
+    assert all(end == pytest.approx(start) for (x, width), (start, _) in pairwise(found) for end in [x + width])
+    row = peak_rows([with_parts(0, 64 * 2.0**30, 80e9, parts)])[0]
+    assert sum(width for _, width in found) == pytest.approx(row["activations"] / 2**30)
+    assert [lightness(one) for one in shades] == sorted(lightness(one) for one in shades)
+    words = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert words[-5:] == ["activations at the peak:", *parts]
+
+
+def test_parts_too_small_to_be_seen_are_drawn_together() -> None:
+    """And so are all but the eight largest; no byte is left out."""
+    row = peak_rows([memory(0, 4000.0, 1e4)])[0]
+    sizes = {"norms": 19.0, "attention": 20.0, "MLP": 2960.0, "experts": 1.0}
+    assert drawn_parts([{**row, "activations_by_part": sizes}]) == {
+        "attention": [20.0],
+        "MLP": [2960.0],
+        "others": [20.0],
+    }
+    many = {part: 100.0 + place for place, part in enumerate(ACTIVATION_PARTS[:10])}
+    found = drawn_parts([{**row, "activations_by_part": many}])
+    assert list(found) == [*ACTIVATION_PARTS[2:10], "others"]
+    assert found["others"] == [201.0]
+    assert drawn_parts([row]) == {}
+
+
+def test_many_devices_that_hold_the_same_share_a_bar() -> None:
+    """Of up to 24 devices each has a bar; of more those whose peaks are the same, with the numbers of all of them."""
+    rows = peak_rows([memory(d, (40.0, 80.0)[d // 32], 100.0) for d in range(64)])
+    assert [(label, row["peak_bytes"]) for label, row in peak_bars(rows)] == [("0-31", 40.0), ("32-63", 80.0)]
+    assert [label for label, _ in peak_bars(rows[:24])] == [str(number) for number in range(24)]
+
+
 @pytest.mark.parametrize(
     "memories",
     [
         pytest.param([memory(0, 95.0, 100.0)], id="close to the capacity"),
         pytest.param([memory(0, 99.9e9, 100e9), memory(1, 130e9, 100e9)], id="beyond the capacity"),
         pytest.param([memory(d, 1e9 + 7e7 * d, 16e9) for d in range(24)], id="24 devices, far capacity"),
-        pytest.param([memory(d, 1e6 * (d + 1), 2e6 * (d + 1)) for d in range(100)], id="100 devices, own capacities"),
+        pytest.param(
+            [with_parts(d, 1e6 * (d + 1), 2e6 * (d + 1)) for d in range(100)],
+            id="100 devices, own capacities, all parts",
+        ),
         pytest.param([memory(d, 10.0 ** (3 * d), 1e12) for d in range(4)], id="own scales"),
         pytest.param([memory(0, 0.5, 100.0)], id="less than a byte"),
         pytest.param([DeviceMemory(0, 9.0, np.zeros(1), np.zeros((1, len(CATEGORIES))))], id="nothing for no time"),

@@ -127,30 +127,61 @@ def test_a_backward_holds_one_part_and_an_input_gradient_leaves_what_weights_nee
     assert kept_bytes(costs, "blocks").sum() == whole.kept
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_activations_of_a_peak_are_those_of_korthikanti_by_kind(engine: Any) -> None:
-    """Bytes of section 4.1: 4·s·h of both norms, 16 of the products' inputs and masks, 8 of GELU, 6 and 5·a·s/h of attention; of
-    two micro-batches in flight twice as many. Of blocks that run again their inputs alone."""
+def gpt_on_devices(devices: int, **options: Any) -> tuple[Problem, int]:
+    """Three blocks in half precision, and how many layers stand in front of the third."""
     workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
-    problem = Problem(workload, chain_cluster(2), 4, precision="fp16", contention=engine != "recurrence")
     cut = 1 + max(number for number, layer in enumerate(workload.layers) if layer.block == 2)
-    start = min(number for number, layer in enumerate(workload.layers) if layer.block == 1)
-    stages = tuple(Stage(tuple(range(*ends)), (place,)) for place, ends in enumerate(((0, cut), (cut, len(workload)))))
-    outcome = simulate(problem, Plan("hand", "1f1b", stages, (1,) * 4), engine=engine)
-    found = outcome.memory[0].activations_by_kind
+    cluster = replace(chain_cluster(devices), tensor_groups="cluster")
+    return Problem(workload, cluster, 4, precision="fp16", **options), cut
+
+
+@pytest.mark.parametrize("degree, divided", [(1, False), (2, False), (4, True)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_activations_of_a_peak_are_those_of_korthikanti_by_part(engine: Any, degree: int, divided: bool) -> None:
+    """Bytes of sections 4.1 and 4.2: of attention 11·s·b·h and of its scores 5·a·s²·b, of the MLP 19 and of norms 4·s·b·h; t
+    devices divide the scores, and 8 and 16 of the others, with sequence parallelism all. Blocks that run again keep inputs."""
+    problem, cut = gpt_on_devices(2 * degree, contention=engine != "recurrence", sequence_parallel=divided)
+    places = [tuple(range(stage * degree, (stage + 1) * degree)) for stage in range(2)]
+    degrees = (degree,) * (degree > 1)
+    ends = (0, cut), (cut, len(problem.workload))
+    stages = tuple(Stage(tuple(range(*end)), place, degrees) for end, place in zip(ends, places, strict=True))
+    plan = Plan("hand", "1f1b", stages, (1,) * 4)
+    memory = simulate(problem, plan, engine=engine).memory[0]
+    assert sum(memory.activations_by_part.values()) == pytest.approx(memory.peak_parts["activations"])
+    held = 2 * 2  # blocks, and micro-batches in flight
+    tokens, scores = held * SEQUENCE * HIDDEN, held * 5 * HEADS * SEQUENCE**2
+    whole = 1 / degree if divided else 1
+    assert memory.activations_by_part == pytest.approx(
+        {
+            "embedding": 2 * SEQUENCE * HIDDEN * whole,
+            "norms": 4 * tokens * whole,
+            "attention": (3 * whole + 8 / degree) * tokens,
+            "attention scores": scores / degree,
+            "MLP": (3 * whole + 16 / degree) * tokens,
+        }
+    )
+    again = simulate(replace(problem, recompute="blocks"), plan, engine=engine).memory[0].activations_by_part
+    assert again == pytest.approx(
+        {"recomputation inputs": 2 * tokens * whole, "embedding": 2 * SEQUENCE * HIDDEN * whole}
+    )
+    attention = simulate(replace(problem, recompute="attention"), plan, engine=engine).memory[0].activations_by_part
+    assert attention == pytest.approx(
+        {name: size for name, size in memory.activations_by_part.items() if "scores" not in name}
+    )
+
+
+def test_activations_behind_input_gradients_belong_to_what_weight_gradients_need() -> None:
+    """Of a block's bytes its attention keeps 4·s·b·h (what projections read), the MLP 10 and norms all 4; no scores and masks."""
+    problem, _ = gpt_on_devices(1)
+    stages = (Stage(tuple(range(len(problem.workload))), (0,)),)
+    order = "0F0 0I0 0F1 0I1 0F2 0I2 0F3 0I3 0W0 0W1 0W2 0W3"
+    outcome = simulate(problem, Plan("hand", "", stages, (1,) * 4, order=(order,)))
+    found = outcome.memory[0].activations_by_part
     assert sum(found.values()) == pytest.approx(outcome.memory[0].peak_parts["activations"])
-    tokens, scores = 2 * 2 * SEQUENCE * HIDDEN, 2 * 2 * 5 * HEADS * SEQUENCE**2
-    expected = {
-        "normalization": 4 * tokens,
-        "linear": 16 * tokens,
-        "activation": 8 * tokens,
-        "attention": 6 * tokens + scores,
-    }
-    assert {kind: found[kind] for kind in expected} == pytest.approx(expected)
-    again = simulate(replace(problem, recompute="blocks"), Plan("hand", "1f1b", stages, (1,) * 4), engine=engine)
-    kept = again.memory[0].activations_by_kind
-    assert kept.keys() == {"inputs"} | ({"embedding"} if start else set())
-    assert kept["inputs"] == pytest.approx(2 * 2 * 2 * SEQUENCE * HIDDEN)
+    tokens, scores = BLOCKS * SEQUENCE * HIDDEN, BLOCKS * 5 * HEADS * SEQUENCE**2
+    # three micro-batches wait for their weight gradients when the fourth has all
+    expected = {"attention": (3 * 4 + 11) * tokens, "attention scores": scores, "MLP": (3 * 10 + 19) * tokens}
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("degree", [1, 2])
