@@ -11,7 +11,13 @@ from .accelerator import (
     passes as passes,
     streaming as streaming,
 )
-from .cluster import Cluster as Cluster, ClusterSource as ClusterSource, Flow as Flow, Level as Level
+from .cluster import (
+    Cluster as Cluster,
+    ClusterSource as ClusterSource,
+    Component as Component,
+    Flow as Flow,
+    Level as Level,
+)
 from .collectives import Rates as Rates, reduce_seconds as reduce_seconds
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import GraphicsProcessor as GraphicsProcessor

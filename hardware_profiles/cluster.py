@@ -17,6 +17,9 @@ from hardware_profiles.links import Channel, Link
 from hardware_profiles.reading import brief, remembering
 from hardware_profiles.topology import ROUTING_BYTES, Topology
 
+Component = int | tuple["Component", ...]
+"""A part of a cluster: a device id, or the parts that a level joins."""
+
 TensorGroups = Literal["server", "cluster"]
 """Where the devices of one tensor-parallel group may be: in one server, or anywhere."""
 
@@ -152,12 +155,13 @@ class Cluster:
 
     def server_of(self, device: int) -> int:
         """Number of a device's server."""
-        return self.topology.places[device][0]
+        return self.topology.places[device][-2]
 
     # ------------------------------------------------------------------------------------------------ shape
 
     def levels(self) -> tuple[Level, ...]:
-        """Devices in a server, then servers, innermost first, for a hierarchical planner; none of width 1.
+        """Devices in a server, then servers (in a rack, then racks, if as many servers are in each), innermost first, for a
+        hierarchical planner; none of width 1.
 
         `bandwidth` is what a lone transfer between two components reaches, `collective_bandwidth` what each
         member of one ring through the components does. Raises ValueError unless all servers are alike: as
@@ -169,12 +173,24 @@ class Cluster:
         kinds = sorted({device.name for device in self.devices})
         if len(kinds) > 1:
             raise ValueError(f"{self.name}: levels need one kind of accelerator; this cluster mixes {', '.join(kinds)}")
-        found = []
-        if sizes[0] > 1:
-            found.append(self._level(self.servers))
-        if len(self.servers) > 1:
-            found.append(self._level([[server[0] for server in self.servers]]))
-        return tuple(found)
+        in_components, everywhere = self.topology.in_components, range(len(self.devices))
+        return tuple(
+            self._level([[one[0] for one in in_components(group, inner)] for group in in_components(everywhere, outer)])
+            for inner, outer in pairwise(self._level_depths)
+        )
+
+    def components(self) -> tuple[Component, ...]:
+        """All devices, as components in one another: those of the last of the `levels`, each as its own of the level before."""
+
+        def nested(devices: Sequence[int], depths: Sequence[int]) -> tuple[Component, ...]:
+            groups = self.topology.in_components(devices, depths[-1])
+            return tuple(nested(one, depths[:-1]) for one in groups) if depths[1:] else tuple(devices)
+
+        return nested(range(len(self.devices)), self._level_depths[:-1])
+
+    @cached_property
+    def _level_depths(self) -> list[int]:
+        return [depth for _, depth in self.topology.even_levels([range(len(self.devices))])]
 
     def _level(self, groups: Iterable[Sequence[int]]) -> Level:
         levels = set()
@@ -189,7 +205,7 @@ class Cluster:
                 )
             levels.add(Level(len(group), bandwidths.pop(), self.collectives.ring_bandwidth(group)))
         if len(levels) > 1:
-            raise ValueError(f"{self.name}: levels need servers with equal links inside")
+            raise ValueError(f"{self.name}: levels need servers with equal links inside, and racks")
         return levels.pop()
 
     def take(self, count: int) -> Cluster:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, permutations
+from itertools import combinations, pairwise, permutations
 from math import log2
 from typing import Literal
 
+from hardware_profiles.likeness import Likeness
 from hardware_profiles.rings import chain, joined, parallel_rings
 from hardware_profiles.topology import Topology
 
@@ -46,7 +47,7 @@ class Collectives:
     """
 
     def __init__(self, topology: Topology, allreduce: AllReduce) -> None:
-        self.topology, self.allreduce = topology, allreduce
+        self.topology, self.likeness, self.allreduce = topology, Likeness(topology), allreduce
         self._plans: dict[tuple[tuple[tuple[int, ...], ...], bool], tuple[CollectivePlan, ...]] = {}
 
     def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
@@ -55,8 +56,9 @@ class Collectives:
 
         - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) * latency,
           where bandwidth is that of the narrowest channel divided by the edges of the ring that use it
-        - hierarchical, if several servers take part with equal numbers: reduce-scatter inside each server, one ring
-          a local rank between the servers (all at once, sharing network cards where they do), all-gather inside
+        - hierarchical, where components at some levels (servers, racks, ...; at one or more) take part with equal numbers:
+          reduce-scatter inside each server, then inside each rack what a local rank holds, one ring a rank between the racks (all
+          at once, sharing network cards and uplinks where they do), all-gathers back
         - parallel: rings that all pass every device, each with a part of the bytes, where they share no cable: between servers
           whose devices have cards of their own as many as devices, each leaving a server at another one; inside a server
           whose devices are linked pair by pair as many as there are steps from device to device that pass all of them, or
@@ -143,9 +145,9 @@ class Collectives:
     def _collective_plans(self, several: Sequence[Sequence[int]], *, whole: bool = False) -> tuple[CollectivePlan, ...]:
         """Ways in which some devices, and others at the same time, all-reduce.
 
-        whole: with all of their channels, else with those of servers that stand for like ones
+        whole: with all of their channels, else with those of components that stand for like ones
         """
-        key = tuple(tuple(sorted(devices)) for devices in several), whole or not self.topology.server_forms
+        key = tuple(tuple(sorted(devices)) for devices in several), whole or not self.likeness.forms
         if not key[1]:
             key = self._in_first_server(key[0]), False
         known = self._plans.get(key)
@@ -159,67 +161,72 @@ class Collectives:
         return known
 
     def _make_collective_plans(self, several: Sequence[Sequence[int]], whole: bool) -> tuple[CollectivePlan, ...]:
-        housed: list[list[Sequence[int]]] = [[*self.topology.by_server(devices)] for devices in several]
-        members, servers = len(several[0]), len(housed[0])
-        housed = housed if whole else self._representative(housed)
+        deepest, members = self.topology.depth, len(several[0])
+        few = [several if whole else self.likeness.standing(several, depth) for depth in range(1, deepest + 1)]
+        housed = [self.topology.by_server(devices) for devices in few[-1]]
+        servers = len(self.topology.by_server(several[0]))
         flat = self._rings([joined(groups) for groups in housed], members, servers)
-        shapes = {tuple(map(len, groups)) for groups in housed}
-        sizes = {size for shape in shapes for size in shape}
-        lone, limited = servers == 1, self.allreduce == "flat-ring"
-        if len(shapes) > 1 or len(sizes) > 1 or (limited and not lone):
+        if self.allreduce == "flat-ring" and servers > 1:
             return (flat,)
+        plans = [flat, *self._parallel(housed, members, servers)]
+        devices, *inner, whole_ring = self.topology.even_levels(several)
+        for count in range(1, len(inner) + 1):
+            for chosen in combinations(inner, count):
+                plans.append(self._hierarchical(several, few, (devices, *chosen, whole_ring)))
+        return tuple(plans)
+
+    def _parallel(self, housed: Sequence[Sequence[Sequence[int]]], members: int, servers: int) -> list[CollectivePlan]:
+        """Several rings at once through all devices, as many of each server; or chains, where one server's close no ring."""
+        if len({len(group) for groups in housed for group in groups}) > 1:
+            return []
         parallel = [parallel_rings(self.topology, groups) for groups in housed]
-        plans = [flat]
         fewest = min(map(len, parallel))
         if fewest > 1:
             rings = [ring for rings in parallel for ring in rings[:fewest]]
-            plans.append(self._rings(rings, members, servers, parts=fewest))
-        elif lone and all(chains := [chain(self.topology, groups[0]) for groups in housed]):
-            plans.append(self._there_and_back(chains))
-        if lone or sizes == {1}:
-            return tuple(plans)
-        local = sizes.pop()
-        inside = self._rings([group for groups in housed for group in groups], local)
-        peers = [list(peers) for groups in housed for peers in zip(*groups, strict=True)]
-        between = self._rings(peers, servers, servers)
-        # A ring between the servers carries the part that its rank holds after the reduce-scatter.
-        parts = ((inside, inside.seconds_per_byte), (between, between.seconds_per_byte / local))
+            return [self._rings(rings, members, servers, parts=fewest)]
+        if servers == 1 and all(chains := [chain(self.topology, groups[0]) for groups in housed]):
+            return [self._there_and_back(chains)]
+        return []
+
+    def _hierarchical(
+        self,
+        several: Sequence[Sequence[int]],
+        few: Sequence[Sequence[Sequence[int]]],
+        levels: Sequence[tuple[int, int]],
+    ) -> CollectivePlan:
+        """Reduce-scatters inside ever larger components, one ring through the largest, and all-gathers back.
+
+        few: `several` without components for which others stand, by how deep these are; levels: of `Topology.even_levels`
+        """
+        parts = []
+        for (held, depth), (size, outer) in pairwise(levels):
+            rings = [
+                peers
+                for devices in few[min(depth, len(few)) - 1]
+                for component in self.topology.in_components(devices, outer)
+                for peers in zip(*self.topology.in_components(component, depth), strict=True)
+            ]
+            first = self.topology.in_components(several[0], outer)[0]
+            servers = size // held if held > 1 else len(self.topology.by_server(first))
+            plan = self._rings(rings, size // held, servers)
+            # A ring carries the part that its devices hold after the reduce-scatters before.
+            parts.append((plan, plan.seconds_per_byte / held))
         seconds = sum(part for _, part in parts)
-        busy = dict.fromkeys(sorted({*inside.channels, *between.channels}), 0.0)
+        busy = dict.fromkeys(sorted({index for plan, _ in parts for index in plan.channels}), 0.0)
         for plan, part in parts:
             for channel, share in zip(plan.channels, plan.occupancy, strict=True):
                 busy[channel] += share * part / seconds
-        hierarchical = CollectivePlan(inside.latency + between.latency, seconds, tuple(busy), tuple(busy.values()))
-        return (*plans, hierarchical)
+        latency = sum(plan.latency for plan, _ in parts)
+        return CollectivePlan(latency, seconds, tuple(busy), tuple(busy.values()))
 
     def _in_first_server(self, several: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """Devices at the same places of the first server like theirs, where all are in one server; else themselves."""
-        places, forms = self.topology.places, self.topology.server_forms
-        one = {places[device][0] if device in places else -1 for devices in several for device in devices}
-        if len(one) != 1 or -1 in one:
+        places, known = self.topology.places, range(len(self.topology.nodes))
+        servers = {places[device][-2] if device in known else -1 for devices in several for device in devices}
+        if len(servers) != 1 or -1 in servers:
             return several
-        first = self.topology.servers[forms.index(forms[one.pop()])]
-        return tuple([tuple([first[places[device][1]] for device in devices]) for devices in several])
-
-    def _representative(self, housed: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
-        """The devices of each ring by server, without servers for which others stand: of like ones in a row, with devices of the
-        same rings at the same places, the first two and the last pass on as much, over channels as fast, as all of them.
-        """
-        held: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-        places = self.topology.places
-        for ring, groups in enumerate(housed):
-            for group in groups:
-                own = tuple([places[device][1] for device in group])
-                held.setdefault(places[group[0]][0], []).append((ring, own))
-        numbers = sorted(held)
-        looks = [(self.topology.server_forms[number], held[number]) for number in numbers]
-        kept = {
-            number
-            for place, number in enumerate(numbers)
-            if not 1 < place < len(numbers) - 1
-            or not looks[place - 2] == looks[place - 1] == looks[place] == looks[place + 1]
-        }
-        return [[group for group in groups if places[group[0]][0] in kept] for groups in housed]
+        first = self.topology.servers[self.likeness.first_like[servers.pop()]]
+        return tuple([tuple([first[places[device][-1]] for device in devices]) for devices in several])
 
     def _rings(self, rings: Sequence[Sequence[int]], members: int, servers: int = 1, parts: int = 1) -> CollectivePlan:
         """Rings at once, each of so many members on so many servers (of which those that are given stand for all), and each a

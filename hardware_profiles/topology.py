@@ -20,6 +20,9 @@ ROUTING_BYTES = 2**20
 ROUNDING = 1e-12
 """Relative; more than two sums of the same seconds in another order can differ by."""
 
+Place = tuple[int, ...]
+"""Numbers of components in one another, the largest first, as of `Topology.places`."""
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -50,52 +53,99 @@ class Topology:
 
     # ----------------------------------------------------------------------------------------------- places
 
-    def by_server(self, devices: Iterable[int]) -> list[list[int]]:
-        """Devices server by server, of those servers that have any."""
-        groups: dict[int, list[int]] = {}
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Of each device the numbers of the components that it is in, the largest first (a pod, a rack), then that of its server,
+        and its place there.
+        """
+        found: list[Place] = [()] * len(self.nodes)
+        for number, server in enumerate(self.servers):
+            components = tuple(labels[number] for labels in self._components)
+            for place, device in enumerate(server):
+                found[device] = (*components, number, place)
+        return tuple(found)
+
+    @property
+    def depth(self) -> int:
+        """Components in one another that each device is in, its server the innermost of them."""
+        return len(self._components) + 1
+
+    def in_components(self, devices: Iterable[int], depth: int) -> list[list[int]]:
+        """Devices component by component, of those that have any; depth: 0 for all in one, `depth` for servers."""
+        groups: dict[Place, list[int]] = {}
         for device in sorted(devices, key=self.places.__getitem__):
-            groups.setdefault(self.places[device][0], []).append(device)
+            groups.setdefault(self.places[device][:depth], []).append(device)
         return list(groups.values())
 
-    @cached_property
-    def places(self) -> dict[int, tuple[int, int]]:
-        """Number of each device's server, and its place there."""
-        return {
-            device: (number, place) for number, server in enumerate(self.servers) for place, device in enumerate(server)
-        }
+    def by_server(self, devices: Iterable[int]) -> list[list[int]]:
+        """Devices server by server, of those servers that have any."""
+        return self.in_components(devices, self.depth)
 
-    @cached_property
-    def server_forms(self) -> tuple[int, ...]:
-        """A number for each server, the same for those whose devices have like links, to each other and to the same switches.
+    def even_levels(self, several: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+        """Levels at which all components have as many of each of some devices: how many, and how deep these components are.
 
-        None where routes depend on more, or several servers share a medium.
+        The devices themselves are the first level, the whole is the last; of several with as many devices the innermost counts.
         """
-        if not self.stars:
+        depths = {len(several[0]): 0}
+        for depth in range(1, self.depth + 1):
+            sizes = {len(part) for devices in several for part in self.in_components(devices, depth)}
+            if len(sizes) == 1 and (size := sizes.pop()) < len(several[0]):
+                depths[size] = depth
+        return sorted((depths | {1: self.depth + 1}).items())
+
+    @cached_property
+    def _components(self) -> tuple[tuple[int, ...], ...]:
+        """Numbers of the components that the servers are in: for each size of several servers, though not all, the largest first.
+
+        A component is what links join that lead to no switch farther from devices than so many hops: racks one, pods two.
+        """
+        if not self._trunks:
             return ()
-        ends: list[list[tuple[int, int]]] = []  # of each link: server and place of each device
-        users: dict[str, set[int]] = {}  # servers that use a switch or a medium
-        at = {node: self.places[device] for device, node in enumerate(self.nodes)}
-        for link in self.links:
-            ends.append([at[node] for node in (link.first, link.second) if node in at])
-            for server, _ in ends[-1]:
-                for name in (link.first, link.second, link.shared):
-                    if name is not None and name not in at:
-                        users.setdefault(name, set()).add(server)
-        if any(len(users.get(link.shared or "", ())) > 1 for link in self.links):
-            return ()
-        found: list[list[object]] = [[] for _ in self.servers]
-        names: list[dict[str, int]] = [{} for _ in self.servers]
-        for link, devices in zip(self.links, ends, strict=True):
-            figures = link.bandwidth, link.latency, link.duplex, link.point_to_point, link.collective
-            for server, _ in devices[:1]:
-                own = names[server]
-                roles = [
-                    name if len(users.get(name, ())) > 1 else own.setdefault(name, len(own))
-                    for name in (link.first, link.second, link.shared or "")
-                ]
-                found[server].append((*figures, link.collective_latency, *roles, tuple(place for _, place in devices)))
-        known: dict[tuple[object, ...], int] = {}
-        return tuple(known.setdefault(tuple(one), len(known)) for one in found)
+        near = self.hops_from_devices
+        above = {self.nodes[device]: f" {number}" for number, server in enumerate(self.servers) for device in server}
+
+        def top(node: str) -> str:
+            while (over := above.get(node, node)) != node:
+                above[node] = above.get(over, over)
+                node = over
+            return node
+
+        found = [tuple(range(len(self.servers)))]
+        for hops in range(1, max(near.values())):
+            for link in self.links:
+                if max(near[link.first], near[link.second]) <= hops:
+                    above[top(link.first)] = top(link.second)
+            known: dict[str, int] = {}
+            labels = tuple(known.setdefault(top(f" {number}"), len(known)) for number in range(len(self.servers)))
+            if 1 < len(known) < len(set(found[-1])):
+                found.append(labels)
+        return tuple(found[:0:-1])
+
+    @cached_property
+    def hops_from_devices(self) -> dict[str, int]:
+        """Links from each node to the nearest device, nodes near to them first."""
+        near, waiting = dict.fromkeys(self.nodes, 0), list(self.nodes)
+        for node in waiting:  # which grows
+            for other in self.neighbours[node]:
+                if other not in near:
+                    near[other] = near[node] + 1
+                    waiting.append(other)
+        return near
+
+    @cached_property
+    def neighbours(self) -> dict[str, list[str]]:
+        """Nodes at the other ends of each node's links."""
+        found: dict[str, list[str]] = {node: [] for node in (*self.nodes, *self.switches)}
+        for tail, head in self.hops:
+            found[tail].append(head)
+        return found
+
+    @cached_property
+    def _trunks(self) -> list[set[str]]:
+        """Ends of the links between two switches."""
+        switches = set(self.switches)
+        ends = ({link.first, link.second} for link in self.links)
+        return [trunk for trunk in ends if trunk <= switches]
 
     # ----------------------------------------------------------------------------------------------- routes
 
@@ -144,14 +194,10 @@ class Topology:
     @cached_property
     def uplinks(self) -> dict[str, str]:
         """The spine that each leaf is joined to, in a cluster all of whose links between switches lead to one of them."""
-        switches = set(self.switches)
-        trunks = [
-            {link.first, link.second} for link in self.links if link.first in switches and link.second in switches
-        ]
-        spines = sorted(set.intersection(*trunks)) if trunks else []
+        spines = sorted(set.intersection(*self._trunks)) if self._trunks else []
         if len(spines) != 1:
             return {}
-        return {leaf: spines[0] for trunk in trunks for leaf in trunk if leaf != spines[0]}
+        return {leaf: spines[0] for trunk in self._trunks for leaf in trunk if leaf != spines[0]}
 
     @cached_property
     def cabled(self) -> dict[str, set[str]]:
@@ -204,8 +250,7 @@ class Topology:
 
         joined: switches of each device
         """
-        switches = set(self.switches)
-        if not any({link.first, link.second} <= switches for link in self.links):
+        if not self._trunks:
             return bool(set.intersection(*map(set, joined.values())))
         leaves = {device: [one for one in those if one in self.uplinks] for device, those in joined.items()}
         if any(len(those) != 1 for those in leaves.values()) or set(self.uplinks.values()) & set().union(
@@ -273,12 +318,9 @@ class Topology:
             joined.add(pair)
 
     def _check_connected(self) -> None:
-        neighbours: dict[str, list[str]] = {}
-        for tail, head in self.hops:
-            neighbours.setdefault(tail, []).append(head)
         reached, waiting = {self.nodes[0]}, [self.nodes[0]]
         while waiting:
-            new = set(neighbours.get(waiting.pop(), ())) - reached
+            new = set(self.neighbours[waiting.pop()]) - reached
             reached |= new
             waiting.extend(new)
         for device, node in enumerate(self.nodes):

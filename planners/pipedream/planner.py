@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Level
+from hardware_profiles import Component, Level
 from planners.partitioning.in_flight import most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
@@ -42,9 +42,6 @@ from simulator import (
 
 MOST_ORDERS = 24
 """Of kinds of device, that are tried: all of up to four kinds."""
-
-Component = int | tuple["Component", ...]
-"""A part of the cluster: a device id, or the parts that a level joins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +253,7 @@ def cluster_views(problem: Problem) -> list[ClusterView]:
         return [ClusterView((Level(1, 1.0, 1.0),), order)]
     slowest = min(level.bandwidth for level in levels), min(level.collective_bandwidth for level in levels)
     flat = ClusterView((Level(len(order), *slowest),), order)
-    return [flat] if len(levels) == 1 else [ClusterView(levels, tuple(problem.cluster.servers)), flat]
+    return [flat] if len(levels) == 1 else [ClusterView(levels, problem.cluster.components()), flat]
 
 
 def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device: int = 0) -> StateTable:

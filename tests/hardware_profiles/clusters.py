@@ -119,3 +119,18 @@ def racks(draw: st.DrawFn) -> Cluster:
     switches = ("leaf0", "leaf1", "spine", *(f"hub{number}" for number in range(4)))
     servers = tuple(tuple(nodes.index(node) for node in those) for those in mates)
     return Cluster("racks", (Stub(),) * len(nodes), tuple(nodes), switches, servers, tuple(links))
+
+
+def tree(*levels: tuple[int, float]) -> Cluster:
+    """Devices that hang on a switch, such switches on a switch, and so on: of each level how many there are on a switch of the
+    next, and bytes/s of their uplinks. What hangs on the lowest switches is a server.
+    """
+    nodes, links, below = [""], [], []
+    for width, bandwidth in reversed(levels):
+        below.append([f"{node}.{place}" for node in nodes for place in range(width)])
+        links += [Link(node, node.rpartition(".")[0] or "top", bandwidth) for node in below[-1]]
+        nodes = below[-1]
+    size = levels[0][0]
+    servers = tuple(tuple(range(first, first + size)) for first in range(0, len(nodes), size))
+    switches = ("top", *(node for nodes in below[:-1] for node in nodes))
+    return Cluster("tree", (Stub(),) * len(nodes), tuple(nodes), switches, servers, tuple(links))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hardware_profiles import Cluster, Link, cluster_names, load_cluster
-from tests.hardware_profiles.clusters import GIGA, Stub, line, star, two_servers
+from tests.hardware_profiles.clusters import GIGA, Stub, line, star, tree, two_servers
 
 
 def test_precisions_are_those_that_all_devices_have() -> None:
@@ -38,6 +38,18 @@ def test_levels_of_a_tree() -> None:
         (2, 10 * GIGA, 10 * GIGA),
         (2, GIGA, GIGA),
     ]
+
+
+def test_levels_of_racks() -> None:
+    """Devices, servers, racks, as many as hang on a switch; unlike racks are no level."""
+    cluster = tree((2, 8), (3, 4), (2, 1))
+    levels = [(level.width, level.bandwidth, level.collective_bandwidth) for level in cluster.levels()]
+    assert levels == [(2, 8, 8), (3, 4, 4), (2, 1, 1)]
+    assert cluster.components() == (((0, 1), (2, 3), (4, 5)), ((6, 7), (8, 9), (10, 11)))
+    assert [level.width for level in tree((2, 8), (3, 4), (2, 4)).take(10).levels()] == [2, 5]
+    assert tree((2, 8), (3, 4), (2, 4)).take(10).components() == ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+    assert tree((1, 8), (3, 4), (2, 1)).components() == ((0, 1, 2), (3, 4, 5))
+    assert tree((2, 1)).components() == (0, 1)
 
 
 def test_levels_leave_out_width_one() -> None:
@@ -146,5 +158,5 @@ def test_levels_need_servers_with_equal_links() -> None:
     links += [Link("s0", "net", GIGA), Link("s1", "net", GIGA)]
     nodes = ("d0", "d1", "d2", "d3")
     cluster = Cluster("uneven", (Stub(),) * 4, nodes, ("s0", "s1", "net"), ((0, 1), (2, 3)), tuple(links))
-    with pytest.raises(ValueError, match="levels need servers with equal links inside"):
+    with pytest.raises(ValueError, match="servers with equal links inside"):
         cluster.levels()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import Cluster, Link, load_cluster, reduce_seconds
-from tests.hardware_profiles.clusters import GIGA, Stub, almost_stars, cards, line, racks, star, two_servers
+from tests.hardware_profiles.clusters import GIGA, Stub, almost_stars, cards, line, racks, star, tree, two_servers
 
 CLUSTERS = {name: load_cluster(name) for name in ("pipedream-a", "pipedream-b", "dgx-a100", "fpga-vcu118-4")}
 
@@ -239,3 +239,55 @@ def test_an_all_reduce_checks_its_devices(device: int) -> None:
     """An id that does not exist is refused, not reduced over."""
     with pytest.raises(ValueError, match=f"ids run from 0 to 1: {device}"):
         star(2).collectives.allreduce_seconds([0, device], 1.0)
+
+
+# ------------------------------------------------------------------------------------------------- several levels
+
+
+@pytest.mark.parametrize("levels", [((2, 8), (2, 4), (2, 1)), ((4, 9), (2, 6), (3, 4), (2, 0.2)), ((3, 8), (5, 0.2))])
+def test_an_all_reduce_goes_through_all_levels(levels: tuple[tuple[int, float], ...]) -> None:
+    """Inside a component that hangs on B bytes/s, w parts of which each has all: 2(w-1)/w * bytes / B, whoever shares it."""
+    cluster = tree(*levels)
+    rates = cluster.collectives.allreduce_rates(range(len(cluster.devices)))
+    assert rates[-1] == (0.0, pytest.approx(sum(2 * (width - 1) / width / rate for width, rate in levels)))
+    assert len(rates) == 1 + 2 ** (len(levels) - 1) - 1  # one ring; every choice of levels that are gone through
+    assert rates[-1] < rates[0]
+
+
+def test_levels_of_equal_rates_are_one_ring() -> None:
+    """2(g-1)/g * bytes / B over 24 devices of 1 byte/s, where every uplink carries all below it: no level is a bottleneck."""
+    cluster = tree((2, 1), (3, 2), (4, 6))
+    assert [rate for _, rate in cluster.collectives.allreduce_rates(range(24))] == pytest.approx([2 * 23 / 24] * 4)
+
+
+def test_only_levels_that_divide_a_group_evenly_are_gone_through() -> None:
+    """Two devices of each of three servers, two in one rack: servers are even, racks not; two of one rack's: no racks."""
+    collectives = tree((2, 8), (2, 4), (2, 1)).collectives
+    assert len(collectives.allreduce_rates(range(6))) == len(collectives.allreduce_rates(range(4))) == 2
+    assert len(collectives.allreduce_rates((0, 2, 4, 6))) == 2  # one device a server: in the racks, then between
+    assert len(collectives.allreduce_rates((0, 1, 2))) == 1
+
+
+def test_narrow_uplinks_slow_what_passes_them() -> None:
+    """Groups of 16 devices in 4 racks, all-reducing or exchanging; a group of one rack does not know its uplink."""
+
+    def seconds(narrow: float, devices: range) -> list[float]:
+        collectives = tree((2, 8), (2, 4), (4, 8 / narrow)).collectives
+        rates = collectives.allreduce_rates(devices), collectives.alltoall_rates(devices)
+        return [reduce_seconds(one, 1.0) for one in rates]
+
+    for devices in (range(16), range(0, 16, 2), range(0, 16, 4), range(2, 7), range(8)):
+        found = [seconds(narrow, devices) for narrow in (1.0, 3.0, 16.0, 160.0)]
+        for each in zip(*found, strict=True):
+            assert list(each) == sorted(each)
+            assert each[-1] > each[0]
+    for devices in (range(4, 8), range(4, 8, 2)):
+        assert seconds(1.0, devices) == seconds(160.0, devices)
+        cluster = tree((2, 8), (2, 4), (4, 0.1))
+        passed = cluster.collectives.allreduce_channels(devices)[0]
+        assert min(cluster.channels[index].bandwidth for index in passed) >= 4
+
+
+def test_an_exchange_over_a_spine_shares_the_uplinks() -> None:
+    """8 devices in 2 racks of 4, uplinks of 1 byte/s: 4 * 4 messages of an eighth of what each has, one after the other."""
+    assert tree((2, 8), (2, 4), (2, 1)).collectives.alltoall_rates(range(8)) == ((0.0, 16 / 8),)

@@ -1,0 +1,114 @@
+"""Likeness: which components of a topology are like others, and stand for them where rates of collectives are told."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
+
+from hardware_profiles.topology import Place, Topology
+
+
+class Likeness:
+    """Which components of a topology are alike, and which of some devices' stand for the others."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+
+    @cached_property
+    def forms(self) -> dict[Place, int]:
+        """A number for each component, the same for those that have like components and links, to each other, to like switches of
+        theirs, and to the same ones of what they are in.
+
+        None where routes depend on more, or several components share a medium.
+        """
+        if not self.topology.stars:
+            return {}
+        links: dict[Place, list[Hashable]] = {}
+        media: dict[str, tuple[Place, int]] = {}
+        for link in self.topology.links:
+            ends = self._roles[link.first], self._roles[link.second]
+            around, inside = sorted(component for component, _ in ends)
+            own, medium = links.setdefault(inside, []), None
+            if link.shared is not None:
+                home, medium = media.setdefault(link.shared, (inside, len(own)))
+                if home != inside:
+                    return {}
+            if inside[: len(around)] != around:
+                return {}
+            figures = link.bandwidth, link.latency, link.duplex, link.point_to_point, link.collective
+            roles = [(len(component), place) for component, place in ends]
+            own.append((*figures, link.collective_latency, medium, *roles))
+        known: dict[Hashable, int] = {}
+        found: dict[Place, int] = {}
+        components, inner = sorted({place[:-1] for place in self.topology.places}), dict[Place, list[Place]]()
+        while components != [()]:
+            for one in components:
+                look = tuple(links.get(one, ())), tuple(found[child] for child in inner.get(one, ()))
+                found[one] = known.setdefault(look, len(known))
+            inner = _by_component(components)
+            components = list(inner)
+        return found
+
+    @cached_property
+    def _roles(self) -> dict[str, tuple[Place, int]]:
+        """The component of each node, and its place there; a switch is in the smallest that has all nodes below it."""
+        topology, found, counts = self.topology, dict[str, tuple[Place, int]](), dict[Place, int]()
+        near = topology.hops_from_devices
+        for node, place in zip(topology.nodes, topology.places, strict=True):
+            found[node] = place[:-1], place[-1]
+        for node in list(near)[len(found) :]:
+            below = [found[one][0] for one in topology.neighbours[node] if near[one] < near[node]]
+            low, high = min(below), max(below)
+            same = next((at for at, both in enumerate(zip(low, high, strict=False)) if both[0] != both[1]), len(low))
+            counts[low[:same]] = counts.get(low[:same], 0) - 1
+            found[node] = low[:same], counts[low[:same]]
+        return found
+
+    @cached_property
+    def first_like(self) -> tuple[int, ...]:
+        """Of each server the first that is like it, in components that are alike."""
+        known: dict[tuple[int, ...], int] = {}
+        servers = [self.topology.places[server[0]][:-1] for server in self.topology.servers]
+        looks = [tuple([self.forms[one[: depth + 1]] for depth in range(len(one))]) for one in servers]
+        return tuple([known.setdefault(look, number) for number, look in enumerate(looks)])
+
+    def standing(self, several: Sequence[Sequence[int]], depth: int) -> list[list[int]]:
+        """Devices of several rings without those for which others stand: of like components in a row, in at most so many others,
+        with devices of the same rings at the same places, the first two and the last pass on as much, over channels as fast, as
+        all of them.
+        """
+        places, held = self.topology.places, dict[Place, list[tuple[int, int]]]()
+        for ring, devices in enumerate(several):
+            for device in devices:
+                held.setdefault(places[device][:-1], []).append((ring, places[device][-1]))
+        looks: dict[Place, Hashable] = {one: (self.forms[one], tuple(own)) for one, own in held.items()}
+        inner: dict[Place, list[Place]] = {}
+        components = sorted(looks)
+        while components != [()]:
+            above = _by_component(components)
+            looks |= {one: (self.forms.get(one), tuple([looks[child] for child in own])) for one, own in above.items()}
+            inner |= above
+            components = list(above)
+        kept: list[Place] = [()]
+        for _ in range(depth):
+            kept = [child for one in kept for child in _ends_of_rows(inner[one], looks)]
+        chosen = set(kept)
+        return [[device for device in devices if places[device][:depth] in chosen] for devices in several]
+
+
+def _by_component(components: Sequence[Place]) -> dict[Place, list[Place]]:
+    """Components, in order, by the one that they are in."""
+    found: dict[Place, list[Place]] = {}
+    for one in components:
+        found.setdefault(one[:-1], []).append(one)
+    return found
+
+
+def _ends_of_rows(components: Sequence[Place], looks: Mapping[Place, Hashable]) -> list[Place]:
+    """Of components that look alike in a row the first two and the last."""
+    own = [looks[one] for one in components]
+    return [
+        one
+        for place, one in enumerate(components)
+        if not 1 < place < len(own) - 1 or not own[place - 2] == own[place - 1] == own[place] == own[place + 1]
+    ]
