@@ -13,7 +13,7 @@ Bytes of rank r: what its stages hold all the time, what each keeps of its micro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import gcd
@@ -41,13 +41,10 @@ from simulator import (
 
 Floats = NDArray[np.float64]
 
-_PASSES: tuple[Pass, Pass] = ("forward", "backward")
-
-HALVINGS = 16
-"""Of the range in which the slowest rank's seconds are bounded."""
+PASSES: tuple[Pass, Pass] = ("forward", "backward")
 
 ROUNDING = 1e-9
-"""Share of the blocks that a bound may lack."""
+"""Share of a stage's backward within which it is at an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,75 +147,7 @@ class ClosedForm:
         ]
         return cluster.flow(pairs)
 
-    # ---- bounds ----
-
-    def least_seconds(self, shapes: NDArray[np.int64]) -> Floats:
-        """Seconds that no division of each shape undercuts, float64 [shapes]; shapes: as of `grid`."""
-        forward, backward, others, whole = self._of_members(shapes, self._member_seconds)[:, :4].T
-        return self._undivided(shapes, forward + backward + others, whole)
-
-    def _undivided(self, shapes: NDArray[np.int64], block: Floats, whole: Floats) -> Floats:
-        """`least_seconds` of blocks, and of whole networks, that take so long."""
-        pipeline = shapes[:, 1]
-        slowest = np.maximum(whole / pipeline, block * -(-self.blocks.count // pipeline))
-        return self._iteration(shapes, slowest, whole)
-
-    def least_seconds_in_memory(self, shapes: NDArray[np.int64], zero: Zero) -> Floats:
-        """As `least_seconds`, with what ranks run again at least, so that they hold their blocks; infinite where they never do.
-
-        As if blocks were divided at will, replicas moved what they divide in no more time than its bytes take, and each rank ran
-        again what saves most bytes a second. A stage with fewer blocks than the others of its device is taken as the one with the
-        most micro-batches in flight.
-
-        zero: what replicas divide
-        """
-        _, pipeline, data, samples, _, context, expert = shapes.T
-        forward, backward, others, whole, rate, most_kept, least_kept, elements, experts, in_work = self._of_members(
-            shapes, self._member_seconds
-        ).T[:, :, None]
-        if zero >= 2:
-            weights, gradients = self._least_moved_seconds(shapes, elements, experts)
-            backward = np.maximum(backward, gradients + weights * (zero == 3))
-            forward = np.maximum(forward, weights * (zero == 3))
-        block = forward + backward + others
-        whole = np.maximum(whole, block * self.blocks.count)
-        divided = elements + (expert[:, None] - 1) * experts
-        always = self.state_bytes(zero, elements, divided, (data * context)[:, None])
-        rank = np.arange(pipeline.max(initial=1))
-        there = rank < pipeline[:, None]
-        flight = _least_in_flight(shapes, self.problem.batch // (data * samples), rank) * samples[:, None]
-        need, memory = always + flight * most_kept, self.memory_bytes - in_work
-        with np.errstate(divide="ignore"):
-            price = np.minimum(rate / flight, whole)  # seconds a byte; the whole network's are as good as infinite
-        most = np.minimum(memory / (always + flight * least_kept), self.blocks.count)
-
-        def blocks(seconds: Floats) -> Floats:
-            """Blocks of all ranks where none takes longer, float64 [shapes, 1]."""
-            alone = seconds / block
-            own = np.where(alone * need <= memory, alone, (seconds + price * memory) / (block + price * need))
-            return np.asarray(np.minimum(own, most).sum(axis=1, where=there, keepdims=True))
-
-        low = whole / pipeline[:, None]
-        high = 8.0 * low
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            enough = blocks(middle) >= self.blocks.count * (1.0 - ROUNDING)
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        room = most.sum(axis=1, where=there) >= self.blocks.count
-        undivided = self._undivided(shapes, block[:, 0], whole[:, 0])
-        return np.where(room, np.maximum(self._iteration(shapes, low[:, 0], whole[:, 0]), undivided), np.inf)
-
-    def _least_moved_seconds(
-        self, shapes: NDArray[np.int64], elements: Floats, experts: Floats
-    ) -> tuple[Floats, Floats]:
-        """Seconds in which the weights of a block are gathered at least, and its gradients scattered, float64 [shapes, 1].
-
-        elements: of a block on a device; experts: of these
-        """
-        peers = [self.peers(Shape(*row)) for row in shapes.tolist()]
-        dense, of_experts = np.array([[min((one for _, one in way), default=0.0) for way in two] for two in peers]).T
-        a_byte = ((elements - experts) * dense[:, None] + experts * of_experts[:, None]) / 2
-        return a_byte * self.problem.element_bytes, a_byte * self.problem.accumulated_bytes
+    # ---- what is divided ----
 
     def state_bytes(self, zero: Zero, held: Floats, divided: Floats, copies: int | NDArray[np.int64]) -> Floats:
         """Bytes that are there all the time of weight elements that a device holds; divided: by all that hold copies, as of
@@ -227,43 +156,31 @@ class ClosedForm:
         alone = self.problem.divided_state_bytes(zero, np.inf)
         return np.asarray(held * alone + divided / copies * (self.problem.state_bytes - alone))
 
-    def _iteration(self, shapes: NDArray[np.int64], slowest: Floats, whole: Floats) -> Floats:
-        """Seconds of the rounds, and of filling them."""
-        count = self.problem.batch // (shapes[:, 2] * shapes[:, 3])
-        return np.asarray((count - 1 / shapes[:, 4]) * slowest + whole / shapes[:, 4])
+    def unit_bytes(self, zero: Zero) -> float:
+        """Bytes an element of a unit that is there whole, where replicas divide it: of gradients, and of weights."""
+        gradients, weights = self.problem.accumulated_bytes, self.problem.element_bytes
+        return float(gradients * (zero >= 2) + weights * (zero == 3))
 
-    def _of_members(self, shapes: NDArray[np.int64], figures: Callable[[Shape], Sequence[float]]) -> Floats:
-        """Figures of each shape that follow from its samples and how it divides layers, float64 [shapes, figures]."""
-        key = np.zeros(len(shapes), dtype=np.int64)
-        for column in shapes.T[[0, 3, 5, 6]]:
-            key = key * (int(column.max(initial=0)) + 1) + column
-        _, first, number = np.unique(key, return_index=True, return_inverse=True)
-        rows = [figures(Shape(*row)) for row in shapes[first].tolist()]
-        return np.array(rows).reshape(len(rows), -1)[number]
+    def block_moves(self, shape: Shape) -> tuple[float, float]:
+        """Seconds in which weights of a block are gathered, and gradients scattered: its part of the largest unit there is."""
+        held, experts = self.costs.elements(shape.parallel)
+        most = self.costs.most_in_unit(shape.parallel)
+        sizes = self.problem.element_bytes, self.problem.accumulated_bytes
+        gather, scatter = (
+            float(self.reduce_seconds(shape, np.array(held.block * most), np.array(experts.block * most), size))
+            / 2
+            / most
+            for size in sizes
+        )
+        return gather, scatter
 
-    def _member_seconds(self, shape: Shape) -> list[float]:
-        """Seconds of a block forward, backward and of what it always runs again, and of the whole network; seconds a byte that a
-        block need not keep, at best; bytes a sample that a block keeps at most and at least; its weight elements, and those of
-        experts; bytes of its gradients in work.
-        """
-        parallel = shape.parallel
-        key = parallel, shape.samples
-        if key not in self._figures:
-            rates = self.rates(shape, alone=True)
-            lines = [self.costs.seconds(parallel, rates, shape.samples, one) for one in _PASSES]
-            again = [self.costs.seconds(parallel, rates, shape.samples, word).block for word in self.words]
-            kept = [line.block for line, _ in self.costs.stashes(parallel)]
-            saved = [
-                (more - again[0]) / (kept[0] - less) for more, less in zip(again, kept, strict=True) if less < kept[0]
-            ]
-            block = sum(line.block for line in lines) + again[0]
-            whole = sum(line.own[ONLY] for line in lines) + block * self.blocks.count
-            rate = max(0.0, min(saved, default=np.inf))
-            elements = [line.block for line in self.costs.elements(parallel)]
-            in_work = self.costs.gradient_in_work(parallel).own[MIDDLE]
-            seconds = *(line.block for line in lines), again[0], whole
-            self._figures[key] = [*seconds, rate, kept[0], min(kept), *elements, in_work]
-        return self._figures[key]
+    def reduce_seconds(self, shape: Shape, elements: Floats, experts: Floats, size: float) -> Floats:
+        """Seconds in which those that hold the same weights reduce so many bytes of each; experts: of these elements."""
+        peers, of_experts = self.peers(shape)
+        if shape.expert == 1:
+            return _reduce_seconds(peers, elements * size)
+        dense = _reduce_seconds(peers, (elements - experts) * size)
+        return dense + _reduce_seconds(of_experts, experts * size) * (experts > 0.0)
 
     # ---- one shape ----
 
@@ -295,18 +212,6 @@ class ClosedForm:
             if most == blocks or tables.seconds_beyond >= (limit if found is None else found.seconds):
                 return found
             most = min(blocks, 2 * most)
-
-
-def _least_in_flight(shapes: NDArray[np.int64], count: NDArray[np.int64], rank: NDArray[np.int64]) -> Floats:
-    """Micro-batches that a block of each rank has in flight at least when its device holds most, float64 [shapes, ranks].
-
-    count: micro-batches of each shape; rank: 0, 1, ...
-    """
-    pipeline, chunks = shapes[:, 1, None], shapes[:, 4, None]
-    one = np.minimum(count[:, None], pipeline - rank)
-    ahead = np.minimum(2 * (pipeline - 1 - rank) + (chunks - 1) * pipeline + 1, count[:, None] * chunks)
-    fewer = np.maximum(ahead - 2 * pipeline, 0) / np.maximum(chunks - 1, 1)
-    return np.asarray(np.where(chunks == 1, one, np.minimum(ahead / chunks, fewer)).clip(0.0))
 
 
 def chunk_blocks(count: int | NDArray[np.int64], chunks: int, *, last: bool) -> NDArray[np.int64]:
@@ -341,7 +246,7 @@ class _Tables:
         self.held[MIDDLE] &= -number % shape.chunks <= 1
         if shape.pipeline == 1:
             self.held &= number == form.blocks.count
-        self.passes = [self._of_stages(self._line(one)) for one in _PASSES]
+        self.passes = [self._of_stages(self._line(one)) for one in PASSES]
         gather = form.costs.gather_seconds(shape.parallel, self._rates, shape.samples)
         if gather and shape.pipeline > 1:
             ways = np.full((2, *self.blocks.shape), gather)
@@ -365,7 +270,7 @@ class _Tables:
     @property
     def seconds_beyond(self) -> float:
         """Seconds that an iteration takes at least where a rank has more than `most` blocks."""
-        block = sum(self._line(one).block for one in _PASSES)
+        block = sum(self._line(one).block for one in PASSES)
         return (self.count - 1 / self.shape.chunks) * block * (self.most + 1)
 
     # ---- seconds ----
@@ -402,18 +307,10 @@ class _Tables:
         """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
         count = np.maximum(self._units[..., 0], 1.0)
         weights, gradients = (
-            count * self._reduce_seconds(self._elements / count, self._experts / count, size) / 2
+            count * self.form.reduce_seconds(self.shape, self._elements / count, self._experts / count, size) / 2
             for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
         )
         return weights, gradients
-
-    def _reduce_seconds(self, elements: Floats, experts: Floats, size: float) -> Floats:
-        """Seconds in which those that hold the same weights reduce so many bytes of each; experts: of these elements."""
-        peers, of_experts = self.form.peers(self.shape)
-        if self.shape.expert == 1:
-            return _reduce_seconds(peers, elements * size)
-        dense = _reduce_seconds(peers, (elements - experts) * size)
-        return dense + _reduce_seconds(of_experts, experts * size) * (experts > 0.0)
 
     @cached_property
     def _units(self) -> Floats:
@@ -469,16 +366,20 @@ class _Tables:
             whole = problem.gradient_reduction == "whole"
             buckets = np.ones(len(size)) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
             parts = elements[:, 0] / buckets, experts[:, 0] / buckets
-            reduced = buckets * self._reduce_seconds(*parts, problem.accumulated_bytes) * (0.5 if zero else 1.0)
+            reduced = (
+                buckets
+                * self.form.reduce_seconds(self.shape, *parts, problem.accumulated_bytes)
+                * (0.5 if zero else 1.0)
+            )
             last = self.passes[1][self.ranks[0]][:, 0]
             seconds += np.maximum(reduced / buckets, reduced - last * (1.0 - 1.0 / buckets))
             seconds += self._queued_seconds(0.5 if zero else 1.0)
         else:  # what its last unit scatters, and its first one gathers, is beside nothing
             first, of_experts = self._units[self.ranks[0]][:, 0, 1:3].T
-            seconds += self._reduce_seconds(first, of_experts, problem.accumulated_bytes) / 2
-            seconds += self._reduce_seconds(first, of_experts, problem.element_bytes) / 2 * (zero == 3)
+            seconds += self.form.reduce_seconds(self.shape, first, of_experts, problem.accumulated_bytes) / 2
+            seconds += self.form.reduce_seconds(self.shape, first, of_experts, problem.element_bytes) / 2 * (zero == 3)
         if zero in (1, 2):
-            seconds += (self._reduce_seconds(elements, experts, problem.element_bytes) / 2).sum(axis=1)
+            seconds += (self.form.reduce_seconds(self.shape, elements, experts, problem.element_bytes) / 2).sum(axis=1)
         return np.asarray(seconds)
 
     def _queued_seconds(self, scattered: float) -> float:
@@ -517,8 +418,7 @@ class _Tables:
         copies = self.shape.copies
         always = self.form.state_bytes(zero, self._elements.sum(axis=2), self._divided.sum(axis=2), copies)
         if zero >= 2 and copies > 1:
-            width = self.problem.accumulated_bytes + self.problem.element_bytes * (zero == 3)
-            always = always + self._two_units * width
+            always = always + self._two_units * self.form.unit_bytes(zero)
         return np.asarray(always[self.ranks][:, :, None] + self._activations)
 
     @cached_property

@@ -18,6 +18,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.large.bounds import ShapeBounds
 from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.like_blocks import like_blocks
 from planners.large.shapes import Shape, Wanted, grid
@@ -169,13 +170,14 @@ class _ShapeSearch:
             problem.batch,
             _wanted(problem, request),
         )
+        self.bounds = ShapeBounds(self.form)
         self.opened = 0
         self._bounds = np.full((len(self.shapes), len(self.form.zeros)), np.nan)
         self._best: dict[tuple[int, tuple[Zero, ...]], DividedShape] = {}
 
     @cached_property
     def _rough(self) -> Floats:
-        return self.form.least_seconds(self.shapes)
+        return self.bounds.least_seconds(self.shapes)
 
     def candidates(
         self, among: Flags | None = None, zeros: Sequence[Zero] | None = None, several: int = MOST_TRIED
@@ -211,10 +213,7 @@ class _ShapeSearch:
         """Seconds that no division of some shapes undercuts, by what replicas divide, float64 [numbers, zeros]."""
         unknown = numbers[np.isnan(self._bounds[numbers, 0])]
         if len(unknown):
-            shapes = self.shapes[unknown]
-            self._bounds[unknown] = np.transpose(
-                [self.form.least_seconds_in_memory(shapes, z) for z in self.form.zeros]
-            )
+            self._bounds[unknown] = self.bounds.least_seconds_in_memory(self.shapes[unknown])
         return np.asarray(self._bounds[numbers])
 
     def _division(self, number: int, zeros: Sequence[Zero], limit: float) -> DividedShape | None:

@@ -134,8 +134,7 @@ class StageCosts:
         known = self._units.get(parallel)
         if known is None or known.shape[1] <= most:
             # Of many blocks the units are those of few, and one after the other again.
-            block = self.elements(parallel)[0].block
-            alike = int(-(-BUCKET_BYTES // (self.costs.problem.element_bytes * block))) if block else most
+            alike = self._in_unit(parallel) or most
             few = min(most + 1, 5 * alike)
             rows = [[self._units_of(parallel, place, count) for count in range(few)] for place in range(ONLY + 1)]
             count = np.arange(most + 1)
@@ -143,6 +142,15 @@ class StageCosts:
             known = self._units[parallel] = np.array(rows)[:, count - more * alike]
             known[:, :, 0] += more
         return known[:, : most + 1]
+
+    def _in_unit(self, parallel: Parallelism) -> int:
+        """Blocks of a unit of these alone; 0 where they have no weights."""
+        size = self.elements(parallel)[0].block * self.costs.problem.element_bytes
+        return int(-(-BUCKET_BYTES // size)) if size else 0
+
+    def most_in_unit(self, parallel: Parallelism) -> int:
+        """Blocks of the largest unit, the last: what is left behind a unit of several belongs to it."""
+        return max(1, 2 * self._in_unit(parallel) - 1)
 
     def _units_of(self, parallel: Parallelism, place: int, count: int) -> tuple[float, ...]:
         (block, experts), member = (line.block for line in self.elements(parallel)), self.costs.at(parallel)

@@ -316,7 +316,9 @@ def test_no_division_undercuts_the_bound_of_what_its_replicas_divide(gib: float,
     links = tuple(replace(link, bandwidth=link.bandwidth / slower) for link in problem.cluster.links)
     problem = replace(problem, cluster=replace(problem.cluster, links=links))
     search = _ShapeSearch(LargeModels(), problem, Evaluator(problem))
-    bounds = {zero: search.form.least_seconds_in_memory(search.shapes, zero) for zero in search.form.zeros}
+    told = search.bounds.least_seconds_in_memory(search.shapes)
+    bounds = dict(zip(search.form.zeros, told.T, strict=True))
+    assert (search.bounds.least_seconds(search.shapes) <= told.min(axis=1) * (1.0 + 1e-9)).all()
     found = [
         (bounds[zero][number], division.seconds)
         for number, row in enumerate(search.shapes.tolist())
@@ -328,6 +330,22 @@ def test_no_division_undercuts_the_bound_of_what_its_replicas_divide(gib: float,
     several = search.shapes[:, 2] > 1
     moved, kept = bounds[3][several], bounds[0][several]
     assert (moved > kept).any() if slower > 1.0 else (moved < kept).any()
+
+
+def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -> None:
+    """At launches of 30 microseconds the host is ahead of the second block, and behind from the third on."""
+
+    def narrow(blocks: int) -> Workload:
+        sizes = {"sequence": 512, "vocabulary": 64, "intermediate": 2816, "key_value_heads": 2}
+        return Llama(blocks, 1024, 4, **sizes, name="narrow").workload()  # type: ignore[arg-type]
+
+    problem = small(4, 2, 32, make=narrow)
+    devices = tuple(replace(device, launch_overhead=3e-5) for device in problem.cluster.devices)  # type: ignore[type-var]
+    problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    search = _ShapeSearch(LargeModels(Request(stages=4, options={"zero": "0"})), problem, Evaluator(problem))
+    bounds = search.bounds.least_seconds_in_memory(search.shapes)[:, 0].tolist()
+    found = [search.form.best(Shape(*row)) for row in search.shapes.tolist()]
+    assert all(one is not None and one.seconds >= bound for one, bound in zip(found, bounds, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,252 @@
+"""Bounds: seconds that no division of a shape undercuts, of many shapes at once.
+
+A rank with n blocks takes own + block * n seconds for a micro-batch, where `block` depends on what it runs again, and the bytes
+that it keeps are a line in n, too. So within a threshold on the slowest rank each holds at most so many blocks; the smallest
+threshold at which all ranks hold as many as the network has bounds the rounds. Transfers, and what follows the last backward, are
+left out.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.large.closed_form import PASSES, ClosedForm
+from planners.large.shapes import Shape
+from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Counts = NDArray[np.int16]
+
+HALVINGS = 14
+"""Of the range in which the slowest rank's seconds are bounded."""
+
+RANGE = 8.0
+"""By how much memory lengthens the slowest rank's seconds at most, as far as a bound tells."""
+
+ROUNDING = 1e-9
+"""Blocks that a rank may lack for a whole one."""
+
+
+class _Figures(NamedTuple):
+    """What stages take and keep of some samples, by how they divide layers; each a row a shape.
+
+    passes: seconds of a block forward and backward, at least; own: of an end beside its blocks, by place
+    again: seconds for which each word runs a block again
+    weights: elements of a block, and those of them that belong to experts; own_weights: the first of a stage, by place
+    kept, made, made_own: bytes a sample of a block that each word keeps, makes again, and makes again of any stage
+    boundary: bytes a sample between stages; in_work: bytes of gradients before they are added up
+    """
+
+    passes: Floats
+    own: Floats
+    again: Floats
+    weights: Floats
+    own_weights: Floats
+    kept: Floats
+    made: Floats
+    made_own: Floats
+    boundary: Floats
+    in_work: Floats
+
+
+class ShapeBounds:
+    """Of the shapes of one problem, rows as of `grid`; figures fill as they are asked for."""
+
+    def __init__(self, form: ClosedForm) -> None:
+        self.form, self.problem, self.blocks = form, form.problem, form.blocks.count
+        self._members: dict[tuple[int, ...], _Figures] = {}
+
+    def least_seconds(self, shapes: Integers) -> Floats:
+        """As if memory had no end, and each sample took what it takes where most are passed at once, float64 [shapes]."""
+        rows, number = _unlike(shapes, (0, 5, 6))
+        seconds = np.empty((len(rows), 2))
+        for kind, (tensor, _, _, _, _, context, expert) in enumerate(shapes[rows].tolist()):
+            sizes = sorted(set(shapes[number == kind, 3].tolist()))[-1 if self._sublinear else 0 :]
+            found = [self._member(tensor, size, context, expert) for size in sizes]
+            block = min((one.passes.sum() + one.again.min()) / size for one, size in zip(found, sizes, strict=True))
+            own = min(one.own[ONLY] / size for one, size in zip(found, sizes, strict=True))
+            seconds[kind] = block, own + block * self.blocks
+        block, whole = (seconds[number] * shapes[:, 3:4]).T
+        return self._iteration(shapes, self._undivided(shapes, block, whole), whole)
+
+    @cached_property
+    def _sublinear(self) -> bool:
+        """Whether a sample takes least where most are passed at once."""
+        layers = self.problem.workload.layers
+        return self.problem.cluster.devices[0].sublinear and not any(layer.measured for layer in layers)
+
+    def least_seconds_in_memory(self, shapes: Integers) -> Floats:
+        """As of each shape's own samples, and of ranks that run again what they must so as to hold their blocks, float64 [shapes,
+        zeros]: infinite where they never do. As if each rank held the same of its shares of weights at any time, and replicas
+        moved what they divide in no time but that of its bytes and of its units.
+        """
+        figures, ranks = self._figures(shapes), _Ranks(shapes, self.problem.batch)
+        forward, backward, own = self._passes(shapes, figures)
+        blocks = (forward + backward)[:, :, None] + figures.again[:, None]  # [shapes, zeros, words]
+        least = blocks.min(axis=2)
+        whole = own[..., ONLY] + least * self.blocks
+        most = self._most_blocks(shapes, figures, ranks)
+        ways = np.repeat(blocks, 2, axis=2)  # each word with stages of a rank alike, and not
+        places = np.take_along_axis(own, ranks.places[:, None], axis=2)
+
+        def held(seconds: Floats) -> Integers:
+            """Blocks of all ranks where none takes longer, int64 [shapes, zeros]."""
+            alone = (seconds[..., None] - places)[:, :, None] / ways[..., None]
+            reached = ranks.whole(np.minimum(alone, self.blocks))
+            ends, between = np.minimum(most[..., :2], reached[..., :2]), np.minimum(most[..., 2:], reached[..., 2:])
+            return np.asarray(sum(one.max(axis=2).sum(axis=2, dtype=np.int64) for one in (ends, between)))
+
+        low = self._undivided(shapes, least, whole)
+        high = RANGE * low
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = held(middle) >= self.blocks
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        # The slowest rank, at least, runs as much again as a way on which it takes so long.
+        slowest = low[..., None] - places.max(axis=2)[..., None]
+        reaches = most.max(axis=3) * ways >= slowest * (1.0 - ROUNDING)
+        again = np.where(reaches, slowest * (1.0 - least[..., None] / ways), np.inf).min(axis=2)
+        whole = whole + np.where(again < np.inf, np.maximum(again, 0.0), 0.0)
+        room = most.max(axis=2).sum(axis=2, dtype=np.int64) >= self.blocks
+        return np.where(room, self._iteration(shapes, low, whole), np.inf)
+
+    def _undivided(self, shapes: Integers, block: Floats, whole: Floats) -> Floats:
+        """Seconds of the slowest rank, where blocks, and the whole network, take so long; float64 as these."""
+        pipeline = shapes[:, 1].reshape(-1, *[1] * (block.ndim - 1))
+        return np.asarray(np.maximum(whole / pipeline, block * -(-self.blocks // pipeline)))
+
+    def _iteration(self, shapes: Integers, slowest: Floats, whole: Floats) -> Floats:
+        """Seconds of the rounds, and of filling them; float64 as those of the slowest rank, and of all."""
+        data, samples, chunks = (shapes[:, at].reshape(-1, *[1] * (whole.ndim - 1)) for at in (2, 3, 4))
+        count = self.problem.batch // (data * samples)
+        return np.asarray((count - 1 / chunks) * slowest + whole / chunks)
+
+    # ---- figures ----
+
+    def _figures(self, shapes: Integers) -> _Figures:
+        rows, number = _unlike(shapes, (0, 3, 5, 6))
+        found = [self._member(*row) for row in shapes[rows][:, [0, 3, 5, 6]].tolist()]
+        return _Figures(*(np.stack(one)[number] for one in zip(*found, strict=True)))
+
+    def _member(self, *key: int) -> _Figures:
+        """Of a device, by tensor degree, samples, context and expert degree."""
+        if key not in self._members:
+            tensor, samples, context, expert = key
+            shape, costs = Shape(tensor, 1, expert, samples, 1, context, expert), self.form.costs
+            parallel, rates = shape.parallel, self.form.rates(shape, alone=True)
+            forward, backward = (costs.seconds(parallel, rates, samples, one) for one in PASSES)
+            kept, made = zip(*costs.stashes(parallel), strict=True)
+            held, experts = costs.elements(parallel)
+            first, _, last, only = forward.own + backward.own
+            figures = (
+                (_least_block(forward), _least_block(backward)),
+                (first, 0.0, last, min(only, first + last)),
+                [_least_block(costs.seconds(parallel, rates, samples, word)) for word in self.form.words],
+                (held.block, experts.block),
+                held.own,
+                [one.block for one in kept],
+                [one.block for one in made],
+                [one.own.min() for one in made],
+                costs.boundary_bytes(parallel),
+                costs.gradient_in_work(parallel).own.min(),
+            )
+            self._members[key] = _Figures(*map(np.asarray, figures))
+        return self._members[key]
+
+    def _passes(self, shapes: Integers, figures: _Figures) -> tuple[Floats, Floats, Floats]:
+        """Seconds of a block forward and backward, float64 [shapes, zeros], and of stages beside, [shapes, zeros, places]."""
+        (forward, backward), zeros = figures.passes.T[:, :, None], np.array(self.form.zeros)
+        gathers, scatters = self._moved(shapes, figures)
+        longer = np.where(zeros == 3, np.maximum(forward, gathers), forward)
+        back = np.where(zeros >= 2, np.maximum(backward, scatters + gathers * (zeros == 3)), backward)
+        alike = (longer == forward) & (back == backward)
+        return longer, back, figures.own[:, None] * alike[..., None]
+
+    def _moved(self, shapes: Integers, figures: _Figures) -> tuple[Floats, Floats]:
+        """Seconds in which the weights of a block are gathered, and its gradients scattered, at least, float64 [shapes, 1]."""
+        if max(self.form.zeros) < 2:
+            return np.zeros((len(shapes), 1)), np.zeros((len(shapes), 1))
+        rows, number = _unlike(shapes, (0, 2, 5, 6))
+        found = np.array([self.form.block_moves(Shape(*row)) for row in shapes[rows].tolist()])[number]
+        return found[:, :1], found[:, 1:]
+
+    def _most_blocks(self, shapes: Integers, figures: _Figures, ranks: _Ranks) -> Counts:
+        """Blocks that each rank can hold, int16 [shapes, zeros, ways, ranks]."""
+        form, (_, pipeline, data, samples, chunks, context, expert) = self.form, shapes.T
+        held, experts = figures.weights.T[:, :, None]
+        divided, copies = held + (expert[:, None] - 1) * experts, (data * context)[:, None]
+        own = np.take_along_axis(figures.own_weights, ranks.places, axis=1)[:, ranks.kinds]
+        state, beside = (
+            np.stack([form.state_bytes(zero, here, of_all, copies) for zero in form.zeros], axis=1)[:, :, None]
+            for here, of_all in ((held, divided), (own, own))
+        )
+        size = samples[:, None, None]
+        kept, made = (np.repeat(one, 2, axis=1)[:, :, None] * size for one in (figures.kept, figures.made))
+        made_own = np.repeat(figures.made_own, 2, axis=1)[:, :, None] * size
+        words = len(form.words)
+        shares, more = (np.tile(one, (1, words, 1)) for one in (ranks.shares, ranks.more))
+        boundary = (figures.boundary * samples * (pipeline > 1))[:, None, None]
+        once = kept * more + made_own + boundary + figures.in_work[:, None, None]
+        line = state + (kept * shares + made / chunks[:, None, None])[:, None]  # [shapes, zeros, ways, ranks]
+        left = form.memory_bytes - beside - once[:, None]
+        # Two units are there whole, of a block each at least.
+        unit = np.stack([held * form.unit_bytes(zero) * (copies > 1) for zero in form.zeros], axis=1)[..., None]
+        several, one = ((left - number * unit) / line for number in (2, 1))
+        found = np.where(several < 2.0, np.minimum(one, 1.0), several)
+        return ranks.whole(np.where(ranks.there, np.minimum(found, self.blocks), 0.0), ranks.kinds)
+
+
+class _Ranks:
+    """Ranks of some shapes, in this order: the first, the last, those between; as many columns as the longest pipeline has.
+
+    A rank holds blocks in one of two ways: all its stages are alike, or one lacks a block; at the ends it may lack several.
+
+    kinds: of each column, 0 to 2, int64 [ranks]; places: of each kind, int64 [shapes, kinds]; there: bool [shapes, 1, 1, ranks]
+    shares, more: micro-batches in flight, at least, of each of n blocks when its device holds most: shares * n + more in all,
+        float64 [shapes, ways, ranks]
+    """
+
+    def __init__(self, shapes: Integers, batch: int) -> None:
+        pipeline, data, samples, chunks = shapes.T[1:5, :, None]
+        longest = max(2, int(pipeline.max(initial=0)))
+        self.kinds = np.minimum(np.arange(longest), 2)
+        self.places = np.where(pipeline == 1, ONLY, np.array([FIRST, LAST, MIDDLE]))
+        rank = np.concatenate([0 * pipeline, pipeline - 1, np.arange(1, longest - 1) + 0 * pipeline], axis=1)
+        there = np.where(self.kinds == 2, rank < pipeline - 1, (self.kinds == 0) | (pipeline > 1))
+        self.there = there[:, None, None]
+        count = batch // (data * samples)
+        ahead = np.minimum(2 * (pipeline - 1 - rank) + (chunks - 1) * pipeline + 1, count * chunks)
+        alike = np.where(chunks == 1, np.minimum(count, pipeline - rank), ahead / chunks)
+        # A stage with fewer blocks than the others is taken as the one with most micro-batches in flight.
+        fewest = np.where(chunks == 1, alike, np.maximum(ahead - 2 * pipeline, 0) / np.maximum(chunks - 1, 1))
+        between = self.kinds == 2
+        self.shares = np.stack([alike, np.where(between, alike, np.minimum(alike, fewest))], axis=1)
+        self.more = np.stack([0 * alike, np.where(between & (chunks > 1), alike - 2 * pipeline, 0.0)], axis=1)
+        self._step = np.stack([chunks + 0 * self.places, np.where([False, False, True], chunks, 1)], axis=1)
+        self._missing = np.array([[0, 0, 0], [0, 0, 1]])
+
+    def whole(self, blocks: Floats, kinds: Integers | slice = slice(None)) -> Counts:
+        """As many of these as the ways allow, int16 [shapes, zeros, ways, kinds]."""
+        words = blocks.shape[2] // 2
+        step, missing = (np.tile(one[..., kinds], (words, 1)) for one in (self._step, self._missing))
+        found = np.floor((blocks + (missing + ROUNDING)) / step[:, None]) * step[:, None] - missing
+        return np.asarray(np.maximum(found, 0.0), dtype=np.int16)
+
+
+def _least_block(line: Line) -> float:
+    """What a block adds to a rank at least: a stage of one block may take less than each further block adds."""
+    return line.block + min(0.0, float(line.own[MIDDLE]))
+
+
+def _unlike(shapes: Integers, columns: tuple[int, ...]) -> tuple[Integers, Integers]:
+    """The first row of each kind of shape that differs in some columns, and the kind of each shape."""
+    key = np.zeros(len(shapes), dtype=np.int64)
+    for column in shapes.T[list(columns)]:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    return first, number
