@@ -512,8 +512,9 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> 
         ops = schedule.kind[schedule.stage == number]
         scatters = np.count_nonzero(among(ops, SCATTERING)) if plan.zero >= 2 else 1
         gathers = np.count_nonzero(among(ops, GATHERING)) if plan.zero == 3 else 1
-        width = problem.element_bytes / problem.accumulated_bytes if plan.zero else 1.0
-        total += a_sample(costs.reduced_bytes(number) / 2.0 * (scatters + gathers * width), (len(held.leads),))
+        scattered = costs.scattered_bytes(number)
+        gathered = costs.gathered_bytes(number) if plan.zero else scattered
+        total += a_sample(scattered * scatters + gathered * gathers, (len(held.leads),))
     for weight, stages in costs.shared_weights:
         size = 2.0 * (len(costs.groups_of(stages)) - 1) * weight.parameters * problem.accumulated_bytes
         total += a_sample(size, [len(plan.stages[stage].leads) for stage in stages])

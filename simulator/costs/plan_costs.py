@@ -319,14 +319,23 @@ class PlanCosts:
         group = self.group(stage, replica)
         return self.layers.at(group.parallel, group.rates)
 
-    def reduced_bytes(self, stage: int) -> float:
-        """Bytes of gradients that all devices of a stage send in one all-reduce with those that hold the same weights: not those
-        of `tied_reductions`.
+    def scattered_bytes(self, stage: int) -> float:
+        """Bytes of gradients that all devices of a stage send in one reduce-scatter with those that hold the same weights, half
+        of an all-reduce's; without those of `tied_reductions`.
         """
+        dense, experts = self._reduced_parameters(stage, len(self._places[stage].rings)).sum(axis=1)
+        return self._sent_once(stage, dense, experts) * self.problem.accumulated_bytes
+
+    def gathered_bytes(self, stage: int) -> float:
+        """Bytes of weights that they send in one all-gather of all that the stage holds."""
+        widest = self._places[stage].widest
+        experts = self._expert_elements(stage, widest)
+        return self._sent_once(stage, self.held_elements(stage, widest) - experts, experts) * self.problem.element_bytes
+
+    def _sent_once(self, stage: int, dense: float, experts: float) -> float:
+        """What all devices of a stage send of so many elements, and so many of experts, on each of its rings."""
         held = self._places[stage]
-        dense, experts = self._reduced_parameters(stage, len(held.rings)).sum(axis=1) * self.problem.accumulated_bytes
-        moved = 2.0 * (len(held.parts) - 1) * dense + 2.0 * (len(held.parts) - held.expert) * experts
-        return float(moved * len(held.rings))
+        return ((len(held.parts) - 1) * dense + (len(held.parts) - held.expert) * experts) * len(held.rings)
 
     @cached_property
     def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:

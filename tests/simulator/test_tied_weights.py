@@ -190,6 +190,16 @@ def test_moved_bytes_count_the_sum_over_both_stages() -> None:
     assert moved_bytes_per_sample(here, plan, build_program(here, plan)[1]) == 8 + (4 * 4000 + 2 * 40) / 12
 
 
+@pytest.mark.parametrize(("zero", "gathers"), [(1, 1), (2, 1), (3, 8)])
+def test_gathers_bring_the_copies_of_both_stages(zero: Any, gathers: int) -> None:
+    """Four scatters of 40 bytes, or one; each gather is of 1,010 weights a stage, its copy of the matrix among them."""
+    plan = plan_of(((0, 1), (0, 1)), ((2, 3), (2, 3)), zero=zero)
+    here = problem(4, star=True)
+    scatters = 1 if zero == 1 else 4
+    divided = 2 * (scatters * 40 + gathers * 4040)
+    assert moved_bytes_per_sample(here, plan, build_program(here, plan)[1]) == 8 + (6 * 4000 + divided) / 12
+
+
 # ---- schedules -------------------------------------------------------------------------------------------------------
 
 STRAIGHT = (((0, 1), (0,)), ((2,), (1,)), ((3,), (2,)))
