@@ -114,11 +114,26 @@ class _Llama(_Config, kw_only=True, frozen=True):
         return {"attention_dropout": self.score_dropout > 0, "output_bias": self.attention_bias}
 
 
-class _Mistral(_Llama, kw_only=True, frozen=True):
+class _Grouped(_Llama, kw_only=True, frozen=True):
+    """What has groups of queries where nothing is said, as many as one of its sizes has: a file must say how many, or null."""
+
+    key_value_heads: _Count | None = field(name="num_key_value_heads")
+
+
+class _Mixtral(_Grouped, kw_only=True, frozen=True):
     window: _Count | None = field(name="sliding_window", default=None)
+    count: _Count = field(name="num_local_experts")
+    active: _Count = field(name="num_experts_per_tok")
+
+    def derived(self) -> dict[str, Any]:
+        return super().derived() | {"experts": Experts(self.count, self.active, self.intermediate)}
 
 
-class _Qwen(_Llama, kw_only=True, frozen=True):
+class _Mistral(_Grouped, kw_only=True, frozen=True):
+    window: _Count | None = field(name="sliding_window")
+
+
+class _Qwen(_Grouped, kw_only=True, frozen=True):
     """The first `max_window_layers` blocks have no window; newer files say it of each."""
 
     use_sliding_window: bool = False
@@ -143,19 +158,15 @@ class _Qwen(_Llama, kw_only=True, frozen=True):
         return sizes | {"window": self.sliding_window, "whole": whole}
 
 
-class _Mixtral(_Mistral, kw_only=True, frozen=True):
-    count: _Count = field(name="num_local_experts")
-    active: _Count = field(name="num_experts_per_tok")
-
-    def derived(self) -> dict[str, Any]:
-        return super().derived() | {"experts": Experts(self.count, self.active, self.intermediate)}
+class _Qwen3(_Qwen, kw_only=True, frozen=True):
+    head_size: _Count = field(name="head_dim")
 
 
 class _QwenExperts(_Qwen, kw_only=True, frozen=True):
     count: _Count = field(name="num_experts")
     active: _Count = field(name="num_experts_per_tok")
     width: _Count = field(name="moe_intermediate_size")
-    shared: _Natural = field(name="shared_expert_intermediate_size", default=0)
+    shared: _Natural = 0
     decoder_sparse_step: _Count = 1
     mlp_only_layers: list[int] = []
 
@@ -166,8 +177,12 @@ class _QwenExperts(_Qwen, kw_only=True, frozen=True):
         return super().derived() | {"experts": experts}
 
 
+class _Qwen2Experts(_QwenExperts, kw_only=True, frozen=True):
+    shared: _Natural = field(name="shared_expert_intermediate_size")
+
+
 class _DeepSeek2(_Llama, kw_only=True, frozen=True):
-    query_rank: _Count | None = field(name="q_lora_rank", default=None)
+    query_rank: _Count | None = field(name="q_lora_rank")
     key_value_rank: _Count = field(name="kv_lora_rank")
     plain: _Count = field(name="qk_nope_head_dim")
     rotary: _Count = field(name="qk_rope_head_dim")
@@ -175,8 +190,8 @@ class _DeepSeek2(_Llama, kw_only=True, frozen=True):
     count: _Count = field(name="n_routed_experts")
     active: _Count = field(name="num_experts_per_tok")
     width: _Count = field(name="moe_intermediate_size")
-    n_shared_experts: _Natural | None = None
-    first_k_dense_replace: _Natural = 0
+    n_shared_experts: _Natural | None
+    first_k_dense_replace: _Natural
     moe_layer_freq: _Count = 1
 
     def derived(self) -> dict[str, Any]:
@@ -212,8 +227,8 @@ CONFIGURATIONS: dict[str, tuple[type[_Config], type[Transformer], Mapping[str, A
     "mistral": (_Mistral, Llama, {}),
     "mixtral": (_Mixtral, Llama, {}),
     "qwen2": (_Qwen, Llama, _QWEN2),
-    "qwen2_moe": (_QwenExperts, Llama, _QWEN2),
-    "qwen3": (_Qwen, Llama, {"head_norm": True}),
+    "qwen2_moe": (_Qwen2Experts, Llama, _QWEN2),
+    "qwen3": (_Qwen3, Llama, {"head_norm": True}),
     "qwen3_moe": (_QwenExperts, Llama, {"head_norm": True}),
     "deepseek_v2": (_DeepSeek2, Llama, {}),
     "deepseek_v3": (_DeepSeek3, Llama, {}),
@@ -249,8 +264,9 @@ def read_config(path: str | Path, sequence: int | None = None, attention: Attent
         LONGEST_MEANT)
     attention: None: as the family was trained (see `simulator.workloads.language_models`)
 
-    Sizes must be in the file, but for the longest sequence of a model with rotary positions where one is given; what Hugging
-    Face defaults (`tie_word_embeddings`, biases, dropouts, `n_inner`, `num_key_value_heads`, `head_dim`, …) defaults as there.
+    Sizes must be in the file, but for the longest sequence of a model with rotary positions where one is given, and so must what
+    Hugging Face defaults to a number of one model (the 8 `num_key_value_heads` of Mistral 7B); what it defaults otherwise
+    (`tie_word_embeddings`, biases, dropouts, `n_inner`, `num_key_value_heads` of a Llama, …) defaults as there.
 
     Raises WorkloadFileError (one line) for a file that is missing, a directory, not JSON, of an architecture that is not
     known (with the nearest), or whose sizes are missing, not whole numbers, or do not fit together.

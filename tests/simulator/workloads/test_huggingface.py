@@ -302,7 +302,7 @@ def test_a_bad_value_names_file_key_value_and_rule(change: dict[str, object], ru
         (MISTRAL, "starcoder2", "mistral"),
         (MIXTRAL, "grok", "mixtral"),
         (QWEN3, "qwen4", "qwen2"),
-        (QWEN3_EXPERTS, "qwen4_moe", "qwen2_moe"),
+        (QWEN3_EXPERTS, "qwen4_moe", "qwen3_moe"),
         (DEEPSEEK, "kimi_k2", "deepseek_v2"),
     ],
 )
@@ -323,6 +323,24 @@ def test_a_missing_size_is_named(tmp_path: Path) -> None:
         read_config(path)
     path = written(tmp_path, {key: value for key, value in DEEPSEEK.items() if key != "kv_lora_rank"})
     with pytest.raises(WorkloadFileError, match=r"\$\.kv_lora_rank: is missing; keys of this table: .* q_lora_rank"):
+        read_config(path, 4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        *((config, "num_key_value_heads") for config in (MISTRAL, MIXTRAL, QWEN2, QWEN2_EXPERTS, QWEN3, QWEN3_EXPERTS)),
+        (MISTRAL, "sliding_window"),
+        (QWEN2_EXPERTS, "shared_expert_intermediate_size"),
+        (QWEN3, "head_dim"),
+        *((config, key) for config in (DEEPSEEK, DEEPSEEK_LITE) for key in ("q_lora_rank", "n_shared_experts")),
+        *((config, "first_k_dense_replace") for config in (DEEPSEEK, DEEPSEEK_LITE)),
+    ],
+)
+def test_what_defaults_to_one_models_number_is_asked_for(config: dict[str, object], key: str, tmp_path: Path) -> None:
+    """A Mistral without `num_key_value_heads` has 8 of them in Hugging Face's library: neither that nor 32 is guessed."""
+    path = written(tmp_path, {name: value for name, value in config.items() if name != key})
+    with pytest.raises(WorkloadFileError, match=rf"\$\.{key}: is missing"):
         read_config(path, 4096)
 
 
