@@ -3,15 +3,19 @@
 Slices are done one after the other (Sun et al. 2024, "Seq1F1B", arXiv 2406.03488), parts of context parallelism side by side.
 
 The k slices of a sequence have equally many tokens, and so as much of all that is done token by token. Attention is causal: the
-tokens of slice i, from 0, attend to their own and to those of the slices before it, and have (2i + 1) / k² of the scores. Whole
-sequences are counted with all of their scores, also those that a causal mask hides; so are slices, in the same proportion:
-the slices of a sequence do together what it does, no more and no less. Each of the c parts of context parallelism has a slice
-from the front and one from the back, of 2c: all have 1/c of the scores.
+tokens of slice i, from 0, attend to their own and to those of the slices before it, as far as a window reaches, and have
+(2i + 1) / k² of the scores where there is none. Whole sequences are counted with all of their scores, also those that a causal
+mask hides; so are slices, in the same proportion: the slices of a sequence do together what it does, no more and no less. Each of
+the c parts of context parallelism has a slice from the front and one from the back, of 2c: 1/c of the scores without a window,
+with one as many as the part that has most: the others wait for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
+from functools import cache
 from math import gcd
 
 from simulator.workloads.layers import Layer, Workload
@@ -27,7 +31,7 @@ def slice_of(workload: Workload, number: int, slices: int) -> Workload:
     tokens, or it is not known what a part of them takes.
     """
     _check_parts(workload, slices, "slices")
-    return _part(workload, slices, (2 * number + 1) / slices**2, number / slices)
+    return _part(workload, slices, lambda window: _pairs(number, slices, window), number / slices)
 
 
 def context_part(workload: Workload, degree: int) -> Workload:
@@ -36,7 +40,13 @@ def context_part(workload: Workload, degree: int) -> Workload:
     ValueError as of `check_context`.
     """
     check_context(workload, degree)
-    return _part(workload, degree, 1 / degree, (degree - 1) / degree)
+
+    @cache
+    def most(window: Fraction) -> Fraction:
+        pairs = [_pairs(number, 2 * degree, window) for number in range(2 * degree)]
+        return max(front + back for front, back in zip(pairs[:degree], reversed(pairs[degree:]), strict=True))
+
+    return _part(workload, degree, most, (degree - 1) / degree)
 
 
 def check_context(workload: Workload, degree: int) -> None:
@@ -84,21 +94,36 @@ def _check_parts(workload: Workload, parts: int, what: str) -> None:
         raise ValueError(f"{where} of less than a token: at most {min(causal)}, got {parts}")
 
 
-def _part(workload: Workload, parts: int, scores: float, others: float) -> Workload:
-    """One of so many parts; scores: its share of these; others: share of the keys and values that it reads of other parts.
+def _pairs(number: int, slices: int, window: Fraction) -> Fraction:
+    """Share of a sequence's pairs of queries and keys that slice `number` has, where queries attend to a window of its tokens."""
 
-    What a layer keeps are its inputs first.
+    def upto(tokens: Fraction) -> Fraction:
+        inside = min(tokens, window)
+        return inside**2 + 2 * (tokens - inside) * window
+
+    begin, end = Fraction(number, slices), Fraction(number + 1, slices)
+    return (upto(end) - upto(begin)) / upto(Fraction(1))
+
+
+def _part(workload: Workload, parts: int, scores: Callable[[Fraction], Fraction], others: float) -> Workload:
+    """One of so many parts; scores: its share of these, by the window; others: share of the keys and values that it reads of
+    other parts.
+
+    What a layer keeps are its inputs first, and beside them scores, or where one kernel makes these again numbers of each query.
     """
 
     def part_of(layer: Layer, read: float) -> Layer:
-        of_layer = scores if layer.causal_tokens else 1 / parts
+        # A kernel that computes half of all pairs sees all tokens before each (`Layer.fused_pairs`).
+        window = Fraction(2.0 - 2.0 * layer.fused_pairs) if layer.fused_pairs else Fraction(1)
+        of_layer = float(scores(window)) if layer.causal_tokens else 1 / parts
         kept = min(layer.stashed_elements, read)
         again = keys_and_values(read, layer.output_elements) * others if layer.causal_tokens else 0.0
+        beside = 1 / parts if layer.fused_pairs else of_layer
         return replace(
             layer,
             flop=layer.flop * of_layer,
             output_elements=layer.output_elements / parts,
-            stashed_elements=kept / parts + (layer.stashed_elements - kept) * of_layer,
+            stashed_elements=kept / parts + (layer.stashed_elements - kept) * beside,
             scratch_elements=layer.scratch_elements * of_layer + again,
         )
 

@@ -27,8 +27,8 @@ from simulator import (
 )
 from simulator.costs.plan_costs import PlanCosts
 from simulator.results.memory import CATEGORIES
-from simulator.workloads.language_models import Gpt
-from simulator.workloads.sequence_slices import slice_of
+from simulator.workloads.language_models import Gpt, Llama
+from simulator.workloads.sequence_slices import context_part, slice_of
 from tests.chains import random_chain
 from tests.simulator.strategies import bits, star_cluster, timeline_of
 
@@ -251,6 +251,21 @@ def test_slices_do_together_what_whole_sequences_do() -> None:
     assert shares == [1 / 16, 3 / 16, 5 / 16, 7 / 16]
     for number, layer in enumerate(workload.layers):
         assert sum(part.layers[number].stashed_elements for part in parts) == pytest.approx(layer.stashed_elements)
+
+
+def test_a_window_evens_slices_and_unevens_parts_of_a_context() -> None:
+    """A window of half of the tokens: quarters have 1, 3, 4, 4 twelfths of the pairs, and keep a quarter of what is kept of each
+    query; of two parts of a context the one of the middle has 7 twelfths.
+    """
+    workload = Llama(1, 8, 2, 16, 32, intermediate=16, window=8).workload()
+    (place,) = (place for place, layer in enumerate(workload.layers) if layer.heads)
+    whole = workload.layers[place]
+    parts = [slice_of(workload, number, 4).layers[place] for number in range(4)]
+    assert [one.flop / whole.flop for one in parts] == pytest.approx([1 / 12, 3 / 12, 4 / 12, 4 / 12])
+    assert {one.stashed_elements for one in parts} == {whole.stashed_elements / 4}
+    part = context_part(workload, 2).layers[place]
+    assert part.flop / whole.flop == pytest.approx(7 / 12)
+    assert part.stashed_elements == whole.stashed_elements / 2
 
 
 @pytest.mark.parametrize(
