@@ -79,7 +79,7 @@ from .registry import (
     planner_entry as planner_entry,
     run_planner as run_planner,
 )
-from .nearby import search_nearby as search_nearby
+from .nearby import replayed_beside as replayed_beside, search_nearby as search_nearby
 from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp
 from .search.runner_ups import runner_ups as runner_ups
 from .search.evaluator import (

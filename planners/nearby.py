@@ -1,14 +1,27 @@
-"""Nearby: searches beside a search, each with another value of one decision, so that every decision has a runner-up."""
+"""Nearby: plans that decide one thing otherwise, found by searches beside a search or by changing a plan, so that every decision
+has a runner-up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TypeVar, get_args
 
 from planners.registry import make_plan, planner_entry
-from planners.search.evaluator import PlannerFailedError, Request, Score
+from planners.search.evaluator import Evaluator, PlannerFailedError, Request, Score
 from planners.search.result import Result
-from simulator import Outcome, Plan, Problem, group_degrees
+from simulator import (
+    InfeasiblePlanError,
+    Outcome,
+    Plan,
+    Problem,
+    Zero,
+    equal_microbatches,
+    flushes,
+    group_degrees,
+    recompute_words,
+)
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
 """Whose plans are looked for in place of those of a schedule; of planners that have them."""
@@ -67,10 +80,64 @@ def nearby(problem: Problem, plan: Plan, request: Request) -> Iterator[tuple[str
                 yield f"{option} {value}", replace(request, options={**request.options, option: str(value)})
 
 
-def _neighbours(chosen: int, choices: tuple[int, ...]) -> Iterator[int]:
+_Number = TypeVar("_Number", bound=int)
+
+
+def _neighbours(chosen: int, choices: tuple[_Number, ...]) -> Iterator[_Number]:
     """The next below and the next above."""
     below, above = [one for one in choices if one < chosen], [one for one in choices if one > chosen]
     yield from (*below[-1:], *above[:1])
+
+
+def replayed_beside(problem: Problem, plan: Plan, known: Container[str] = ()) -> dict[Plan, Score]:
+    """Scores of the `changed` plans that can run, but for decisions of which another plan is known."""
+    evaluate, found = Evaluator(problem), {}
+    for decision, other in changed(problem, plan):
+        if decision not in known:
+            try:
+                found[other] = evaluate(other)
+            except InfeasiblePlanError:
+                continue
+    return found
+
+
+def changed(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """A plan with one decision changed, and that decision as `runner_ups` calls it: the next values of what can be changed alone.
+
+    Half and twice the micro-batches, the next ZeRO, one word of recomputation for all stages, the first and the last cut between
+    stages one place earlier and later (of a network of blocks a whole block); GPipe for 1F1B and back.
+    """
+    if plan.order or plan.forward_sizes or not flushes(plan):
+        return
+    plan = replace(plan, planner="")
+    for name, other in (("gpipe", "1f1b"), ("1f1b", "gpipe")):
+        if plan.schedule == name and len(plan.stages) > 1:
+            yield "schedule", replace(plan, schedule=other)
+    count, replicas = len(plan.microbatches), max(plan.replicas)
+    for number in (count // 2, 2 * count):
+        if number and problem.batch % (number * replicas) == 0:
+            yield "micro-batches", replace(plan, microbatches=equal_microbatches(problem.batch, number))
+    for zero in _neighbours(plan.zero, get_args(Zero)) if replicas > 1 else ():
+        yield "ZeRO", replace(plan, zero=zero)
+    now = plan.recompute or (problem.recompute,) * len(plan.stages)
+    for word in recompute_words(problem.workload):
+        if now != (words := (word,) * len(now)):
+            yield "recomputation", replace(plan, recompute=words)
+    for ends in _other_cuts(problem, plan):
+        layers = (tuple(range(*pair)) for pair in pairwise((0, *ends)))
+        stages = (replace(stage, layers=held) for stage, held in zip(plan.stages, layers, strict=True))
+        yield "layers of stages", replace(plan, stages=tuple(stages))
+
+
+def _other_cuts(problem: Problem, plan: Plan) -> Iterator[tuple[int, ...]]:
+    """Ends of stages, of which the first or the last but one is at the place before or behind its own."""
+    layers, ends = problem.workload.layers, tuple(accumulate(len(stage.layers) for stage in plan.stages))
+    whole = any(layer.block for layer in layers)
+    places = [n for n in range(1, len(layers)) if not whole or layers[n].block != layers[n - 1].block]
+    for at in dict.fromkeys((0, len(ends) - 2)) if len(ends) > 1 else ():
+        for place in _neighbours(ends[at], tuple(places)):
+            if (0, *ends)[at] < place < ends[at + 1]:
+                yield (*ends[:at], place, *ends[at + 1 :])
 
 
 def _score(outcome: Outcome) -> Score:

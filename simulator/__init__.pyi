@@ -69,6 +69,7 @@ from .plans.plan import (
     check_plan as check_plan,
     divisors as divisors,
     equal_microbatches as equal_microbatches,
+    flushes as flushes,
     expert_degrees as expert_degrees,
     group_degrees as group_degrees,
     ranges as ranges,

@@ -170,7 +170,7 @@ class Outcome(Explained):
                     f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
                 )
             )
-        columns = ("stage", "layers", "devices", "M parameters", "peak memory, GiB")
+        columns = ("stage", "layers", "devices", "M parameters\na device", "peak memory, GiB")
         return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory)
 
     def remarks(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.report.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
-from planners import Result, RunnerUp, Score, runner_ups
+from planners import Result, RunnerUp, Score, replayed_beside, runner_ups
 from simulator import (
     ACTIVATIONS,
     CATEGORIES,
@@ -62,7 +62,7 @@ class PlanReport(Explained):
         return (
             *self.answer.remarks(),
             *self._worth(),
-            *self._without_runner_ups(),
+            *self._beside(),
             *self._flags(),
             f"{self.limit[0].upper()}{self.limit[1:]}.",
         )
@@ -229,7 +229,10 @@ class PlanReport(Explained):
         scores = (
             ", scores of attention whole" if any(one.kind == "attention" for one in problem.workload.layers) else ""
         )
-        rule = f"3 × forward FLOP{scores}, of the {problem.precision} peak of {found.devices} {problem.device_word}s"
+        whose = f"{found.devices} {problem.device_word}{'s' * (found.devices > 1)}"
+        rule = f"3 × forward FLOP{scores}, of the {problem.precision} peak of {whose}"
+        if mfu > 1.0 and any(one.kind == "convolution" for one in problem.workload.layers):
+            others.append("more than the peak, as fast convolutions (Winograd) need fewer FLOP than are counted")
         return "; ".join([f"MFU {mfu:.1%} ({rule})", *others])
 
     # -------------------------------------------------------------------------------------------- alternatives
@@ -237,7 +240,8 @@ class PlanReport(Explained):
     def _limit_table(self) -> TextTable:
         whole = self.outcome.iteration_seconds
         rows = tuple(
-            (one.name, f"{one.seconds:.4g}", f"{one.seconds / whole - 1.0:+.1%}", one.how) for one in self.limits
+            (one.name, f"{one.seconds:.4g}", f"{one.seconds / whole - 1.0:+.1%}", one.how.rstrip(","))
+            for one in self.limits
         )
         return TextTable("If it were free", ("what", "seconds", "change", "how"), rows)
 
@@ -275,13 +279,13 @@ class PlanReport(Explained):
         except NoFlagsError:
             return None
 
-    def _without_runner_ups(self) -> tuple[str, ...]:
-        if self.runner_ups or not isinstance(self.answer, Result):
-            return ()
-        fitting = sum(score.fits for score in self.answer.replayed.values())
-        return (
-            f"no runner-ups: planner {self.outcome.plan.planner!r} replayed {fitting} plan{'s' * (fitting != 1)} that fit",
-        )
+    def _beside(self) -> tuple[str, ...]:
+        """Runner-ups whose replay is faster than the plan's (searches compare closed forms, too), or that there are none."""
+        if not self.runner_ups:
+            return ("no runner-ups: no plan is known that fits and decides anything otherwise",)
+        faster = [one for one in self.runner_ups if one.peak_bytes is not None and self._loss(one) < 0.0]
+        words = ", ".join(f"{one.decision} {one.other} ({self._loss(one):+.2%})" for one in faster)
+        return (f"faster by replay than this plan: {words}",) if faster else ()
 
 
 def _number(value: float) -> str:
@@ -294,5 +298,6 @@ def plan_report(answer: Result | Outcome, price: Price | None = None) -> PlanRep
     outcome = answer.outcome if isinstance(answer, Result) else answer
     worth, split = efficiency(outcome, price), outcome.time_split()
     replayed: Mapping[Plan, Score] = answer.replayed if isinstance(answer, Result) else {}
-    others = runner_ups(answer) if isinstance(answer, Result) else ()
+    known = {one.decision for one in runner_ups(answer)}
+    others = runner_ups(answer, replayed_beside(outcome.problem, outcome.plan, known))
     return PlanReport(answer, split, worth, limits(outcome, split, replayed), others)

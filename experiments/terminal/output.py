@@ -81,18 +81,20 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     """
     from rich.console import Console
     from rich.measure import Measurement
+    from rich.text import Text
 
     cells = [[printable(cell) for cell in row] for row in rows]
     width = Console().width if sys.stdout.isatty() else 400
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     shown = len(columns)
-    table = _table(title, columns, cells)
+    table = _table(columns, cells)
     while shown > 1 and Measurement.get(console, console.options.update(max_width=10_000), table).minimum > width:
         shown -= 1
-        table = _table(title, columns[:shown], [row[:shown] for row in cells])
+        table = _table(columns[:shown], [row[:shown] for row in cells])
     if shown == 1 < len(columns):
         _print_rows(title, columns, cells)
         return
+    console.print(Text(printable(title), style="bold"))
     console.print(table)
     if shown < len(columns):
         lost = "; ".join(map(in_a_line, columns[shown:]))
@@ -107,16 +109,13 @@ def print_explained(value: Explained) -> None:
         say(line)
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        title=Text(printable(title)),
-        title_justify="left",
-        title_style="bold",
         header_style="bold",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

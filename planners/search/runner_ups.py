@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
+from types import MappingProxyType
 
 from planners.search.evaluator import Score
 from planners.search.result import Result, RunnerUp
-from simulator import Plan, Problem
+from simulator import Outcome, Plan, Problem
 
 Decision = Callable[[Problem, Plan], object]
 
@@ -56,22 +57,28 @@ WITHIN: dict[str, tuple[str, ...]] = {
 """Decisions that only plans which agree in others decide otherwise: replicas of other stages are other stages."""
 
 
-def runner_ups(result: Result) -> tuple[RunnerUp, ...]:
+def runner_ups(answer: Result | Outcome, beside: Mapping[Plan, Score] = MappingProxyType({})) -> tuple[RunnerUp, ...]:
     """By decision, in the order of DECISIONS, the best plan that decides otherwise: what the planner knows, or the fastest of
     those that it replayed and that fit; the first of equals. A decision without one is left out.
+
+    answer: of a search, or a plan's replay, of which nothing else is known; beside: other plans of the problem, and their scores
     """
     found: dict[str, RunnerUp] = {}
-    for one in sorted((*_of_replays(result).values(), *result.told), key=lambda one: one.seconds):
+    if isinstance(answer, Result):
+        known = [*_of_replays(answer.outcome, {**beside, **answer.replayed}).values(), *answer.told]
+    else:
+        known = list(_of_replays(answer, beside).values())
+    for one in sorted(known, key=lambda one: one.seconds):
         found.setdefault(one.decision, one)
     order = [*DECISIONS, *(name for name in found if name not in DECISIONS)]
     return tuple(found[name] for name in order if name in found)
 
 
-def _of_replays(result: Result) -> dict[str, RunnerUp]:
-    problem, plan = result.problem, result.plan
+def _of_replays(outcome: Outcome, replayed: Mapping[Plan, Score]) -> dict[str, RunnerUp]:
+    problem, plan = outcome.problem, outcome.plan
     chosen = {name: str(decide(problem, plan)) for name, decide in DECISIONS.items()}
     found: dict[str, RunnerUp] = {}
-    for other, score in sorted(_fitting(result.replayed), key=lambda one: one[1].iteration_seconds):
+    for other, score in sorted(_fitting(replayed), key=lambda one: one[1].iteration_seconds):
         has = {name: str(DECISIONS[name](problem, other)) for name in DECISIONS}
         for name in DECISIONS:
             alike = all(has[one] == chosen[one] for one in WITHIN.get(name, ()))

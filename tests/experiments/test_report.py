@@ -339,7 +339,7 @@ def test_the_command_prints_the_document_and_saves_the_figure(
 def test_report_of_a_search_and_of_its_file_are_the_same(
     capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One document each, whose time sums to the iteration on every device; a file knows no runner-ups."""
+    """One document each, whose time sums to the iteration on every device; of a file runner-ups change one thing of its plan."""
     monkeypatch.chdir(tmp_path)
     words = ("plan", *QUESTION, "--planner", "greedy", "--report", "--price", "2", "--json", "--out", "plan.json")
     planned = json.loads(said(capsys, *words))
@@ -351,7 +351,11 @@ def test_report_of_a_search_and_of_its_file_are_the_same(
             assert sum(row[name] for name in TIME_PARTS) == pytest.approx(seconds)
     assert [row["decision"] for row in planned["report"]["runner_ups"]][:1] == ["schedule"]
     assert all(row["loses"] >= 0 for row in planned["report"]["runner_ups"])
-    assert replayed["report"] == {**planned["report"], "runner_ups": []}
+    beside = replayed["report"].pop("runner_ups")
+    assert [row["decision"] for row in beside] == ["schedule", "micro-batches", "recomputation", "layers of stages"]
+    assert replayed["report"] == {name: value for name, value in planned["report"].items() if name != "runner_ups"}
+    for row in planned["report"]["memory"]:
+        assert sum(row["activations_by_part"].values()) == pytest.approx(row["activations"])
     assert planned["report"]["efficiency"]["cost"] > 0
 
 
@@ -360,6 +364,7 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
     text = said(capsys, "plan", *QUESTION, "--planner", "greedy", "--report")
     for words in (
         "Memory at the peak, GiB",
+        "Activations at the peak by part, GiB",
         "Seconds of an iteration",
         "If it were free",
         "Runner-ups",
@@ -430,17 +435,29 @@ def test_searches_beside_the_search_find_runner_ups(capsys: pytest.CaptureFixtur
     """Of planner uniform, which replays every number of micro-batches of one schedule and as many stages as devices."""
     words = ("plan", *QUESTION, "--planner", "uniform", "--schedule", "gpipe", "--report", "--json")
     alone, beside = (json.loads(said(capsys, *words, *more))["report"] for more in ((), ("--runner-ups",)))
-    assert [one["decision"] for one in alone["runner_ups"]] == ["micro-batches"]
-    assert [one["decision"] for one in beside["runner_ups"]] == ["stages", "micro-batches"]
+    found = [{one["decision"] for one in told["runner_ups"]} for told in (alone, beside)]
+    assert "micro-batches" in found[0]
+    assert found[1] - found[0] == {"stages"}
 
 
-def test_planners_without_runner_ups_say_so() -> None:
-    """PipeDream's dynamic program replays its answer alone."""
-    problem = pp.Problem("chain:6", "pipedream-a", 8, devices=2)
-    told = pp.report(pp.plan(problem, "data-parallel", microbatches=1))
-    assert any(
-        line.startswith("no runner-ups: planner 'data-parallel' replayed 1 plan that fit") for line in told.remarks()
+def test_plans_without_runner_ups_say_so() -> None:
+    """Nothing can be changed alone of one layer in an order of its own."""
+    problem = pp.Problem("chain:1", "pipedream-a", 2, devices=1)
+    plan = Plan("hand", "", (Stage((0,), (0,)),), (1, 1), order=("0F0 0B0 0F1 0B1",))
+    assert (
+        "no runner-ups: no plan is known that fits and decides anything otherwise"
+        in pp.report(simulate(problem, plan)).remarks()
     )
+
+
+def test_runner_ups_that_are_faster_are_named() -> None:
+    """Of a plan by hand whose first stage has nearly all layers: one of them on the other stage."""
+    problem = pp.Problem("chain:6", "pipedream-a", 8, devices=2)
+    stages = stages_from_cuts([5], 6, [(0,), (1,)])
+    outcome = simulate(problem, Plan("hand", "1f1b", stages, (2,) * 4))
+    better = simulate(problem, replace(outcome.plan, stages=stages_from_cuts([4], 6, [(0,), (1,)])))
+    (line,) = (one for one in pp.report(outcome).remarks() if one.startswith("faster by replay than this plan: "))
+    assert f"layers of stages 4, 2 ({better.iteration_seconds / outcome.iteration_seconds - 1.0:+.2%})" in line
 
 
 def test_boards_have_no_peak() -> None:

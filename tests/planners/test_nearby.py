@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from planners import PLANNERS, Request, make_plan, runner_ups, search_nearby
-from planners.nearby import nearby
-from simulator import Problem
+from dataclasses import replace
+
+from planners import PLANNERS, Request, Score, make_plan, replayed_beside, runner_ups, search_nearby
+from planners.nearby import changed, nearby
+from simulator import Plan, Problem, equal_microbatches, simulate, stages_from_cuts
+from simulator.workloads.language_models import Gpt
 
 
 def words_of(problem: Problem, name: str, request: Request) -> list[str]:
@@ -40,3 +43,40 @@ def test_what_is_found_beside_is_a_runner_up(small_problems: dict[str, Problem])
     (stages,) = (one for one in runner_ups(beside) if one.decision == "stages")
     one_stage = make_plan("uniform", problem, Request(schedule="gpipe", microbatches=4, stages=1)).outcome
     assert (stages.other, stages.seconds) == ("1", one_stage.iteration_seconds)
+
+
+def test_one_decision_of_a_plan_is_changed_at_a_time(small_problems: dict[str, Problem]) -> None:
+    """Half and twice the micro-batches, the other of GPipe and 1F1B, the next ZeRO of replicas, a word of recomputation for all
+    stages, the cut a layer earlier and later; of blocks a whole block. Nothing of orders and of plans without a flush."""
+    problem = replace(small_problems["two-devices"], batch=8)
+    plan = Plan("hand", "1f1b", stages_from_cuts([3], 6, [(0,), (1,)]), (2,) * 4)
+    other = {
+        "schedule": [replace(plan, schedule="gpipe")],
+        "micro-batches": [replace(plan, microbatches=equal_microbatches(8, count)) for count in (2, 8)],
+        "recomputation": [replace(plan, recompute=("whole",) * 2)],
+        "layers of stages": [replace(plan, stages=stages_from_cuts([cut], 6, [(0,), (1,)])) for cut in (2, 4)],
+    }
+    expected = [(name, replace(one, planner="")) for name, plans in other.items() for one in plans]
+    assert list(changed(problem, plan)) == expected
+    replicated = replace(plan, stages=stages_from_cuts([], 6, [(0, 1)]), zero=1)
+    assert [one.zero for name, one in changed(problem, replicated) if name == "ZeRO"] == [0, 2]
+    assert not list(changed(problem, replace(plan, schedule="pipedream")))
+    gpt = Gpt(3, 8, 2, 4, 10).workload()
+    blocks = [next(n for n, layer in enumerate(gpt.layers) if layer.block == block) for block in (1, 2, 3)]
+    halves = Plan("hand", "1f1b", stages_from_cuts([blocks[1]], len(gpt), [(0,), (1,)]), (2,) * 4)
+    cuts = [
+        len(one.stages[0].layers) for name, one in changed(replace(problem, workload=gpt), halves) if "layers" in name
+    ]
+    assert cuts == [blocks[0], blocks[2]]
+
+
+def test_changed_plans_have_the_scores_of_their_replays(small_problems: dict[str, Problem]) -> None:
+    """But for decisions of which another plan is known."""
+    problem = small_problems["two-devices"]
+    plan = Plan("hand", "1f1b", stages_from_cuts([3], 6, [(0,), (1,)]), equal_microbatches(problem.batch, 2))
+    found = replayed_beside(problem, plan, {"recomputation", "micro-batches"})
+    assert {len(one.microbatches) for one in found} == {2}
+    assert {one.recompute for one in found} == {()}
+    for one, score in found.items():
+        fullest = (outcome := simulate(problem, one)).fullest
+        assert score == Score(outcome.iteration_seconds, fullest.peak_bytes, fullest.capacity_bytes, fullest.device)
