@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 
-from hardware_profiles.topology import Place, Topology
+from hardware_profiles.topology import Place, Topology, common
 
 
 class Likeness:
@@ -58,10 +58,9 @@ class Likeness:
             found[node] = place[:-1], place[-1]
         for node in list(near)[len(found) :]:
             below = [found[one][0] for one in topology.neighbours[node] if near[one] < near[node]]
-            low, high = min(below), max(below)
-            same = next((at for at, both in enumerate(zip(low, high, strict=False)) if both[0] != both[1]), len(low))
-            counts[low[:same]] = counts.get(low[:same], 0) - 1
-            found[node] = low[:same], counts[low[:same]]
+            home = common(min(below), max(below))
+            counts[home] = counts.get(home, 0) - 1
+            found[node] = home, counts[home]
         return found
 
     @cached_property

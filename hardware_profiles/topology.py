@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from hardware_profiles.links import Channel, Link, channels_of
@@ -22,6 +22,11 @@ ROUNDING = 1e-12
 
 Place = tuple[int, ...]
 """Numbers of components in one another, the largest first, as of `Topology.places`."""
+
+
+def common(one: Place, other: Place) -> Place:
+    """The component that two are in, or two devices."""
+    return tuple(both[0] for both in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False)))
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,14 @@ class Topology:
     def by_server(self, devices: Iterable[int]) -> list[list[int]]:
         """Devices server by server, of those servers that have any."""
         return self.in_components(devices, self.depth)
+
+    def parted(self, devices: Iterable[int]) -> int:
+        """How deep the largest components are in which some devices are apart; their server, where they are in one.
+
+        What they send each other leaves these components, and shares the links on which others leave them.
+        """
+        places = [self.places[device] for device in devices]
+        return min(len(common(min(places), max(places))) + 1, self.depth)
 
     def even_levels(self, several: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
         """Levels at which all components have as many of each of some devices: how many, and how deep these components are.

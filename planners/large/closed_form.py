@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import takewhile
 from math import gcd
 
 import numpy as np
@@ -130,7 +131,7 @@ class ClosedForm:
         return self._queueing[key]
 
     def link(self, shape: Shape) -> Flow:
-        """The way between the first two ranks, where all replicas in the first server send at once."""
+        """The way between the first two ranks, where all replicas in the first server, or rack that it leaves, send at once."""
         key = shape.tensor, shape.copies, shape.context
         if key not in self._links:
             self._links[key] = self._link(shape)
@@ -138,14 +139,12 @@ class ClosedForm:
 
     def _link(self, shape: Shape) -> Flow:
         groups, cluster, copies = self.groups(shape.tensor), self.problem.cluster, shape.copies
-        most = min(copies, self._in_server if self.problem.contention else shape.context)
-        pairs = [
-            pair
-            for sender, receiver in zip(groups[:most], groups[copies : copies + most], strict=True)
-            if cluster.server_of(sender[0]) == cluster.server_of(groups[0][0])
-            for pair in zip(sender, receiver, strict=True)
-        ]
-        return cluster.flow(pairs)
+        topology, several = cluster.topology, copies if self.problem.contention else shape.context
+        depth = topology.parted((groups[0][0], groups[copies][0]))
+        home = topology.places[groups[0][0]][:depth]
+        near = takewhile(lambda group: topology.places[group[0]][:depth] == home, groups[:several])
+        receivers = groups[copies : copies + several]
+        return cluster.flow([pair for both in zip(near, receivers, strict=False) for pair in zip(*both, strict=True)])
 
     # ---- what is divided ----
 

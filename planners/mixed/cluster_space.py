@@ -182,9 +182,13 @@ class ClusterSpace:
     # ---- transfers ----
 
     def _transfer_seconds(self, front: Variant, behind: Variant, samples: int) -> float:
-        """Of a boundary between blocks, where all groups of a server send at once to another server, or inside the only one."""
-        one, two = (self._way(self.groups[variant.kind, variant.degree]) for variant in (front, behind))
+        """Of a boundary between blocks, where all groups of a server send at once to another server, or inside the only one; all
+        of a rack to another one, where kinds are in racks of their own.
+        """
         degree, cluster = max(front.degree, behind.degree), self.problem.cluster
+        sending, receiving = (self.groups[variant.kind, variant.degree] for variant in (front, behind))
+        depth = cluster.topology.parted((sending[0][0], receiving[0][0]))
+        one, two = (self._way(groups, depth) for groups in (sending, receiving))
         several = self.problem.contention
         if front.kind == behind.kind:
             two = two[1:] or two
@@ -200,11 +204,11 @@ class ClusterSpace:
         size = float(self.costs[front.kind].costs.cut_bytes[self.blocks.before + self.blocks.size]) * samples
         return flow.latency + size / flow.bandwidth
 
-    def _way(self, groups: Groups) -> list[Groups]:
-        """Groups by server."""
-        found: dict[int, list[tuple[int, ...]]] = {}
+    def _way(self, groups: Groups, depth: int) -> list[Groups]:
+        """Groups by the component that they are in, so deep in others."""
+        found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for group in groups:
-            found.setdefault(self.problem.cluster.server_of(group[0]), []).append(group)
+            found.setdefault(self.problem.cluster.topology.places[group[0]][:depth], []).append(group)
         return [tuple(one) for one in found.values()]
 
     # ---- gradients ----

@@ -22,7 +22,7 @@ from simulator.workloads.shares import Parallelism
 
 Devices = tuple[int, ...]
 
-_ByServer = dict[int, list[Devices]]
+_ByComponent = dict[tuple[int, ...], list[Devices]]
 
 COMPARED_BYTES = 2**20
 """Of like groups of devices the slowest is that which takes longest for as many bytes."""
@@ -136,41 +136,46 @@ class StagePlaces:
             self._slowest(self._exchanging(parts), self._exchanges, exchange) if self.expert > 1 else (),
         )
 
-    def _slowest(self, own: Sequence[Devices], several: _ByServer, rates: Callable[..., Rates]) -> Rates:
-        """Of some of several like groups of devices, of which those that share a server are at work at the same time."""
+    def _slowest(self, own: Sequence[Devices], several: _ByComponent, rates: Callable[..., Rates]) -> Rates:
+        """Of some of several like groups of devices, of which those that share a server, or uplinks of a rack, are at work at the
+        same time.
+        """
         found: dict[frozenset[Devices], Rates] = {}
         for devices in own:
-            near = {other for server in self._servers(devices) for other in several.get(server, ())}
+            near = {other for one in self._components(devices) for other in several.get(one, ())}
             at_once = frozenset({devices, *(one for one in near if len(one) == len(devices))})
             if at_once not in found:
                 found[at_once] = rates(devices, *sorted(at_once - {devices}))
         return max(found.values(), key=lambda one: reduce_seconds(one, COMPARED_BYTES))
 
-    def _beside(self, several: Iterable[Devices]) -> _ByServer:
-        """Groups of devices by each server that they are in."""
-        found: _ByServer = {}
+    def _beside(self, several: Iterable[Devices]) -> _ByComponent:
+        """Groups of devices by each component that they are in, with others in others."""
+        found: _ByComponent = {}
         for devices in several:
-            for server in self._servers(devices):
-                found.setdefault(server, []).append(devices)
+            for one in self._components(devices):
+                found.setdefault(one, []).append(devices)
         return found
 
-    def _servers(self, devices: Devices) -> Iterable[int]:
-        return dict.fromkeys(map(self.cluster.server_of, devices))
+    def _components(self, devices: Devices) -> Iterable[tuple[int, ...]]:
+        """Servers, racks and so on in which some devices are apart."""
+        topology = self.cluster.topology
+        depths = range(topology.parted(devices), topology.depth + 1)
+        return dict.fromkeys(topology.places[device][:depth] for depth in depths for device in devices)
 
     @cached_property
-    def _tensor_groups(self) -> _ByServer:
+    def _tensor_groups(self) -> _ByComponent:
         """All `parts`."""
         return self._beside(self.parts)
 
     @cached_property
-    def _contexts(self) -> _ByServer:
+    def _contexts(self) -> _ByComponent:
         """Devices that have parts of the same samples."""
         step = self.context
         replicas = (self.parts[at : at + step] for at in range(0, len(self.parts), step))
         return self._beside(ring for parts in replicas for ring in peers_of(parts))
 
     @cached_property
-    def _exchanges(self) -> _ByServer:
+    def _exchanges(self) -> _ByComponent:
         """Devices that divide experts."""
         return self._beside(self._exchanging(self.parts))
 

@@ -24,6 +24,7 @@ from simulator import LayerCosts, Parallelism, Problem, Workload, build_schedule
 from simulator.costs.layer_costs import NO_RATES
 from simulator.workloads.language_models import Llama
 from simulator.workloads.transformer import Experts
+from tests.hardware_profiles.clusters import tree
 
 
 def model(blocks: int) -> Workload:
@@ -157,6 +158,17 @@ def test_gradients_queue_behind_buckets() -> None:
             simulate(one, search.plan(found), engine="compiled").iteration_seconds, rel=0.05
         )
     assert seconds[0] > 1.1 * seconds[1]
+
+
+def test_ranks_in_racks_of_their_own_share_the_uplinks() -> None:
+    """4 replicas in a rack send to the next one over an uplink of 1 GB/s, 2 over the card of their server; alone over neither."""
+    problem = replace(small(4, 8, 16), cluster=tree((2, 8e9), (2, 4e9), (2, 1e9)))
+    problem = replace(problem, cluster=replace(problem.cluster, devices=small(4, 8, 16).cluster.devices))
+    blocks = like_blocks(problem.workload)
+    assert blocks is not None
+    for contention, bandwidths in ((True, (0.25e9, 2e9)), (False, (1e9, 4e9))):
+        form = ClosedForm(replace(problem, contention=contention), blocks, ("none",), (0,))
+        assert tuple(form.link(Shape(1, 8 // data, data, 1, 1)).bandwidth for data in (4, 2)) == bandwidths
 
 
 @pytest.mark.parametrize(
