@@ -142,10 +142,7 @@ LARGE_OPTIONS = {
     "zero": "what replicas divide, or several numbers to choose from: 0,1,2,3 (default)",
 }
 
-MIXED_OPTIONS = {
-    "tensor": LARGE_OPTIONS["tensor"],
-    "zero": "what replicas divide: 0 nothing, 1 optimizer states, or both to choose from: 0,1 (default)",
-}
+MIXED_OPTIONS = {name: LARGE_OPTIONS[name] for name in ("tensor", "zero")}
 
 LOAD_OPTIONS = {
     "load": "of a device: max (the largest of computing, receiving and sending; default where these overlap) or sum of them",

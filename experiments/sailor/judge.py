@@ -253,11 +253,11 @@ class Judge:
             found[fits & (stash > 0)] = flight
         return found
 
-    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
-        """Of each set at least: replicas of every kind have one of another kind beside them."""
-        found = np.zeros((len(sets), self.layers + 1, self.layers + 1))
+    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+        """Of each set at least: replicas of every kind have one of another kind beside them; nothing but in the end."""
+        found, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
         if replicas == 1:
-            return found
+            return found, longer
         known: dict[tuple[int, int, int], Floats] = {}
         for place, members in enumerate(sets):
             kinds = [self.variants[number].kind for number in members]
@@ -271,7 +271,7 @@ class Judge:
                         known[*pair, degree] = self._reduced_ranges(degree, replicas, *pair)
                 slowest = np.maximum(slowest, np.min([known[*pair, degree] for pair in pairs], axis=0))
             found[place] = slowest
-        return found
+        return found, longer
 
     def _reduced_ranges(self, degree: int, replicas: int, one: int, two: int) -> Floats:
         """Seconds in which gradients of layers i to j - 1 are reduced in a ring as fast as one pair, [layers + 1] twice."""

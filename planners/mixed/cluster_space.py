@@ -10,7 +10,7 @@ is what finalists are replayed for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -35,9 +35,6 @@ from simulator import (
     divisors,
 )
 
-BACKWARD_SHARE = 2 / 3
-"""Of the seconds of a stage, that its last backward takes: gradients of its other layers are reduced meanwhile."""
-
 MOST_SAMPLES = 64
 """Of a micro-batch."""
 
@@ -46,12 +43,18 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What plans may be: degrees of groups, what stages run again, what replicas divide, micro-batches (None: any number)."""
+    """What plans may be: degrees of groups, what stages run again, what replicas divide, micro-batches (None: any number).
+
+    fewest_replicas: of stages
+    buffers: whether stages keep room for a tensor that they send while they are fullest; without it no plan that fits is missed
+    """
 
     degrees: tuple[int, ...]
     words: tuple[Recompute, ...]
     zero: Zero
     microbatches: int | None = None
+    fewest_replicas: int = 1
+    buffers: bool = True
 
 
 class ClusterSpace:
@@ -69,6 +72,10 @@ class ClusterSpace:
         self.first = [self.kind_of.index(kind) for kind in range(costs.accelerator_kinds)]
         self.devices = tuple(self.kind_of.count(kind) for kind in range(costs.accelerator_kinds))
         self.layers = blocks.count
+        begin, end = np.indices((self.layers + 1, self.layers + 1))
+        at_end = end == self.layers
+        self._blocks = end - begin
+        self._place = np.where(begin == 0, np.where(at_end, ONLY, FIRST), np.where(at_end, LAST, MIDDLE))
         self.costs = [StageCosts(problem, blocks, choices.words, device) for device in self.first]
         self.groups: dict[tuple[int, int], Groups] = {
             (kind, degree): groups
@@ -82,6 +89,8 @@ class ClusterSpace:
         self._places = {key: self._in_first_server(groups) for key, groups in self.groups.items()}
         self.stages = cache(self._uncached_stages)
         """(samples): what stages take."""
+        self._passes = cache(self._uncached_passes)
+        """(number of a variant, samples): seconds of a forward and a backward, and of both with what runs again and is gathered."""
         self.deepest = cache(self._uncached_deepest)
         """(samples, replicas): micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
         self._peer_rates = cache(self._uncached_peer_rates)
@@ -112,7 +121,8 @@ class ClusterSpace:
     def replicas(self, samples: int) -> Sequence[int]:
         """Numbers that divide the batch into whole micro-batches."""
         rest, count = self.problem.batch // samples, self.choices.microbatches
-        found = (one for one in divisors(rest) if one <= len(self.problem.cluster.devices))
+        fewest, most = self.choices.fewest_replicas, len(self.problem.cluster.devices)
+        found = (one for one in divisors(rest) if fewest <= one <= most)
         return [one for one in found if count is None or rest // one == count]
 
     def rounds(self, samples: int, replicas: int) -> int:
@@ -131,36 +141,44 @@ class ClusterSpace:
 
     def _uncached_stages(self, samples: int) -> StageVariants:
         most = max(self.replicas(samples))
-        seconds, update = zip(*(self._seconds(variant, samples, most) for variant in self.variants), strict=True)
+        seconds = [self._passes(number, samples)[2] for number in range(len(self.variants))]
+        update = [self._update_seconds(variant, most) for variant in self.variants]
         forward = np.zeros((self.layers + 1, len(self.variants), len(self.variants)))
         for one, front in enumerate(self.variants):
             for two, behind in enumerate(self.variants):
                 forward[1:-1, one, two] = self._transfer_seconds(front, behind, samples)
         return StageVariants(np.array(seconds), self.deepest(samples, most), np.array(update), forward, forward)
 
-    def _seconds(self, variant: Variant, samples: int, replicas: int) -> tuple[Floats, Floats]:
-        """Of a micro-batch and of the update, [layers + 1, layers + 1]."""
+    def _uncached_passes(self, number: int, samples: int) -> tuple[Floats, Floats, Floats]:
+        variant = self.variants[number]
         costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
         rates = self._places[variant.kind, variant.degree].rates(0)
-        passes: list[Pass] = ["forward", "backward", self.choices.words[variant.word]]
-        total = np.sum([self._table(costs.seconds(parallel, rates, samples, one)) for one in passes], axis=0)
+        asked: list[Pass] = ["forward", "backward", self.choices.words[variant.word]]
+        forward, backward, again = (self._table(costs.seconds(parallel, rates, samples, one)) for one in asked)
         gather = costs.gather_seconds(parallel, rates, samples)
-        begin, end = np.indices(total.shape)
-        total = np.where(begin < end, total + gather * (begin > 0) + gather * (end < self.layers), np.inf)
+        begin, end = np.indices(again.shape)
+        forward, backward = forward + gather * (begin > 0), backward + gather * (end < self.layers)
+        return forward, backward, np.where(begin < end, forward + backward + again, np.inf)
+
+    def _update_seconds(self, variant: Variant, replicas: int) -> Floats:
+        """[layers + 1, layers + 1]."""
+        costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
         elements = self._elements(variant) / (replicas if self.choices.zero else 1)
         ends = elements.min(), elements.max() + 1.0
         least, largest = (costs.costs.at(parallel).update_seconds(costs.device, one) for one in ends)
-        return total, least + (elements - ends[0]) * ((largest - least) / (ends[1] - ends[0]))
+        return least + (elements - ends[0]) * ((largest - least) / (ends[1] - ends[0]))
 
     def _table(self, line: Line) -> Floats:
         """A figure of stages of blocks i to j - 1, [layers + 1, layers + 1]; 0 where there is none."""
-        begin, end = np.indices((self.layers + 1, self.layers + 1))
-        at_end = end == self.layers
-        place = np.where(begin == 0, np.where(at_end, ONLY, FIRST), np.where(at_end, LAST, MIDDLE))
-        return np.where(begin < end, line.own[place] + line.block * (end - begin), 0.0)
+        return np.where(self._blocks > 0, line.own[self._place] + line.block * self._blocks, 0.0)
 
     def _elements(self, variant: Variant) -> Floats:
         return self._table(self.costs[variant.kind].elements(Parallelism(variant.degree))[0])
+
+    def _units(self, variant: Variant) -> Floats:
+        """As of `StageCosts.units`, [layers + 1, layers + 1, 5]."""
+        of_place = self.costs[variant.kind].units(Parallelism(variant.degree), self.layers)
+        return of_place[self._place, np.maximum(self._blocks, 0)]
 
     def _uncached_deepest(self, samples: int, replicas: int) -> Integers:
         found, problem = [], self.problem
@@ -169,8 +187,11 @@ class ClusterSpace:
             kept, made = (self._table(one) for one in costs.stashes(parallel)[variant.word])
             always = self._elements(variant) * problem.divided_state_bytes(self.choices.zero, replicas)
             begin, end = np.indices(kept.shape)
-            beside = costs.boundary_bytes(parallel) * (end - begin < self.layers)
+            beside = costs.boundary_bytes(parallel) * (end - begin < self.layers) * self.choices.buffers
             always = always + self._table(costs.gradient_in_work(parallel)) + (made + beside) * samples
+            if self.choices.zero >= 2 and replicas > 1:
+                width = problem.accumulated_bytes + problem.element_bytes * (self.choices.zero == 3)
+                always = always + self._units(variant)[..., 3:].sum(axis=2) * width
             memory = problem.cluster.devices[self.first[variant.kind]].memory_bytes
             room = memory - self.spare_bytes.get(variant.kind, 0.0) - always
             deepest = np.floor(np.maximum(room, 0.0) / np.maximum(kept * samples, 1.0))
@@ -213,29 +234,58 @@ class ClusterSpace:
 
     # ---- gradients ----
 
-    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
-        """Of gradients that are not reduced while the last backward runs."""
-        found = np.zeros((len(sets), self.layers + 1, self.layers + 1))
-        if replicas == 1:
-            return found
-        seconds = self.stages(samples).seconds
-        for place, members in enumerate(sets):
-            variants = [self.variants[number] for number in members]
-            least = min(variants, key=lambda one: one.degree)
-            size = self._elements(least) * self.problem.accumulated_bytes
-            whole = self.problem.gradient_reduction == "whole"
-            buckets = np.ones_like(size) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
-            rates = self._peer_rates(tuple((one.kind, one.degree) for one in variants), replicas)
-            divided = 0.5 if self.choices.zero else 1.0  # each replica has the sums of its part alone
-            reduced = divided * buckets * np.min([latency + size / buckets * one for latency, one in rates], axis=0)
-            own = np.where(np.isfinite(seconds[members[0]]), seconds[list(members)].max(axis=0), 0.0)
-            hidden = BACKWARD_SHARE * own * (1.0 - 1.0 / buckets)
-            exposed = np.maximum(reduced / buckets, reduced - hidden)
-            if self.choices.zero:  # weights are gathered behind the update
-                width = self.problem.element_bytes / self.problem.accumulated_bytes
-                exposed = exposed + 0.5 * np.min([latency + size * width * one for latency, one in rates], axis=0)
-            found[place] = np.where(size > 0, exposed, 0.0)
-        return found
+    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+        """Of what does not hide behind the last backward, and what does not behind a micro-batch's own passes."""
+        exposed, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
+        if replicas > 1:
+            for place, members in enumerate(sets):
+                passes = [self._passes(number, samples)[:2] for number in members]
+                forward, backward = (np.max(one, axis=0) for one in zip(*passes, strict=True))
+                moved = self._divided if self.choices.zero >= 2 else self._reduced
+                exposed[place], longer[place] = moved(members, replicas, forward, backward)
+        return np.where(self._blocks > 0, exposed, 0.0), np.where(self._blocks > 0, longer, 0.0)
+
+    def _reduced(
+        self, members: Sequence[int], replicas: int, forward: Floats, backward: Floats
+    ) -> tuple[Floats, Floats | float]:
+        """Where gradients are whole on each replica: reduced in buckets, or scattered, while the last backward runs."""
+        size = self._least_divided(members, self._elements) * self.problem.accumulated_bytes
+        whole = self.problem.gradient_reduction == "whole"
+        buckets = np.ones_like(size) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
+        divided = 0.5 if self.choices.zero else 1.0  # each replica has the sums of its part alone
+        reduced = divided * buckets * self._reduce_seconds(members, replicas, size / buckets)
+        exposed = np.maximum(reduced / buckets, reduced - backward * (1.0 - 1.0 / buckets))
+        if self.choices.zero:  # weights are gathered behind the update
+            size = size * (self.problem.element_bytes / self.problem.accumulated_bytes)
+            exposed = exposed + 0.5 * self._reduce_seconds(members, replicas, size)
+        return exposed, 0.0
+
+    def _divided(
+        self, members: Sequence[int], replicas: int, forward: Floats, backward: Floats
+    ) -> tuple[Floats, Floats | float]:
+        """Where replicas divide gradients, and weights perhaps: unit by unit, beside every pass."""
+        elements = self._least_divided(members, self._elements)
+        units = self._least_divided(members, self._units)
+        count, first = np.maximum(units[..., 0], 1.0), units[..., 1]
+        again, widths = self.choices.zero == 3, (self.problem.element_bytes, self.problem.accumulated_bytes)
+        weights, gradients = (
+            count * 0.5 * self._reduce_seconds(members, replicas, elements / count * width) for width in widths
+        )
+        longer = np.maximum(0.0, gradients + again * weights - backward) + again * np.maximum(0.0, weights - forward)
+        gathered, scattered = (
+            0.5 * self._reduce_seconds(members, replicas, size)
+            for size in ((first if again else elements) * widths[0], first * widths[1])
+        )
+        return gathered + scattered, longer
+
+    def _least_divided(self, members: Sequence[int], figure: Callable[[Variant], Floats]) -> Floats:
+        """Of the variant with most of a layer on a device."""
+        return figure(min((self.variants[number] for number in members), key=lambda one: one.degree))
+
+    def _reduce_seconds(self, members: Sequence[int], replicas: int, sizes: Floats) -> Floats:
+        kinds = tuple((self.variants[number].kind, self.variants[number].degree) for number in members)
+        rates = self._peer_rates(kinds, replicas)
+        return np.asarray(np.min([latency + sizes * one for latency, one in rates], axis=0))
 
     def _uncached_peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
         """Of all-reduces of a stage whose replicas are of several kinds, as many of each as can be."""
@@ -246,15 +296,18 @@ class ClusterSpace:
     # ---- whole pipelines ----
 
     def seconds(self, pipeline: MixedPipeline) -> float:
-        """The closed form."""
+        """The closed form; infinite where servers have no room for the groups."""
+        if self._placed(pipeline) is None:
+            return np.inf
         table, ranges = self.stages(pipeline.samples), list(pairwise((0, *pipeline.ends)))
         held = [pipeline.held(stage) for stage in range(len(ranges))]
         own, update, reduced = [], [], []
         for used, (begin, end) in zip(held, ranges, strict=True):
             members = sorted(set(used))
-            own.append(float(table.seconds[members, begin, end].max()))
+            exposed, longer = self.synchronization(pipeline.samples, pipeline.replicas, [members])
+            own.append(float(table.seconds[members, begin, end].max() + longer[0, begin, end]))
             update.append(float(table.update[members, begin, end].max()))
-            reduced.append(float(self.synchronization(pipeline.samples, pipeline.replicas, [members])[0, begin, end]))
+            reduced.append(float(exposed[0, begin, end]))
         crossing = [
             max(float(table.forward[1, one, two]) for one, two in zip(front, behind, strict=True))
             for front, behind in pairwise(held)
@@ -264,8 +317,8 @@ class ClusterSpace:
         rounds = self.rounds(pipeline.samples, pipeline.replicas)
         return (rounds - 1) * slowest + sum(own) + sum(ways) + max(update) + max(reduced)
 
-    def plan(self, name: str, pipeline: MixedPipeline) -> Plan | None:
-        """The plan of a pipeline: replicas of a stage beside each other, large groups first; None where servers have no room."""
+    def _placed(self, pipeline: MixedPipeline) -> dict[tuple[int, int], tuple[int, ...]] | None:
+        """Devices by stage and replica: those of a stage beside each other, large groups first; None where servers have no room."""
         free = [list(server) for server in self.problem.cluster.servers]
         placed: dict[tuple[int, int], tuple[int, ...]] = {}
         wanted = [
@@ -282,7 +335,12 @@ class ClusterSpace:
                     break
             else:
                 return None
-        stages, words = [], []
+        return placed
+
+    def plan(self, name: str, pipeline: MixedPipeline) -> Plan:
+        """The plan of a pipeline whose groups can be placed."""
+        placed, stages, words = self._placed(pipeline), [], []
+        assert placed is not None  # its seconds are finite
         for stage, (begin, end) in enumerate(pairwise((0, *pipeline.ends))):
             groups = [placed[stage, replica] for replica in range(pipeline.replicas)]
             devices = tuple(device for group in groups for device in group)

@@ -72,15 +72,20 @@ class Found:
 
 
 def search(
-    space: Space, most_work: float, pipelines: int = 1, watch: Callable[[Found], None] = lambda found: None
+    space: Space,
+    most_work: float,
+    pipelines: int = 1,
+    watch: Callable[[Found], None] = lambda found: None,
+    below: float = np.inf,
 ) -> Found:
     """Search a space.
 
     most_work: stages that are looked at before the search ends without a proof (one shape is always searched to its end)
     pipelines: that are wanted: bounds prune against the last of the best so many
     watch: is told at every improvement
+    below: seconds of pipelines that are of use; the bound is no higher
     """
-    state = _LabelSearch(space, pipelines)
+    state = _LabelSearch(space, pipelines, below)
     passes = [(True, FIRST_WIDTH)] if len(space.devices) > 1 else []
     for alone, width in (*passes, *((False, width) for width in WIDTHS)):
         for shape in sorted(state.shapes, key=lambda one: (one.bound, one.samples, one.replicas)):
@@ -124,8 +129,8 @@ class _Size:
 class _LabelSearch:
     """One search; what it found so far."""
 
-    def __init__(self, space: Space, pipelines: int) -> None:
-        self.space, self.wanted = space, pipelines
+    def __init__(self, space: Space, pipelines: int, below: float) -> None:
+        self.space, self.wanted, self.below = space, pipelines, below
         self.most_stages = min(space.layers, sum(space.devices))
         self.prices = price_ratios(space.variants, len(space.devices))
         self.sizes: dict[tuple[int, bool], _Size] = {}
@@ -139,14 +144,14 @@ class _LabelSearch:
     def limit(self) -> float:
         """Seconds below which a pipeline is among those that are wanted."""
         ordered = sorted(self.best.values())
-        return ordered[self.wanted - 1] if len(ordered) >= self.wanted else np.inf
+        return min(self.below, ordered[self.wanted - 1] if len(ordered) >= self.wanted else np.inf)
 
     @property
     def found(self) -> Found:
         """What is known so far."""
         ordered = sorted(self.best.items(), key=lambda one: one[1])
         least = min((shape.bound for shape in self.shapes), default=np.inf)
-        bound = min(least, ordered[0][1]) if ordered else least
+        bound = min(least, ordered[0][1] if ordered else self.below)
         best = tuple((seconds, pipeline) for pipeline, seconds in ordered)
         return Found(best, bound, self.work, len(self.shapes), self.opened)
 
@@ -184,9 +189,11 @@ class _LabelSearch:
         """
         space, size, limit = self.space, self.sizes[shape.samples, alone], self.limit
         deepest = space.deepest(shape.samples, shape.replicas)
+        reduced, longer = space.synchronization(shape.samples, shape.replicas, size.sets)
         tables = size.tables._replace(
+            seconds=size.tables.seconds + longer,
             deepest=np.array([deepest[list(members)].min(axis=0) for members in size.sets]),
-            synchronization=space.synchronization(shape.samples, shape.replicas, size.sets),
+            synchronization=reduced,
         )
         with interrupts_held():
             ends = Ends(*grown(tables, size.ahead, shape.asked, limit, width, max(KEPT, self.wanted)))
@@ -198,13 +205,12 @@ class _LabelSearch:
             if least == np.inf:
                 break
             try:
-                filled = {one: self.space.seconds(one) for one in self._filled(shape, size, ends, number)}
+                filled = {one: space.seconds(one) for one in self._filled(shape, size, ends, number)}
             except TooManyShares:
-                bound = min(bound, least)
-                continue
+                filled = {}
             self.best.update({one: seconds for one, seconds in filled.items() if seconds < self.limit})
-            if filled and min(filled.values()) > least * (1.0 + EXACT):
-                bound = min(bound, least)  # other shares may take less
+            if min(filled.values(), default=np.inf) > least * (1.0 + EXACT):
+                bound = min(bound, least)  # other shares may take less, or labels that it was preferred to
         else:
             bound = min(bound, float(ends.seconds.max()))
         if not alone:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import get_args
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from planners.large.like_blocks import like_blocks
-from planners.mixed.cluster_space import Choices, ClusterSpace
-from planners.mixed.label_search import Found, search
+from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
+from planners.mixed.label_search import EXACT, Found, search
 from planners.search.candidates import asked_degrees
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from simulator import InfeasiblePlanError, Plan, Problem, Zero, group_degrees, recompute_words
 
-MOST_WORK = 5e6
+MOST_WORK = 2.5e6
 """Stages that a search looks at, of each number of what replicas divide."""
 
 FINALISTS = 4
@@ -24,8 +23,8 @@ FINALISTS = 4
 ROUNDS = 4
 """Searches at most, each with more memory left free than the last, where no finalist fits in its replay."""
 
-ZEROS: tuple[Zero, ...] = (0, 1)
-"""What replicas may divide: nothing, or states of the optimizer; more has collectives in every op."""
+ZEROS: tuple[Zero, ...] = (0, 1, 2, 3)
+"""What replicas may divide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,9 @@ class MixedPipelines:
                 break
             fit = [plan for plan in replayed if evaluate(plan).fits]
             if fit:
-                run.tell(len(replayed))
-                return min(fit, key=lambda plan: evaluate(plan).key)
+                best = min(fit, key=lambda plan: evaluate(plan).key)
+                run.tell(best, replayed)
+                return best
             run.leave_free([evaluate(plan) for plan in replayed])
         if run.closest is None:
             raise InfeasiblePlanError(run.does_not_fit())
@@ -79,10 +79,11 @@ def _choices(problem: Problem, request: Request) -> list[Choices]:
     degrees = asked_degrees(problem, request, group_degrees(problem))
     words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
     asked = request.options.get("zero", ",".join(map(str, ZEROS))).split(",")
-    known = {str(one): one for one in get_args(Zero) if one in ZEROS}
+    known = {str(one): one for one in ZEROS}
     if wrong := sorted(set(asked).difference(known)):
         raise ValueError(f"zero must be of {', '.join(known)}, or several of them, got {wrong[0]!r}")
-    return [Choices(degrees, words, known[one], request.microbatches) for one in sorted(asked)]
+    first, *others = (Choices(degrees, words, known[one], request.microbatches) for one in sorted(set(asked)))
+    return [first, *(replace(one, fewest_replicas=2) for one in others)]  # one replica divides nothing
 
 
 def _space(problem: Problem, choices: Choices, spare: dict[int, float] | None = None) -> ClusterSpace:
@@ -92,42 +93,51 @@ def _space(problem: Problem, choices: Choices, spare: dict[int, float] | None = 
 
 
 class _PipelineSearch:
-    """One call of the planner."""
+    """One call of the planner.
+
+    seconds: of the plans that were replayed, by the closed form
+    """
 
     def __init__(self, planner: MixedPipelines, problem: Problem, evaluate: Evaluator) -> None:
         self.planner, self.problem, self.evaluate = planner, problem, evaluate
         self.spare: dict[int, float] = {}
         self.found: list[Found] = []
+        self.seconds: dict[Plan, float] = {}
         self.closest: Plan | None = None
 
     def replayed(self) -> Iterator[Plan]:
-        """The best plans of the space by the closed form, each with a score; the best so far where an interrupt comes."""
-        best: list[tuple[float, Plan]] = []
-        seen: list[tuple[float, Plan]] = []
-        self.found = []
-        try:
-            for choices in _choices(self.problem, self.planner.request):
-                space = _space(self.problem, choices, self.spare)
+        """The best plans of the space by the closed form, each with a score; the best so far where an interrupt comes.
 
-                def note(found: Found, space: ClusterSpace = space) -> None:
-                    seconds, pipeline = found.pipelines[0]
-                    if (plan := space.plan(self.planner.name, pipeline)) is not None:
-                        seen.append((seconds, plan))
-
-                self.found.append(search(space, MOST_WORK, FINALISTS, note))
-                for seconds, pipeline in self.found[-1].pipelines:
-                    plan = space.plan(self.planner.name, pipeline)
-                    if plan is not None:
-                        best.append((seconds, plan))
-        except KeyboardInterrupt:
-            for _, plan in sorted(seen, key=lambda one: one[0])[:1]:
-                self.evaluate(plan)
-            raise
-        for _, plan in sorted(best, key=lambda one: one[0])[:FINALISTS]:
+        Where none has room for what it sends, those that may do without it.
+        """
+        choices = _choices(self.problem, self.planner.request)
+        best = self._best(choices) or self._best([replace(one, buffers=False) for one in choices])
+        for plan, seconds in sorted(best.items(), key=lambda one: one[1])[:FINALISTS]:
             score = self.evaluate(plan)
+            self.seconds[plan] = seconds
             if self.closest is None or score.key < self.evaluate(self.closest).key:
                 self.closest = plan
             yield plan
+
+    def _best(self, choices: list[Choices]) -> dict[Plan, float]:
+        """The best plans, with their seconds."""
+        best: dict[Plan, float] = {}
+        self.found = []
+        try:
+            for one in choices:
+                space = _space(self.problem, one, self.spare)
+
+                def note(found: Found, space: ClusterSpace = space) -> None:
+                    best.update({space.plan(self.planner.name, pipe): seconds for seconds, pipe in found.pipelines[:1]})
+
+                below = sorted(best.values())[FINALISTS - 1 : FINALISTS]
+                self.found.append(search(space, MOST_WORK, FINALISTS, note, *below))
+                best |= {space.plan(self.planner.name, pipe): seconds for seconds, pipe in self.found[-1].pipelines}
+        except KeyboardInterrupt:
+            if best:
+                self.evaluate(min(best, key=lambda plan: best[plan]))
+            raise
+        return best
 
     def leave_free(self, scores: list[Score]) -> None:
         """Leave free on each kind of device what plans lacked there."""
@@ -138,23 +148,22 @@ class _PipelineSearch:
                 lacking = score.peak_bytes - score.capacity_bytes
                 self.spare[kind] = max(self.spare.get(kind, 0.0), lacking * 1.01 + self.spare.get(kind, 0.0))
 
-    def tell(self, replayed: int) -> None:
+    def tell(self, plan: Plan, replayed: list[Plan]) -> None:
         """Record what is known of the best plan."""
-        bound = min(found.bound for found in self.found)
-        best = min(found.pipelines[0][0] for found in self.found if found.pipelines)
-        proven = all(found.bound >= best * (1.0 - 1e-9) for found in self.found)
+        seconds, best = self.seconds[plan], min(self.seconds[one] for one in replayed)
+        bound = min(best, *(found.bound for found in self.found))
         self.evaluate.details.update(
             shapes=sum(found.shapes for found in self.found),
             opened=sum(found.opened for found in self.found),
-            closed_form_seconds=best,
-            closed_form_bound=min(bound, best),
-            closed_form_gap=best / min(bound, best) - 1.0,
+            closed_form_seconds=seconds,
+            closed_form_bound=bound,
+            closed_form_gap=seconds / bound - 1.0,
         )
-        if proven:
-            among = f"{replayed} of the best by the closed form of " if replayed > 1 else ""
+        if bound >= best * (1.0 - EXACT) and not self.spare:
+            among = f"{len(replayed)} of the best by the closed form of " if len(replayed) > 1 else ""
             self.evaluate.declare_optimal(
-                f"{among}all mixed pipelines (micro-batch × equal replicas × stages of whole blocks, in each a degree for each "
-                "kind of device and any share of the replicas, recomputation by stage)"
+                f"{among}all mixed pipelines (micro-batch of up to {MOST_SAMPLES} samples × equal replicas × stages of whole "
+                "blocks, in each a degree for each kind of device and any share of the replicas, recomputation by stage)"
             )
 
     def does_not_fit(self) -> str:

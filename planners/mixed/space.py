@@ -102,9 +102,9 @@ class Space(Protocol):
     def deepest(self, samples: int, replicas: int) -> Integers:
         """As of `StageVariants`, of so many replicas."""
 
-    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
-        """Least seconds in which gradients of stages of layers i to j - 1 are reduced, [sets, layers + 1, layers + 1], where
-        replicas are of all variants of a set.
+    def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+        """Least seconds in which gradients of stages of layers i to j - 1 are reduced in the end, and by which each micro-batch
+        takes longer meanwhile, [sets, layers + 1, layers + 1] both, where replicas are of all variants of a set.
         """
 
     def transfer_weights(self, stages: int) -> tuple[float, float]:
@@ -114,7 +114,7 @@ class Space(Protocol):
         """Micro-batches that a stage with `ahead` stages from itself to the last has in flight."""
 
     def seconds(self, pipeline: MixedPipeline) -> float:
-        """Seconds of an iteration."""
+        """Seconds of an iteration; infinite where its groups cannot be placed."""
 
 
 def variant_sets(variants: Sequence[Variant], usable: NDArray[np.bool_]) -> tuple[tuple[int, ...], ...]:

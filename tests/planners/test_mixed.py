@@ -100,6 +100,17 @@ def test_a_proof_that_none_fits(problem: Problem) -> None:
         make_plan("mixed", with_memory(problem, 0.5))
 
 
+def test_groups_that_no_server_has_room_for(tmp_path: Path, problem: Problem) -> None:
+    """Two servers of three devices hold two pairs, not three: no pipeline of more is found, or counts as the best."""
+    path = tmp_path / "threes.toml"
+    path.write_text(CLUSTER.replace("devices = 2", "devices = 3").replace("count = 1", "count = 2"))
+    problem = replace(problem, cluster=load_cluster(path))
+    pairs = ClusterSpace(problem, like_blocks(problem.workload), Choices((2,), ("none",), 0), {})
+    found = search(pairs, 3e4, 4)
+    assert max(counts for _, pipeline in found.pipelines for counts in np.sum(pipeline.counts, axis=0)) == 2
+    assert found.bound < found.pipelines[0][0]
+
+
 def test_one_kind_of_device(problem: Problem) -> None:
     """On devices of one kind, too, it finds a plan that fits; by default it is asked on several kinds alone."""
     alone = replace(problem, cluster=load_cluster("dgx-a100:1").take(2))
@@ -127,7 +138,7 @@ def test_an_interrupt_keeps_the_best_so_far(problem: Problem, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"zero": "3"}, "zero must be of 0, 1"), ({"tensor": "3"}, "cannot have 3 devices"), ({"tensor": "x"}, "numbers")],
+    [({"zero": "4"}, "zero must be of 0, 1, 2, 3"), ({"tensor": "3"}, "cannot have 3 devices"), ({"tensor": "x"}, "numbers")],
 )
 def test_options_that_are_none(problem: Problem, options: dict[str, str], says: str) -> None:
     """One line with the choices."""
