@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from planners.large.bounds import ShapeBounds
 from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.like_blocks import like_blocks
 from planners.large.shapes import Shape, Wanted, grid
-from planners.search.candidates import asked_degrees, device_groups
+from planners.search.candidates import asked_degrees, asked_zeros, device_groups
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.result import RunnerUp
@@ -116,7 +115,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     try:
         wanted = _wanted(problem, request)
         degrees = asked_degrees(problem, request)
-        _zeros(request)
+        asked_zeros(request)
     except ValueError as error:
         return str(error)
     groups = {degree: len(device_groups(problem, degree)) for degree in degrees}
@@ -142,17 +141,6 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
     return Wanted(request.stages, request.microbatches, contexts, experts, least, most)
 
 
-def _zeros(request: Request) -> tuple[Zero, ...]:
-    """What replicas may divide; ValueError for what is no list of such numbers."""
-    asked, choices = request.options.get("zero"), get_args(Zero)
-    words = {str(one): one for one in choices}
-    if asked is None:
-        return choices
-    if wrong := sorted(set(asked.split(",")).difference(words)):
-        raise ValueError(f"zero must be of {', '.join(words)}, or several of them, got {wrong[0]!r}")
-    return tuple(words[one] for one in sorted(asked.split(",")))
-
-
 class _ShapeSearch:
     """The grid of one problem."""
 
@@ -162,7 +150,7 @@ class _ShapeSearch:
         assert blocks is not None  # as `inapplicable` says
         self.blocks, request = blocks, planner.request
         words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
-        self.form = ClosedForm(problem, blocks, words, _zeros(request))
+        self.form = ClosedForm(problem, blocks, words, asked_zeros(request))
         self.shapes = grid(
             asked_degrees(problem, request),
             lambda degree: len(self.form.groups(degree)),

@@ -90,7 +90,7 @@ class ClusterSpace:
         self.stages = cache(self._uncached_stages)
         """(samples): what stages take."""
         self._passes = cache(self._uncached_passes)
-        """(number of a variant, samples): seconds of a forward and a backward, and of both with what runs again and is gathered."""
+        """(number of a variant, samples): seconds of a forward and a backward, and of both with what runs again."""
         self.deepest = cache(self._uncached_deepest)
         """(samples, replicas): micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
         self._peer_rates = cache(self._uncached_peer_rates)
@@ -166,7 +166,7 @@ class ClusterSpace:
         elements = self._elements(variant) / (replicas if self.choices.zero else 1)
         ends = elements.min(), elements.max() + 1.0
         least, largest = (costs.costs.at(parallel).update_seconds(costs.device, one) for one in ends)
-        return least + (elements - ends[0]) * ((largest - least) / (ends[1] - ends[0]))
+        return np.asarray(least + (elements - ends[0]) * ((largest - least) / (ends[1] - ends[0])))
 
     def _table(self, line: Line) -> Floats:
         """A figure of stages of blocks i to j - 1, [layers + 1, layers + 1]; 0 where there is none."""
@@ -178,7 +178,7 @@ class ClusterSpace:
     def _units(self, variant: Variant) -> Floats:
         """As of `StageCosts.units`, [layers + 1, layers + 1, 5]."""
         of_place = self.costs[variant.kind].units(Parallelism(variant.degree), self.layers)
-        return of_place[self._place, np.maximum(self._blocks, 0)]
+        return np.asarray(of_place[self._place, np.maximum(self._blocks, 0)])
 
     def _uncached_deepest(self, samples: int, replicas: int) -> Integers:
         found, problem = [], self.problem
@@ -318,7 +318,7 @@ class ClusterSpace:
         return (rounds - 1) * slowest + sum(own) + sum(ways) + max(update) + max(reduced)
 
     def _placed(self, pipeline: MixedPipeline) -> dict[tuple[int, int], tuple[int, ...]] | None:
-        """Devices by stage and replica: those of a stage beside each other, large groups first; None where servers have no room."""
+        """Devices by stage and replica, large groups first, those of a stage beside each other; None where servers lack room."""
         free = [list(server) for server in self.problem.cluster.servers]
         placed: dict[tuple[int, int], tuple[int, ...]] = {}
         wanted = [

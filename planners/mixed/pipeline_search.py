@@ -10,9 +10,9 @@ import numpy as np
 from planners.large.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, Found, search
-from planners.search.candidates import asked_degrees
+from planners.search.candidates import asked_degrees, asked_zeros
 from planners.search.evaluator import Evaluator, Request, Score, fitting
-from simulator import InfeasiblePlanError, Plan, Problem, Zero, group_degrees, recompute_words
+from simulator import InfeasiblePlanError, Plan, Problem, group_degrees, recompute_words
 
 MOST_WORK = 2.5e6
 """Stages that a search looks at, of each number of what replicas divide."""
@@ -22,9 +22,6 @@ FINALISTS = 4
 
 ROUNDS = 4
 """Searches at most, each with more memory left free than the last, where no finalist fits in its replay."""
-
-ZEROS: tuple[Zero, ...] = (0, 1, 2, 3)
-"""What replicas may divide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +75,7 @@ def _choices(problem: Problem, request: Request) -> list[Choices]:
     """What plans may be, by what replicas divide; ValueError for options that are none."""
     degrees = asked_degrees(problem, request, group_degrees(problem))
     words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
-    asked = request.options.get("zero", ",".join(map(str, ZEROS))).split(",")
-    known = {str(one): one for one in ZEROS}
-    if wrong := sorted(set(asked).difference(known)):
-        raise ValueError(f"zero must be of {', '.join(known)}, or several of them, got {wrong[0]!r}")
-    first, *others = (Choices(degrees, words, known[one], request.microbatches) for one in sorted(set(asked)))
+    first, *others = (Choices(degrees, words, zero, request.microbatches) for zero in asked_zeros(request))
     return [first, *(replace(one, fewest_replicas=2) for one in others)]  # one replica divides nothing
 
 
@@ -127,12 +120,13 @@ class _PipelineSearch:
             for one in choices:
                 space = _space(self.problem, one, self.spare)
 
-                def note(found: Found, space: ClusterSpace = space) -> None:
-                    best.update({space.plan(self.planner.name, pipe): seconds for seconds, pipe in found.pipelines[:1]})
+                def note(found: Found, space: ClusterSpace = space, most: int = 1) -> None:
+                    for seconds, pipeline in found.pipelines[:most]:
+                        best[space.plan(self.planner.name, pipeline)] = seconds
 
                 below = sorted(best.values())[FINALISTS - 1 : FINALISTS]
                 self.found.append(search(space, MOST_WORK, FINALISTS, note, *below))
-                best |= {space.plan(self.planner.name, pipe): seconds for seconds, pipe in self.found[-1].pipelines}
+                note(self.found[-1], most=FINALISTS)
         except KeyboardInterrupt:
             if best:
                 self.evaluate(min(best, key=lambda plan: best[plan]))
@@ -140,13 +134,13 @@ class _PipelineSearch:
         return best
 
     def leave_free(self, scores: list[Score]) -> None:
-        """Leave free on each kind of device what plans lacked there."""
+        """Leave free on each kind of device, beside what is free already, the most that a plan lacked there."""
         kind_of = _space(self.problem, _choices(self.problem, self.planner.request)[0]).kind_of
+        lacking: dict[int, float] = {}
         for score in scores:
-            if not score.fits:
-                kind = kind_of[score.device]
-                lacking = score.peak_bytes - score.capacity_bytes
-                self.spare[kind] = max(self.spare.get(kind, 0.0), lacking * 1.01 + self.spare.get(kind, 0.0))
+            kind = kind_of[score.device]
+            lacking[kind] = max(lacking.get(kind, 0.0), 1.01 * (score.peak_bytes - score.capacity_bytes))
+        self.spare.update({kind: self.spare.get(kind, 0.0) + most for kind, most in lacking.items()})
 
     def tell(self, plan: Plan, replayed: list[Plan]) -> None:
         """Record what is known of the best plan."""

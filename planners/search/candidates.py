@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from planners.search.evaluator import Evaluator, Request
 from simulator import (
@@ -13,6 +14,7 @@ from simulator import (
     Plan,
     Problem,
     Stage,
+    Zero,
     check_size,
     context_degrees,
     equal_microbatches,
@@ -74,6 +76,15 @@ def asked_degrees(
             f"{', '.join(map(str, permitted))}"
         )
     return degrees
+
+
+def asked_zeros(request: Request) -> tuple[Zero, ...]:
+    """What replicas may divide, all of it by default; ValueError for what is no list of such numbers."""
+    words = {str(one): one for one in get_args(Zero)}
+    asked = set(request.options.get("zero", ",".join(words)).split(","))
+    if wrong := sorted(asked.difference(words)):
+        raise ValueError(f"zero must be of {', '.join(words)}, or several of them, got {wrong[0]!r}")
+    return tuple(words[one] for one in sorted(asked))
 
 
 def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
