@@ -22,10 +22,10 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Counts = NDArray[np.int16]
 
-HALVINGS = 14
+HALVINGS = 10
 """Of the range in which the slowest rank's seconds are bounded."""
 
-RANGE = 8.0
+RANGE = 2.0
 """By how much memory lengthens the slowest rank's seconds at most, as far as a bound tells."""
 
 ROUNDING = 1e-9
@@ -82,24 +82,34 @@ class ShapeBounds:
 
     def least_seconds_in_memory(self, shapes: Integers) -> Floats:
         """As of each shape's own samples, and of ranks that run again what they must so as to hold their blocks, float64 [shapes,
-        zeros]: infinite where they never do. As if each rank held the same of its shares of weights at any time, and replicas
-        moved what they divide in no time but that of its bytes and of its units.
+        zeros]: infinite where they never do. As if replicas moved what they divide in no time but that of its bytes and units.
         """
+        zeros = self.form.zeros
+        rows = np.repeat(shapes, len(zeros), axis=0), np.tile(zeros, len(shapes))
+        most = self._most_blocks(*rows)
+        room = np.flatnonzero(most.max(axis=1).sum(axis=1, dtype=np.int64) >= self.blocks)
+        found = np.full(len(rows[0]), np.inf)
+        found[room] = self._least_seconds_within(most[room], *(one[room] for one in rows))
+        return found.reshape(len(shapes), len(zeros))
+
+    def _least_seconds_within(self, most: Counts, shapes: Integers, zero: Integers) -> Floats:
+        """Seconds of shapes whose ranks hold at most so many blocks, int16 [shapes, ways, ranks], float64 [shapes]."""
         figures, ranks = self._figures(shapes), _Ranks(shapes, self.problem.batch)
-        forward, backward, own = self._passes(shapes, figures)
-        blocks = (forward + backward)[:, :, None] + figures.again[:, None]  # [shapes, zeros, words]
-        least = blocks.min(axis=2)
-        whole = own[..., ONLY] + least * self.blocks
-        most = self._most_blocks(shapes, figures, ranks)
-        ways = np.repeat(blocks, 2, axis=2)  # each word with stages of a rank alike, and not
-        places = np.take_along_axis(own, ranks.places[:, None], axis=2)
+        forward, backward, own = self._passes(figures, shapes, zero)
+        blocks = (forward + backward)[:, None] + figures.again
+        least = blocks.min(axis=1)
+        whole = own[:, ONLY] + least * self.blocks
+        ways = np.repeat(blocks, 2, axis=1)
+        own = np.take_along_axis(own, ranks.places, axis=1)
+        steps, missing = ranks.steps(ways.shape[1])
 
         def held(seconds: Floats) -> Integers:
-            """Blocks of all ranks where none takes longer, int64 [shapes, zeros]."""
-            alone = (seconds[..., None] - places)[:, :, None] / ways[..., None]
-            reached = ranks.whole(np.minimum(alone, self.blocks))
-            ends, between = np.minimum(most[..., :2], reached[..., :2]), np.minimum(most[..., 2:], reached[..., 2:])
-            return np.asarray(sum(one.max(axis=2).sum(axis=2, dtype=np.int64) for one in (ends, between)))
+            """Blocks of all ranks where none takes longer, int64 [shapes]."""
+            alone = (seconds[:, None] - own)[:, None] / ways[..., None]
+            reached = _whole(np.minimum(alone, self.blocks), steps, missing)
+            parts = slice(2), slice(2, None)
+            found = (np.minimum(most[..., one], reached[..., one]).max(axis=1) for one in parts)
+            return np.asarray(sum(one.sum(axis=1, dtype=np.int64) for one in found))
 
         low = self._undivided(shapes, least, whole)
         high = RANGE * low
@@ -107,22 +117,20 @@ class ShapeBounds:
             middle = (low + high) / 2
             enough = held(middle) >= self.blocks
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        # The slowest rank, at least, runs as much again as a way on which it takes so long.
-        slowest = low[..., None] - places.max(axis=2)[..., None]
-        reaches = most.max(axis=3) * ways >= slowest * (1.0 - ROUNDING)
-        again = np.where(reaches, slowest * (1.0 - least[..., None] / ways), np.inf).min(axis=2)
-        whole = whole + np.where(again < np.inf, np.maximum(again, 0.0), 0.0)
-        room = most.max(axis=2).sum(axis=2, dtype=np.int64) >= self.blocks
-        return np.where(room, self._iteration(shapes, low, whole), np.inf)
+        # The slowest rank, at least, runs as much again as on a way on which it takes so long.
+        slowest = (low - own.max(axis=1))[:, None]
+        reaches = most.max(axis=2) * ways >= slowest * (1.0 - ROUNDING)
+        again = np.where(reaches, slowest * (1.0 - least[:, None] / ways), np.inf).min(axis=1)
+        return self._iteration(shapes, low, whole + np.where(again < np.inf, np.maximum(again, 0.0), 0.0))
 
     def _undivided(self, shapes: Integers, block: Floats, whole: Floats) -> Floats:
-        """Seconds of the slowest rank, where blocks, and the whole network, take so long; float64 as these."""
-        pipeline = shapes[:, 1].reshape(-1, *[1] * (block.ndim - 1))
+        """Seconds of the slowest rank, where blocks, and the whole network, take so long, float64 [shapes]."""
+        pipeline = shapes[:, 1]
         return np.asarray(np.maximum(whole / pipeline, block * -(-self.blocks // pipeline)))
 
     def _iteration(self, shapes: Integers, slowest: Floats, whole: Floats) -> Floats:
-        """Seconds of the rounds, and of filling them; float64 as those of the slowest rank, and of all."""
-        data, samples, chunks = (shapes[:, at].reshape(-1, *[1] * (whole.ndim - 1)) for at in (2, 3, 4))
+        """Seconds of the rounds, and of filling them, float64 [shapes]: from those of the slowest rank, and of all."""
+        data, samples, chunks = shapes.T[2:5]
         count = self.problem.batch // (data * samples)
         return np.asarray((count - 1 / chunks) * slowest + whole / chunks)
 
@@ -158,47 +166,44 @@ class ShapeBounds:
             self._members[key] = _Figures(*map(np.asarray, figures))
         return self._members[key]
 
-    def _passes(self, shapes: Integers, figures: _Figures) -> tuple[Floats, Floats, Floats]:
-        """Seconds of a block forward and backward, float64 [shapes, zeros], and of stages beside, [shapes, zeros, places]."""
-        (forward, backward), zeros = figures.passes.T[:, :, None], np.array(self.form.zeros)
-        gathers, scatters = self._moved(shapes, figures)
-        longer = np.where(zeros == 3, np.maximum(forward, gathers), forward)
-        back = np.where(zeros >= 2, np.maximum(backward, scatters + gathers * (zeros == 3)), backward)
+    def _passes(self, figures: _Figures, shapes: Integers, zero: Integers) -> tuple[Floats, Floats, Floats]:
+        """Seconds of a block forward and backward, float64 [shapes], and of ends beside, [shapes, places]."""
+        forward, backward = figures.passes.T
+        gathers, scatters = self._moves(shapes) if max(self.form.zeros) >= 2 else (0.0, 0.0)
+        longer = np.where(zero == 3, np.maximum(forward, gathers), forward)
+        back = np.where(zero >= 2, np.maximum(backward, scatters + gathers * (zero == 3)), backward)
         alike = (longer == forward) & (back == backward)
-        return longer, back, figures.own[:, None] * alike[..., None]
+        return longer, back, figures.own * alike[:, None]
 
-    def _moved(self, shapes: Integers, figures: _Figures) -> tuple[Floats, Floats]:
-        """Seconds in which the weights of a block are gathered, and its gradients scattered, at least, float64 [shapes, 1]."""
-        if max(self.form.zeros) < 2:
-            return np.zeros((len(shapes), 1)), np.zeros((len(shapes), 1))
+    def _moves(self, shapes: Integers) -> tuple[Floats, Floats]:
+        """Seconds in which the weights of a block are gathered, and its gradients scattered, at least, float64 [shapes]."""
         rows, number = _unlike(shapes, (0, 2, 5, 6))
-        found = np.array([self.form.block_moves(Shape(*row)) for row in shapes[rows].tolist()])[number]
-        return found[:, :1], found[:, 1:]
+        gathers, scatters = np.array([self.form.block_moves(Shape(*row)) for row in shapes[rows].tolist()])[number].T
+        return gathers, scatters
 
-    def _most_blocks(self, shapes: Integers, figures: _Figures, ranks: _Ranks) -> Counts:
-        """Blocks that each rank can hold, int16 [shapes, zeros, ways, ranks]."""
-        form, (_, pipeline, data, samples, chunks, context, expert) = self.form, shapes.T
-        held, experts = figures.weights.T[:, :, None]
-        divided, copies = held + (expert[:, None] - 1) * experts, (data * context)[:, None]
-        own = np.take_along_axis(figures.own_weights, ranks.places, axis=1)[:, ranks.kinds]
-        state, beside = (
-            np.stack([form.state_bytes(zero, here, of_all, copies) for zero in form.zeros], axis=1)[:, :, None]
-            for here, of_all in ((held, divided), (own, own))
+    def _most_blocks(self, shapes: Integers, zero: Integers) -> Counts:
+        """Blocks that each rank can hold, int16 [shapes, ways, ranks]."""
+        form, figures, ranks = self.form, self._figures(shapes), _Ranks(shapes, self.problem.batch)
+        _, pipeline, data, samples, chunks, context, expert = shapes.T
+        held, experts = figures.weights.T
+        copies, words = data * context, len(form.words)
+        state = form.state_bytes(zero, held, held + (expert - 1) * experts, copies)[:, None, None]
+        own = np.take_along_axis(figures.own_weights, ranks.places, axis=1)
+        ends = form.state_bytes(zero[:, None], own, own, copies[:, None])[:, None, ranks.kinds]
+        kept, made, made_own = (
+            (np.repeat(one, 2, axis=1) * samples[:, None])[..., None]
+            for one in (figures.kept, figures.made, figures.made_own)
         )
-        size = samples[:, None, None]
-        kept, made = (np.repeat(one, 2, axis=1)[:, :, None] * size for one in (figures.kept, figures.made))
-        made_own = np.repeat(figures.made_own, 2, axis=1)[:, :, None] * size
-        words = len(form.words)
         shares, more = (np.tile(one, (1, words, 1)) for one in (ranks.shares, ranks.more))
-        boundary = (figures.boundary * samples * (pipeline > 1))[:, None, None]
-        once = kept * more + made_own + boundary + figures.in_work[:, None, None]
-        line = state + (kept * shares + made / chunks[:, None, None])[:, None]  # [shapes, zeros, ways, ranks]
-        left = form.memory_bytes - beside - once[:, None]
+        line = state + made / chunks[:, None, None] + kept * shares
+        once = figures.boundary * samples * (pipeline > 1) + figures.in_work
+        left = form.memory_bytes - once[:, None, None] - made_own - ends - kept * more
         # Two units are there whole, of a block each at least.
-        unit = np.stack([held * form.unit_bytes(zero) * (copies > 1) for zero in form.zeros], axis=1)[..., None]
+        unit = (held * form.unit_bytes(zero) * (copies > 1))[:, None, None]
         several, one = ((left - number * unit) / line for number in (2, 1))
-        found = np.where(several < 2.0, np.minimum(one, 1.0), several)
-        return ranks.whole(np.where(ranks.there, np.minimum(found, self.blocks), 0.0), ranks.kinds)
+        found = np.where(several < 2.0, np.minimum(one, 1.0), np.minimum(several, self.blocks))
+        steps, missing = ranks.steps(2 * words)
+        return _whole(np.where(ranks.there, found, 0.0), steps[..., ranks.kinds], missing[..., ranks.kinds])
 
 
 class _Ranks:
@@ -206,7 +211,7 @@ class _Ranks:
 
     A rank holds blocks in one of two ways: all its stages are alike, or one lacks a block; at the ends it may lack several.
 
-    kinds: of each column, 0 to 2, int64 [ranks]; places: of each kind, int64 [shapes, kinds]; there: bool [shapes, 1, 1, ranks]
+    kinds: of each column, 0 to 2, int64 [ranks]; places: of each kind, int64 [shapes, kinds]; there: bool [shapes, 1, ranks]
     shares, more: micro-batches in flight, at least, of each of n blocks when its device holds most: shares * n + more in all,
         float64 [shapes, ways, ranks]
     """
@@ -218,7 +223,7 @@ class _Ranks:
         self.places = np.where(pipeline == 1, ONLY, np.array([FIRST, LAST, MIDDLE]))
         rank = np.concatenate([0 * pipeline, pipeline - 1, np.arange(1, longest - 1) + 0 * pipeline], axis=1)
         there = np.where(self.kinds == 2, rank < pipeline - 1, (self.kinds == 0) | (pipeline > 1))
-        self.there = there[:, None, None]
+        self.there = there[:, None]
         count = batch // (data * samples)
         ahead = np.minimum(2 * (pipeline - 1 - rank) + (chunks - 1) * pipeline + 1, count * chunks)
         alike = np.where(chunks == 1, np.minimum(count, pipeline - rank), ahead / chunks)
@@ -227,15 +232,17 @@ class _Ranks:
         between = self.kinds == 2
         self.shares = np.stack([alike, np.where(between, alike, np.minimum(alike, fewest))], axis=1)
         self.more = np.stack([0 * alike, np.where(between & (chunks > 1), alike - 2 * pipeline, 0.0)], axis=1)
-        self._step = np.stack([chunks + 0 * self.places, np.where([False, False, True], chunks, 1)], axis=1)
-        self._missing = np.array([[0, 0, 0], [0, 0, 1]])
+        self._steps = np.stack([chunks + 0 * self.places, np.where([False, False, True], chunks, 1)], axis=1)
 
-    def whole(self, blocks: Floats, kinds: Integers | slice = slice(None)) -> Counts:
-        """As many of these as the ways allow, int16 [shapes, zeros, ways, kinds]."""
-        words = blocks.shape[2] // 2
-        step, missing = (np.tile(one[..., kinds], (words, 1)) for one in (self._step, self._missing))
-        found = np.floor((blocks + (missing + ROUNDING)) / step[:, None]) * step[:, None] - missing
-        return np.asarray(np.maximum(found, 0.0), dtype=np.int16)
+    def steps(self, ways: int) -> tuple[Integers, Integers]:
+        """Of how many blocks a rank holds a multiple, and how many less than that, on so many ways, [shapes, ways, kinds]."""
+        return np.tile(self._steps, (1, ways // 2, 1)), np.tile([[0, 0, 0], [0, 0, 1]], (ways // 2, 1))
+
+
+def _whole(blocks: Floats, steps: Integers, missing: Integers) -> Counts:
+    """As many of these as there may be, int16 of their shape."""
+    found = np.floor((blocks + (missing + ROUNDING)) / steps) * steps - missing
+    return np.asarray(np.maximum(found, 0.0), dtype=np.int16)
 
 
 def _least_block(line: Line) -> float:

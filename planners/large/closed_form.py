@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import takewhile
 from math import gcd
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,17 +149,19 @@ class ClosedForm:
 
     # ---- what is divided ----
 
-    def state_bytes(self, zero: Zero, held: Floats, divided: Floats, copies: int | NDArray[np.int64]) -> Floats:
+    def state_bytes(
+        self, zero: Zero | NDArray[np.int64], held: Floats, divided: Floats, copies: int | NDArray[np.int64]
+    ) -> Floats:
         """Bytes that are there all the time of weight elements that a device holds; divided: by all that hold copies, as of
         `PlanCosts.divided_elements`.
         """
-        alone = self.problem.divided_state_bytes(zero, np.inf)
+        alone = np.array([self.problem.divided_state_bytes(one, np.inf) for one in get_args(Zero)])[zero]
         return np.asarray(held * alone + divided / copies * (self.problem.state_bytes - alone))
 
-    def unit_bytes(self, zero: Zero) -> float:
+    def unit_bytes(self, zero: Zero | NDArray[np.int64]) -> Floats:
         """Bytes an element of a unit that is there whole, where replicas divide it: of gradients, and of weights."""
         gradients, weights = self.problem.accumulated_bytes, self.problem.element_bytes
-        return float(gradients * (zero >= 2) + weights * (zero == 3))
+        return np.asarray(gradients * np.greater_equal(zero, 2) + weights * np.equal(zero, 3))
 
     def block_moves(self, shape: Shape) -> tuple[float, float]:
         """Seconds in which weights of a block are gathered, and gradients scattered: its part of the largest unit there is."""
@@ -199,12 +202,12 @@ class ClosedForm:
         blocks = self.blocks.count
         bounds = bounds or dict.fromkeys(self.zeros, 0.0)
         may = [zero for zero in list(bounds)[: None if shape.copies > 1 else 1] if bounds[zero] < limit]
-        most = blocks if shape.pipeline == 1 else min(blocks, -(-blocks // shape.pipeline) + 2 * shape.chunks)
+        most = blocks if shape.pipeline == 1 else min(blocks, 2 * (-(-blocks // shape.pipeline) + shape.chunks))
         while True:
             tables = _Tables(self, shape, most)
             found: DividedShape | None = None
             may = [one for one in may if tables.least_bytes(one) <= self.memory_bytes - spare]
-            for zero in sorted(may, key=lambda one: float(tables.tail_seconds(one).min())):
+            for zero in sorted(may, key=lambda one: bounds[one] + float(tables.tail_seconds(one).min())):
                 most_seconds = limit if found is None else found.seconds
                 if bounds[zero] + float(tables.tail_seconds(zero).min()) < most_seconds:
                     found = tables.best(zero, spare, most_seconds) or found
@@ -354,10 +357,7 @@ class _Tables:
         problem, copies = self.problem, self.shape.copies
         elements, experts = self._elements[self.ranks[0]], self._experts[self.ranks[0]]
         updated = self._divided[self.ranks[0]] / copies if zero and copies > 1 else elements
-        ends = updated.min(), updated.max() + 1.0
-        member = self.form.costs.costs.at(self.shape.parallel)
-        least, largest = (member.update_seconds(0, one) for one in ends)
-        seconds = (least + (updated - ends[0]) * ((largest - least) / (ends[1] - ends[0]))).sum(axis=1)
+        seconds = self._update_seconds(updated).sum(axis=1)
         if copies == 1:
             return np.asarray(seconds)
         if zero < 2:
@@ -380,6 +380,13 @@ class _Tables:
         if zero in (1, 2):
             seconds += (self.form.reduce_seconds(self.shape, elements, experts, problem.element_bytes) / 2).sum(axis=1)
         return np.asarray(seconds)
+
+    def _update_seconds(self, elements: Floats) -> Floats:
+        """Seconds in which the optimizer updates so many elements of each stage: a line, from the least that a call takes."""
+        member, most = self.form.costs.costs.at(self.shape.parallel), max(float(elements.max()), 1.0)
+        least, half, whole = (member.update_seconds(0, one) for one in (1.0, most / 2, most))
+        line = np.maximum(whole + (elements - most) * ((whole - half) / (most / 2)), least)
+        return np.where(elements > 0.0, line, 0.0)
 
     def _queued_seconds(self, scattered: float) -> float:
         """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is

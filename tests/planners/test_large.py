@@ -20,7 +20,17 @@ from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
 from planners.partitioning.in_flight import most_held
-from simulator import LayerCosts, Parallelism, Problem, Workload, build_schedule, load_workload, simulate, stage_stash
+from simulator import (
+    LayerCosts,
+    Parallelism,
+    Problem,
+    Workload,
+    Zero,
+    build_schedule,
+    load_workload,
+    simulate,
+    stage_stash,
+)
 from simulator.costs.layer_costs import NO_RATES
 from simulator.workloads.language_models import Llama
 from simulator.workloads.transformer import Experts
@@ -169,6 +179,19 @@ def test_ranks_in_racks_of_their_own_share_the_uplinks() -> None:
     for contention, bandwidths in ((True, (0.25e9, 2e9)), (False, (1e9, 4e9))):
         form = ClosedForm(replace(problem, contention=contention), blocks, ("none",), (0,))
         assert tuple(form.link(Shape(1, 8 // data, data, 1, 1)).bandwidth for data in (4, 2)) == bandwidths
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_what_follows_the_last_backward_does_not_depend_on_what_ranks_might_hold(zero: Zero) -> None:
+    """Of three stages of two blocks: each is updated after the last backward, in as long as a call on its elements takes."""
+    problem = small(24, 4, 12)
+    form = _ShapeSearch(LargeModels(), problem, Evaluator(problem)).form
+    tails = [_Tables(form, Shape(1, 2, 2, 2, 3), most).tail_seconds(zero)[6] for most in (12, 24)]
+    assert tails[0] == pytest.approx(tails[1], rel=1e-12)
+    stages = _Tables(form, Shape(1, 2, 2, 2, 3), 24)._divided[0, 6] / 2
+    update = [form.costs.costs.update_seconds(0, one) for one in stages]
+    assert stages[0] > stages[1] == stages[2]
+    assert _Tables(form, Shape(1, 2, 2, 2, 3), 12)._update_seconds(stages) == pytest.approx(update, rel=1e-12)
 
 
 @pytest.mark.parametrize(
