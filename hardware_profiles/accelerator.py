@@ -51,6 +51,7 @@ class Work:
     channels: of a convolution those that a group of it reads, and those that it makes; 0 where it is not known
     fused_pairs: of attention in one kernel the share of all pairs of a query and a key (`flop` counts all) that it computes: half
         under a causal mask; 0: in several kernels
+    experts: of a product with matrices of their own for parts of the samples, how many matrices; 0 for other layers
     """
 
     kind: str
@@ -63,6 +64,7 @@ class Work:
     loaded_elements: float = 0.0
     channels: tuple[int, int] = (0, 0)
     fused_pairs: float = 0.0
+    experts: int = 0
 
 
 @runtime_checkable

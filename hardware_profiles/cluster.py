@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import Annotated, Literal
@@ -100,6 +100,16 @@ class Cluster:
     def collectives(self) -> Collectives:
         """What its devices do together."""
         return Collectives(self.topology, self.allreduce)
+
+    @cached_property
+    def gathers(self) -> Collectives:
+        """The same where devices reduce-scatter and all-gather in passes of their own, one of each for an all-reduce, and where
+        they exchange.
+        """
+        links = tuple(link.gathering for link in self.links)
+        if links == self.links:
+            return self.collectives
+        return Collectives(replace(self.topology, links=links), self.allreduce)
 
     @cached_property
     def precisions(self) -> tuple[str, ...]:

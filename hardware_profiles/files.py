@@ -45,6 +45,7 @@ MatrixRate = Annotated[float, within((1, 50_000), (1e-3, 1e6), RATE)]
 OverheadMicroseconds = Annotated[float, within((0, 10_000), (0, 1e7), "microseconds")]
 Exponent = Annotated[float, within((0, 2), (0, 10), "power of the window's overlap")]
 Multiple = Annotated[float, within((1, 100), (1, 1e4), "times the bytes")]
+WeightPasses = Annotated[float, within((0, 8), (0, 100), "times the weights' bytes")]
 MacsPerCycle = Annotated[float, within((0.01, 16), (1e-6, 1e4), "multiply-adds a DSP and cycle")]
 Share = Annotated[float, within((0.01, 1), (1e-9, 1), "share of the peak")]
 NetworkGigabits = Annotated[float, within((0.1, 10_000), (1e-6, 1e7), "10^9 bits/s")]
@@ -77,11 +78,14 @@ class ComputeTable(FileTable, frozen=True, kw_only=True):
 
 
 class OverheadTable(FileTable, frozen=True, kw_only=True):
-    """`[overhead]` of a GPU: fixed costs of a pass over a layer, of each sequential step in it, and of its launch by the host."""
+    """`[overhead]` of a GPU: fixed costs of a pass over a layer, of each sequential step in it, of its launch by the host, and of
+    a stage's forward, or backward, beside its layers.
+    """
 
     call_us: OverheadMicroseconds | None = None
     step_us: OverheadMicroseconds | None = None
     launch_us: OverheadMicroseconds | None = None
+    pass_us: OverheadMicroseconds | None = None
 
 
 class ProfilerTable(FileTable, frozen=True, kw_only=True):
@@ -106,7 +110,8 @@ class EfficiencyTable(FileTable, frozen=True, kw_only=True):
     window_exponent: Exponent | None = None
     transform_traffic: Multiple | None = None
     tile: Annotated[float, within((0, 512), (0, 1e4), "channels")] | None = None
-    accumulated: Annotated[float, within((0, 8), (0, 100), "times the weights' bytes")] | None = None
+    accumulated: WeightPasses | None = None
+    accumulated_experts: WeightPasses | None = None
 
     def over(self, default: KindEfficiency) -> KindEfficiency:
         """The default with what this table says instead."""
@@ -179,7 +184,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             raise ValueError(f"$.reserve_gib = {reserve:g}: must be below memory_gib, {self.memory_gib:g}")
         given = {
             f"{name}_overhead": microseconds * MICRO
-            for name in ("call", "step", "launch")
+            for name in ("call", "step", "launch", "pass")
             if (microseconds := getattr(self.overhead, f"{name}_us")) is not None
         }
         base = like or GraphicsProcessor(self.name, 1.0, 1.0, rates)
@@ -279,6 +284,8 @@ class Medium(FileTable, frozen=True, kw_only=True):
     point_to_point_efficiency: Share = 1.0
     collective_efficiency: Share = 1.0
     collective_latency_us: LatencyMicroseconds = 0.0
+    gather_efficiency: Share | None = None
+    gather_latency_us: LatencyMicroseconds = 0.0
 
     def link(self, where: str, first: str, second: str, shared: str | None = None) -> Link:
         """A link of this medium; `where` is the table's path, for the error."""
@@ -289,8 +296,8 @@ class Medium(FileTable, frozen=True, kw_only=True):
                 f"{where}: give exactly one of bandwidth_gbps (10^9 bits/s) and bandwidth_gb_per_s (bytes)"
             )
         reached = self.point_to_point_efficiency, self.collective_efficiency
-        together = self.collective_latency_us * MICRO
-        return Link(first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared, together)
+        together = self.collective_latency_us * MICRO, self.gather_efficiency or 0.0, self.gather_latency_us * MICRO
+        return Link(first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared, *together)
 
 
 class InsideTable(Medium, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
     seconds = call_overhead + hook
             + max( steps * (step_overhead + flop / (peak * efficiency)), bytes / (bandwidth * share) )
-            + (scratch + accumulated) / (bandwidth * share)
+            + (scratch + moved weights) / (bandwidth * share)
 
     efficiency = ceiling * flop / (flop + half_work)
 
@@ -58,6 +58,7 @@ class KindEfficiency:
         transform_traffic times the bytes of a direct one; exponent 0: there is no fast algorithm
     tile: channels, and weights of an output, below which a convolution fills its tiles in part; 0: it always fills them
     accumulated: how often a weight gradient moves the bytes of its weights beside its product: it is added to what is there
+    accumulated_experts: the same of the weights of experts, whose sums are no product's last step; 0: as `accumulated`
     """
 
     forward: float
@@ -70,6 +71,7 @@ class KindEfficiency:
     matrix_backward: float = 0.0
     tile: float = 0.0
     accumulated: float = 0.0
+    accumulated_experts: float = 0.0
 
     def __post_init__(self) -> None:
         check_figures(
@@ -78,7 +80,10 @@ class KindEfficiency:
             {
                 "at least 1": ("transform_traffic",),
                 "above 0 and at most 1": ("forward", "backward", "matrix", "memory"),
-                "at least 0": ("saturation_seconds", "window_exponent", "tile", "accumulated"),
+                "at least 0": (
+                    *("saturation_seconds", "window_exponent", "tile"),
+                    *("accumulated", "accumulated_experts"),
+                ),
                 "at least 0 and at most 1": ("matrix_backward",),
             },
         )
@@ -88,6 +93,15 @@ class KindEfficiency:
         if phase == "forward":
             return self.forward if vector else self.matrix
         return self.backward if vector else self.matrix_backward or self.matrix
+
+    def moved_weights(self, phase: Phase, of_experts: bool) -> float:
+        """How often a product moves the bytes of its weights beside itself in a pass, not `backward`.
+
+        An expert has too few samples for its products to hide that its weights are read.
+        """
+        if phase == "weight_gradient":
+            return self.accumulated_experts if of_experts and self.accumulated_experts else self.accumulated
+        return float(of_experts)
 
 
 FUSED_ATTENTION = "fused_attention"
@@ -236,6 +250,8 @@ class GraphicsProcessor:
     load_seconds_per_byte: what a forward takes for each byte that no layer made, where it waits for the host to copy it
     launch_overhead: seconds that the host needs before it can send the next layer's forward (half as much again for a backward);
         not part of `seconds`: a host that is ahead of its device costs nothing
+    pass_overhead: seconds that a framework takes for the forward of a stage, and as much for its backward, beside their layers:
+        it fetches the micro-batch, waits for messages, scales and reports the loss; not part of `seconds`
     efficiencies: by kind of layer; a kind left out takes the default's
     reserve_bytes: memory beside `memory_bytes` that driver, communication buffers and fragmentation take
     host_bandwidth: bytes/s to the host, and as many back at the same time; 0 where it is not known
@@ -254,6 +270,7 @@ class GraphicsProcessor:
     reserve_bytes: float = 0.0
     host_bandwidth: float = 0.0
     launch_overhead: float = 0.0
+    pass_overhead: float = 0.0
     forward_hook: float = 0.0
     gradient_hook: float = 0.0
     load_seconds_per_byte: float = 0.0
@@ -267,8 +284,8 @@ class GraphicsProcessor:
         rules = {
             "above 0": ("memory_bytes", "memory_bandwidth"),
             "at least 0": (
-                *("call_overhead", "step_overhead", "launch_overhead", "forward_hook", "gradient_hook"),
-                *("reserve_bytes", "host_bandwidth", "load_seconds_per_byte"),
+                *("call_overhead", "step_overhead", "launch_overhead", "pass_overhead", "forward_hook"),
+                *("gradient_hook", "reserve_bytes", "host_bandwidth", "load_seconds_per_byte"),
             ),
         }
         check_figures(self.name, self, rules)
@@ -313,9 +330,8 @@ class GraphicsProcessor:
             if gain > 1.0:
                 transformed = replace(needed, traffic=needed.traffic * efficiency.transform_traffic)
                 busy = min(busy, self._roofline(work, transformed, efficiency, ceiling * used * gain, peak))
-        if phase == "weight_gradient":
-            added = efficiency.accumulated * work.parameters * PRECISION_BYTES[precision]
-            busy += added / (self.memory_bandwidth * efficiency.memory)
+        moved = efficiency.moved_weights(phase, work.experts > 0) * work.parameters * PRECISION_BYTES[precision]
+        busy += moved / (self.memory_bandwidth * efficiency.memory)
         if phase != "forward":
             return self.call_overhead + self.gradient_hook + busy
         loading = work.loaded_elements * samples * PRECISION_BYTES[precision] * self.load_seconds_per_byte

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hardware_profiles.accelerator import check_figures
@@ -20,6 +20,8 @@ class Link:
     point_to_point, collective: share of the bandwidth that a lone transfer, and an all-reduce, reach
     collective_latency: seconds that an all-reduce over such links takes beside its bytes, in one server or between two, and
         again whenever the servers double; 0: those of every hop of its ring, one after the other
+    gather, gather_latency: the same of a reduce-scatter and an all-gather in passes of their own, together, and of exchanges;
+        0: as of an all-reduce
     shared: links with the same label are one medium and share its channels (a PCIe bus, a server's network
         card); a channel then belongs to the direction first -> second of each of them, or to both
     """
@@ -33,6 +35,16 @@ class Link:
     collective: float = 1.0
     shared: str | None = None
     collective_latency: float = 0.0
+    gather: float = 0.0
+    gather_latency: float = 0.0
+
+    @property
+    def gathering(self) -> Link:
+        """The link for whom scatters and gathers are what all-reduces are for others."""
+        if not (self.gather or self.gather_latency):
+            return self
+        figures = self.gather or self.collective, self.gather_latency or self.collective_latency
+        return replace(self, collective=figures[0], collective_latency=figures[1], gather=0.0, gather_latency=0.0)
 
     def __post_init__(self) -> None:
         label = f"link {self.first} - {self.second}"
@@ -42,8 +54,9 @@ class Link:
             raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
         rules = {
             "above 0": ("bandwidth",),
-            "at least 0": ("latency", "collective_latency"),
+            "at least 0": ("latency", "collective_latency", "gather_latency"),
             "above 0 and at most 1": ("point_to_point", "collective"),
+            "at least 0 and at most 1": ("gather",),
         }
         check_figures(label, self, rules)
 
@@ -71,7 +84,10 @@ def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[
     for link in links:
         if link.shared is not None and link.shared in media:
             model, forth, back = media[link.shared]
-            agreed = ("bandwidth", "latency", "duplex", "point_to_point", "collective", "collective_latency")
+            agreed = (
+                *("bandwidth", "latency", "duplex", "point_to_point"),
+                *("collective", "collective_latency", "gather", "gather_latency"),
+            )
             differing = [figure for figure in agreed if getattr(model, figure) != getattr(link, figure)]
             if differing:
                 raise ValueError(

@@ -47,7 +47,7 @@ SEEN: Mapping[str, str] = {
     "vtrain_allreduce_nvlink": "half, of an A100 at random, of a V100 every second: latency and rate of collectives",
     "vtrain_multi": "half, at random: launches of layers, element-wise kernels, the network's rate",
     "vtrain_single": "its cells (table vtrain_single_cells)",
-    "vtrain_single_cells": "all: launches of layers, element-wise kernels",
+    "vtrain_single_cells": "all: launches of layers, element-wise kernels, the framework's seconds of a pass",
     "simumax_b200": "the nine of dense models: element-wise kernels",
     "simumax_ops_a100_pcie": "half of the products, at random; attention",
     "simumax_ops_b200": "half of the products, at random; attention",

@@ -348,7 +348,7 @@ def _attention(row: KernelShare) -> _Form:
 
 def _experts(row: KernelShare) -> _Form:
     experts, tokens, n, k = (float(size or 1) for size in (row.ng, row.M, row.N, row.K))
-    work = Work("linear", 2.0 * n * k, k, n, experts * n * k)
+    work = Work("linear", 2.0 * n * k, k, n, experts * n * k, experts=int(experts))
     return work, experts * tokens, STAGES[row.stage], 2.0 * experts * tokens * n * k
 
 

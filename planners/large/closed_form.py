@@ -107,7 +107,7 @@ class ClosedForm:
         parts = self.groups(shape.tensor)[: replicas * shape.context]
         degrees = (shape.tensor * shape.context,) * replicas
         stage = Stage((), tuple(device for part in parts for device in part), degrees)
-        return StagePlaces(stage, self.problem.cluster, shape.context, shape.expert)
+        return StagePlaces(stage, self.problem, shape.context, shape.expert)
 
     @cached_property
     def _in_server(self) -> int:

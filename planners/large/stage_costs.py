@@ -89,7 +89,8 @@ class StageCosts:
         if key not in self._seconds:
             phase: Phase = "backward" if what == "backward" else "forward"
             of_layers = self.costs.at(parallel, rates).seconds(self.device, samples, phase)
-            self._seconds[key] = self.line([float(of_layers[one].sum()) for one in self._run(what)])
+            beside = self.costs.pass_seconds(self.device, phase) if what in ("forward", "backward") else 0.0
+            self._seconds[key] = self.line([float(of_layers[one].sum()) + beside for one in self._run(what)])
         return self._seconds[key]
 
     def _run(self, what: Pass) -> tuple[NDArray[np.int64], ...]:

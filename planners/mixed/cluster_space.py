@@ -108,7 +108,7 @@ class ClusterSpace:
 
     def _stage_places(self, groups: Sequence[tuple[int, ...]]) -> StagePlaces:
         devices = tuple(device for group in groups for device in group)
-        return StagePlaces(Stage((), devices, tuple(map(len, groups))), self.problem.cluster, 1, 1)
+        return StagePlaces(Stage((), devices, tuple(map(len, groups))), self.problem, 1, 1)
 
     # ---- shapes ----
 

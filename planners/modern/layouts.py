@@ -97,7 +97,7 @@ class LayoutCosts:
         all of itself, or blocks, would hold of it until the weight gradient: it runs one full backward.
         """
         places, full = layout.places, _full_backwards(layout)
-        forward, back, weight = (self._of_stages(layout, phase) for phase in _PHASES)
+        forward, back, weight = (self._of_stages(layout, one) + self._beside(layout, one) for one in _PHASES)
         back = back + self._again(layout)
         kept, longer, _ = self._kept(layout)
         transfers = [
@@ -143,6 +143,10 @@ class LayoutCosts:
         }
         ends = zip(layout.places, pairwise(bounds), strict=True)
         return np.array([tables[place][end] - tables[place][begin] for place, (begin, end) in ends])
+
+    def _beside(self, layout: Layout, phase: Phase) -> Floats:
+        """Seconds of the framework in one pass of each stage, float64 [stages]."""
+        return np.array([self.costs.pass_seconds(layout.devices[place], phase) for place in layout.places])
 
     def _again(self, layout: Layout) -> Floats:
         """Seconds of what each stage runs again, float64 [stages]."""

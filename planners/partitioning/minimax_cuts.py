@@ -135,7 +135,7 @@ def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[in
         held = np.arange(begin, end, dtype=np.int64)
         again = held[repeated[held]]
         forward = costs.stage_seconds(devices[stage], held, samples, "forward")
-        forward += costs.stage_seconds(devices[stage], again, samples, "forward") if len(again) else 0.0
+        forward += costs.stage_seconds(devices[stage], again, samples, "forward", again=True) if len(again) else 0.0
         return forward + costs.stage_seconds(devices[stage], held, samples, "backward")
 
     return filled_cuts(points, len(devices), seconds)

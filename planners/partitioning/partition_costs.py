@@ -153,11 +153,16 @@ def _stage_seconds(
     """
     layers = len(costs.problem.workload)
     every, repeated = np.ones(layers, dtype=np.bool_), costs.runs_again(costs.problem.recompute)
-    passes: tuple[tuple[Phase, NDArray[np.bool_]], ...] = ("forward", every), ("backward", every), ("forward", repeated)
-    forward, backward, again = (
-        np.array([_ranges(costs, device, samples, phase, reach, chosen) for device in devices])
-        for phase, chosen in passes
-    )
+    some = np.triu(np.ones((layers + 1, layers + 1)), 1)
+
+    def tables(phase: Phase, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return np.array([_ranges(costs, device, samples, phase, reach, chosen) for device in devices])
+
+    def passes(phase: Phase) -> NDArray[np.float64]:
+        beside = np.array([costs.pass_seconds(device, phase) for device in devices])
+        return tables(phase, every) + beside[:, None, None] * some
+
+    forward, backward, again = passes("forward"), passes("backward"), tables("forward", repeated)
     backward = backward + again
     return (forward + backward)[None] if alternating else np.array([forward, backward])
 

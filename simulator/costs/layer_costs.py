@@ -238,12 +238,27 @@ class LayerCosts:
         """Whether the layers of a stage work at the same time on this device, so that a stage is no sum of its layers."""
         return self._accelerators[self._kind_of_device[device]].streams and not self._measured
 
-    def stage_seconds(self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase) -> float:
-        """Seconds of one pass of some layers as one stage: their sum, or the board's own rule where they stream."""
+    def pass_seconds(self, device: int, phase: Phase) -> float:
+        """Seconds that the framework takes for one pass of a stage beside its layers, whatever these are: for a forward, and for
+        a backward or its input gradient. 0 where a profile tells what layers take.
+        """
+        if self._measured or phase == "weight_gradient":
+            return 0.0
+        return float(getattr(self._accelerators[self._kind_of_device[device]], "pass_overhead", 0.0))
+
+    def stage_seconds(
+        self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase, *, again: bool = False
+    ) -> float:
+        """Seconds of one pass of some layers as one stage: their sum, or the board's own rule where they stream, and what the
+        framework takes beside them.
+
+        again: within a backward, whose framework's seconds these are not
+        """
         kind = self._kind_of_device[device]
         accelerator = self._accelerators[kind]
         if self._measured or not streaming(accelerator):
-            return float(self.seconds(device, samples, phase)[layers].sum())
+            beside = 0.0 if again else self.pass_seconds(device, phase)
+            return float(self.seconds(device, samples, phase)[layers].sum()) + beside
         key = (kind, layers.tobytes(), samples, phase)
         if key not in self._streamed:
             works = [self.works[layer] for layer in layers]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, Cluster, Flow, Phase, Rates, reduce_seconds
+from hardware_profiles import Channel, Flow, Phase, Rates, reduce_seconds
 from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
@@ -75,12 +75,13 @@ class OpParts(NamedTuple):
 class StagePlaces:
     """Where the replicas of a stage are, and how fast their devices reduce, gather and exchange.
 
-    context, expert: as of a plan; number: tells it from others of a plan
+    problem: whose cluster they are in; context, expert: as of a plan; number: tells it from others of a plan
     groups: devices of each replica; parts: of each of its tensor-parallel groups
     """
 
-    def __init__(self, stage: Stage, cluster: Cluster, context: int, expert: int, number: int = 0) -> None:
-        self.number, self.groups, self.cluster = number, stage.replicas, cluster
+    def __init__(self, stage: Stage, problem: Problem, context: int, expert: int, number: int = 0) -> None:
+        self.number, self.groups, self.cluster = number, stage.replicas, problem.cluster
+        self.sequence_parallel = problem.sequence_parallel
         self.parts = tensor_groups(stage.replicas, context)
         self.context, self.expert = context, expert
 
@@ -129,11 +130,12 @@ class StagePlaces:
     def rates(self, replica: int) -> GroupRates:
         """Of what a replica's devices do together, and with those of other replicas."""
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
-        reduce, exchange = self.cluster.collectives.allreduce_rates, self.cluster.collectives.alltoall_rates
+        together, apart = self.cluster.collectives, self.cluster.gathers
+        reduce = (apart if self.sequence_parallel else together).allreduce_rates
         return GroupRates(
             self._slowest(parts, self._tensor_groups, reduce) if len(parts[0]) > 1 else (),
-            self._slowest(peers_of(parts), self._contexts, reduce) if self.context > 1 else (),
-            self._slowest(self._exchanging(parts), self._exchanges, exchange) if self.expert > 1 else (),
+            self._slowest(peers_of(parts), self._contexts, apart.allreduce_rates) if self.context > 1 else (),
+            self._slowest(self._exchanging(parts), self._exchanges, apart.alltoall_rates) if self.expert > 1 else (),
         )
 
     def _slowest(self, own: Sequence[Devices], several: _ByComponent, rates: Callable[..., Rates]) -> Rates:
@@ -216,13 +218,13 @@ class PlanCosts:
     @cached_property
     def _places(self) -> tuple[StagePlaces, ...]:
         """Where the replicas of each stage are; stages of the same devices share one."""
-        plan, cluster = self.plan, self.problem.cluster
+        plan = self.plan
         known: dict[tuple[tuple[int, ...], tuple[int, ...]], StagePlaces] = {}
         found = []
         for stage in plan.stages:
             key = stage.devices, stage.degrees
             if key not in known:
-                known[key] = StagePlaces(stage, cluster, plan.context, plan.expert, len(known))
+                known[key] = StagePlaces(stage, self.problem, plan.context, plan.expert, len(known))
             found.append(known[key])
         return tuple(found)
 
@@ -470,8 +472,8 @@ class PlanCosts:
         return bandwidth
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sum of the stage's layers, of those that it runs again, or of what it keeps over the device's link to the host; with
-        what a device moves to its group.
+        """Sum of the stage's layers and what the framework takes beside them; of those that it runs again; or of what it keeps
+        over the device's link to the host; with what a device moves to its group.
         """
         return np.array([self._op_seconds(kind, stage, replica, one) for one in samples.tolist()])
 
@@ -523,7 +525,9 @@ class PlanCosts:
         if kind in HOST_KINDS:
             return self.stash(stage, replica).kept * samples / self._host_bandwidth(device)
         run = self._layers_of(kind, stage)
-        return layers.stage_seconds(device, run, samples, _PHASES[kind]) if samples and len(run) else 0.0
+        if not (samples and len(run)):
+            return 0.0
+        return layers.stage_seconds(device, run, samples, _PHASES[kind], again=kind is OpKind.RECOMPUTE)
 
     def _layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
         """Layers of a stage that an op runs."""

@@ -233,6 +233,7 @@ class Workload:
                 layer.loaded_elements,
                 layer.channels,
                 layer.fused_pairs,
+                layer.experts if layer.kind == "linear" else 0,
             )
             for layer, read in zip(self.layers, self.input_elements(), strict=True)
         )

@@ -31,6 +31,19 @@ def test_latency_of_a_collective_does_not_add_up_over_its_ring() -> None:
         assert apart.collectives.allreduce_seconds(range(count), 0.0) == pytest.approx(doublings * 1e-3)
 
 
+def test_scatters_and_gathers_have_figures_of_their_own() -> None:
+    """Half of the bandwidth and 3 ms for one of each, a share of 0.8 and 1 ms for an all-reduce; an exchange is as a gather.
+    Links that say nothing of gathers have those of an all-reduce."""
+    figures = {"collective": 0.8, "collective_latency": 1e-3}
+    links = [Link(f"d{device}", "hub", GIGA, **figures, gather=0.5, gather_latency=3e-3) for device in range(8)]
+    lone = star(8, *links, servers=(tuple(range(8)),))
+    assert lone.collectives.allreduce_seconds(range(8), 1e9) == pytest.approx(1e-3 + 2 * 7 / 8 / 0.8)
+    assert lone.gathers.allreduce_seconds(range(8), 1e9) == pytest.approx(3e-3 + 2 * 7 / 8 / 0.5)
+    assert lone.gathers.alltoall_rates(range(8))[0] == pytest.approx((1.5e-3, 7 / 8 / 0.5 / GIGA))
+    silent = replace(lone, links=tuple(replace(link, gather=0.0, gather_latency=0.0) for link in links))
+    assert silent.gathers is silent.collectives
+
+
 def test_rings_leave_servers_by_every_card() -> None:
     """4 cards of 1 GB/s carry a ring each: 16 devices all-reduce 4 GB at 4 GB/s; a flat ring alone knows one card."""
     sixteen = 2 * 15 / 16

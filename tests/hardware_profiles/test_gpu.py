@@ -146,6 +146,19 @@ def test_a_weight_gradient_is_added_to_what_is_there() -> None:
             assert more == pytest.approx(extra)
 
 
+def test_products_of_experts_move_their_weights_beside_themselves() -> None:
+    """The 8 MB of all experts at 50 GB/s once in the forward and in the input gradient, and as often as sums say in the weight
+    gradient: of experts where there is a figure for them."""
+    weights = replace(LINEAR, parameters=2e6, experts=4)
+    for shares, sums in (({"accumulated": 2.0}, 2), ({"accumulated": 2.0, "accumulated_experts": 4.0}, 4)):
+        gpu = device(efficiencies={"linear": replace(PLAIN, **shares)})
+        for phase, times in (("forward", 1), ("input_gradient", 1), ("weight_gradient", sums)):
+            more = gpu.seconds(weights, 1, phase, "fp32") - device().seconds(
+                replace(weights, experts=0), 1, phase, "fp32"
+            )
+            assert more == pytest.approx(times * 8e6 / 50e9)
+
+
 def test_attention_in_one_kernel() -> None:
     """It has shares of its own: three quarters of the peak, of FLOP of which a causal mask hides half; without one it
     computes all of them. A quarter in several kernels. What else it moves comes on top."""
@@ -407,7 +420,7 @@ def test_memory_is_above_zero(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["call_overhead", "step_overhead", "reserve_bytes", "launch_overhead", "gradient_hook"]
+    "name", ["call_overhead", "step_overhead", "reserve_bytes", "launch_overhead", "pass_overhead", "gradient_hook"]
 )
 def test_overheads_are_at_least_zero(name: str) -> None:
     """Nothing takes less than no time, or less than no memory."""

@@ -40,6 +40,7 @@ def slower(problem: Problem, factor: float) -> Problem:
         "call_overhead",
         "step_overhead",
         "launch_overhead",
+        "pass_overhead",
         "forward_hook",
         "gradient_hook",
         "load_seconds_per_byte",
@@ -64,6 +65,7 @@ def slower(problem: Problem, factor: float) -> Problem:
             bandwidth=link.bandwidth / factor,
             latency=link.latency * factor,
             collective_latency=link.collective_latency * factor,
+            gather_latency=link.gather_latency * factor,
         )
         for link in problem.cluster.links
     )

@@ -147,7 +147,7 @@ def test_micro_batches_in_flight_are_those_of_the_schedule(pipeline: int, chunks
 
 
 def test_gradients_queue_behind_buckets() -> None:
-    """8 ranks of 4 stages, two servers each: on 31 ways up the last gradient waits for a bucket on its card, 16 % of an iteration
+    """8 ranks of 4 stages, two servers each: on 31 ways up the last gradient waits for a bucket on its card, 8 % of an iteration
     in all. The closed form is within 5 % of the replay; without contention nothing waits.
     """
     problem = Problem(
@@ -167,7 +167,7 @@ def test_gradients_queue_behind_buckets() -> None:
         assert found.seconds == pytest.approx(
             simulate(one, search.plan(found), engine="compiled").iteration_seconds, rel=0.05
         )
-    assert seconds[0] > 1.1 * seconds[1]
+    assert seconds[0] > 1.05 * seconds[1]
 
 
 def test_ranks_in_racks_of_their_own_share_the_uplinks() -> None:
@@ -265,7 +265,7 @@ def every_candidate(search: _ShapeSearch) -> Iterator[DividedShape]:
         (4, 2, 0.5, 2, True),
         (4, 2, 0.47, 2, False),
         (4, 3, 0.4, 3, True),
-        (4, 2, 80.0, 4, False),
+        (5, 2, 80.0, 4, False),
     ],
 )
 def test_the_answer_is_the_best_of_all_plans_replayed(

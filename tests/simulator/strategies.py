@@ -139,6 +139,7 @@ class UnitDevice:
     sublinear: bool = True
     host_bandwidth: float = 1e5
     launch_overhead: float = 0.0
+    pass_overhead: float = 0.0
 
     def seconds(self, work: Any, samples: float, phase: str, precision: str) -> float:
         return float(work.flop * samples * (2.0 if phase == "backward" else 1.0) / self.rate)

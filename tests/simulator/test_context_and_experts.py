@@ -153,6 +153,14 @@ def test_experts_are_divided_and_tokens_exchanged() -> None:
     assert outcome.plan.notation == "2 e2"
 
 
+def test_gathers_and_exchanges_have_figures_of_their_own() -> None:
+    """At half of an all-reduce's rate keys and values take 32 s to gather, each of two exchanges 16 s."""
+    cluster = replace(CLUSTER, links=tuple(replace(link, gather=0.5) for link in CLUSTER.links))
+    outcome = simulate(Problem(ATTENTION, cluster, 2), plan(ATTENTION, 2, 2, context=2))
+    assert seconds_of(outcome, OpKind.FORWARD) == 32.0 + 32.0
+    assert seconds_of(simulate(Problem(EXPERTS, cluster, 2), plan(EXPERTS, 2, expert=2)), OpKind.FORWARD) == 32.0 + 32.0
+
+
 def test_replicas_of_the_same_experts_reduce_their_gradients() -> None:
     """Of four replicas the first and the third hold the same experts: 4000 weights in a ring of two, 100 in one of four."""
     costs = PlanCosts(Problem(EXPERTS, CLUSTER, 4), plan(EXPERTS, 4, expert=2, microbatches=(4,)))

@@ -154,6 +154,14 @@ def test_sequence_parallel_groups_scatter_and_gather_and_have_nothing_to_gather_
     assert outcome.iteration_seconds == 20.0 + 4.0 + 24.0 + 40.0 + 4.0 + 36.0
 
 
+def test_sequence_parallel_groups_scatter_and_gather_at_rates_of_their_own() -> None:
+    """At half of the rate 8 s each in place of 4; groups that all-reduce do not ask for it."""
+    cluster = replace(CLUSTER, links=tuple(replace(link, gather=0.5) for link in CLUSTER.links))
+    outcome = simulate(Problem(CHAIN, cluster, 2, sequence_parallel=True), PAIRS)
+    assert seconds_of(outcome, OpKind.FORWARD) == [16.0 + 8.0, 16.0 + 16.0]
+    assert seconds_of(simulate(Problem(CHAIN, cluster, 2), PAIRS), OpKind.FORWARD) == [24.0, 28.0]
+
+
 def test_what_runs_again_reduces_again() -> None:
     """A backward that runs the stage forward again takes a forward more, with its collectives, but gathers its input once."""
     kept = simulate(Problem(CHAIN, CLUSTER, 2), PAIRS)

@@ -143,6 +143,28 @@ def test_what_runs_nothing_is_launched_by_nobody() -> None:
     assert LayerCosts(replace(measured(ROWS).problem, cluster=slow)).seconds(0, 2, "forward").tolist() == [1.0]
 
 
+def test_a_framework_takes_as_long_for_every_forward_and_backward_of_a_stage() -> None:
+    """0.5 s beside a stage of two layers of 1 s a sample, as for one; none for what a backward runs again, its weight gradient,
+    an op of no samples, and measured layers."""
+    device = UnitDevice(pass_overhead=0.5)
+    cluster = replace(chain_cluster(2), devices=(device,) * 2)
+    problem = Problem(chain([1.0, 1.0, 1.0], parameters=[1, 1, 1]), cluster, 4, recompute="whole")
+    plan = Plan("hand", "1f1b", (Stage((0, 1), (0,)), Stage((2,), (1,))), (2, 2))
+    costs, samples = PlanCosts(problem, plan), np.array([2, 0])
+    expected = {
+        OpKind.FORWARD: ([4.5, 0.0], [2.5, 0.0]),
+        OpKind.BACKWARD: ([8.5, 0.0], [4.5, 0.0]),
+        OpKind.INPUT_GRADIENT: ([4.5, 0.0], [2.5, 0.0]),
+        OpKind.WEIGHT_GRADIENT: ([4.0, 0.0], [2.0, 0.0]),
+        OpKind.RECOMPUTE: ([4.0, 0.0], [2.0, 0.0]),
+    }
+    for kind, stages in expected.items():
+        assert tuple(costs.seconds(kind, stage, 0, samples).tolist() for stage in (0, 1)) == stages, kind
+        assert costs.parts(kind, 0, 0, 2).computing == stages[0][0]
+    profiled = LayerCosts(replace(measured(ROWS).problem, cluster=replace(chain_cluster(1), devices=(device,))))
+    assert profiled.stage_seconds(0, np.arange(1), 2, "forward") == 1.0
+
+
 def plan_costs(stages: tuple[Stage, ...], **changes: Any) -> PlanCosts:
     """Costs of a plan of 2 micro-batches of 2 samples."""
     return PlanCosts(mixed(**changes), Plan("hand", "1f1b", stages, (2, 2)))
