@@ -19,10 +19,8 @@ class Likeness:
         """A number for each component, the same for those that have like components and links, to each other, to like switches of
         theirs, and to the same ones of what they are in.
 
-        None where routes depend on more, or several components share a medium.
+        None where a link joins components that are not in one another, or several share a medium.
         """
-        if not self.topology.stars:
-            return {}
         links: dict[Place, list[Hashable]] = {}
         media: dict[str, tuple[Place, int]] = {}
         for link in self.topology.links:
