@@ -24,6 +24,9 @@ from simulator import Outcome, PlanCosts, Problem, Workload
 TOKENS, SAMPLES = 10**12, 10**9
 """Of how many tokens, or samples where these have no tokens, hours and cost are told."""
 
+HIGHEST_PRICE = 1e6
+"""Of a device an hour, in whatever currency, as in a cluster's file."""
+
 Price = float | Mapping[str, float]
 """Of a device an hour, or by the names of accelerators."""
 
@@ -160,6 +163,6 @@ def price_of_all(problem: Problem, price: Price | None = None) -> float | None:
         raise ValueError(
             f"price: needs one number, or one for each of {', '.join(names)}; got {', '.join(each) or 'none'}"
         )
-    if wrong := [one for one in each.values() if not 0 <= one < math.inf]:
-        raise ValueError(f"price: must be a finite number of at least 0 a device and hour, got {wrong[0]:g}")
+    if wrong := [one for one in each.values() if not 0 <= one <= HIGHEST_PRICE]:
+        raise ValueError(f"price: must be from 0 to {HIGHEST_PRICE:g} a device and hour, got {wrong[0]:g}")
     return sum(each[device.name] for device in cluster.devices)

@@ -89,7 +89,8 @@ class ShapeBounds:
         most = self._most_blocks(*rows)
         room = np.flatnonzero(most.max(axis=1).sum(axis=1, dtype=np.int64) >= self.blocks)
         found = np.full(len(rows[0]), np.inf)
-        found[room] = self._least_seconds_within(most[room], *(one[room] for one in rows))
+        if len(room):
+            found[room] = self._least_seconds_within(most[room], *(one[room] for one in rows))
         return found.reshape(len(shapes), len(zeros))
 
     def _least_seconds_within(self, most: Counts, shapes: Integers, zero: Integers) -> Floats:

@@ -128,8 +128,17 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def _wanted(problem: Problem, request: Request) -> Wanted:
-    """What a request fixes of the grid; ValueError for stages a device that its schedule has not, and as of `asked_degrees`."""
-    chunks = request.chunks
+    """What a request fixes of the grid; ValueError for stages a device that its schedule has not, for micro-batches that are not
+    equal, and as of `asked_degrees`.
+    """
+    chunks, count = request.chunks, request.microbatches or 1
+    if problem.batch % count:
+        around = range(count, 0, -1), range(count, problem.batch + 1)
+        near = (next(one for one in numbers if problem.batch % one == 0) for numbers in around)
+        raise ValueError(
+            f"{count} micro-batches do not divide a batch of {problem.batch} samples; nearest that do: "
+            f"{', '.join(map(str, near))}"
+        )
     least, most = {None: (1, 8), SCHEDULES[0]: (1, 1), SCHEDULES[1]: (2, 8)}[request.schedule]
     if chunks is not None:
         if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):

@@ -47,8 +47,15 @@ def device_groups(problem: Problem, degree: int) -> tuple[tuple[int, ...], ...]:
     return tuple(place[at : at + degree] for place in places for at in range(0, len(place) - degree + 1, degree))
 
 
-GROUPS = {"tensor": "tensor-parallel groups", "context": "groups for a context", "expert": "groups that divide experts"}
-"""What has as many devices as an option of that name says."""
+GROUPS = {
+    "tensor": (
+        "tensor-parallel groups",
+        "they divide heads and key-value heads, inside one server unless tensor_groups says otherwise",
+    ),
+    "context": ("groups for a context", "twice as many divide the tokens of a sample"),
+    "expert": ("groups that divide experts", "they divide the routed experts of each layer"),
+}
+"""What has as many devices as an option of that name says, and the rule for their number."""
 
 
 def asked_degrees(
@@ -71,8 +78,9 @@ def asked_degrees(
     except ValueError:
         raise ValueError(f"{option} must be numbers of devices, such as 1,2,4, got {asked!r}") from None
     if wrong := sorted(set(degrees).difference(permitted)):
+        groups, rule = GROUPS[option]
         raise ValueError(
-            f"{GROUPS[option]} of {problem.workload.name} on {problem.cluster.name} cannot have {wrong[0]} devices; choices: "
+            f"{groups} of {problem.workload.name} on {problem.cluster.name} cannot have {wrong[0]} devices: {rule}; choices: "
             f"{', '.join(map(str, permitted))}"
         )
     return degrees

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from math import gcd
+from math import gcd, isqrt
 
 from simulator.workloads.layers import Layer, Workload
 
@@ -69,7 +69,9 @@ def context_degrees(workload: Workload) -> tuple[int, ...]:
         _check_parts(workload, 1, "context parallelism")
     except ValueError:
         return (1,)
-    return tuple(one for one in range(1, tokens // 2 + 1) if tokens % (2 * one) == 0) or (1,)
+    half, odd = divmod(tokens, 2)
+    small = [] if odd else [one for one in range(1, isqrt(half) + 1) if half % one == 0]
+    return tuple(sorted({*small, *(half // one for one in small)})) or (1,)
 
 
 def keys_and_values(read: float, output: float) -> float:

@@ -22,6 +22,7 @@ from typing import Literal, get_args
 
 from simulator.workloads.builder import Builder
 from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Split, Workload
+from simulator.workloads.network_files import LARGEST_SIZE
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
@@ -154,8 +155,8 @@ class Transformer:
             ("name", f"{family.lower()}-{self.layers}"),
         ):
             object.__setattr__(self, field, getattr(self, field) or usual)
-        if self.sequence < 1:
-            raise ValueError(f"{family} sequence must be at least 1, got {self.sequence}")
+        if not 1 <= self.sequence <= LARGEST_SIZE:
+            raise ValueError(f"{family} sequence must be from 1 to {LARGEST_SIZE}, got {self.sequence}")
         if not self.rotary and self.positions < self.sequence:
             raise ValueError(
                 f"{family} sequence must be at most its learned positions ({self.positions}), got {self.sequence}"

@@ -388,8 +388,9 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
         (("plan", *QUESTION, "--pareto", "1", "--out", "a.json"), "--out is of one plan, --pareto searches several"),
         (
             ("plan", *QUESTION, "--report", "--price", "-1"),
-            "must be a finite number of at least 0 a device and hour, got -1",
+            "must be from 0 to 1e+06 a device and hour, got -1",
         ),
+        (("plan", *QUESTION, "--report", "--price", "1e308"), "got 1e+308"),
         (
             ("plan", *QUESTION, "--report", "--price", "a100=1"),
             "needs one number, or one for each of v100-pcie; got a100",

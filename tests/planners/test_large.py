@@ -21,6 +21,7 @@ from planners.large.shapes import Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
 from planners.partitioning.in_flight import most_held
 from simulator import (
+    InfeasiblePlanError,
     LayerCosts,
     Parallelism,
     Problem,
@@ -389,20 +390,25 @@ def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -
         (
             {"context": "3"},
             {},
-            "groups for a context of llama on dgx-a100 cannot have 3 devices; choices: 1, 2, 4",
+            "cannot have 3 devices: twice as many divide the tokens of a sample; choices: 1, 2, 4",
         ),
         (
             {"expert": "2"},
             {},
-            "groups that divide experts of llama on dgx-a100 cannot have 2 devices; choices: 1",
+            "experts of llama on dgx-a100 cannot have 2 devices: they divide the routed experts of each layer; "
+            "choices: 1",
         ),
-        ({"tensor": "3"}, {}, "cannot have 3 devices; choices: 1, 2"),
+        (
+            {"tensor": "3"},
+            {},
+            "they divide heads and key-value heads, inside one server unless tensor_groups says otherwise; choices: 1, 2",
+        ),
         ({"tensor": "two"}, {}, "tensor must be numbers of devices, such as 1,2,4, got 'two'"),
         ({"zero": "0,4"}, {}, "zero must be of 0, 1, 2, 3, or several of them, got '4'"),
         ({}, {"schedule": "gpipe"}, "it plans 1f1b or interleaved-1f1b, not 'gpipe'"),
         ({}, {"schedule": "1f1b", "chunks": 2}, "schedule '1f1b' has not 2 stages a device here"),
         ({}, {"stages": 5}, "no pipeline of 4 blocks, whole micro-batches of a batch of 4 and 4 devices"),
-        ({}, {"microbatches": 3}, "no pipeline of 4 blocks, whole micro-batches of a batch of 4 and 4 devices"),
+        ({}, {"microbatches": 3}, "3 micro-batches do not divide a batch of 4 samples; nearest that do: 2, 4"),
     ],
 )
 def test_what_the_grid_does_not_hold_is_one_line(options: dict[str, str], asked: dict[str, Any], words: str) -> None:
@@ -421,3 +427,12 @@ def test_one_kind_of_accelerator() -> None:
     cluster = replace(problem.cluster, devices=(first, replace(second, name="other")))
     reason = planner_entry("large").reason(replace(problem, cluster=cluster), Request())
     assert reason == "it plans for one kind of accelerator; cluster 'dgx-a100' has a100-80, other"
+
+
+@pytest.mark.parametrize("gib", [0.01, 0.3])
+def test_memory_for_no_sample_is_one_line(gib: float) -> None:
+    """Devices without room for a block's weights, or for the activations of one sample: no shape is left to bound."""
+    with pytest.raises(
+        InfeasiblePlanError, match="finds no stages that fit: weights, gradients and optimizer states take"
+    ):
+        make_plan("large", small(4, 2, 4, gib=gib))

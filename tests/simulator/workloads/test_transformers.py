@@ -271,7 +271,8 @@ def test_grouped_queries_shrink_keys_and_values_only() -> None:
 @pytest.mark.parametrize(
     ("name", "sequence", "rule"),
     [
-        ("gpt2", 0, "Gpt sequence must be at least 1, got 0"),
+        ("gpt2", 0, "Gpt sequence must be from 1 to 10000000, got 0"),
+        ("llama2-7b", 10**11, "Llama sequence must be from 1 to 10000000, got 100000000000"),
         ("gpt2", 2048, r"Gpt sequence must be at most its learned positions \(1024\), got 2048"),
         ("bert-large", 1024, r"Bert sequence must be at most its learned positions \(512\), got 1024"),
     ],
