@@ -368,6 +368,13 @@ def test_no_division_undercuts_the_bound_of_what_its_replicas_divide(gib: float,
     assert (moved > kept).any() if slower > 1.0 else (moved < kept).any()
 
 
+def test_bounds_are_infinite_where_no_rank_holds_its_blocks() -> None:
+    """Of every shape and ZeRO stage: 32 MiB hold none of a block's 12 million weights and their states, four-fold divided."""
+    search = _ShapeSearch(LargeModels(), problem := small(6, 4, 8, gib=2.0**-5), Evaluator(problem))
+    assert np.isinf(search.bounds.least_seconds_in_memory(search.shapes)).all()
+    assert next(search.candidates(), None) is None
+
+
 def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -> None:
     """At launches of 30 microseconds the host is ahead of the second block, and behind from the third on."""
 
