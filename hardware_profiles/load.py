@@ -45,6 +45,11 @@ FileKind = Literal["accelerator", "cluster"]
 FOLDERS: dict[str, str] = {"accelerator": "accelerators", "cluster": "clusters"}
 _ACCELERATOR_KINDS = ("gpu", "accelerator", "fpga")
 
+_DEEP_KEY = re.compile(
+    r"""(?<![\w.-]) (?: (?: [\w-]++ | "(?:[^"\\\n]|\\.)*+" | '[^'\n]*+' ) [ \t]*+ \. [ \t]*+ ){16}""", re.VERBOSE
+)
+"""A key of more parts than any file has: their number squared is what reading them takes."""
+
 MEASURED = ("v100-sxm2", "a100-80", "b200")
 """Generations of GPU whose efficiencies come from measured kernels; those of a file that says nothing of its own are of one."""
 
@@ -212,6 +217,8 @@ def _names(kind: FileKind) -> tuple[str, ...]:
 def _read_toml(source: Traversable) -> dict[str, Any]:
     try:
         text = read_bytes(source).decode("utf-8")
+        if _DEEP_KEY.search(text):
+            raise RecursionError
         table = tomllib.loads(text)
         _check_finite(source, table, "$")
     except FileNotFoundError:
