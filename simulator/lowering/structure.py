@@ -406,23 +406,19 @@ def _unit_tasks(
 ) -> list[Dependencies]:
     """Write the collectives of a rank whose replicas divide gradients, or weights, too."""
     tasks = slice(first, first + len(lane))
-    gathers = np.array(lane.kind) == OpKind.GATHER
-    columns["kind"][tasks], columns["stage"][tasks], columns["microbatch"][tasks] = (
-        lane.kind,
-        lane.stage,
-        lane.microbatch,
-    )
+    columns["kind"][tasks] = np.where(lane.gathers, OpKind.GATHER, OpKind.SCATTER)
+    columns["stage"][tasks], columns["microbatch"][tasks] = lane.stage, lane.microbatch
     number = values.unit_of_stage[lane.stage] + lane.unit
-    columns["value"][tasks] = number + np.where(gathers, values.first_gather, values.first_scatter)
-    for place in np.flatnonzero(~gathers).tolist():
-        final[lane.stage[place], 0] = first + place
+    columns["value"][tasks] = number + np.where(lane.gathers, values.first_gather, values.first_scatter)
+    for place in np.flatnonzero(~lane.gathers).tolist():
+        final[int(lane.stage[place]), 0] = first + place
     begins = ops.lane_offsets[list(lane.lanes)]
     depend = []
     for waits, of_part in ((lane.after, False), (lane.before, True)):
-        if waits:
-            own = first + np.repeat([task for task, _ in waits], len(begins))
-            rows = (np.array([part.row for _, part in waits]) - begins[0])[:, None] + begins
-            theirs = (layout.main[rows] + np.array([part.part for _, part in waits])[:, None]).reshape(-1)
+        if len(waits.tasks):
+            own = first + np.repeat(waits.tasks, len(begins))
+            rows = (waits.parts.rows - begins[0])[:, None] + begins
+            theirs = (layout.main[rows] + waits.parts.numbers[:, None]).reshape(-1)
             depend.append((*((theirs, own) if of_part else (own, theirs)), np.zeros(len(own), dtype=np.int32)))
     return depend
 

@@ -15,10 +15,11 @@ when the gradients of the unit before the last one are scattered. A unit that is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.costs.given import CollectiveForm
 from simulator.lowering.coverage import LaneOps, Rows
@@ -34,47 +35,62 @@ SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
 """Ops that make their gradients."""
 
 
-class Part(NamedTuple):
-    """A part of an op: row of the op on the rank's first lane, and number of the part."""
+class Parts(NamedTuple):
+    """Parts of ops: row of each op on the rank's first lane, and number of the part, int64 [parts]."""
 
-    row: int
-    part: int
+    rows: Rows
+    numbers: Rows
 
-
-class _Use(NamedTuple):
-    """Parts, from a first to a last, that use a unit of a stage, for a micro-batch."""
-
-    first: Part
-    last: Part
-    stage: int
-    unit: int
-    microbatch: int
+    def of(self, some: Rows) -> Parts:
+        """Some of them."""
+        return Parts(self.rows[some], self.numbers[some])
 
 
-@dataclass(slots=True)
+class Waits(NamedTuple):
+    """Collectives of a lane, int64 [waits], and for each a part of an op."""
+
+    tasks: Rows
+    parts: Parts
+
+
+class _Uses(NamedTuple):
+    """Uses of the weights of units, one after the other, then those of their gradients: each for a micro-batch, from a first to a
+    last part; columns as of `UnitLane`.
+    """
+
+    gathers: NDArray[np.bool_]
+    stage: Rows
+    unit: Rows
+    microbatch: Rows
+    first: Parts
+    last: Parts
+
+
+@dataclass(frozen=True, slots=True)
 class UnitLane:
     """Collectives of one rank, in their order.
 
     lanes: the compute lanes that are its replicas
-    kind, stage, unit, microbatch: of each collective
-    after: (collective, part that ends before it on all replicas); before: (collective, part that it ends before)
+    gathers: which collectives gather weights, bool [collectives]; the others scatter gradients
+    stage, unit, microbatch: of each collective, int64 [collectives]
+    after: parts that end before a collective on all replicas; before: parts that begin after one
     """
 
     lanes: tuple[int, ...]
-    kind: list[OpKind] = field(default_factory=list)
-    stage: list[int] = field(default_factory=list)
-    unit: list[int] = field(default_factory=list)
-    microbatch: list[int] = field(default_factory=list)
-    after: list[tuple[int, Part]] = field(default_factory=list)
-    before: list[tuple[int, Part]] = field(default_factory=list)
+    gathers: NDArray[np.bool_]
+    stage: Rows
+    unit: Rows
+    microbatch: Rows
+    after: Waits
+    before: Waits
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.stage)
 
     @property
     def stages(self) -> list[int]:
         """Of the rank, those that have units, rising."""
-        return sorted(set(self.stage))
+        return sorted(set(self.stage.tolist()))
 
 
 def parts_of_units(ops: LaneOps, forms: Sequence[CollectiveForm]) -> Rows:
@@ -108,52 +124,46 @@ def unit_lanes(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows) -> li
 
 
 def _unit_lane(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lanes: tuple[int, ...]) -> UnitLane:
-    gathered, scattered = _uses(ops, forms, parts, lanes[0])
+    uses = _uses(ops, forms, parts, lanes[0])
+    every, weights = np.arange(len(uses.gathers)), int(uses.gathers.sum())
+    width = max(form.units for form in forms)
+    begins, ends = (one.rows * width + one.numbers for one in (uses.first, uses.last))
     # A gather is asked for when the use before begins, a scatter when its own has ended.
-    asked = [(Part(-1, 0), 0), *((use.first, 0) for use in gathered[:-1])]
-    order = sorted(
-        [*((key, OpKind.GATHER, number) for number, (key, _) in enumerate(zip(asked, gathered, strict=False)))]
-        + [((use.last, 1), OpKind.SCATTER, number) for number, use in enumerate(scattered)]
+    asked = np.where(uses.gathers, np.concatenate([[-1], begins])[: len(every)], ends)
+    order = np.lexsort((every, ~uses.gathers, asked))
+    task = np.argsort(order)
+    # The last use of its kind, but the one before, that ends before a use begins; -1 for none.
+    alike = slice(weights), slice(weights, None)
+    let_go = np.concatenate([np.searchsorted(ends[one], begins[one]) - 1 for one in alike])
+    numbers = np.where(uses.gathers, every, every - weights)
+    let_go = np.maximum(np.minimum(let_go, numbers - 2), -1)
+    earlier = let_go + np.where(uses.gathers, 0, weights)
+    after, before = (order[(waits | (let_go >= 0))[order]] for waits in (~uses.gathers, uses.gathers))
+    return UnitLane(
+        lanes,
+        uses.gathers[order],
+        uses.stage[order],
+        uses.unit[order],
+        uses.microbatch[order],
+        Waits(task[after], uses.last.of(np.where(uses.gathers, earlier, every)[after])),
+        Waits(task[np.where(uses.gathers, every, earlier)[before]], uses.first.of(before)),
     )
-    task_of = {(kind, number): task for task, (_, kind, number) in enumerate(order)}
-    lane = UnitLane(lanes)
-    for task, (_, kind, number) in enumerate(order):
-        uses = gathered if kind is OpKind.GATHER else scattered
-        use, let_go = uses[number], _let_go(uses, number)
-        lane.kind.append(kind)
-        lane.stage.append(use.stage)
-        lane.unit.append(use.unit)
-        lane.microbatch.append(use.microbatch)
-        if kind is OpKind.GATHER:
-            lane.before.append((task, use.first))
-            lane.after.extend([(task, uses[let_go].last)] if let_go >= 0 else [])
-        else:
-            lane.after.append((task, use.last))
-            lane.before.extend([(task_of[kind, let_go], use.first)] if let_go >= 0 else [])
-    return lane
 
 
-def _uses(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lane: int) -> tuple[list[_Use], list[_Use]]:
-    """Uses of weights, those of one unit in a row as one, and of gradients, on a lane."""
-    gathered: list[_Use] = []
-    scattered: list[_Use] = []
-    seconds = set((ops.overlapped + 1).tolist())
-    for row in range(int(ops.lane_offsets[lane]), int(ops.lane_offsets[lane + 1])):
-        stage, kind, microbatch = int(ops.stage[row]), int(ops.kind[row]), int(ops.microbatch[row])
-        form = forms[stage]
-        for place, unit in enumerate(units_in_order(kind, form.units)):
-            part = Part(row - (row in seconds), place if parts[row] > 1 else 0)
-            use = _Use(part, part, stage, unit, microbatch)
-            if form.gathers and kind in GATHERING:
-                if gathered and (gathered[-1].stage, gathered[-1].unit) == (stage, unit):
-                    gathered[-1] = gathered[-1]._replace(last=part)
-                else:
-                    gathered.append(use)
-            if kind in SCATTERING:
-                scattered.append(use)
-    return gathered, scattered
-
-
-def _let_go(uses: Sequence[_Use], number: int) -> int:
-    """The last use, but the one before, that ends before a use begins; -1 for none."""
-    return next((one for one in range(number - 2, -1, -1) if uses[one].last < uses[number].first), -1)
+def _uses(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lane: int) -> _Uses:
+    """Of a lane; those of one unit's weights in a row are one use."""
+    own = np.arange(ops.lane_offsets[lane], ops.lane_offsets[lane + 1])
+    units = np.array([form.units for form in forms])[ops.stage[own]]
+    rows, place = np.repeat(own, units), np.arange(units.sum()) - np.repeat(np.cumsum(units) - units, units)
+    kind, stage = ops.kind[rows], ops.stage[rows].astype(np.int64)
+    unit = np.where(among(kind, DOWNWARDS), place, np.repeat(units, units) - 1 - place)
+    part = Parts(rows - np.isin(rows, ops.overlapped + 1), np.where(parts[rows] > 1, place, 0))
+    gathering = np.flatnonzero(np.array([form.gathers for form in forms])[stage] & among(kind, GATHERING))
+    scattering = np.flatnonzero(among(kind, SCATTERING))
+    other = np.diff(stage[gathering], prepend=-1) | np.diff(unit[gathering], prepend=-1)
+    begins = np.flatnonzero(other)
+    ends = np.append(begins, len(gathering))[1:] - 1
+    first, last = (np.concatenate([gathering[one], scattering]) for one in (begins, ends))
+    gathers = np.arange(len(first)) < len(begins)
+    microbatch = ops.microbatch[rows[first]].astype(np.int64)
+    return _Uses(gathers, stage[first], unit[first], microbatch, part.of(first), part.of(last))
