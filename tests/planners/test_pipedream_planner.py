@@ -22,6 +22,7 @@ from simulator import InfeasiblePlanError, Plan, Problem, read_profile
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
+from tests.hardware_profiles.clusters import tree
 
 
 def _vgg(shared_data: Path, cluster: str, devices: int) -> tuple[Problem, Plan]:
@@ -166,6 +167,18 @@ def test_hierarchical_stages_take_whole_servers_in_order() -> None:
     )
     stages = place_stages(flat, levels, ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)))
     assert [stage.devices for stage in stages] == [(0, 1, 2, 4, 5, 6), (3, 7), (8, 9, 10, 11)]
+
+
+def test_stages_of_three_levels_are_replicated_inside_racks() -> None:
+    """Racks of two servers of two, behind uplinks too slow for gradients: a stage a rack, whose devices all reduce them."""
+    workload = chain([8e9, 8e9], parameters=[10**5, 10**5], output_elements=[10.0, 10.0])
+    cluster = replace(tree((2, 1e10), (2, 1e10), (2, 1e5)), devices=load_cluster("pipedream-b").devices[:8])
+    problem = Problem(workload, cluster, 64)
+    view = cluster_views(problem)[0]
+    assert [level.width for level in view.levels] == [2, 2, 2]
+    found = partition(problem_table(problem, Evaluator(problem), 8), view.levels)
+    stages = place_stages(found.stages, found.levels, view.components)
+    assert [(stage.layers, stage.devices) for stage in stages] == [((0,), (0, 1, 2, 3)), ((1,), (4, 5, 6, 7))]
 
 
 @pytest.mark.parametrize("planner", ["pipedream", "pipedream-flush"])
