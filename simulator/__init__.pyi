@@ -19,7 +19,7 @@ from .evaluation import Evaluation as Evaluation, Evaluations as Evaluations
 from .results.figures import save as save
 from .results.written_files import write_atomically as write_atomically
 from .results.gantt_plots import gantt as gantt, readable_window as readable_window
-from .compiled.kernels import interrupts_held as interrupts_held, kernel as kernel
+from .compiled.kernels import kernel as kernel
 from .costs.layer_costs import (
     ALONE as ALONE,
     GroupRates as GroupRates,

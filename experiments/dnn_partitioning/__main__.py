@@ -8,7 +8,7 @@ the sum of computation and transfers and the largest of them. Beside it stands w
 (commit b207b6a) prints for the file, and for the file with `maxCPUs` 0; that program adds transfers. Seconds are in the files'
 unit; CPU seconds are of one core, compilation left out.
 
-Exit codes: 0, 1 where a published load is not met, 2 usage, 4 bad input file.
+Exit codes: 0, 1 where a published load is not met, 2 usage, 4 bad input file, 130 with the rows so far after an interrupt.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> Findings:
         if cores + graph.accelerators
     ]
     placed = tracked("placing", asked, lambda one: one[0])
-    return compared([_row(name, graphs[name], rule, cores) for name, rule, cores in placed], skipped, TABLE)
+    return compared((_row(name, graphs[name], rule, cores) for name, rule, cores in placed), skipped, TABLE)
 
 
 def _compile() -> None:

@@ -8,7 +8,7 @@ micro-batches) of the repository's own `main`; beside it stands what that progra
 planned for the devices that their file names. A plan is judged by the published cost model, restated in
 `planners.variants.variant_problem`: seconds a sample of the slowest stage. CPU seconds are of one core, compilation left out.
 
-Exit codes: 0, 1 where a published optimum is not met, 2 usage, 4 bad input file.
+Exit codes: 0, 1 where a published optimum is not met, 2 usage, 4 bad input file, 130 with the rows so far after an interrupt.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> Findings:
     _compile()
     asked = [(name, setting) for name, file in files.items() for setting in _settings(name, file)]
     planned = tracked("planning", asked, lambda one: f"{one[0]} on {one[1].devices}")
-    return compared([_row(name, files[name], setting) for name, setting in planned], skipped, TABLE)
+    return compared((_row(name, files[name], setting) for name, setting in planned), skipped, TABLE)
 
 
 def _settings(name: str, file: VariantFile) -> Iterator[PiperSetting]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 def read_inputs(folder: Path, form: type[Form], within: str = "") -> tuple[dict[str, Form], list[str]]:
-    """Files of a form in a folder and in those inside it, by path without its ending, and the names of all others.
+    """Files of a form in a folder and in those inside it, by path without its ending, and the names of all others; not of what is
+    hidden, as a checkout's own folder.
 
     form: of one JSON object; a file is of it if it has all its fields without a default
     within: of a folder that has one of this name, the files of that one alone
@@ -28,6 +29,8 @@ def read_inputs(folder: Path, form: type[Form], within: str = "") -> tuple[dict[
     asked = folder / within if (folder / within).is_dir() else folder
     found, skipped = {}, []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
         read = _read(path, form) if path.suffix == ".json" and path.is_relative_to(asked) else None
         if read is None:
             skipped.append(str(path.relative_to(folder)))
@@ -68,8 +71,17 @@ def agreement(row: Row) -> str:
     return {None: "", True: "yes", False: "no"}[row["matched"]]
 
 
-def compared(rows: Sequence[Row], skipped: Sequence[str], table: ReportTable) -> Findings:
-    """Rows with `instance`, `matched` (see `agrees`) and `not_searched`, in words; failed where a published figure is missed."""
+def compared(made: Iterable[Row], skipped: Sequence[str], table: ReportTable) -> Findings:
+    """Rows with `instance`, `matched` (see `agrees`) and `not_searched`, in words; failed where a published figure is missed.
+
+    made: the rows, as they are made; those so far where an interrupt comes
+    """
+    rows: list[Row] = []
+    interrupted = False
+    try:
+        rows.extend(made)
+    except KeyboardInterrupt:
+        interrupted = True
     verdicts = [row["matched"] for row in rows]
     counts = {"matched": verdicts.count(True), "failed": verdicts.count(False)}
 
@@ -82,4 +94,5 @@ def compared(rows: Sequence[Row], skipped: Sequence[str], table: ReportTable) ->
             say(f"passed over (of another form): {', '.join(document['skipped'])}")
         say("published figures: matched {matched}, failed {failed}".format_map(document))
 
-    return Findings({**counts, "rows": rows, "skipped": skipped}, show, failed=counts["failed"] > 0)
+    document = {**counts, "rows": rows, "skipped": skipped, "interrupted": interrupted}
+    return Findings(document, show, failed=counts["failed"] > 0)

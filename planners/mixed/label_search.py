@@ -27,7 +27,6 @@ from planners.mixed.label_kernels import (
 )
 from planners.mixed.space import Floats, Integers, MixedPipeline, Space, StageVariants, price_ratios, variant_sets
 from planners.mixed.whole_counts import TooManyShares, whole_counts
-from simulator import interrupts_held
 
 FIRST_WIDTH, WIDTHS = 8, (1, 4, 16, 64, 256)
 """Labels that are kept of a first layer and its variants: of a first pass over stages of one kind of device each, which is soon
@@ -195,8 +194,7 @@ class _LabelSearch:
             deepest=np.array([deepest[list(members)].min(axis=0) for members in size.sets]),
             synchronization=reduced,
         )
-        with interrupts_held():
-            ends = Ends(*grown(tables, size.ahead, shape.asked, limit, width, max(KEPT, self.wanted)))
+        ends = Ends(*grown(tables, size.ahead, shape.asked, limit, width, max(KEPT, self.wanted)))
         self.work += int(ends.work)
         self.opened += 1
         bound, known = float(ends.left_out), len(self.best)
@@ -284,9 +282,8 @@ def _least_ahead(
     total, held = seconds + transfers, seconds + space.waiting * transfers
     levels = np.geomspace(slowest, held[np.isfinite(held)].max(), LEVELS)
     price, worth = _worths(seconds[:, 0, -1], need)
-    with interrupts_held():
-        needs = least_needs(held, deepest, need, levels, in_flight)
-        sums = least_sums(total, deepest, need, price, worth, in_flight)
+    needs = least_needs(held, deepest, need, levels, in_flight)
+    sums = least_sums(total, deepest, need, price, worth, in_flight)
     return LeastAhead(levels, needs, sums, price, worth)
 
 

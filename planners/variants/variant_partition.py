@@ -167,7 +167,7 @@ def _figures(problem: VariantProblem, sets: NDArray[np.bool_]) -> _Figures:
         members=sets,
         outer=np.concatenate(holding).astype(np.int64),
         offsets=np.concatenate([[0], np.cumsum([len(rows) for rows in holding])]),
-        work=sets @ np.array(least),
+        work=np.asarray(sets @ np.array(least), dtype=np.float64),
         least_work=np.ascontiguousarray(least_work @ sets.T),
         least_bytes=np.ascontiguousarray(least_bytes @ sets.T),
         widths=np.array(problem.widths, dtype=np.int64),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from numba import njit
@@ -32,32 +33,74 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
         except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
             _say_uncached()
             return njit(**options)(function)  # type: ignore[no-any-return]
-        for eased in (_stamped_by_its_folder, _with_readable_index, _quickly_loaded):
-            with suppress(AttributeError, ImportError, OSError):
+        for eased in (_stamped_by_its_folder, _with_readable_index, _quickly_loaded, _held):
+            with suppress(AttributeError, ImportError, OSError, TypeError):
                 eased(compiled)
         return compiled  # type: ignore[no-any-return]
 
     return decorate
 
 
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Raise an interrupt that comes meanwhile at the end, for calls of kernels that take long.
+class _Interrupts:
+    """The handler of SIGINT: Python's own, but of one that comes while the main thread runs a kernel, which is raised at its end.
 
     Python looks for interrupts when a kernel has ended and its results are made into Python's: numba expects none there, and the
-    call fails, or the process. Only the main thread is interrupted; elsewhere there is nothing to hold.
+    call fails, or the process. It stands in place of Python's own handler; where a program has another one, that one stays.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        signal.raise_signal(signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.kernels = 0  # that the main thread is in
+        self.came = False
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if ours and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """As `signal.signal` asks for."""
+        if not self.kernels:
+            signal.default_int_handler(number, frame)
+        self.came = True
+
+    def raised(self) -> None:
+        """Raise it, where no kernel runs any more."""
+        if not self.kernels:
+            self.came = False
+            raise KeyboardInterrupt
+
+
+interrupts = _Interrupts()
+_MAIN = threading.main_thread().ident
+
+
+def _held(compiled: Any) -> None:
+    """Hold interrupts while the kernel runs; not while it is compiled, which takes seconds."""
+    compiled.__class__ = _holding(compiled.__class__)
+
+
+@cache
+def _holding(dispatcher: type) -> Any:
+    """The class of numba's that calls a compiled function, with interrupts held; kernels call each other without it."""
+
+    class Holding(dispatcher):  # type: ignore[misc]
+        def __call__(self, *given: Any) -> Any:
+            if threading.get_ident() != _MAIN:
+                return super().__call__(*given)
+            interrupts.kernels += 1
+            try:
+                return super().__call__(*given)
+            finally:
+                interrupts.kernels -= 1
+                if interrupts.came:
+                    interrupts.raised()
+
+        def _compile_for_args(self, *given: Any, **named: Any) -> Any:
+            held, interrupts.kernels = interrupts.kernels, 0
+            try:
+                return super()._compile_for_args(*given, **named)
+            finally:
+                interrupts.kernels = held
+
+    return Holding
 
 
 def _stamped_by_its_folder(compiled: Any) -> None:

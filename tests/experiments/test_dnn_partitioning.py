@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+import experiments.dnn_partitioning.__main__ as study
 from experiments.cli import main
 from experiments.dnn_partitioning.__main__ import FOLDER
 from experiments.dnn_partitioning.graph_files import OperatorGraph
 from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
-from planners import least_largest_load
+from planners import Placement, PlacementProblem, least_largest_load
 
 INPUTS = Path(os.environ.get("PIPEPLAN_PUBLIC_INPUTS", "")) / "dnn-partitioning" / "throughput-inputs"
 
@@ -131,6 +132,25 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path / "empty")]) == 4
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path / "none")]) == 4
+
+
+def test_an_interrupt_keeps_the_rows_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that are done are printed, and marked as not all; exit code 130."""
+    write(tmp_path, "one.json", TRAINING)
+    calls = iter(range(9))
+
+    def interrupted(problem: PlacementProblem) -> Placement | None:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return least_largest_load(problem)
+
+    monkeypatch.setattr(study, "least_largest_load", interrupted)
+    assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path), "--json"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert document["interrupted"]
+    assert len(document["rows"]) == 2  # the first call compiles
 
 
 @pytest.mark.skipif(not INPUTS.is_dir(), reason="no checkout dnn-partitioning in the folder PIPEPLAN_PUBLIC_INPUTS")

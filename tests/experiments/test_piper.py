@@ -57,9 +57,10 @@ def test_nodes_in_any_numbering(tmp_path: Path) -> None:
 
 
 def test_files_of_another_form_are_named(tmp_path: Path) -> None:
-    """Folders inside are read; what has not the fields of a network is passed over."""
+    """Folders inside are read, but for hidden ones; what has not the fields of a network is passed over."""
     write(tmp_path, "inputs/one.json", network())
     write(tmp_path, "other.json", {"nodes": [], "edges": []})
+    write(tmp_path, ".git/hidden.json", network())
     (tmp_path / "notes.txt").write_text("none")
     files, skipped = read_inputs(tmp_path, VariantFile)
     assert [*files] == ["inputs/one"]

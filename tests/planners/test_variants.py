@@ -11,6 +11,7 @@ import pytest
 
 from planners import LayerVariant, VariantProblem, VariantStage, fastest_variant_plan, plan_seconds_per_sample
 from planners.variants.cheapest_variants import NO, YES, Variants, cheapest_variants, fits_within
+from planners.variants.variant_partition import _figures
 from planners.variants.variant_problem import stage_seconds_per_sample
 
 PLAIN = LayerVariant("plain", 8.0, 4.0, 6.0, 2.0)
@@ -182,6 +183,14 @@ def test_a_network_without_work_takes_no_time() -> None:
     plan = fastest_variant_plan(VariantProblem(({1: (idle,)}, {1: (idle,)}), {(0, 1): 1.0}, 1, 9.0, 1.0, 1))
     assert plan is not None
     assert (plan.seconds_per_sample, plan.proven) == (0.0, True)
+
+
+def test_whole_numbers_are_taken_as_seconds() -> None:
+    """A network in whole numbers has the tables of the same one in others: no kernel is compiled for it again."""
+    layers = ({1: (replace(PLAIN, seconds=8),)}, {1: (replace(PLAIN, seconds=4),)})
+    figures = _figures(replace(HAND, layers=layers), np.tri(3, 2, -1, dtype=bool))
+    assert figures.work.dtype == np.float64
+    assert figures.work.tolist() == [0.0, 8.0, 12.0]
 
 
 def test_too_many_down_sets_are_not_called_proven() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import importlib.util
 import os
 import pickle
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numba
+import numpy as np
 import pytest
 
 from simulator.compiled import kernels
@@ -160,20 +162,26 @@ def test_one_decorator_makes_every_kernel() -> None:
     assert takers == {"simulator/compiled/kernels.py"}
 
 
-def test_an_interrupt_is_held_until_the_end() -> None:
-    """SIGINT during a call is raised behind it, once, and the handler is the one from before."""
-    steps: list[str] = []
+def test_an_interrupt_waits_for_the_end_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGINT while a kernel runs is raised behind it, once; while one is compiled, at once."""
+    interrupt = ctypes.CDLL(None)["raise"]
+    interrupt.argtypes = (ctypes.c_int,)
+    number = int(signal.SIGINT)
 
-    def called() -> None:
-        with kernels.interrupts_held():
-            signal.raise_signal(signal.SIGINT)
-            steps.append("went on")
+    @numba.njit
+    def interrupted(values: Any) -> Any:
+        interrupt(number)
+        return values, values
 
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    kernels._held(interrupted)  # without a cache, which takes no function of C
+    usual = signal.signal(signal.SIGINT, kernels.interrupts)  # a process in the background ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
-            called()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            interrupted(np.zeros(2))
+        assert not kernels.interrupts.came
+        monkeypatch.setattr("numba.core.compiler.compile_extra", lambda *given, **named: signal.raise_signal(number))
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(np.zeros((2, 2)))
+        assert kernels.interrupts.kernels == 0
     finally:
         signal.signal(signal.SIGINT, usual)
-    assert steps == ["went on"]
