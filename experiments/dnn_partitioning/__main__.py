@@ -92,7 +92,7 @@ def _row(name: str, graph: OperatorGraph, rule: str, cores: int) -> dict[str, An
         "rule": rule,
         "largest_load": load,
         "lower_bound": None if found is None else found.lower_bound,
-        "gap": None if found is None else found.largest_load / found.lower_bound - 1,
+        "gap": None if found is None else found.gap,
         "proven": found is None or found.proven,
         "published": published,
         "matched": agrees(load, published),

@@ -9,19 +9,20 @@ the layer behind the cut. Nothing here corrects them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.terminal.output import InputError
+from hardware_profiles import read_bytes
 from planners.mixed import MixedPipeline, StageVariants, Variant
 
 Floats = NDArray[np.float64]
@@ -48,34 +49,64 @@ BUCKET_BYTES = 500_000_000
 LARGEST_GROUP = 4
 
 
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class LayerSize(msgspec.Struct, frozen=True):
+    """Numbers of a layer on a device of a group: weights, output and what is kept of a sample."""
+
+    params_floats: Amount
+    act_output_floats: Amount
+    act_mem_floats: Amount
+
+
+Seconds = dict[str, dict[str, dict[str, dict[str, tuple[Amount, Amount, Amount]]]]]
+"""By GPU, samples, degree and layer: forward, backward, update."""
+
+Sizes = dict[str, dict[str, LayerSize]]
+"""By degree and layer."""
+
+Rate = tuple[tuple[float, float, float], float]
+Network = dict[str, dict[str, dict[str, dict[str, dict[str, Rate]]]]]
+"""By GPU and degree of a group, and zone, GPU and degree of another: coefficients of the rate between them, its last value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What Sailor publishes of one network.
+    """What Sailor publishes of one network."""
 
-    seconds: of GPU, samples, degree and layer: forward, backward, update; sizes: of degree and layer; network: of two groups
-    """
-
-    seconds: Mapping[str, Any]
-    sizes: Mapping[str, Any]
-    network: Mapping[str, Any]
+    seconds: Seconds
+    sizes: Sizes
+    network: Network
 
 
 def read_inputs(folder: Path, model: str) -> Inputs:
     """The inputs in a checkout of Sailor; InputError for a file that is not there or not what it should be."""
-    found = []
-    for name in (PROFILES, LAYERS, NETWORK):
-        path = folder / name
-        try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise InputError(
-                f"{path}: {' '.join(str(error).split())}; --inputs wants a checkout of eth-easl/sailor"
-            ) from None
-    profiles, layers, network = found
+    files = (PROFILES, dict[str, Seconds]), (LAYERS, dict[str, Sizes]), (NETWORK, dict[str, Network])
+    profiles, layers, network = (_read(folder / name, form) for name, form in files)
     try:
-        return Inputs(profiles[model], layers[model], network[ZONE])
-    except (KeyError, TypeError):
-        raise InputError(f"{folder}: holds no {model!r} in zone {ZONE!r}") from None
+        inputs = Inputs(profiles[model], layers[model], network[ZONE])
+        numbers = [str(layer) for layer in range(len(inputs.sizes["1"]))]
+        groups = [(gpu, degree) for gpu in MEMORY_GIB for degree in {"1": None, **inputs.network[gpu]}]
+        tables: list[Mapping[str, object]] = [*inputs.sizes.values()]
+        tables += [rows for gpu in MEMORY_GIB for of_size in inputs.seconds[gpu].values() for rows in of_size.values()]
+        for table in tables:
+            for number in numbers or ["0"]:
+                table[number]
+        for (gpu, degree), (other, others) in product(groups, repeat=2):
+            inputs.network[gpu][degree][ZONE][other][others]
+    except KeyError as lacking:
+        raise InputError(f"{folder}: of {model!r} in zone {ZONE!r} it has not all inputs: lacks {lacking}") from None
+    return inputs
+
+
+def _read(path: Path, form: Any) -> Any:
+    try:
+        return msgspec.json.decode(read_bytes(path), type=form)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: {' '.join(str(error).split())}; --inputs wants a checkout of eth-easl/sailor"
+        ) from None
 
 
 class Judge:
@@ -84,11 +115,8 @@ class Judge:
     waiting = 1.0
 
     def __init__(self, inputs: Inputs, gpus: Mapping[str, int], batch: int) -> None:
-        """gpus: of each kind, by Sailor's names; ValueError for a kind that lacks inputs."""
+        """gpus: of each kind of MEMORY_GIB, by Sailor's names"""
         self.inputs, self.kinds, self.batch = inputs, tuple(gpus), batch
-        for kind in self.kinds:
-            if kind not in inputs.seconds or kind not in inputs.network or kind not in MEMORY_GIB:
-                raise ValueError(f"GPU {kind!r} lacks inputs; choices: {', '.join(sorted(MEMORY_GIB))}")
         self.devices = tuple(gpus.values())
         self.layers = len(inputs.sizes["1"])
         self.sizes = tuple(sorted({int(samples) for kind in self.kinds for samples in inputs.seconds[kind]}))
@@ -176,10 +204,7 @@ class Judge:
 
     def _network(self, kind: int, degree: int, other: int, others: int) -> Sequence[float]:
         """Coefficients of the rate between two groups."""
-        row: Sequence[Sequence[float]] = self.inputs.network[self.kinds[kind]][str(degree)][ZONE][self.kinds[other]][
-            str(others)
-        ]
-        return row[0]
+        return self.inputs.network[self.kinds[kind]][str(degree)][ZONE][self.kinds[other]][str(others)][0]
 
     def _uncached_reduce_seconds(self, size: float, replicas: int, one: int, two: int) -> float:
         total, rate = 0.0, self._network(one, 1, two, 1)
@@ -190,12 +215,12 @@ class Judge:
         return total
 
     @cached_property
-    def _output_bytes(self) -> list[int]:
-        return [self.inputs.sizes["1"][str(layer)]["act_output_floats"] * ELEMENT_BYTES for layer in range(self.layers)]
+    def _output_bytes(self) -> list[float]:
+        return [self.inputs.sizes["1"][str(layer)].act_output_floats * ELEMENT_BYTES for layer in range(self.layers)]
 
     @cached_property
-    def _weight_bytes(self) -> list[int]:
-        return [self.inputs.sizes["1"][str(layer)]["params_floats"] * ELEMENT_BYTES for layer in range(self.layers)]
+    def _weight_bytes(self) -> list[float]:
+        return [self.inputs.sizes["1"][str(layer)].params_floats * ELEMENT_BYTES for layer in range(self.layers)]
 
     # ---- the space ----
 
@@ -242,7 +267,8 @@ class Judge:
     def _deepest(self, variant: Variant, samples: int) -> Integers:
         """Micro-batches in flight with which stages fit, [layers + 1, layers + 1]."""
         rows = self.inputs.sizes[str(variant.degree)]
-        held = [(rows[str(layer)]["params_floats"], rows[str(layer)]["act_mem_floats"]) for layer in range(self.layers)]
+        layers = [rows[str(layer)] for layer in range(self.layers)]
+        held = [(one.params_floats, one.act_mem_floats) for one in layers]
         weights, kept = np.concatenate([[[0, 0]], np.cumsum(held, axis=0)]).T
         state = (weights[None, :] - weights[:, None]) * STATE_BYTES
         stash = (kept[None, :] - kept[:, None]) * samples * ELEMENT_BYTES

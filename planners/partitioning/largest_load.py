@@ -156,6 +156,13 @@ class Placement:
     lost: str = ""
 
     @property
+    def gap(self) -> float:
+        """By which share the load may be above the least one; infinite above a bound of no seconds."""
+        if self.largest_load == self.lower_bound:
+            return 0.0
+        return self.largest_load / self.lower_bound - 1.0 if self.lower_bound > 0 else inf
+
+    @property
     def proven(self) -> bool:
         """Whether no placement has a smaller largest load."""
         return self.lower_bound >= self.largest_load

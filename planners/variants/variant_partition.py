@@ -14,6 +14,7 @@ least device-seconds of a sample of D's layers, t d + fewest[E] + W(D) / limit m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -57,8 +58,10 @@ class VariantPlan:
 
     @property
     def gap(self) -> float:
-        """By which share the plan may be above the best one."""
-        return self.seconds_per_sample / self.lower_bound - 1.0 if self.lower_bound > 0 else 0.0
+        """By which share the plan may be above the best one; infinite above a bound of no seconds."""
+        if self.seconds_per_sample == self.lower_bound:
+            return 0.0
+        return self.seconds_per_sample / self.lower_bound - 1.0 if self.lower_bound > 0 else inf
 
     @property
     def proven(self) -> bool:

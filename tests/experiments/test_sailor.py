@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,11 +84,39 @@ def test_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert "1 A100-40 + 1 V100-16" in capsys.readouterr().out
 
 
-def test_bad_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder without the files, and one whose files hold something else: one line, exit code 4."""
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        (PROFILES, lambda found: [], "Expected `object`, got `array`"),
+        (PROFILES, lambda found: {}, "lacks 'OPT-350'"),
+        (PROFILES, lambda found: found["OPT-350"]["GH-96"]["4"]["2"].pop("1"), "lacks '1'"),
+        (
+            PROFILES,
+            lambda found: found["OPT-350"]["GH-96"]["4"]["2"].update({"1": [0.1]}),
+            "Expected `array` of length 3",
+        ),
+        (
+            LAYERS,
+            lambda found: found["OPT-350"]["2"]["0"].pop("params_floats"),
+            "missing required field `params_floats`",
+        ),
+        (NETWORK, lambda found: found[ZONE]["GH-96"]["4"][ZONE].pop("V100-16"), "lacks 'V100-16'"),
+    ],
+)
+def test_bad_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: Callable[[Any], object], words: str
+) -> None:
+    """A file that holds something else, or not all: one line, exit code 4."""
+    path = checkout(tmp_path) / name
+    found = json.loads(path.read_text())
+    made = change(found)
+    path.write_text(json.dumps(made if made in ([], {}) else found))
     assert main(["study", "sailor", "--inputs", str(tmp_path)]) == 4
-    (checkout(tmp_path) / PROFILES).write_text("[]")
+    (said,) = capsys.readouterr().err.splitlines()
+    assert words in said
+
+
+def test_a_folder_without_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that names the first file, exit code 4."""
     assert main(["study", "sailor", "--inputs", str(tmp_path)]) == 4
-    first, second = capsys.readouterr().err.splitlines()
-    assert PROFILES in first
-    assert "holds no 'OPT-350'" in second
+    assert PROFILES in capsys.readouterr().err

@@ -146,6 +146,15 @@ def test_too_many_down_sets_are_not_called_proven() -> None:
     assert part.lower_bound <= exact.largest_load <= part.largest_load
 
 
+def test_units_without_work_take_no_time() -> None:
+    """The gap above a bound of no seconds is none, or infinite."""
+    idle = np.zeros(2)
+    found = least_largest_load(PlacementProblem(((0, 1),), (), (DeviceClass(2, idle),), idle, idle))
+    assert found is not None
+    assert (found.largest_load, found.gap, found.proven) == (0.0, 0.0, True)
+    assert replace(found, largest_load=1.0).gap == np.inf
+
+
 def test_bad_problems_are_refused() -> None:
     """A rule that nobody knows, arrays of other lengths, negative seconds, a class without devices, a circle."""
     problem = problem_of([(0, 1)], [1.0, 1.0], [0.0, 0.0])

@@ -183,6 +183,8 @@ def test_a_network_without_work_takes_no_time() -> None:
     plan = fastest_variant_plan(VariantProblem(({1: (idle,)}, {1: (idle,)}), {(0, 1): 1.0}, 1, 9.0, 1.0, 1))
     assert plan is not None
     assert (plan.seconds_per_sample, plan.proven) == (0.0, True)
+    above = replace(plan, seconds_per_sample=1.0)
+    assert (above.gap, above.proven) == (inf, False)
 
 
 def test_whole_numbers_are_taken_as_seconds() -> None:
