@@ -18,7 +18,7 @@ from .cluster import (
     Flow as Flow,
     Level as Level,
 )
-from .collectives import Rates as Rates, reduce_seconds as reduce_seconds
+from .collectives import Rates as Rates, halved as halved, reduce_seconds as reduce_seconds
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import GraphicsProcessor as GraphicsProcessor
 from .links import Channel as Channel, Link as Link

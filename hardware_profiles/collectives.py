@@ -40,6 +40,11 @@ def reduce_seconds(rates: Rates, size_bytes: float) -> float:
     return min((latency + size_bytes * seconds_per_byte for latency, seconds_per_byte in rates), default=0.0)
 
 
+def halved(rates: Rates) -> Rates:
+    """Of a reduce-scatter, or an all-gather, alone."""
+    return tuple((latency / 2, seconds_per_byte / 2) for latency, seconds_per_byte in rates)
+
+
 class Collectives:
     """What devices of a topology do together; what was asked for once is kept.
 

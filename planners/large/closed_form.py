@@ -72,7 +72,7 @@ class ClosedForm:
         self.costs = StageCosts(problem, blocks, words)
         self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
-        self._peers: dict[tuple[int, int, int], tuple[Rates, Rates]] = {}
+        self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
         self._links: dict[tuple[int, int, int], Flow] = {}
         self._figures: dict[tuple[Parallelism, int], list[float]] = {}
@@ -113,12 +113,14 @@ class ClosedForm:
     def _in_server(self) -> int:
         return max(map(len, self.problem.cluster.servers))
 
-    def peers(self, shape: Shape) -> tuple[Rates, Rates]:
-        """All-reduces of each device of a rank with those that hold the same weights, and the same experts."""
-        key = shape.tensor, shape.copies, shape.expert
+    def peers(self, shape: Shape, apart: bool) -> tuple[Rates, Rates]:
+        """All-reduces of each device of a rank with those that hold the same weights, and the same experts.
+
+        apart: their scatters, or gathers
+        """
+        key = shape.tensor, shape.copies, shape.expert, apart
         if key not in self._peers:
-            places = self._places(shape, shape.data)
-            self._peers[key] = places.peer_rates, places.expert_rates if shape.expert > 1 else ()
+            self._peers[key] = self._places(shape, shape.data).peer_rates(apart=apart)
         return self._peers[key]
 
     def transfers_queue(self, shape: Shape) -> bool:
@@ -169,16 +171,19 @@ class ClosedForm:
         most = self.costs.most_in_unit(shape.parallel)
         sizes = self.problem.element_bytes, self.problem.accumulated_bytes
         gather, scatter = (
-            float(self.reduce_seconds(shape, np.array(held.block * most), np.array(experts.block * most), size))
-            / 2
-            / most
+            float(self.move_seconds(shape, np.array(held.block * most), np.array(experts.block * most), size)) / most
             for size in sizes
         )
         return gather, scatter
 
-    def reduce_seconds(self, shape: Shape, elements: Floats, experts: Floats, size: float) -> Floats:
-        """Seconds in which those that hold the same weights reduce so many bytes of each; experts: of these elements."""
-        peers, of_experts = self.peers(shape)
+    def move_seconds(
+        self, shape: Shape, elements: Floats, experts: Floats, size: float, *, apart: bool = True
+    ) -> Floats:
+        """Seconds in which those that hold the same weights scatter, or gather, so many bytes of each.
+
+        experts: of these elements; apart: else they all-reduce
+        """
+        peers, of_experts = self.peers(shape, apart)
         if shape.expert == 1:
             return _reduce_seconds(peers, elements * size)
         dense = _reduce_seconds(peers, (elements - experts) * size)
@@ -309,7 +314,7 @@ class _Tables:
         """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
         count = np.maximum(self._units[..., 0], 1.0)
         weights, gradients = (
-            count * self.form.reduce_seconds(self.shape, self._elements / count, self._experts / count, size) / 2
+            count * self.form.move_seconds(self.shape, self._elements / count, self._experts / count, size)
             for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
         )
         return weights, gradients
@@ -365,20 +370,17 @@ class _Tables:
             whole = problem.gradient_reduction == "whole"
             buckets = np.ones(len(size)) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
             parts = elements[:, 0] / buckets, experts[:, 0] / buckets
-            reduced = (
-                buckets
-                * self.form.reduce_seconds(self.shape, *parts, problem.accumulated_bytes)
-                * (0.5 if zero else 1.0)
-            )
+            apart = zero > 0
+            reduced = buckets * self.form.move_seconds(self.shape, *parts, problem.accumulated_bytes, apart=apart)
             last = self.passes[1][self.ranks[0]][:, 0]
             seconds += np.maximum(reduced / buckets, reduced - last * (1.0 - 1.0 / buckets))
-            seconds += self._queued_seconds(0.5 if zero else 1.0)
+            seconds += self._queued_seconds(apart)
         else:  # what its last unit scatters, and its first one gathers, is beside nothing
             first, of_experts = self._units[self.ranks[0]][:, 0, 1:3].T
-            seconds += self.form.reduce_seconds(self.shape, first, of_experts, problem.accumulated_bytes) / 2
-            seconds += self.form.reduce_seconds(self.shape, first, of_experts, problem.element_bytes) / 2 * (zero == 3)
+            seconds += self.form.move_seconds(self.shape, first, of_experts, problem.accumulated_bytes)
+            seconds += self.form.move_seconds(self.shape, first, of_experts, problem.element_bytes) * (zero == 3)
         if zero in (1, 2):
-            seconds += (self.form.reduce_seconds(self.shape, elements, experts, problem.element_bytes) / 2).sum(axis=1)
+            seconds += self.form.move_seconds(self.shape, elements, experts, problem.element_bytes).sum(axis=1)
         return np.asarray(seconds)
 
     def _update_seconds(self, elements: Floats) -> Floats:
@@ -388,9 +390,9 @@ class _Tables:
         line = np.maximum(whole + (elements - most) * ((whole - half) / (most / 2)), least)
         return np.where(elements > 0.0, line, 0.0)
 
-    def _queued_seconds(self, scattered: float) -> float:
+    def _queued_seconds(self, apart: bool) -> float:
         """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
-        reduced when its backward ends has the card. scattered: what a reduction takes of an all-reduce.
+        reduced when its backward ends has the card. apart: as of `peers`.
         """
         shape, form = self.shape, self.form
         if not form.transfers_queue(shape):
@@ -405,9 +407,9 @@ class _Tables:
                 break
             dense, experts = (
                 reduce_seconds(rates, size) if size else 0.0
-                for rates, size in zip(form.peers(shape), sizes, strict=True)
+                for rates, size in zip(form.peers(shape, apart), sizes, strict=True)
             )
-            free = max(ready, free) + scattered * (dense + experts)
+            free = max(ready, free) + dense + experts
         return (stages - 1) * max(0.0, free - backward)
 
     # ---- bytes ----

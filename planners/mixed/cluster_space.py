@@ -252,12 +252,11 @@ class ClusterSpace:
         size = self._least_divided(members, self._elements) * self.problem.accumulated_bytes
         whole = self.problem.gradient_reduction == "whole"
         buckets = np.ones_like(size) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
-        divided = 0.5 if self.choices.zero else 1.0  # each replica has the sums of its part alone
-        reduced = divided * buckets * self._reduce_seconds(members, replicas, size / buckets)
+        reduced = buckets * self._reduce_seconds(members, replicas, size / buckets)
         exposed = np.maximum(reduced / buckets, reduced - backward * (1.0 - 1.0 / buckets))
         if self.choices.zero:  # weights are gathered behind the update
             size = size * (self.problem.element_bytes / self.problem.accumulated_bytes)
-            exposed = exposed + 0.5 * self._reduce_seconds(members, replicas, size)
+            exposed = exposed + self._reduce_seconds(members, replicas, size)
         return exposed, 0.0
 
     def _divided(
@@ -269,11 +268,11 @@ class ClusterSpace:
         count, first = np.maximum(units[..., 0], 1.0), units[..., 1]
         again, widths = self.choices.zero == 3, (self.problem.element_bytes, self.problem.accumulated_bytes)
         weights, gradients = (
-            count * 0.5 * self._reduce_seconds(members, replicas, elements / count * width) for width in widths
+            count * self._reduce_seconds(members, replicas, elements / count * width) for width in widths
         )
         longer = np.maximum(0.0, gradients + again * weights - backward) + again * np.maximum(0.0, weights - forward)
         gathered, scattered = (
-            0.5 * self._reduce_seconds(members, replicas, size)
+            self._reduce_seconds(members, replicas, size)
             for size in ((first if again else elements) * widths[0], first * widths[1])
         )
         return gathered + scattered, longer
@@ -283,15 +282,18 @@ class ClusterSpace:
         return figure(min((self.variants[number] for number in members), key=lambda one: one.degree))
 
     def _reduce_seconds(self, members: Sequence[int], replicas: int, sizes: Floats) -> Floats:
+        """Of an all-reduce; where replicas divide anything, of a scatter or a gather."""
         kinds = tuple((self.variants[number].kind, self.variants[number].degree) for number in members)
         rates = self._peer_rates(kinds, replicas)
         return np.asarray(np.min([latency + sizes * one for latency, one in rates], axis=0))
 
     def _uncached_peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
-        """Of all-reduces of a stage whose replicas are of several kinds, as many of each as can be."""
+        """Of a stage whose replicas are of several kinds, as many of each as can be."""
         share = -(-replicas // len(kinds))
         groups = [group for key in kinds for group in self.groups[key][:share]][:replicas]
-        return self._stage_places(groups).peer_rates if len(groups) > 1 else ((0.0, 0.0),)
+        if len(groups) == 1:
+            return ((0.0, 0.0),)
+        return self._stage_places(groups).peer_rates(apart=bool(self.choices.zero))[0]
 
     # ---- whole pipelines ----
 

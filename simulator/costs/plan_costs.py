@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, Flow, Phase, Rates, reduce_seconds
+from hardware_profiles import Channel, Flow, Phase, Rates, halved, reduce_seconds
 from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
@@ -84,6 +84,7 @@ class StagePlaces:
         self.sequence_parallel = problem.sequence_parallel
         self.parts = tensor_groups(stage.replicas, context)
         self.context, self.expert = context, expert
+        self._peer_rates: dict[bool, tuple[Rates, Rates]] = {}
 
     @cached_property
     def members(self) -> frozenset[tuple[int, ...]]:
@@ -105,27 +106,29 @@ class StagePlaces:
         """Devices that hold the same experts."""
         return [ring[first :: self.expert] for ring in self.rings for first in range(self.expert)]
 
-    @cached_property
-    def peer_rates(self) -> Rates:
-        """Of all-reduces of all `rings` at once."""
-        return self.cluster.collectives.allreduce_rates(*self.rings)
+    def peer_rates(self, *, apart: bool) -> tuple[Rates, Rates]:
+        """Of all-reduces of all `rings` at once, and of all `expert_rings` where experts are divided.
 
-    @cached_property
-    def expert_rates(self) -> Rates:
-        """Of all-reduces of all `expert_rings` at once."""
-        return self.cluster.collectives.allreduce_rates(*self.expert_rings)
-
-    @cached_property
-    def busy(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Channels of all-reduces of all `rings`, and shares of their seconds for which they keep each busy."""
-        return self.cluster.collectives.allreduce_channels(*self.rings)
-
-    def reduce_seconds(self, dense: float, experts: float) -> float:
-        """Seconds in which devices all-reduce so many bytes with all that hold the same weights, then so many of experts with all
-        that hold the same ones.
+        apart: of a reduce-scatter, or an all-gather, alone
         """
-        seconds = reduce_seconds(self.peer_rates, dense) if dense > 0 else 0.0
-        return seconds + reduce_seconds(self.expert_rates, experts) if experts else seconds
+        if apart not in self._peer_rates:
+            collectives = self.cluster.gathers if apart else self.cluster.collectives
+            dense = collectives.allreduce_rates(*self.rings)
+            experts = collectives.allreduce_rates(*self.expert_rings) if self.expert > 1 else ()
+            self._peer_rates[apart] = (halved(dense), halved(experts)) if apart else (dense, experts)
+        return self._peer_rates[apart]
+
+    def busy(self, *, apart: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Channels of all-reduces, or of scatters, of all `rings`, and shares of their seconds for which they keep each busy."""
+        return (self.cluster.gathers if apart else self.cluster.collectives).allreduce_channels(*self.rings)
+
+    def reduce_seconds(self, dense: float, experts: float, *, apart: bool) -> float:
+        """Seconds in which devices all-reduce so many bytes with all that hold the same weights, then so many of experts with all
+        that hold the same ones; apart: scatter them, or gather them.
+        """
+        rates, of_experts = self.peer_rates(apart=apart)
+        seconds = reduce_seconds(rates, dense) if dense > 0 else 0.0
+        return seconds + reduce_seconds(of_experts, experts) if experts else seconds
 
     def rates(self, replica: int) -> GroupRates:
         """Of what a replica's devices do together, and with those of other replicas."""
@@ -587,7 +590,7 @@ class PlanCosts:
         if plan.zero in (1, 2) and (held := self.held_elements(stage, places.widest)):
             experts = self._expert_elements(stage, places.widest)
             update_gather = UpdateGather(
-                places.reduce_seconds((held - experts) * width, experts * width) / 2, *places.busy
+                places.reduce_seconds((held - experts) * width, experts * width, apart=True), *places.busy(apart=True)
             )
         if plan.zero < 2:
             return StageCollectives(self.buckets(stage), (), update_gather)
@@ -605,13 +608,16 @@ class PlanCosts:
         forward, backward = (np.add.reduceat(self._layer_shares(stage, one), bounds) for one in _PASSES)
 
         def seconds(dense: NDArray[np.float64], width: float) -> list[float]:
-            return [places.reduce_seconds(*one) / 2 for one in zip(dense * width, experts * width, strict=True)]
+            return [places.reduce_seconds(*one, apart=True) for one in zip(dense * width, experts * width, strict=True)]
 
         gathers = seconds(weights - experts, problem.element_bytes)
         scatters = seconds(dense, problem.accumulated_bytes)
         whole = self.plan.zero == 3
-        columns = zip(forward.tolist(), backward.tolist(), gathers, scatters, strict=True)
-        return tuple(Unit(f, b, gather if whole else None, scatter, *places.busy) for f, b, gather, scatter in columns)
+        columns, busy = (
+            zip(forward.tolist(), backward.tolist(), gathers, scatters, strict=True),
+            places.busy(apart=True),
+        )
+        return tuple(Unit(f, b, gather if whole else None, scatter, *busy) for f, b, gather, scatter in columns)
 
     def _layer_shares(self, stage: int, phase: Phase) -> NDArray[np.float64]:
         """Part of the seconds of a pass that each layer of a stage takes, float64 [layers of the stage]."""
@@ -630,9 +636,10 @@ class PlanCosts:
         dense, experts = self._reduced_parameters(stage, len(places.rings)) * self.problem.accumulated_bytes
         if len(places.parts) == 1 or not (dense + experts).any():
             return ()  # without weights there is nothing to wait for
-        whole, scattered = self.problem.gradient_reduction == "whole", 0.5 if self.plan.zero else 1.0
+        whole, apart = self.problem.gradient_reduction == "whole", self.plan.zero > 0
         cut = cut_buckets(dense, experts, self._layer_shares(stage, "backward"), whole=whole)
-        return tuple(Bucket(share, scattered * places.reduce_seconds(*sizes), *places.busy) for share, *sizes in cut)
+        busy = places.busy(apart=apart)
+        return tuple(Bucket(share, places.reduce_seconds(*sizes, apart=apart), *busy) for share, *sizes in cut)
 
     def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
         """Weight elements of each layer of a stage whose gradients its buckets carry, of a device in a group of `degree` devices,

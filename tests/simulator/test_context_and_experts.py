@@ -161,6 +161,17 @@ def test_gathers_and_exchanges_have_figures_of_their_own() -> None:
     assert seconds_of(simulate(Problem(EXPERTS, cluster, 2), plan(EXPERTS, 2, expert=2)), OpKind.FORWARD) == 32.0 + 32.0
 
 
+def test_replicas_that_divide_states_scatter_at_the_rate_of_gathers() -> None:
+    """At half of an all-reduce's rate a scatter of 8100 weights between two takes as long as an all-reduce."""
+    cluster = replace(CLUSTER, links=tuple(replace(link, gather=0.5) for link in CLUSTER.links))
+    for zero in (0, 1):
+        costs = PlanCosts(Problem(EXPERTS, cluster, 2), plan(EXPERTS, 2, zero=zero))
+        (bucket,) = costs.buckets(0)
+        assert bucket.seconds == 8100.0
+        gather = costs.collectives(0).update_gather
+        assert (gather.seconds if gather else 0.0) == 8100.0 * zero
+
+
 def test_replicas_of_the_same_experts_reduce_their_gradients() -> None:
     """Of four replicas the first and the third hold the same experts: 4000 weights in a ring of two, 100 in one of four."""
     costs = PlanCosts(Problem(EXPERTS, CLUSTER, 4), plan(EXPERTS, 4, expert=2, microbatches=(4,)))

@@ -15,14 +15,17 @@ from simulator.simulation import build_program
 from tests.hardware_profiles.clusters import tree
 from tests.simulator.strategies import UnitDevice
 
+TWO = Workload("two", tuple(Layer(f"layer{at}", "linear", 1.0, 1000, 1.0, 1.0) for at in (0, 1)), ((0, 1),))
+
 
 def test_groups_share_the_uplinks_of_their_racks() -> None:
     """Pairs of devices of two racks, on servers of their own: both cross an uplink of 1 byte/s; those in a rack share nothing."""
     cluster = tree((2, 8), (2, 4), (2, 1))
+    problem = Problem(TWO, replace(cluster, devices=(UnitDevice(),) * len(cluster.devices)), 1)
 
     def seconds(*pairs: tuple[int, int]) -> float:
         stage = Stage((), tuple(device for pair in pairs for device in pair), (2,) * len(pairs))
-        return reduce_seconds(StagePlaces(stage, cluster, 2, 1).rates(0).context, 1.0)
+        return reduce_seconds(StagePlaces(stage, problem, 2, 1).rates(0).context, 1.0)
 
     assert seconds((0, 4)) == 1.0
     assert seconds((0, 4), (2, 6)) == 2.0
@@ -52,11 +55,10 @@ def test_the_engine_carries_the_bytes_of_all_levels(levels: tuple[tuple[int, flo
     cluster = tree(*levels)
     count = len(cluster.devices)
     cluster = replace(cluster, devices=(UnitDevice(1e12),) * count)
-    workload = Workload("two", tuple(Layer(f"layer{at}", "linear", 1.0, 1000, 1.0, 1.0) for at in (0, 1)), ((0, 1),))
     stages = tuple(Stage((at,), tuple(range(at, count, 2))) for at in (0, 1))
     plan, spans = Plan("hand", "gpipe", stages, (count // 2,)), []
     for contention in (True, False):
-        problem = Problem(workload, cluster, count // 2, contention=contention, optimizer="sgd")
+        problem = Problem(TWO, cluster, count // 2, contention=contention, optimizer="sgd")
         outcome = simulate(problem, plan)
         reductions = outcome.timeline.kind == OpKind.REDUCE
         spans.append(outcome.timeline.end[reductions].max() - outcome.timeline.start[reductions].min())
