@@ -154,6 +154,11 @@ def limit_rows(outcome: Outcome, found: tuple[Limit, ...]) -> list[dict[str, Any
     """What could be free, by name, with seconds of an iteration and the share that it saves."""
     whole = outcome.iteration_seconds
     return [
-        {"free": one.name, "iteration_seconds": one.seconds, "saves": 1.0 - one.seconds / whole, "how": one.how}
+        {
+            "free": one.name,
+            "iteration_seconds": one.seconds,
+            "saves": 1.0 - one.seconds / whole,
+            "how": one.how.rstrip(","),
+        }
         for one in found
     ]

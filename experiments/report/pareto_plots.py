@@ -48,7 +48,7 @@ def draw(found: Pareto) -> Figure:
             "fontsize": 8,
             "color": FAINT,
         }
-        noted(axes, f"{capacity:.4g} GiB", (capacity, 1.0), (2, 2), **noted_above)
+        noted(axes, f"capacity {capacity:.4g} GiB", (capacity, 1.0), (2, 2), **noted_above)
     logarithmic_axes(axes, "both")
     labels = {"xlabel": f"peak memory of the fullest {word}, GiB", "ylabel": "seconds of an iteration"}
     titled(axes, legible(found.title, 90), size=11, **labels)

@@ -53,10 +53,13 @@ def figures(value: float, digits: int = 3) -> str:
 
 
 def logarithmic(axis: Axis) -> None:
-    """Plain numbers on the logarithmic axis of what is plotted: at every decade, and at 2 and 5 between over two at most."""
+    """Plain numbers on the logarithmic axis of what is plotted: at every decade; over two at most at 2 and 5, too; over one at
+    1.5, 3 and 7.
+    """
     low, high = axis.get_data_interval()
-    few = low > 0 and high / low <= 100.0
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    decades = math.log10(high / low) if low > 0 else math.inf
+    subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades <= 1.0 else (1.0, 2.0, 5.0) if decades <= 2.0 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
     axis.set_minor_formatter(NullFormatter())
 
