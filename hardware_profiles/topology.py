@@ -25,7 +25,7 @@ Place = tuple[int, ...]
 
 
 def common(one: Place, other: Place) -> Place:
-    """The component that two are in, or two devices."""
+    """The smallest component that two are in."""
     return tuple(both[0] for both in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False)))
 
 
@@ -86,13 +86,17 @@ class Topology:
         """Devices server by server, of those servers that have any."""
         return self.in_components(devices, self.depth)
 
+    def together(self, devices: Iterable[int]) -> int:
+        """How deep the smallest component is that some devices are in: `depth` in one server, 0 in the whole alone."""
+        places = [self.places[device][:-1] for device in devices]
+        return len(common(min(places), max(places)))
+
     def parted(self, devices: Iterable[int]) -> int:
         """How deep the largest components are in which some devices are apart; their server, where they are in one.
 
         What they send each other leaves these components, and shares the links on which others leave them.
         """
-        places = [self.places[device] for device in devices]
-        return min(len(common(min(places), max(places))) + 1, self.depth)
+        return min(self.together(devices) + 1, self.depth)
 
     def even_levels(self, several: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
         """Levels at which all components have as many of each of some devices: how many, and how deep these components are.

@@ -13,10 +13,11 @@ Bytes of rank r: what its stages hold all the time, what each keeps of its micro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import gcd
 from typing import get_args
 
@@ -74,7 +75,7 @@ class ClosedForm:
         self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
         self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
-        self._links: dict[tuple[int, int, int], Flow] = {}
+        self._links: dict[tuple[int, int, int, int], Flow] = {}
         self._figures: dict[tuple[Parallelism, int], list[float]] = {}
 
     @property
@@ -133,21 +134,30 @@ class ClosedForm:
             self._queueing[key] = self.problem.cluster.collectives.allreduces_meet(self.link(shape).route, *rings)
         return self._queueing[key]
 
-    def link(self, shape: Shape) -> Flow:
-        """The way between the first two ranks, where all replicas in the first server, or rack that it leaves, send at once."""
-        key = shape.tensor, shape.copies, shape.context
+    def link(self, shape: Shape, rank: int = 0, *, alone: bool = False) -> Flow:
+        """The way from a rank to the next, where all its replicas in its first server, or rack that they leave, send at once;
+        alone: where the first one does.
+        """
+        several = shape.context if alone or not self.problem.contention else shape.copies
+        key = shape.tensor, shape.copies, several, rank
         if key not in self._links:
-            self._links[key] = self._link(shape)
+            self._links[key] = self._link(shape, rank, several)
         return self._links[key]
 
-    def _link(self, shape: Shape) -> Flow:
-        groups, cluster, copies = self.groups(shape.tensor), self.problem.cluster, shape.copies
-        topology, several = cluster.topology, copies if self.problem.contention else shape.context
-        depth = topology.parted((groups[0][0], groups[copies][0]))
-        home = topology.places[groups[0][0]][:depth]
-        near = takewhile(lambda group: topology.places[group[0]][:depth] == home, groups[:several])
-        receivers = groups[copies : copies + several]
+    def _link(self, shape: Shape, rank: int, several: int) -> Flow:
+        copies, cluster = shape.copies, self.problem.cluster
+        senders, receivers = (self.groups(shape.tensor)[one * copies : (one + 1) * copies] for one in (rank, rank + 1))
+        places, depth = cluster.topology.places, cluster.topology.parted((senders[0][0], receivers[0][0]))
+        home = places[senders[0][0]][:depth]
+        near = takewhile(lambda group: places[group[0]][:depth] == home, senders[:several])
         return cluster.flow([pair for both in zip(near, receivers, strict=False) for pair in zip(*both, strict=True)])
+
+    def unlike_links(self, shape: Shape) -> dict[int, int]:
+        """The first ranks of those whose ways to the next part in one server, in one rack and so on, and how many each is of."""
+        groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
+        firsts = [groups[rank * shape.copies][0] for rank in range(shape.pipeline)]
+        kinds = [topology.together(both) for both in pairwise(firsts)]
+        return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
 
     # ---- what is divided ----
 
@@ -347,10 +357,19 @@ class _Tables:
         shape = self.shape
         if shape.pipeline == 1:
             return 0.0
-        flow = self.form.link(shape)
-        one = flow.latency + self.form.costs.sent_bytes(shape.parallel) * shape.samples / flow.bandwidth
+        form, sent = self.form, self.form.costs.sent_bytes(shape.parallel) * shape.samples
+        alone, shared = (
+            {
+                rank: flow.latency + sent / flow.bandwidth
+                for rank in form.unlike_links(shape)
+                for flow in [form.link(shape, rank, alone=one)]
+            }
+            for one in (True, False)
+        )
+        # Replicas that have waited for each other's first transfers send at other times from then on.
         rounds = self.count - 1 if shape.chunks == 1 else 0
-        return one * (rounds + 2 * (shape.pipeline - 1))
+        ways = sum(count * shared[rank] for rank, count in form.unlike_links(shape).items())
+        return rounds * max(alone.values()) + 2 * ways
 
     def tail_seconds(self, zero: Zero) -> Floats:
         """Seconds of the first rank after its last backward, float64 [most + 1]."""
