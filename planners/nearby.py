@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from typing import TypeVar, get_args
 
 from planners.registry import make_plan, planner_entry
-from planners.search.evaluator import Evaluator, PlannerFailedError, Request, Score
+from planners.search.evaluator import Evaluator, InapplicablePlannerError, Request, Score
 from planners.search.result import Result
 from simulator import (
     InfeasiblePlanError,
@@ -34,16 +34,14 @@ def search_nearby(
 
     request, seed: of the search that found it
     progress: called with searches done, and words for the one at work
-    A search that does not apply, or finds no plan that fits, adds nothing; PlannerFailedError as of `make_plan`.
+    A search that does not apply, or finds no plan that fits, adds nothing; other errors as of `make_plan`.
     """
     replayed, request = dict(result.replayed), replace(request, runner_ups=False)
     for done, (words, wanted) in enumerate(nearby(result.problem, result.plan, request)):
         progress(done, words)
         try:
             found = make_plan(result.plan.planner, result.problem, wanted, seed=seed)
-        except PlannerFailedError:
-            raise
-        except ValueError:
+        except (InapplicablePlannerError, InfeasiblePlanError):
             continue
         replayed |= {plan: score for plan, score in found.replayed.items() if plan not in replayed}
         replayed.setdefault(replace(found.plan, planner=""), _score(found.outcome))

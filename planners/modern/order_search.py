@@ -192,14 +192,16 @@ class _Layouts:
                         yield replace(layout, cuts=cuts, recompute=(word,) * stages)
 
     def _placements(self) -> tuple[Placement, ...]:
-        """The requested placement, else those with the requested stages a device; `scheduler` takes the first of these."""
-        asked, chunks = self.planner.request.options.get("placement"), self.planner.request.chunks
+        """The requested placement, else those with the stages, and stages a device, asked for; `scheduler` takes the first."""
+        request, most = self.planner.request, len(self.problem.cluster.devices)
+        asked, chunks = request.options.get("placement"), request.chunks
         if asked is not None:
             return tuple(name for name in PLACEMENTS if name == asked)
         fit = [
             name
             for name in TRIED
             if chunks in (None, USUAL_CHUNKS[name]) or (name == "interleaved" and (chunks or 0) > USUAL_CHUNKS[name])
+            if (request.stages or 1) <= most * (chunks or USUAL_CHUNKS[name])
         ]
         return tuple(fit if self.planner.climbs else fit[:1])
 

@@ -49,7 +49,8 @@ class _Interrupts:
     """
 
     def __init__(self) -> None:
-        self.kernels = 0  # that the main thread is in
+        self.thread = threading.main_thread().ident
+        self.kernels = 0  # that it is in
         self.came = False
         ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if ours and threading.current_thread() is threading.main_thread():
@@ -69,7 +70,6 @@ class _Interrupts:
 
 
 interrupts = _Interrupts()
-_MAIN = threading.main_thread().ident
 
 
 def _held(compiled: Any) -> None:
@@ -83,7 +83,7 @@ def _holding(dispatcher: type) -> Any:
 
     class Holding(dispatcher):  # type: ignore[misc]
         def __call__(self, *given: Any) -> Any:
-            if threading.get_ident() != _MAIN:
+            if threading.get_ident() != interrupts.thread:
                 return super().__call__(*given)
             interrupts.kernels += 1
             try:

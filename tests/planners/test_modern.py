@@ -197,6 +197,8 @@ def test_requests_fix_the_placement_and_the_stages() -> None:
     problem = Problem(uniform_chain(12), line(speeds=(1.0,) * 4), 8)
     plan = make_plan("scheduler", problem, Request(options=few)).plan
     assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (3,)]
+    twice = 2 * len(problem.cluster.devices)
+    assert len(make_plan("scheduler", problem, Request(stages=twice, options=few)).plan.stages) == twice
     plan = make_plan("scheduler", problem, Request(stages=6, options={**few, "placement": "v"})).plan
     assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (2,), (1,), (0,)]
     plan = make_plan("scheduler", problem, Request(chunks=3, options={**few, "placement": "interleaved"})).plan
