@@ -57,6 +57,7 @@ _SMALLEST = 5.5  # points of the smallest number that can be read
 _LEAST_POINTS = 0.5  # drawn width of the narrowest box, where there are few
 _LEAST_GAP = 2.0  # points between two buckets of an all-reduce that can be seen
 _TITLE_CHARACTER = 7.7  # points, the mean of a wide name
+_MARGIN = 14.0  # points
 _LEGEND_BESIDE = 6  # entries of a legend that have room beside the heading
 _LEGEND_ROW = 8  # that have room in a row of their own
 _EDGED = 3.0  # points from which a box has an edge
@@ -469,6 +470,18 @@ def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
     return handles
 
 
+def _room_beside(ax: Axes) -> tuple[float, float]:
+    """Points from where a panel begins to the page's left margin, if no other panel is there, and to its right end; a panel of
+    no page has no end.
+    """
+    box, page = ax.get_window_extent(), ax.get_figure(root=True)
+    if page is None:
+        return 0.0, math.inf
+    point = page.dpi / 72.0
+    alone = len(page.axes) == 1
+    return max(0.0, (box.x0 - page.bbox.x0) / point - _MARGIN) * alone, (page.bbox.x1 - box.x0) / point
+
+
 def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
     words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
     words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
@@ -477,12 +490,10 @@ def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: st
     over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     ax.annotate(words, (0, 1), (0, line), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
     if title is not None:
-        box, page = ax.get_window_extent(), ax.get_figure(root=True)
-        room = (page.bbox.x1 - box.x0) * 72.0 / page.dpi if page is not None else math.inf
-        name = legible(title, max(12, int(room / _TITLE_CHARACTER)))
-        ax.annotate(
-            name, (0, 1), (0, line + 17), ha="left", va="bottom", fontsize=12, color=INK, fontweight="bold", **over
-        )
+        left, right = _room_beside(ax)
+        name = legible(title, max(12, int((left + right) / _TITLE_CHARACTER)))
+        place = min(0.0, right - _TITLE_CHARACTER * len(name)), line + 17  # a long one begins above the labels
+        ax.annotate(name, (0, 1), place, ha="left", va="bottom", fontsize=12, color=INK, fontweight="bold", **over)
     ax.legend(
         handles=handles,
         loc="lower right" if beside else "lower left",

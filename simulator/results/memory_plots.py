@@ -185,7 +185,7 @@ def _memory_panel(
     ax.axhline(peak * factor, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=3)
     head = f"{device_word} {memory.device}: peak {_amount(peak, own_unit)}"
     if math.isfinite(memory.capacity_bytes):
-        share = figures(100 * peak / memory.capacity_bytes, 2)
+        share = figures(100 * peak / memory.capacity_bytes)
         head += f", {share} % of {_amount(memory.capacity_bytes, own_unit)}"
     head += "" if memory.fits else ": does not fit"
     head += " (own scale)" if own else ""
