@@ -51,20 +51,20 @@ class _Interrupts:
     def __init__(self) -> None:
         self.thread = threading.main_thread().ident
         self.kernels = 0  # that it is in
-        self.came = False
+        self.compiling = self.came = False
         ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if ours and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """As `signal.signal` asks for."""
+        self.came = self.kernels > 0 or self.compiling
         if not self.kernels:
             signal.default_int_handler(number, frame)
-        self.came = True
 
     def raised(self) -> None:
-        """Raise it, where no kernel runs any more."""
-        if not self.kernels:
+        """Raise what came, and what a compiler made of it, where no kernel runs any more."""
+        if self.came and not self.kernels:
             self.came = False
             raise KeyboardInterrupt
 
@@ -90,15 +90,18 @@ def _holding(dispatcher: type) -> Any:
                 return super().__call__(*given)
             finally:
                 interrupts.kernels -= 1
-                if interrupts.came:
-                    interrupts.raised()
+                interrupts.raised()
 
         def _compile_for_args(self, *given: Any, **named: Any) -> Any:
-            held, interrupts.kernels = interrupts.kernels, 0
+            held, interrupts.kernels, interrupts.compiling = interrupts.kernels, 0, True
             try:
                 return super()._compile_for_args(*given, **named)
             finally:
-                interrupts.kernels = held
+                interrupts.compiling = False
+                try:
+                    interrupts.raised()  # the compiler may have lost it, or stumbled over it
+                finally:
+                    interrupts.kernels = held
 
     return Holding
 
