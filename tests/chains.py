@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -96,6 +96,6 @@ def random_chain(
     )
 
 
-def stashed_elements(workload: Workload) -> float:
-    """Elements a sample that all layers keep from forward to backward."""
-    return math.fsum(layer.stashed_elements for layer in workload.layers)
+def kept_bytes(layers: Iterable[Layer], width: int) -> float:
+    """Bytes a sample that layers keep from forward to backward, at so many bytes an element."""
+    return math.fsum(layer.stashed_elements * width + layer.stashed_bytes for layer in layers)

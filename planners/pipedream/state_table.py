@@ -102,7 +102,7 @@ def state_table(
         states = antichain_states(workload)
     works = np.array([layer.kind != "input" for layer in layers])
     outputs = np.array([layer.output_elements for layer in layers]) * (samples * width)
-    stashes = np.array([layer.stashed_elements for layer in layers]) * (samples * width)
+    stashes = np.array([layer.stashed_elements * width + layer.stashed_bytes for layer in layers]) * samples
     parameters = np.array([layer.parameters for layer in layers], dtype=np.float64) * width
     return StateTable(
         states=states,

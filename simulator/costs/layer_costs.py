@@ -429,7 +429,7 @@ class LayerCosts:
     def stashed_bytes(self) -> NDArray[np.float64]:
         """Bytes a sample that each layer keeps from forward to backward, float64 [layers]."""
         return np.array(
-            [share.stashed * self.problem.element_bytes for share in self.shares],
+            [share.stashed * self.problem.element_bytes + share.stashed_bytes for share in self.shares],
             dtype=np.float64,
         )
 

@@ -1,17 +1,15 @@
 """Builder: adds the layers of a network one by one and works out what autograd saves.
 
-The rule for `stashed_elements`. Autograd keeps, per operator:
+The rule for `stashed_elements` and `stashed_bytes`. Autograd keeps, per operator:
 - convolution, linear, normalization, attention, recurrent layer, pooling: their inputs
 - GELU, SwiGLU and other activations out of place: their inputs; ReLU in place: its output, which is the input
   that the next layer keeps anyhow, so it adds nothing
-- dropout: its mask (1 byte an element); max pooling: its indices (int64)
-- cross-entropy: the log-probabilities
+- dropout: its mask (a byte an element); max pooling: its indices (int64)
+- cross-entropy: the log-probabilities (fp32)
 - add, concatenate, view, embedding lookup: nothing (token ids are neglected)
 A tensor that several layers keep is stored once and counted at the first of them; a view and an in-place
 result share the storage of what they were made from. So the sum over the layers of a stage is what the stage
 keeps for one sample, its received input INCLUDED when its first layer needs it.
-Masks and indices are given in elements: at 4 bytes an element in fp32 networks (convolutional, recurrent),
-at 2 bytes in transformers (Korthikanti et al. 2022).
 """
 
 from __future__ import annotations
@@ -21,12 +19,8 @@ from dataclasses import replace
 
 from simulator.workloads.layers import Layer, Part, Workload
 
-MASK_FP32 = 0.25
-"""Fp32 elements that one byte of a dropout mask takes."""
-
-INDEX_FP32 = 2.0
-"""Fp32 elements that one int64 index of max pooling takes."""
-
+MASK, INDEX, FP32 = 1.0, 8.0, 4.0
+"""Bytes of an element of a dropout mask, of an index of max pooling, and of a number that stays in fp32."""
 
 KEEP_INPUTS = ("convolution", "linear", "recurrent", "normalization", "pooling", "attention")
 """Kinds of layer for whose backward autograd keeps the inputs; of activations only those out of place."""
@@ -64,7 +58,7 @@ class Builder:
     ) -> int:
         """Append a layer, which reads the tensors `inputs`, and return its index.
 
-        layer: its `stashed_elements` are what it keeps beside its inputs
+        layer: its `stashed_elements` and `stashed_bytes` are what it keeps beside its inputs
         in_place: the output lives in the storage of the first input (in-place operator or view)
         keeps_inputs: autograd keeps those tensors; kinds of `KEEP_INPUTS` always do
         """

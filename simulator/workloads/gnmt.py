@@ -7,7 +7,7 @@ beside its own input. GNMT-8 has 4 encoder and 4 decoder layers, GNMT-16 8 and 8
 
 from __future__ import annotations
 
-from simulator.workloads.builder import MASK_FP32, Builder
+from simulator.workloads.builder import FP32, MASK, Builder
 from simulator.workloads.layers import Layer, Workload
 
 HIDDEN, VOCABULARY = 1024, 32320
@@ -35,7 +35,7 @@ def gnmt(layers: int, source_tokens: int = 48, target_tokens: int | None = None)
         flop=2.0 * targets * HIDDEN * VOCABULARY,
         parameters=HIDDEN * VOCABULARY + VOCABULARY,
     )
-    loss = Layer("loss", "loss", output_elements=1, stashed_elements=words)
+    loss = Layer("loss", "loss", output_elements=1, stashed_bytes=FP32 * words)
     net.builder.add(loss, [net.builder.add(head, [decoded])])
     return net.builder.build(f"gnmt{layers}", sample="sequence", minibatch=64)
 
@@ -123,9 +123,7 @@ class _Gnmt:
 
     def _dropout(self, name: str, x: int) -> int:
         output = self.builder.output_elements(x)
-        return self.builder.add(
-            Layer(name, "dropout", output_elements=output, stashed_elements=MASK_FP32 * output), [x]
-        )
+        return self.builder.add(Layer(name, "dropout", output_elements=output, stashed_bytes=MASK * output), [x])
 
     def _add(self, name: str, x: int, residual: int) -> int:
         return self.builder.add(

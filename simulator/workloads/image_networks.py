@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
+from simulator.workloads.builder import FP32, INDEX, MASK, Builder
 from simulator.workloads.layers import Layer, Workload
 
 SIDE, CLASSES = 224, 1000
@@ -166,7 +166,7 @@ class _ImageNetwork:
         """Max pooling; it keeps the index of every maximum."""
         size = self._places(kernel, stride, padding)
         output = self.x.channels * size * size
-        layer = Layer(name, "pooling", output_elements=output, stashed_elements=INDEX_FP32 * output)
+        layer = Layer(name, "pooling", output_elements=output, stashed_bytes=INDEX * output)
         self._add(layer, self.x.channels, size)
 
     def global_average_pool(self, name: str) -> None:
@@ -185,12 +185,12 @@ class _ImageNetwork:
 
     def dropout(self, name: str) -> None:
         """Dropout out of place; it keeps a mask of one byte an element."""
-        self._same(name, "dropout", stashed_elements=MASK_FP32 * self.x.elements)
+        self._same(name, "dropout", stashed_bytes=MASK * self.x.elements)
 
     def classified(self, head: str, name: str, *, minibatch: int) -> Workload:
         """The workload, ended by a linear head and the cross-entropy, which keeps the log-probabilities."""
         self.linear(head, CLASSES)
-        self._add(Layer("loss", "loss", output_elements=1, stashed_elements=CLASSES), 1)
+        self._add(Layer("loss", "loss", output_elements=1, stashed_bytes=FP32 * CLASSES), 1)
         return self.builder.build(name, sample="image", minibatch=minibatch)
 
     def _places(self, kernel: int, stride: int, padding: int) -> int:
@@ -198,10 +198,10 @@ class _ImageNetwork:
         return (self.x.size + 2 * padding - kernel) // stride + 1
 
     def _same(
-        self, name: str, kind: str, *, parameters: int = 0, stashed_elements: float = 0.0, in_place: bool = False
+        self, name: str, kind: str, *, parameters: int = 0, stashed_bytes: float = 0.0, in_place: bool = False
     ) -> None:
         """A layer that changes no shape."""
-        layer = Layer(name, kind, 0.0, parameters, self.x.elements, stashed_elements)
+        layer = Layer(name, kind, 0.0, parameters, self.x.elements, stashed_bytes=stashed_bytes)
         self._add(layer, self.x.channels, self.x.size, in_place=in_place)
 
     def _add(self, layer: Layer, channels: int, size: int = 1, *, in_place: bool = False) -> None:

@@ -51,7 +51,8 @@ class Layer:
     flop: forward FLOP a sample (a multiply-add counts 2)
     parameters: weight elements of its own (not a sample: once)
     output_elements: elements of the output tensor a sample
-    stashed_elements: elements a sample that stay in memory from forward to backward
+    stashed_elements: elements a sample that stay in memory from forward to backward; stashed_bytes: bytes that do beside them, in
+        any precision: masks, indices, numbers that stay in fp32
     sequential_steps: dependent kernel calls a pass (time steps), 1 otherwise
     scratch_elements: elements a sample that a forward moves between kernels of its own (scores of attention that is not fused)
     loaded_elements: elements a sample of its inputs that no layer makes (images)
@@ -91,6 +92,7 @@ class Layer:
     causal_tokens: int = 0
     experts: int = 0
     block: int = 0
+    stashed_bytes: float = 0.0
     part: Part = ""
 
     def __repr__(self) -> str:
@@ -325,7 +327,10 @@ _COUNTS = {
 }
 """Whole numbers of a layer, with the least of each."""
 
-_AMOUNTS = ("flop", "output_elements", "stashed_elements", "scratch_elements", "loaded_elements", "fused_pairs")
+_AMOUNTS = (
+    *("flop", "output_elements", "stashed_elements", "scratch_elements", "loaded_elements", "fused_pairs"),
+    "stashed_bytes",
+)
 
 _WORDS = {"split": get_args(Split), "part": get_args(Part)}
 

@@ -20,7 +20,7 @@ from math import isqrt
 from pathlib import Path
 
 from hardware_profiles import shown
-from simulator.workloads.builder import INDEX_FP32, MASK_FP32, Builder
+from simulator.workloads.builder import INDEX, MASK, Builder
 from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.network_files import LARGEST_SIZE, WorkloadFileError, read_text
 
@@ -310,8 +310,8 @@ def _layer(node: _Node, samples: int, attended: float) -> Layer:
         return _recurrent(layer, node, int(lstm[1]), int(lstm[2]), attended)
     if (linear := _LINEAR.search(node.description)) and node.kind == "linear":
         return replace(layer, flop=2.0 * int(linear[1]) * output)
-    kept = {"MaxPool2d": INDEX_FP32, "Dropout": MASK_FP32}.get(node.operator, 0.0)
-    return replace(layer, stashed_elements=kept * output)
+    kept = {"MaxPool2d": INDEX, "Dropout": MASK}.get(node.operator, 0.0)
+    return replace(layer, stashed_bytes=kept * output)
 
 
 def _recurrent(layer: Layer, node: _Node, inputs: int, hidden: int, attended: float) -> Layer:

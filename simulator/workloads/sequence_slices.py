@@ -126,6 +126,7 @@ def _part(workload: Workload, parts: int, scores: Callable[[Fraction], Fraction]
             flop=layer.flop * of_layer,
             output_elements=layer.output_elements / parts,
             stashed_elements=kept / parts + (layer.stashed_elements - kept) * beside,
+            stashed_bytes=layer.stashed_bytes * beside,
             scratch_elements=layer.scratch_elements * of_layer + again,
         )
 

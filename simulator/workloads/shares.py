@@ -56,7 +56,7 @@ class Share(NamedTuple):
 
     work: what it computes
     parameters, tied_parameters: weight elements, as of a `Layer`
-    stashed: elements that it keeps from forward to backward
+    stashed, stashed_bytes: elements, and bytes beside them, that it keeps from forward to backward
     output: elements of the output that it keeps; all of them where every member has the whole output
     reduced: elements of the tensor that the group reduces or gathers
     forward, backward: all-reduces of that tensor in a forward, and in an input gradient: 0, 1, or a half
@@ -66,6 +66,7 @@ class Share(NamedTuple):
     parameters: float
     tied_parameters: float
     stashed: float
+    stashed_bytes: float
     output: float
     reduced: float
     forward: float
@@ -75,17 +76,13 @@ class Share(NamedTuple):
 def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence_parallel: bool = False) -> Share:
     """A member's share of a layer in a group of `degree` devices; expert: among how many of these its experts are divided.
 
-    work: of the whole layer. Of what it stashes its inputs come first
+    work: of the whole layer. Elements that it stashes are of its inputs, where these are divided in another way than its output
     """
     divisor = {"whole": 1, "tokens": degree if sequence_parallel else 1, "features": degree}
     over_input, over_output = _OVER[layer.split]
     before, after = divisor[over_input], divisor[over_output]
     summed, columns, weighted = (layer.split in some for some in (_SUMMED, ("columns",), _DIVIDED_WEIGHTS))
     inside = after if over_input == over_output else degree
-    stashed = layer.stashed_elements / after
-    if before != after:
-        kept = min(layer.stashed_elements, work.input_elements)
-        stashed = kept / before + (layer.stashed_elements - kept) / after
     whole = layer.undivided if weighted else layer.parameters
     parameters = (whole + (layer.parameters - whole) / degree) / (expert if layer.experts else 1)
     tied = layer.tied_parameters / (degree if weighted else 1)
@@ -102,7 +99,8 @@ def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence
         ),
         parameters=parameters,
         tied_parameters=tied,
-        stashed=stashed,
+        stashed=layer.stashed_elements / before,
+        stashed_bytes=layer.stashed_bytes / after,
         output=layer.output_elements / after,
         reduced=(work.output_elements if summed else work.input_elements) if reduces else 0.0,
         forward=(half or float(summed)) if reduces else 0.0,

@@ -5,10 +5,10 @@ output projection, residual sum; normalization, MLP up, activation, MLP down, re
 projection is part of that projection. Latent attention projects in more steps; where heads are normalized, queries and keys
 are one view of their projection, values another; experts stand in the MLP's place.
 
-Kept for the backward pass, in elements of 2 bytes and with dropout, per block of sequence s, hidden h and
-heads a: 17·s·h + 2.5·a·s², which is the 34·s·b·h + 5·a·s²·b bytes of Korthikanti et al. 2022 ("Reducing
-Activation Recomputation in Large Transformer Models", section 4.1, equation 1). Fused attention keeps 2·a·s
-elements in place of the second term: an fp32 log-sum-exp of the scores of every query.
+Kept for the backward pass, with dropout, per block of sequence s, hidden h and heads a: 16·s·h + 2·a·s² elements
+and 2·s·h + a·s² bytes of masks, which is the 34·s·b·h + 5·a·s²·b bytes of 16-bit numbers of Korthikanti et al. 2022
+("Reducing Activation Recomputation in Large Transformer Models", section 4.1, equation 1). Fused attention keeps 4·a·s
+bytes in place of what grows with s²: an fp32 log-sum-exp of the scores of every query.
 FLOP: full s×s attention, also for causal models (what dense matrix products do and torch's counter counts):
 4·s²·h a block beside 2·s a projection weight; of experts those that a token goes through.
 """
@@ -20,18 +20,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-from simulator.workloads.builder import Builder
+from simulator.workloads.builder import FP32, MASK, Builder
 from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Split, Workload
 from simulator.workloads.network_files import LARGEST_SIZE
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
-
-MASK = 0.5
-"""16-bit elements that one byte of a dropout mask takes."""
-
-FP32 = 2.0
-"""16-bit elements that one fp32 number takes: losses and log-sum-exps stay in fp32."""
 
 Heads = Literal["language", "pooler", "masked", "pretraining"]
 """What follows the blocks: a language model's head; or BERT's pooler alone (`BertModel`), masked-language head alone
@@ -208,7 +202,7 @@ class _Network:
             words = _Matrix(model.hidden, model.vocabulary, bias=False, tied=self.words, split="columns")
             logits.append(self.projection(f"further{number}.head", self.norm(f"further{number}.final_norm", x), words))
         kept = FP32 * sum(self.builder.output_elements(each) for each in logits)  # log-probabilities
-        loss = Layer("loss", "loss", output_elements=1, stashed_elements=kept, split="features")
+        loss = Layer("loss", "loss", output_elements=1, stashed_bytes=kept, split="features")
         self.builder.add(loss, logits)
         return replace(self.builder.build(model.name, sample="sequence", minibatch=1), tokens=model.sequence)
 
@@ -221,7 +215,7 @@ class _Network:
             "embedding",
             output_elements=output,
             parameters=model.vocabulary * model.word_features + others,
-            stashed_elements=MASK * output if model.dropout and not model.rotary else 0.0,
+            stashed_bytes=MASK * output if model.dropout and not model.rotary else 0.0,
             split="vocabulary",
             undivided=others,
         )
@@ -289,7 +283,7 @@ class _Network:
             parameters=(0 if matrix.tied else weights) + bias,
             tied_to=matrix.tied,
             tied_parameters=weights if matrix.tied else 0,
-            stashed_elements=MASK * output if dropout else 0.0,
+            stashed_bytes=MASK * output if dropout else 0.0,
             split=matrix.split,
             undivided=bias if matrix.split == "rows" else 0,
             experts=matrix.experts,
@@ -314,19 +308,20 @@ class _Network:
         if fused:
             window = 0 if self.builder.block - 1 in model.whole else model.window
             attended = min(window or attended, attended)
-            kept = FP32 * queries
+            scores, beside = 0, FP32 * queries
         else:
             # softmax output; with dropout also the mask and what dropout puts out
-            kept = queries * attended * (1 + (1 + MASK) * dropped)
+            scores, beside = queries * attended * (1 + dropped), MASK * queries * attended * dropped
         layer = Layer(
             f"{name}.attention",
             "attention",
             output_elements=queries * value,
             flop=2.0 * queries * attended * (key + value),
             # every head has its copy of the key's rotary features
-            stashed_elements=kept + (queries * latent.rotary if latent else 0),
-            # dropout reads and writes, too, and writes its mask
-            scratch_elements=queries * attended * (SCORE_MOVES[model.attention] + (2 + MASK) * dropped),
+            stashed_elements=scores + (queries * latent.rotary if latent else 0),
+            stashed_bytes=beside,
+            # dropout reads and writes, too, and writes its mask, half of a 16-bit element each
+            scratch_elements=queries * attended * (SCORE_MOVES[model.attention] + 2.5 * dropped),
             fused_pairs=(1.0 - attended / (2.0 * model.sequence) * (model.after == "language")) if fused else 0.0,
             split="heads",
             heads=model.heads if latent else model.key_value_heads,

@@ -29,7 +29,7 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.results.memory import CATEGORIES
 from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.sequence_slices import context_part, slice_of
-from tests.chains import random_chain
+from tests.chains import kept_bytes, random_chain
 from tests.simulator.strategies import bits, star_cluster, timeline_of
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
@@ -250,7 +250,8 @@ def test_slices_do_together_what_whole_sequences_do() -> None:
     shares = [part.layers[index].flop / workload.layers[index].flop for part in parts]
     assert shares == [1 / 16, 3 / 16, 5 / 16, 7 / 16]
     for number, layer in enumerate(workload.layers):
-        assert sum(part.layers[number].stashed_elements for part in parts) == pytest.approx(layer.stashed_elements)
+        kept = kept_bytes([part.layers[number] for part in parts], 2)
+        assert kept == pytest.approx(kept_bytes([layer], 2))
 
 
 def test_a_window_evens_slices_and_unevens_parts_of_a_context() -> None:
@@ -262,10 +263,10 @@ def test_a_window_evens_slices_and_unevens_parts_of_a_context() -> None:
     whole = workload.layers[place]
     parts = [slice_of(workload, number, 4).layers[place] for number in range(4)]
     assert [one.flop / whole.flop for one in parts] == pytest.approx([1 / 12, 3 / 12, 4 / 12, 4 / 12])
-    assert {one.stashed_elements for one in parts} == {whole.stashed_elements / 4}
+    assert {kept_bytes([one], 2) for one in parts} == {kept_bytes([whole], 2) / 4}
     part = context_part(workload, 2).layers[place]
     assert part.flop / whole.flop == pytest.approx(7 / 12)
-    assert part.stashed_elements == whole.stashed_elements / 2
+    assert kept_bytes([part], 2) == kept_bytes([whole], 2) / 2
 
 
 @pytest.mark.parametrize(

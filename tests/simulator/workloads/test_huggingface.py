@@ -11,7 +11,7 @@ import pytest
 from simulator.workloads.catalog import load_workload
 from simulator.workloads.huggingface import read_config
 from simulator.workloads.network_files import WorkloadFileError
-from tests.chains import stashed_elements
+from tests.chains import kept_bytes
 
 GPT2 = {
     "model_type": "gpt2",
@@ -209,13 +209,13 @@ def test_attention_is_the_familys_or_the_one_asked_for(tmp_path: Path) -> None:
 
 
 def test_dropout_of_scores_is_not_that_of_hidden_states(tmp_path: Path) -> None:
-    """Each alone leaves its masks: half an element of an output, 1.5 of a score."""
+    """Each alone leaves its masks: a byte of an output; of a score that, and two of what dropout puts out."""
     kept = {}
     for hidden, scores in ((0, 0), (0.1, 0), (0, 0.1)):
         config = GPT2 | {"resid_pdrop": hidden, "embd_pdrop": hidden, "attn_pdrop": scores}
-        kept[hidden, scores] = stashed_elements(read_config(written(tmp_path, config)))
-    assert kept[0.1, 0] - kept[0, 0] == 0.5 * 1024 * 768 * (2 * 12 + 1)
-    assert kept[0, 0.1] - kept[0, 0] == 1.5 * 12 * 1024**2 * 12
+        kept[hidden, scores] = kept_bytes(read_config(written(tmp_path, config)).layers, 2)
+    assert kept[0.1, 0] - kept[0, 0] == 1024 * 768 * (2 * 12 + 1)
+    assert kept[0, 0.1] - kept[0, 0] == 3 * 12 * 1024**2 * 12
 
 
 def test_a_longest_sequence_that_is_not_meant_asks_for_one(tmp_path: Path) -> None:
@@ -406,5 +406,5 @@ def test_further_tokens_are_predicted(tmp_path: Path) -> None:
     assert [(one.parameters, len(one.layers)) for one in more.tied_weights()] == [(129280 * 7168, 2)] * 2
     last = [layer.flop for layer in more.layers if layer.name in ("head", "further1.head")]
     assert last[0] == last[1] > 0
-    losses = [workload.layers[-1].stashed_elements for workload in (first, more)]
+    losses = [workload.layers[-1].stashed_bytes for workload in (first, more)]
     assert losses[1] == 2 * losses[0]

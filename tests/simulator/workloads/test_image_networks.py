@@ -6,7 +6,7 @@ import pytest
 
 from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
 from simulator.workloads.layers import Workload
-from tests.chains import stashed_elements
+from tests.chains import kept_bytes
 
 
 def named(workload: Workload, name: str) -> int:
@@ -67,12 +67,13 @@ def test_a_cut_inside_a_residual_block_carries_the_shortcut_too() -> None:
 
 
 def test_vgg16_keeps_inputs_indices_masks_and_the_loss() -> None:
-    """Image, every convolution's and pool's output once, int64 indices, dropout inputs and masks, logits."""
+    """Image, every convolution's and pool's output once, dropout inputs; of any width int64 indices, masks, logits in fp32."""
     sides = [(64, 224, 2), (128, 112, 2), (256, 56, 3), (512, 28, 3), (512, 14, 3)]
     maps = sum(channels * side * side * count for channels, side, count in sides)
     pooled = sum(channels * (side // 2) ** 2 for channels, side, _ in sides)
-    expected = 3 * 224 * 224 + maps + pooled + 2 * pooled + 2 * (4096 + 4096 / 4) + 1000
-    assert stashed_elements(vgg16()) == expected
+    numbers = 3 * 224 * 224 + maps + pooled + 2 * 4096
+    for width in (2, 4):
+        assert kept_bytes(vgg16().layers, width) == width * numbers + 8 * pooled + 2 * 4096 + 4 * 1000
 
 
 def test_relu_in_place_keeps_nothing_and_the_next_layer_keeps_its_result() -> None:

@@ -13,6 +13,7 @@ from simulator.workloads.language_models import Bert, Gpt, Llama, Opt
 from simulator.workloads.layers import Workload
 from simulator.workloads.sequence_slices import keys_and_values
 from simulator.workloads.transformer import Experts, LatentAttention
+from tests.chains import kept_bytes
 
 
 class Row(NamedTuple):
@@ -31,8 +32,9 @@ def rows(workload: Workload) -> list[Row]:
     reads = [
         " ".join(names[producer] for producer, consumer in workload.edges if consumer == i) for i in range(len(names))
     ]
+    width = 2 if workload.tokens else 4
     return [
-        Row(one.name, one.flop / 2, one.parameters, one.output_elements, one.stashed_elements, read)
+        Row(one.name, one.flop / 2, one.parameters, one.output_elements, kept_bytes([one], width) / width, read)
         for one, read in zip(workload.layers, reads, strict=True)
     ]
 

@@ -30,11 +30,17 @@ def test_a_block_keeps_what_korthikanti_counts_of_a_member(degree: int) -> None:
     workload = Gpt(2, HIDDEN, HEADS, SEQUENCE, 100).workload()
     scores = 5 * HEADS * SEQUENCE**2 // degree
     plain, divided = (block_shares(workload, degree, sequence_parallel=one) for one in (False, True))
-    assert 2 * math.fsum(one.stashed for one in plain.values()) == SEQUENCE * HIDDEN * (10 + 24 // degree) + scores
-    assert 2 * math.fsum(one.stashed for one in divided.values()) == SEQUENCE * HIDDEN * 34 // degree + scores
+    assert (
+        math.fsum(2 * one.stashed + one.stashed_bytes for one in plain.values())
+        == SEQUENCE * HIDDEN * (10 + 24 // degree) + scores
+    )
+    assert (
+        math.fsum(2 * one.stashed + one.stashed_bytes for one in divided.values())
+        == SEQUENCE * HIDDEN * 34 // degree + scores
+    )
     for shares in (plain, divided):
         attention = shares["attention"]
-        assert 2 * (attention.stashed - attention.work.input_elements) == scores
+        assert 2 * (attention.stashed - attention.work.input_elements) + attention.stashed_bytes == scores
 
 
 def test_what_full_recomputation_keeps_is_divided_with_sequence_parallelism_alone() -> None:
@@ -81,7 +87,8 @@ def test_a_group_of_one_has_the_layer_itself() -> None:
     for layer, work in zip(workload.layers, workload.works(), strict=True):
         for sequence_parallel in (False, True):
             share = share_of(layer, work, 1, sequence_parallel=sequence_parallel)
-            own = layer.parameters, layer.tied_parameters, layer.stashed_elements, layer.output_elements
+            kept = layer.stashed_elements, layer.stashed_bytes
+            own = layer.parameters, layer.tied_parameters, *kept, layer.output_elements
             assert share == (work, *own, 0.0, 0.0, 0.0)
 
 
