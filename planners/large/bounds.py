@@ -96,8 +96,7 @@ class ShapeBounds:
     def _least_seconds_within(self, most: Counts, shapes: Integers, zero: Integers) -> Floats:
         """Seconds of shapes whose ranks hold at most so many blocks, int16 [shapes, ways, ranks], float64 [shapes]."""
         figures, ranks = self._figures(shapes), _Ranks(shapes, self.problem.batch)
-        forward, backward, own = self._passes(figures, shapes, zero)
-        blocks = (forward + backward)[:, None] + figures.again
+        blocks, own = self._passes(figures, shapes, zero)
         least = blocks.min(axis=1)
         whole = own[:, ONLY] + least * self.blocks
         ways = np.repeat(blocks, 2, axis=1)
@@ -167,14 +166,16 @@ class ShapeBounds:
             self._members[key] = _Figures(*map(np.asarray, figures))
         return self._members[key]
 
-    def _passes(self, figures: _Figures, shapes: Integers, zero: Integers) -> tuple[Floats, Floats, Floats]:
-        """Seconds of a block forward and backward, float64 [shapes], and of ends beside, [shapes, places]."""
-        forward, backward = figures.passes.T
-        gathers, scatters = self._moves(shapes) if max(self.form.zeros) >= 2 else (0.0, 0.0)
-        longer = np.where(zero == 3, np.maximum(forward, gathers), forward)
-        back = np.where(zero >= 2, np.maximum(backward, scatters + gathers * (zero == 3)), backward)
-        alike = (longer == forward) & (back == backward)
-        return longer, back, figures.own * alike[:, None]
+    def _passes(self, figures: _Figures, shapes: Integers, zero: Integers) -> tuple[Floats, Floats]:
+        """Seconds of a block by what is run again, float64 [shapes, words], and of ends beside, [shapes, places]."""
+        forward, backward = figures.passes[:, :1], figures.passes[:, 1:] + figures.again
+        gathers, scatters = self._moves(shapes) if max(self.form.zeros) >= 2 else (np.zeros(1), np.zeros(1))
+        gathers, scatters = gathers * (zero == 3), scatters * (zero >= 2)
+        longer = np.maximum(forward, gathers[:, None])
+        back = np.maximum(backward, (scatters + gathers)[:, None])
+        # Of ZeRO 3 some scatters are under forwards, where no more of them is hidden, unless these take longer.
+        found = np.where(backward >= forward, longer + back, forward + backward)
+        return found, figures.own * (found == forward + backward).all(axis=1)[:, None]
 
     def _moves(self, shapes: Integers) -> tuple[Floats, Floats]:
         """Seconds in which the weights of a block are gathered, and its gradients scattered, at least, float64 [shapes]."""

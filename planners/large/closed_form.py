@@ -306,18 +306,28 @@ class _Tables:
         return np.asarray(own + line.block * self.blocks)
 
     def _seconds(self, zero: Zero) -> Floats:
-        """Seconds of a micro-batch on a rank, float64 [places, most + 1, words]."""
-        forward, backward = self.passes
+        """Seconds of a micro-batch on a rank, float64 [places, most + 1, words].
+
+        Where replicas divide gradients, those of a unit are scattered while the next one computes. Where they divide weights,
+        too, the next unit is gathered behind that: under the first unit of a forward, which follows a backward, and not under the
+        first one of a backward.
+        """
+        forward, backward = self.passes[0][..., None], self.passes[1][..., None] + self._again
         if zero >= 2 and self.shape.copies > 1:
-            weights, gradients = self._moved_seconds
-            backward = np.maximum(backward, gradients + weights * (zero == 3))
-            forward = np.maximum(forward, weights) if zero == 3 else forward
-        return np.asarray((forward + backward).sum(axis=2)[:, :, None] + self._again)
+            weights, gradients = (one[..., None] for one in self._moved_seconds)
+            scattered = np.maximum(backward, gradients)
+            if zero == 3:
+                first = 1.0 / np.maximum(self._units[..., :1], 1.0)
+                both = weights + gradients
+                scattered = first * np.maximum(backward, weights) + (1.0 - first) * np.maximum(backward, both)
+                forward = first * np.maximum(forward, both) + (1.0 - first) * np.maximum(forward, weights)
+            backward = scattered
+        return np.asarray((forward + backward).sum(axis=2))
 
     @cached_property
     def _again(self) -> Floats:
-        """Seconds for which a rank runs forwards again, float64 [places, most + 1, words]."""
-        return np.stack([self._of_stages(self._line(word)).sum(axis=2) for word in self.form.words], axis=2)
+        """Seconds for which each stage runs forwards again, float64 [places, most + 1, chunks, words]."""
+        return np.stack([self._of_stages(self._line(word)) for word in self.form.words], axis=3)
 
     @cached_property
     def _moved_seconds(self) -> tuple[Floats, Floats]:

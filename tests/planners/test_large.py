@@ -25,6 +25,7 @@ from simulator import (
     LayerCosts,
     Parallelism,
     Problem,
+    Recompute,
     Workload,
     Zero,
     build_schedule,
@@ -224,6 +225,25 @@ def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
     word = search.form.words.index(found.words[0])
     told = max(tables._bytes(found.zero)[rank, own, word] for rank, own in enumerate(found.blocks))
     assert told == pytest.approx(outcome.fullest.peak_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("shape", "slower", "word", "most"),
+    [(Shape(1, 2, 2, 2, 6), 20.0, "none", 0.01), (Shape(1, 1, 4, 1, 1), 15.0, "blocks", 0.07)],
+)
+def test_closed_form_knows_what_hides_scatters_and_gathers(
+    shape: Shape, slower: float, word: Recompute, most: float
+) -> None:
+    """A forward's first unit computes beside the last scatter and a gather; what a backward runs again hides both: links of a
+    tenth of their bandwidth, and less, expose much of them.
+    """
+    problem = replace(small(12, 4, 32), recompute=word)
+    links = tuple(replace(link, bandwidth=link.bandwidth / slower) for link in problem.cluster.links)
+    problem = replace(problem, cluster=replace(problem.cluster, links=links))
+    search = _ShapeSearch(LargeModels(Request(options={"zero": "3"})), problem, Evaluator(problem))
+    found = search.form.best(shape)
+    assert found is not None
+    assert found.seconds == pytest.approx(simulate(problem, search.plan(found)).iteration_seconds, rel=most)
 
 
 @pytest.mark.parametrize(
