@@ -352,7 +352,7 @@ def test_replicas_divide_states_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tensor": "3"}, "cannot have 3 devices: they divide heads and key-value heads, inside one server"),
+        ({"tensor": "3"}, "inside one server unless tensor_groups says otherwise; choices: 1, 2, 4, 8"),
         ({"tensor": "two"}, "tensor must be numbers of devices, such as 1,2,4, got 'two'"),
         ({"zero": "4"}, "zero must be one of 0, 1, 2, 3, got '4'"),
     ],
