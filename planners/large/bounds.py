@@ -39,7 +39,7 @@ class _Figures(NamedTuple):
     again: seconds for which each word runs a block again
     weights: elements of a block, and those of them that belong to experts; own_weights: the first of a stage, by place
     kept, made, made_own: bytes a sample of a block that each word keeps, makes again, and makes again of any stage
-    boundary: bytes a sample between stages; in_work: bytes of gradients before they are added up
+    boundary: bytes a sample between stages; in_work: bytes of gradients before they are added up, by place
     """
 
     passes: Floats
@@ -95,7 +95,7 @@ class ShapeBounds:
 
     def _least_seconds_within(self, most: Counts, shapes: Integers, zero: Integers) -> Floats:
         """Seconds of shapes whose ranks hold at most so many blocks, int16 [shapes, ways, ranks], float64 [shapes]."""
-        figures, ranks = self._figures(shapes), _Ranks(shapes, self.problem.batch)
+        figures, ranks = self._figures(shapes), _Ranks(shapes, self.problem.batch, self.blocks)
         blocks, own = self._passes(figures, shapes, zero)
         least = blocks.min(axis=1)
         whole = own[:, ONLY] + least * self.blocks
@@ -161,7 +161,7 @@ class ShapeBounds:
                 [one.block for one in made],
                 [one.own.min() for one in made],
                 costs.boundary_bytes(parallel),
-                costs.gradient_in_work(parallel).own.min(),
+                costs.gradient_in_work(parallel).own,
             )
             self._members[key] = _Figures(*map(np.asarray, figures))
         return self._members[key]
@@ -185,20 +185,21 @@ class ShapeBounds:
 
     def _most_blocks(self, shapes: Integers, zero: Integers) -> Counts:
         """Blocks that each rank can hold, int16 [shapes, ways, ranks]."""
-        form, figures, ranks = self.form, self._figures(shapes), _Ranks(shapes, self.problem.batch)
+        form, figures, ranks = self.form, self._figures(shapes), _Ranks(shapes, self.problem.batch, self.blocks)
         _, pipeline, data, samples, chunks, context, expert = shapes.T
         held, experts = figures.weights.T
         copies, words = data * context, len(form.words)
         state = form.state_bytes(zero, held, held + (expert - 1) * experts, copies)[:, None, None]
         own = np.take_along_axis(figures.own_weights, ranks.places, axis=1)
-        ends = form.state_bytes(zero[:, None], own, own, copies[:, None])[:, None, ranks.kinds]
+        in_work = np.take_along_axis(figures.in_work, ranks.places, axis=1)
+        ends = (form.state_bytes(zero[:, None], own, own, copies[:, None]) + in_work)[:, None, ranks.kinds]
         kept, made, made_own = (
             (np.repeat(one, 2, axis=1) * samples[:, None])[..., None]
             for one in (figures.kept, figures.made, figures.made_own)
         )
         shares, more = (np.tile(one, (1, words, 1)) for one in (ranks.shares, ranks.more))
         line = state + made / chunks[:, None, None] + kept * shares
-        once = figures.boundary * samples * (pipeline > 1) + figures.in_work
+        once = figures.boundary * samples * (pipeline > 1)
         left = form.memory_bytes - once[:, None, None] - made_own - ends - kept * more
         # Two units are there whole, of a block each at least.
         unit = (held * form.unit_bytes(zero) * (copies > 1))[:, None, None]
@@ -218,7 +219,7 @@ class _Ranks:
         float64 [shapes, ways, ranks]
     """
 
-    def __init__(self, shapes: Integers, batch: int) -> None:
+    def __init__(self, shapes: Integers, batch: int, blocks: int) -> None:
         pipeline, data, samples, chunks = shapes.T[1:5, :, None]
         longest = max(2, int(pipeline.max(initial=0)))
         self.kinds = np.minimum(np.arange(longest), 2)
@@ -229,11 +230,15 @@ class _Ranks:
         count = batch // (data * samples)
         ahead = np.minimum(2 * (pipeline - 1 - rank) + (chunks - 1) * pipeline + 1, count * chunks)
         alike = np.where(chunks == 1, np.minimum(count, pipeline - rank), ahead / chunks)
-        # A stage with fewer blocks than the others is taken as the one with most micro-batches in flight.
-        fewest = np.where(chunks == 1, alike, np.maximum(ahead - 2 * pipeline, 0) / np.maximum(chunks - 1, 1))
-        between = self.kinds == 2
-        self.shares = np.stack([alike, np.where(between, alike, np.minimum(alike, fewest))], axis=1)
-        self.more = np.stack([0 * alike, np.where(between & (chunks > 1), alike - 2 * pipeline, 0.0)], axis=1)
+        # A stage with fewer blocks than the others is taken as the one with most micro-batches in flight. At an end it has none
+        # of them, or lacks one less than there are stages: whichever says more of a rank that has its part of all.
+        several = chunks > 1
+        fewest = np.where(several, np.maximum(ahead - 2 * pipeline, 0) / np.maximum(chunks - 1, 1), alike)
+        less = np.where(several, alike - 2 * pipeline, 0.0)
+        most_less, part = (chunks - 1) * np.minimum(less, 0.0), blocks / pipeline
+        line = (self.kinds == 2) | (alike * part + most_less > fewest * part)
+        self.shares = np.stack([alike, np.where(line, alike, np.minimum(alike, fewest))], axis=1)
+        self.more = np.stack([0 * alike, np.where(self.kinds == 2, less, most_less * line)], axis=1)
         self._steps = np.stack([chunks + 0 * self.places, np.where([False, False, True], chunks, 1)], axis=1)
 
     def steps(self, ways: int) -> tuple[Integers, Integers]:
