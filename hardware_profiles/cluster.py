@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
-from hardware_profiles.collectives import AllReduce, Collectives
+from hardware_profiles.collectives import AllReduce, CollectiveRates
 from hardware_profiles.links import Channel, Link
 from hardware_profiles.reading import brief, remembering
 from hardware_profiles.topology import ROUTING_BYTES, Topology
@@ -97,19 +97,19 @@ class Cluster:
         object.__setattr__(self, "topology", topology)
 
     @cached_property
-    def collectives(self) -> Collectives:
+    def collectives(self) -> CollectiveRates:
         """What its devices do together."""
-        return Collectives(self.topology, self.allreduce)
+        return CollectiveRates(self.topology, self.allreduce)
 
     @cached_property
-    def gathers(self) -> Collectives:
+    def gathers(self) -> CollectiveRates:
         """The same where devices reduce-scatter and all-gather in passes of their own, one of each for an all-reduce, and where
         they exchange.
         """
         links = tuple(link.gathering for link in self.links)
         if links == self.links:
             return self.collectives
-        return Collectives(replace(self.topology, links=links), self.allreduce)
+        return CollectiveRates(replace(self.topology, links=links), self.allreduce)
 
     @cached_property
     def precisions(self) -> tuple[str, ...]:

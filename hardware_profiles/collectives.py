@@ -45,7 +45,7 @@ def halved(rates: Rates) -> Rates:
     return tuple((latency / 2, seconds_per_byte / 2) for latency, seconds_per_byte in rates)
 
 
-class Collectives:
+class CollectiveRates:
     """What devices of a topology do together; what was asked for once is kept.
 
     allreduce: the rings that all-reduces run over, one of `AllReduce`
