@@ -58,7 +58,8 @@ _LEAST_POINTS = 0.5  # drawn width of the narrowest box, where there are few
 _LEAST_GAP = 2.0  # points between two buckets of an all-reduce that can be seen
 _TITLE_CHARACTER = 7.7  # points, the mean of a wide name
 _MARGIN = 14.0  # points
-_LEGEND_BESIDE = 6  # entries of a legend that have room beside the heading
+_ENTRY, _ENTRY_CHARACTER = 22.0, 4.75  # points of an entry of a legend without its label, and of a character of that
+_HEADING = 215.0  # points of the heading that a legend may stand beside
 _LEGEND_ROW = 8  # that have room in a row of their own
 _EDGED = 3.0  # points from which a box has an edge
 
@@ -287,16 +288,17 @@ def _gantt_figure(
     body = max(0.5, inches * total)
     label = max((len(row.label) for row in rows), default=1)
     width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6
-    above = (0.78 if titled else 0.5) + 0.22 * _legend_rows(handles)
+    above = (0.78 if titled else 0.5) + 0.22 * _legend_rows(handles, 72.0 * (width - left - right))
     figure = Picture(figsize=(width, body + above + below), dpi=DPI, facecolor="white")
     return figure.add_axes(
         (left / width, below / (body + above + below), (width - left - right) / width, body / (body + above + below))
     )
 
 
-def _legend_rows(handles: Sequence[Patch]) -> int:
-    """Rows of a legend below the heading; 0 where it has room beside it."""
-    return 0 if len(handles) <= _LEGEND_BESIDE else -(-len(handles) // _LEGEND_ROW)
+def _legend_rows(handles: Sequence[Patch], room: float) -> int:
+    """Rows of a legend below the heading of a panel so many points wide; 0 where it has room beside it."""
+    wide = sum(_ENTRY + _ENTRY_CHARACTER * len(str(one.get_label())) for one in handles)
+    return 0 if wide + _HEADING <= room else -(-len(handles) // _LEGEND_ROW)
 
 
 def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
@@ -485,7 +487,8 @@ def _room_beside(ax: Axes) -> tuple[float, float]:
 def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
     words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
     words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
-    below = _legend_rows(handles)
+    page = ax.get_figure(root=True)
+    below = _legend_rows(handles, ax.get_window_extent().width * 72.0 / page.dpi if page is not None else math.inf)
     beside, line = not below, 8 + 16 * below
     over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
     ax.annotate(words, (0, 1), (0, line), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
