@@ -222,9 +222,10 @@ class ClosedForm:
             tables = _Tables(self, shape, most)
             found: DividedShape | None = None
             may = [one for one in may if tables.least_bytes(one) <= self.memory_bytes - spare]
-            for zero in sorted(may, key=lambda one: bounds[one] + float(tables.tail_seconds(one).min())):
+            least = {zero: bounds[zero] + tables.least_tail(zero) for zero in may}
+            for zero in sorted(may, key=least.__getitem__):
                 most_seconds = limit if found is None else found.seconds
-                if bounds[zero] + float(tables.tail_seconds(zero).min()) < most_seconds:
+                if least[zero] < most_seconds:
                     found = tables.best(zero, spare, most_seconds) or found
             if most == blocks or tables.seconds_beyond >= (limit if found is None else found.seconds):
                 return found
@@ -386,6 +387,10 @@ class _Tables:
         if zero not in self._tails:
             self._tails[zero] = self._tail_seconds(zero)
         return self._tails[zero]
+
+    def least_tail(self, zero: Zero) -> float:
+        """The least of `tail_seconds`, of blocks that the first rank may hold."""
+        return float(self.tail_seconds(zero)[self.held[self.ranks[0]]].min(initial=np.inf))
 
     def _tail_seconds(self, zero: Zero) -> Floats:
         problem, copies = self.problem, self.shape.copies
