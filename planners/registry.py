@@ -57,10 +57,14 @@ class PlannerEntry:
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan that: an option or a placement that it does not have, or what `applicable` says."""
-        refused = [SHAPES[name] for name in SHAPES if getattr(request, name) is not None and name not in self.takes]
-        refused += [f"option {name!r}" for name in request.options if name not in self.options]
-        if refused:
-            return f"{refused[0]} cannot be requested of this planner"
+        asked = {name: words for name, words in SHAPES.items() if getattr(request, name) is not None}
+        asked |= {name: f"option {name!r}" for name in request.options}
+        for name, words in asked.items():
+            if name not in (*self.takes, *self.options):
+                others = [other for other, one in planner_entries().items() if name in (*one.takes, *one.options)]
+                return (
+                    f"{words} cannot be requested of this planner; planners that take it: {', '.join(others) or 'none'}"
+                )
         if request.schedule is not None and schedule_families()[request.schedule].placement == "bidirectional":
             return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
         if request.microbatches is not None and request.microbatches > problem.batch:
