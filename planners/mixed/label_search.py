@@ -28,7 +28,7 @@ from planners.mixed.label_kernels import (
 from planners.mixed.space import Floats, Integers, MixedPipeline, Space, StageVariants, price_ratios, variant_sets
 from planners.mixed.whole_counts import TooManyShares, whole_counts
 
-FIRST_WIDTH, WIDTHS = 8, (1, 4, 16, 64, 256)
+FIRST_WIDTH, WIDTHS = 8, (64, 256)
 """Labels that are kept of a first layer and its variants: of a first pass over stages of one kind of device each, which is soon
 done and mostly finds the best, and of the passes over all stages.
 """
