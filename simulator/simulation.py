@@ -155,7 +155,7 @@ class Outcome(Explained):
     def tables(self) -> tuple[TextTable, ...]:
         """What each stage holds, and what the peak of each device consists of."""
         peaks = {memory.device: memory for memory in self.memory}
-        weights = PlanCosts(self.problem, self.plan).weight_elements
+        costs = PlanCosts(self.problem, self.plan)
         rows = []
         for number, stage in enumerate(self.plan.stages):
             first, last = (self.problem.workload.layers[layer].name for layer in (stage.layers[0], stage.layers[-1]))
@@ -166,7 +166,7 @@ class Outcome(Explained):
                     str(number),
                     f"{len(stage.layers)}: {first} … {last}",
                     ranges(stage.devices) + (f" by {' and '.join(map(str, groups))}" if groups else ""),
-                    f"{weights[number] / 1e6:,.2f}",
+                    f"{costs.held_elements(number) / 1e6:,.2f}",
                     f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
                 )
             )

@@ -253,11 +253,6 @@ class PlanCosts:
             result.append(layers.crossing_bytes(near, gathered=gathered))
         return tuple(result)
 
-    @cached_property
-    def weight_elements(self) -> tuple[float, ...]:
-        """`held_elements` of the first replica of each stage."""
-        return tuple(self.held_elements(stage) for stage in range(len(self.plan.stages)))
-
     def held_elements(self, stage: int, replica: int = 0) -> float:
         """Weight elements that a stage keeps on each device of a replica.
 

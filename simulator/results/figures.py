@@ -70,7 +70,7 @@ def without_markup(figure: Figure) -> None:
         text.set_parse_math(False)
 
 
-def save(figure: Figure, path_stem: str | Path, *, dpi: int = 150) -> tuple[Path, Path]:
+def save(figure: Figure, path_stem: str | Path) -> tuple[Path, Path]:
     """Write `path_stem`.png and `path_stem`.svg, each whole or not at all, the same bytes for the same figure; return the paths.
 
     Raises OSError where the folder cannot be written.
@@ -82,7 +82,7 @@ def save(figure: Figure, path_stem: str | Path, *, dpi: int = 150) -> tuple[Path
         pictures = []
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+            figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
             pictures.append(buffer.getvalue())
     for path, picture in zip((png, svg), pictures, strict=True):
         write_atomically(path, picture)

@@ -133,7 +133,7 @@ def test_the_second_copy_is_updated_too() -> None:
     device = load_accelerator("a100-80")
     cluster = replace(chain_cluster(2), devices=(device, device))
     costs = PlanCosts(replace(problem(2), cluster=cluster), plan_of(((0, 1), (0,)), ((2, 3), (1,))))
-    assert list(costs.weight_elements) == [1010.0, 1010.0]
+    assert [costs.held_elements(stage) for stage in range(2)] == [1010.0, 1010.0]
     first, second = (costs.seconds(OpKind.UPDATE, stage, 0, ONE)[0] for stage in (0, 1))
     assert first == second > 0.0
 
@@ -141,10 +141,10 @@ def test_the_second_copy_is_updated_too() -> None:
 def test_stages_of_one_device_share_its_copy() -> None:
     """A looped pipeline of two devices with four stages: the first and the last device hold the matrix, each once."""
     looped = plan_of(((0,), (0,)), ((1,), (1,)), ((2,), (0,)), ((3,), (1,)), schedule="interleaved-1f1b")
-    assert list(PlanCosts(problem(), looped).weight_elements) == [TABLE, 10.0, 10.0, TABLE]
+    assert [PlanCosts(problem(), looped).held_elements(stage) for stage in range(4)] == [TABLE, 10.0, 10.0, TABLE]
     folded = plan_of(((0,), (0,)), ((1, 2, 3), (0,)), schedule="interleaved-1f1b")
     costs = PlanCosts(problem(), folded)
-    assert list(costs.weight_elements) == [TABLE, 20.0]
+    assert [costs.held_elements(stage) for stage in range(2)] == [TABLE, 20.0]
     assert not costs.tied_reductions
 
 
