@@ -300,7 +300,12 @@ class LayerCosts:
     @cached_property
     def _attention_bytes(self) -> NDArray[np.float64]:
         """What attention layers stash but for their inputs: scores, masks, what softmax leaves."""
-        return np.where(self._attention, np.maximum(self.stashed_bytes - self._read_bytes, 0.0), 0.0)
+        return np.where(self._attention, self.stashed_bytes - self._stashed_inputs, 0.0)
+
+    @cached_property
+    def _stashed_inputs(self) -> NDArray[np.float64]:
+        """Bytes a sample of `stashed_bytes` that are inputs, float64 [layers]; of a first layer all: no layer makes its input."""
+        return np.minimum(self.stashed_bytes, np.where(self._read_bytes > 0.0, self._read_bytes, np.inf))
 
     @cached_property
     def _read_bytes(self) -> NDArray[np.float64]:
@@ -441,9 +446,8 @@ class LayerCosts:
         Of a layer with weights its input (of the first one the whole stash: no layer makes it), of an embedding none (it keeps
         no tokens). The graph tells the input, so that a layer that was measured with its full backward alone is split alike.
         """
-        read = np.where(self._read_bytes > 0.0, self._read_bytes, np.inf)
         needs = [layer.has_weight_gradient and layer.kind != "embedding" for layer in self.problem.workload.layers]
-        return np.where(needs, np.minimum(self.stashed_bytes, read), 0.0)
+        return np.where(needs, self._stashed_inputs, 0.0)
 
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:

@@ -184,6 +184,19 @@ def test_activations_behind_input_gradients_belong_to_what_weight_gradients_need
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
+def test_attention_without_a_layer_before_it_keeps_its_input() -> None:
+    """No layer makes it, so nothing of its stash is made again; its weight gradient needs no more than there is."""
+    first, *others = chain([1.0] * 3, parameters=[5] * 3, output_elements=[4.0] * 3).layers
+    workload = Workload("w", (replace(first, kind="attention"), *others), ((0, 1), (1, 2)))
+    problem = Problem(workload, chain_cluster(3), 6, communication="send-blocking")
+    stages = tuple(Stage((layer,), (layer,)) for layer in range(3))
+    plan = Plan("hand", "zb-h1", stages, (3, 3), recompute=("attention", "none", "none"))
+    assert stage_stash(LayerCosts(problem), [0], "attention") == (16.0, 0.0, 0.0, 16.0, 0.0)
+    assert Evaluations(problem).peak_bytes(plan) == {
+        one.device: one.peak_bytes for one in simulate(problem, plan).memory
+    }
+
+
 @pytest.mark.parametrize("degree", [1, 2])
 def test_wide_gradients_have_one_of_each_shape_beside_them(degree: int) -> None:
     """12·h² elements of two bytes, whatever the blocks, and the output head's where a stage has it; none of added-up gradients of
