@@ -295,8 +295,8 @@ class _ShapeSearch:
     def tell(self, replayed: int) -> None:
         """Record what is proven of the best plan."""
         self.evaluate.details.update(shapes=len(self.shapes), opened=self.opened)
-        among = f"{replayed} of the best by the closed form of " if replayed > 1 else ""
-        exact = "" if among else " by the closed form"
+        among = f"{replayed} of the best by the closed form of seconds and memory of " if replayed > 1 else ""
+        exact = "" if among else " by the closed form of seconds and memory"
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
         grid = f"tensor × pipeline × data{more} × micro-batch × stages a device"
         self.evaluate.declare_optimal(
