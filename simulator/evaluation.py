@@ -366,8 +366,10 @@ class Evaluations:
         """As `_asked`, with those that no plan has had before."""
         stages = numbers[prepared.ask_stage]
         for row in np.flatnonzero(np.isnan(self._seconds[stages, prepared.ask_column])).tolist():
-            found = durations(prepared.structure, costs, prepared.what[row], prepared.ask_samples[row : row + 1])
-            self._seconds[stages[row], prepared.ask_column[row]] = found[0]
+            place = stages[row], prepared.ask_column[row]
+            if np.isnan(self._seconds[place]):  # and no replica that lies alike stood before it
+                found = durations(prepared.structure, costs, prepared.what[row], prepared.ask_samples[row : row + 1])
+                self._seconds[place] = found[0]
         asked: Floats = self._seconds[stages, prepared.ask_column]
         return asked
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +52,10 @@ class _FreeCosts:
             sum(seconds for name, seconds in zip(names, one, strict=True) if name not in self.free) for one in parts
         )
         return np.array(list(left), dtype=np.float64)
+
+    def group(self, stage: int, replica: int) -> Hashable:
+        """As of the plan."""
+        return self.costs.group(stage, replica)
 
     def of_slice(self, number: int) -> _FreeCosts:
         """The same of a slice."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,10 @@ class TableCosts:
         table = self.problem.backward_link if up else self.problem.forward_link
         seconds = float(table[link, samples])
         return Transfer(seconds, seconds, (2 * link + up,))
+
+    def group(self, stage: int, replica: int) -> Hashable:
+        """A stage has one replica."""
+        return None
 
     def of_slice(self, number: int) -> TableCosts:
         """Itself: samples are whole."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -150,6 +150,9 @@ class Costs(Protocol):
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Duration of ops of `kind` over each number of samples, float64 [len(samples)]."""
 
+    def group(self, stage: int, replica: int) -> Hashable:
+        """What the `seconds` of a replica's ops depend on, beside its stage; that of replicas that lie alike is the same."""
+
     def of_slice(self, number: int) -> Costs:
         """What this says of ops on one slice of the sequences."""
 
@@ -228,6 +231,10 @@ class GivenCosts:
         if self.per_sample and kind not in (OpKind.UPDATE, OpKind.PREDICT):
             return value * samples.astype(np.float64)
         return np.full(len(samples), value, dtype=np.float64)
+
+    def group(self, stage: int, replica: int) -> Hashable:
+        """The numbers are those of all replicas of a stage."""
+        return None
 
     def of_slice(self, number: int) -> GivenCosts:
         """Its factor times the numbers of forwards and gradients."""

@@ -85,6 +85,7 @@ class StagePlaces:
         self.parts = tensor_groups(stage.replicas, context)
         self.context, self.expert = context, expert
         self._peer_rates: dict[bool, tuple[Rates, Rates]] = {}
+        self._busy: dict[bool, tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
     @cached_property
     def members(self) -> frozenset[tuple[int, ...]]:
@@ -120,7 +121,10 @@ class StagePlaces:
 
     def busy(self, *, apart: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Channels of all-reduces, or of scatters, of all `rings`, and shares of their seconds for which they keep each busy."""
-        return (self.cluster.gathers if apart else self.cluster.collectives).allreduce_channels(*self.rings)
+        if apart not in self._busy:
+            collectives = self.cluster.gathers if apart else self.cluster.collectives
+            self._busy[apart] = collectives.allreduce_channels(*self.rings)
+        return self._busy[apart]
 
     def reduce_seconds(self, dense: float, experts: float, *, apart: bool) -> float:
         """Seconds in which devices all-reduce so many bytes with all that hold the same weights, then so many of experts with all

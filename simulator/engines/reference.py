@@ -262,11 +262,13 @@ class _Run:
 
     def _seize(self, route: tuple[tuple[int, float], ...], seconds: float, now: float) -> float:
         """Seconds until an all-reduce begins: it takes its turn on every channel of its route."""
-        begins = now
+        begins, channel_free = now, self.channel_free
         for number, share in route:
-            turn = max(now, self.channel_free[number])
-            self.channel_free[number] = turn + seconds * share
-            begins = max(begins, turn)
+            free = channel_free[number]
+            turn = free if free > now else now
+            channel_free[number] = turn + seconds * share
+            if turn > begins:
+                begins = turn
         return begins - now
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -200,38 +200,19 @@ class Duration(NamedTuple):
 
 def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDArray[np.int64]]]]:
     """The distinct durations: the number of each row's, int32 [rows], and what is asked for, with its numbers of samples."""
-    number = np.zeros(len(ops.stage), dtype=np.int32)
-    asked: dict[Duration, list[int]] = {}
-    rows_of: dict[tuple[Duration, int], list[Rows]] = {}
-    for stage, lanes in enumerate(ops.rows_of_stage):
-        for _, rows in lanes:
-            for kind, part, chosen in _alike(ops, rows):
-                what = Duration(kind, stage, int(ops.replica[rows[0]]), part)
-                samples = ops.samples[chosen]
-                sizes = asked.setdefault(what, [])
-                for size in samples[:1].tolist() if (samples == samples[0]).all() else np.unique(samples).tolist():
-                    if size not in sizes:
-                        sizes.append(size)
-                    rows_of.setdefault((what, size), []).append(chosen[samples == size])
-    count = 0
-    for what, sizes in asked.items():
-        for size in sizes:
-            for rows in rows_of[what, size]:
-                number[rows] = count
-            count += 1
-    return number, [(what, np.array(sizes, dtype=np.int64)) for what, sizes in asked.items()]
-
-
-def _alike(ops: LaneOps, rows: Rows) -> Iterator[tuple[OpKind, int | None, Rows]]:
-    """Some rows by their kind and, where sequences are sliced, their slice."""
-    kinds = ops.kind[rows]
-    for kind in np.unique(kinds).tolist():
-        chosen = rows[kinds == kind]
-        if ops.slices == 1:
-            yield OpKind(kind), None, chosen
-        else:
-            part = ops.microbatch[chosen] % ops.slices
-            yield from ((OpKind(kind), one, chosen[part == one]) for one in np.unique(part).tolist())
+    sizes, size = np.unique(ops.samples, return_inverse=True)
+    columns = [one.astype(np.int64) for one in (ops.stage, ops.replica, ops.kind, ops.microbatch % ops.slices, size)]
+    widths = [int(column.max(initial=0)) + 1 for column in columns]
+    key = np.zeros(len(size), dtype=np.int64)
+    for column, width in zip(columns, widths, strict=True):
+        key = key * width + column
+    distinct, number = np.unique(key, return_inverse=True)
+    of_what, samples = distinct // widths[-1], sizes[distinct % widths[-1]]
+    begins = np.flatnonzero(np.diff(of_what, prepend=-1))
+    stages, replicas, kinds, parts = (one.tolist() for one in np.unravel_index(of_what[begins], widths[:-1]))
+    sliced = parts if ops.slices > 1 else [None] * len(parts)
+    what = map(Duration, map(OpKind, kinds), stages, replicas, sliced)
+    return number.astype(np.int32), list(zip(what, np.split(samples, begins[1:]), strict=True))
 
 
 def op_name(ops: LaneOps, row: int) -> str:

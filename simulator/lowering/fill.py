@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,8 +61,8 @@ def fill(structure: Structure, costs: Costs) -> Program:
     seconds = np.array([one.seconds for one in transfers])
     held = {stage: costs.collectives(stage) for stage, form in enumerate(structure.forms) if form}
     ties = costs.tied_reductions
-    asked = np.concatenate([durations(structure, costs, *one) for one in structure.asked])
     collectives = collectives_of(structure, held, ties)
+    asked = _asked(structure, costs)
     values, least = values_of(structure, asked, seconds, collectives, overlapped=costs.overlapped_seconds)
     compute = len(structure.lane_first)
     reducing = [stage for stage, form in enumerate(structure.forms) if form and not form.units]
@@ -104,6 +104,19 @@ def fill(structure: Structure, costs: Costs) -> Program:
         sends=structure.sends,
         together=structure.together,
     )
+
+
+def _asked(structure: Structure, costs: Costs) -> Values:
+    """The durations that a structure asks for; replicas that lie alike take the same."""
+    known: dict[Hashable, Values] = {}
+    found = []
+    for what, samples in structure.asked:
+        kind, stage, replica, slice_number = what
+        alike = kind, stage, slice_number, costs.group(stage, replica), samples.tobytes()
+        if alike not in known:
+            known[alike] = durations(structure, costs, what, samples)
+        found.append(known[alike])
+    return np.concatenate(found)
 
 
 def values_of(

@@ -142,7 +142,7 @@ def assemble(
         updating = [stage for stage in stages if forms[stage].updates]
         depend.extend(_update_gathers(updating, end - len(updating), trailing, layout, columns, values))
     offsets, dependency, transfer = _by_consumer(layout.tasks, depend)
-    heads = np.minimum(ops.lane_offsets[:-1], len(ops.stage) - 1)
+    heads, no_parts = np.minimum(ops.lane_offsets[:-1], len(ops.stage) - 1), np.zeros(0, dtype=np.int64)
     return Structure(
         lane_offsets=layout.lane_offsets,
         kind=columns["kind"],
@@ -166,8 +166,8 @@ def assemble(
         free=communication in ("streaming", "free"),
         forms=tuple(forms),
         ties=tuple(ties),
-        part_duration=np.array([one for one, _ in values.parts], dtype=np.int64),
-        part_share=np.array([one for _, one in values.parts], dtype=np.int64),
+        part_duration=np.concatenate([no_parts, *(one for one, _ in values.parts)]),
+        part_share=np.concatenate([no_parts, *(one for _, one in values.parts)]),
         apart=tuple(np.unique(ops.stage[ops.kind == OpKind.RECOMPUTE]).tolist()),
         lane_first=tuple(zip(ops.stage[heads].tolist(), ops.replica[heads].tolist(), strict=True)),
         reducing=(
@@ -229,7 +229,7 @@ class _Values:
         self.first_gather = self.first_tie + ties
         self.first_scatter = self.first_gather + self.units
         self._first_part = self.first_scatter + self.units + int(updates[-1])
-        self.parts: dict[tuple[int, int], int] = {}
+        self.parts: list[tuple[Rows, Rows]] = []  # durations and shares
 
     def _pair(self, first: Rows) -> None:
         """Number what overlapped pairs take, by the durations of both, and behind these the 0 of their second ops."""
@@ -266,9 +266,11 @@ class _Values:
         """Value of the all-gather of what a stage's replicas have updated."""
         return self.first_scatter + self.units + int(self._update_gather_of_stage[stage])
 
-    def part(self, duration: int, share: int) -> int:
-        """Value of a part of a duration."""
-        return self._first_part + self.parts.setdefault((duration, share), len(self.parts))
+    def cut(self, durations: Rows, shares: Rows) -> Rows:
+        """Values of the parts of some durations, none of which was cut into these shares before, int64 [durations, shares]."""
+        first = self._first_part + sum(len(one) for one, _ in self.parts)
+        self.parts.append((np.repeat(durations, len(shares)), np.tile(shares, len(durations))))
+        return first + np.arange(len(durations) * len(shares)).reshape(len(durations), len(shares))
 
 
 # ---- blocking transfers ---------------------------------------------------------------------------------------------
@@ -629,12 +631,13 @@ def _columns(
     def cut(rows: Rows, shares: Sequence[int]) -> None:
         """Let the parts of some rows take these shares of their durations."""
         known, number = np.unique(values.of_row[rows], return_inverse=True)
-        parts = np.array([[values.part(duration, share) for share in shares] for duration in known.tolist()])
+        parts = values.cut(known.astype(np.int64), np.array(shares))
         columns["value"][layout.main[rows][:, None] + np.arange(len(shares))] = parts[number]
 
     for reduction in reductions:
         first = int(values.bucket_of_stage[reduction.stage])
-        for _, rows in reduction.rounds:
+        if reduction.rounds:
+            rows = np.concatenate([rows for _, rows in reduction.rounds])
             cut(rows, range(first, first + reduction.form.buckets))
     parts = layout.last - layout.main + 1
     for stage, form in enumerate(forms):

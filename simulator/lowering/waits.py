@@ -50,15 +50,12 @@ class _Covering:
     end: NDArray[np.int64]
 
 
-def _covering(ops: LaneOps, stage: int, kinds: tuple[OpKind, ...]) -> _Covering:
-    rows_list, lane_list = [], []
+def _covering(ops: LaneOps, held: tuple[Rows, Rows], kinds: tuple[OpKind, ...]) -> _Covering:
+    """Those of some kinds that cover any sample; held: rows of the stage, lane by lane, and their lanes."""
     wanted = np.zeros(max(OpKind) + 1, dtype=np.bool_)
     wanted[list(kinds)] = True
-    for lane, rows in ops.rows_of_stage[stage]:
-        chosen = rows[wanted[ops.kind[rows]] & (ops.samples[rows] > 0)]
-        rows_list.append(chosen)
-        lane_list.append(np.full(len(chosen), lane, dtype=np.int64))
-    rows, lanes = np.concatenate(rows_list), np.concatenate(lane_list)
+    chosen = wanted[ops.kind[held[0]]] & (ops.samples[held[0]] > 0)
+    rows, lanes = (one[chosen] for one in held)
     first = ops.first[rows]
     if len(first) > 1 and not (first[1:] >= first[:-1]).all():
         order = np.argsort(first, kind="stable")
@@ -85,11 +82,13 @@ def data_waits(ops: LaneOps, stages: int) -> Waits:
     for stage in range(stages):
         if not ops.rows_of_stage[stage]:
             raise ScheduleError(f"stage {stage} has no op on any device, but stages are numbered to {stages - 1}")
+        lanes, rows = zip(*ops.rows_of_stage[stage], strict=True)
+        held = np.concatenate(rows), np.repeat(np.array(lanes), [len(one) for one in rows])
         forward, weight, again, away, back = (
-            _covering(ops, stage, (kind,))
+            _covering(ops, held, (kind,))
             for kind in (OpKind.FORWARD, OpKind.WEIGHT_GRADIENT, OpKind.RECOMPUTE, *HOST_KINDS)
         )
-        gradient = _covering(ops, stage, BACKWARD_KINDS)
+        gradient = _covering(ops, held, BACKWARD_KINDS)
         if len(gradient.rows):
             join(gradient, forward, "backward")
         if len(weight.rows):

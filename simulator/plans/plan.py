@@ -462,7 +462,7 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
                     f"{where} has group {part} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "
                     f"its servers have {' or '.join(map(str, sorted(set(map(len, cluster.servers)))))} devices"
                 )
-        tensor = [degree // plan.context for degree in stage.degrees]
+        tensor = dict.fromkeys(degree // plan.context for degree in stage.degrees)
         for layer in (workload.layers[index] for index in stage.layers):
             if wrong := [degree for degree in tensor if layer.heads % degree]:
                 raise InfeasiblePlanError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -136,16 +136,19 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     static = {lead: np.zeros(len(CATEGORIES)) for lead in groups}
     in_work = dict.fromkeys(groups, 0.0)
     rows_of = _holding_rows(timeline)
+    known: dict[Hashable, _Held] = {}
     for (number, replica), copies in copies_held(timeline, plan, problem.weight_versions).items():
         lead = costs.device(number, replica)
-        static[lead] += copy_bytes(costs, (number, replica), *copies)
-        in_work[lead] = max(in_work[lead], costs.gradient_in_work(number, replica))
         # none: more replicas than micro-batches
         rows = rows_of.get((lead, number, replica), np.zeros(0, dtype=np.int64))
-        for part in range(plan.slices):
-            own = costs if plan.slices == 1 else costs.of_slice(part)
-            stash = own.stash(number, replica, at_once=bool((timeline.kind[rows] == OpKind.RECOMPUTE).any()))
-            kept = own.kept_by_part(number, replica)
+        at_once = bool((timeline.kind[rows] == OpKind.RECOMPUTE).any())
+        alike = number, costs.group(number, replica), copies, at_once
+        if alike not in known:
+            known[alike] = _held(costs, (number, replica), copies, at_once=at_once)
+        held = known[alike]
+        static[lead] += held.always
+        in_work[lead] = max(in_work[lead], held.in_work)
+        for part, (stash, kept) in enumerate(held.stashed):
             _activation_events(
                 events[lead], stash, timeline, rows[timeline.microbatch[rows] % plan.slices == part], kept
             )
@@ -160,6 +163,26 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
             capacity, reserve = accelerator.memory_bytes, getattr(accelerator, "reserve_bytes", 0.0)
             found.append(replace(memory, device=device, capacity_bytes=capacity, reserve_bytes=reserve))
     return tuple(sorted(found, key=lambda memory: memory.device))
+
+
+class _Held(NamedTuple):
+    """What a replica of a stage holds, the same on those that lie alike.
+
+    always: bytes as of `copy_bytes`; in_work: of gradients before they are added up
+    stashed: of a sample in each slice of the sequences
+    """
+
+    always: NDArray[np.float64]
+    in_work: float
+    stashed: list[tuple[StageStash, KeptByPart]]
+
+
+def _held(costs: PlanCosts, place: tuple[int, int], copies: tuple[int, int], *, at_once: bool) -> _Held:
+    """What a (stage, replica) holds with some copies of its weights and gradients; at_once: as of `PlanCosts.stash`."""
+    slices = costs.plan.slices
+    parts = [costs] if slices == 1 else [costs.of_slice(part) for part in range(slices)]
+    stashed = [(one.stash(*place, at_once=at_once), one.kept_by_part(*place)) for one in parts]
+    return _Held(copy_bytes(costs, place, *copies), costs.gradient_in_work(*place), stashed)
 
 
 MOST_DIGITS = 300

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
@@ -101,6 +101,9 @@ class HandCosts:
             I: self.backward[stage] - weight,
         }[kind]
         return one * samples
+
+    def group(self, stage: int, replica: int) -> Hashable:
+        return None
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         size = self.transfer_bytes * samples

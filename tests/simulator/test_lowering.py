@@ -196,6 +196,20 @@ def test_a_replica_sends_only_the_samples_that_the_other_side_needs() -> None:
     assert sorted(moved) == [(0, 0, 2.0), (0, 1, 1.0), (1, 1, 1.0), (1, 2, 2.0)]
 
 
+def test_what_replicas_that_lie_alike_take_is_asked_once() -> None:
+    """64 devices that share 4 micro-batches of 64 samples ask for one forward and one backward, and every op takes that long."""
+    asked = []
+
+    class Counting(HandCosts):
+        def seconds(self, kind: OpKind, stage: int, replica: int, samples: Any) -> Any:
+            asked.append((kind, samples.tolist()))
+            return super().seconds(kind, stage, replica, samples)
+
+    program = lower(build_schedule("1f1b", 1, 4), Counting((0.5,), (1.0,)), forward_sizes=[64] * 4, split_replicas=[64])
+    assert asked == [(F, [1]), (B, [1])]
+    assert [set(program.seconds[program.kind == kind].tolist()) for kind in (F, B)] == [{0.5}, {1.0}]
+
+
 def test_round_robin_replicas_take_turns() -> None:
     """2-1: mini-batches 0 and 2 on one replica, 1 and 3 on the other, on a device each."""
     schedule = build_schedule("1f1b-rr", 2, 4, replicas=(2, 1), replica_updates="barrier")
