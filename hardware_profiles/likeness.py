@@ -24,8 +24,8 @@ class Likeness:
         links: dict[Place, list[Hashable]] = {}
         media: dict[str, tuple[Place, int]] = {}
         for link in self.topology.links:
-            ends = self._roles[link.first], self._roles[link.second]
-            around, inside = sorted(component for component, _ in ends)
+            (one, place), (other, place_of_other) = self._roles[link.first], self._roles[link.second]
+            around, inside = (one, other) if one < other else (other, one)
             own, medium = links.setdefault(inside, []), None
             if link.shared is not None:
                 home, medium = media.setdefault(link.shared, (inside, len(own)))
@@ -33,9 +33,9 @@ class Likeness:
                     return {}
             if inside[: len(around)] != around:
                 return {}
-            figures = link.bandwidth, link.latency, link.duplex, link.point_to_point, link.collective
-            roles = [(len(component), place) for component, place in ends]
-            own.append((*figures, link.collective_latency, medium, *roles))
+            roles = len(one), place, len(other), place_of_other
+            speed = link.bandwidth, link.latency, link.duplex, link.point_to_point
+            own.append((*speed, link.collective, link.collective_latency, medium, *roles))
         known: dict[Hashable, int] = {}
         found: dict[Place, int] = {}
         components, inner = sorted({place[:-1] for place in self.topology.places}), dict[Place, list[Place]]()
@@ -74,10 +74,11 @@ class Likeness:
         with devices of the same rings at the same places, the first two and the last pass on as much, over channels as fast, as
         all of them.
         """
-        places, held = self.topology.places, dict[Place, list[tuple[int, int]]]()
+        server, seat = self.topology.component_of(self.topology.depth), self.topology.seats
+        held: dict[Place, list[int]] = {}
         for ring, devices in enumerate(several):
             for device in devices:
-                held.setdefault(places[device][:-1], []).append((ring, places[device][-1]))
+                held.setdefault(server[device], []).append(ring * len(seat) + seat[device])
         looks: dict[Place, Hashable] = {one: (self.forms[one], tuple(own)) for one, own in held.items()}
         inner: dict[Place, list[Place]] = {}
         components = sorted(looks)
@@ -89,8 +90,8 @@ class Likeness:
         kept: list[Place] = [()]
         for _ in range(depth):
             kept = [child for one in kept for child in _ends_of_rows(inner[one], looks)]
-        chosen = set(kept)
-        return [[device for device in devices if places[device][:depth] in chosen] for devices in several]
+        chosen, component = set(kept), self.topology.component_of(depth)
+        return [[device for device in devices if component[device] in chosen] for devices in several]
 
 
 def _by_component(components: Sequence[Place]) -> dict[Place, list[Place]]:

@@ -48,6 +48,7 @@ class Topology:
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _depths: dict[int, list[Place]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_nodes()
@@ -77,10 +78,29 @@ class Topology:
 
     def in_components(self, devices: Iterable[int], depth: int) -> list[list[int]]:
         """Devices component by component, of those that have any; depth: 0 for all in one, `depth` for servers."""
+        turn, component = self._order, self.component_of(depth)
         groups: dict[Place, list[int]] = {}
-        for device in sorted(devices, key=self.places.__getitem__):
-            groups.setdefault(self.places[device][:depth], []).append(device)
+        for device in sorted(devices, key=turn.__getitem__):
+            groups.setdefault(component[device], []).append(device)
         return list(groups.values())
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """The place of each device among all of them, component by component."""
+        order = sorted(range(len(self.nodes)), key=self.places.__getitem__)
+        return sorted(range(len(order)), key=order.__getitem__)
+
+    @cached_property
+    def seats(self) -> list[int]:
+        """The place of each device in its server."""
+        return [place[-1] for place in self.places]
+
+    def component_of(self, depth: int) -> list[Place]:
+        """The component at a depth that each device is in, devices of one the same value."""
+        if depth not in self._depths:
+            known: dict[Place, Place] = {}
+            self._depths[depth] = [known.setdefault(place[:depth], place[:depth]) for place in self.places]
+        return self._depths[depth]
 
     def by_server(self, devices: Iterable[int]) -> list[list[int]]:
         """Devices server by server, of those servers that have any."""
@@ -258,9 +278,10 @@ class Topology:
             return {}  # a sum of seconds would not tell one switch from two
         if not self._meet(joined):
             return {}
-        return {
-            device: sorted((quickest[switch], switch) for switch in switches) for device, switches in joined.items()
-        }
+        known: dict[tuple[str, ...], list[tuple[float, str]]] = {}  # devices of a server share theirs
+        for switches in set(map(tuple, joined.values())):
+            known[switches] = sorted((quickest[switch], switch) for switch in switches)
+        return {device: known[tuple(switches)] for device, switches in joined.items()}
 
     def _meet(self, joined: Mapping[str, Sequence[str]]) -> bool:
         """Whether all devices meet at one switch, or each on one leaf of the spine with all on its star or at its cables.

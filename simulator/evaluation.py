@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compiled.garbage import no_garbage_collection
 from simulator.costs.given import CollectiveForm, StageCollectives
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import Group, PlanCosts
@@ -383,6 +384,7 @@ class Evaluations:
 
     # ---- one structure ----
 
+    @no_garbage_collection()
     def _prepare(self, costs: PlanCosts, stream: int) -> _Prepared:
         plan, cluster = costs.plan, self.problem.cluster
         schedule, structure = plan_structure(costs, stream)

@@ -21,15 +21,13 @@ Contention:
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import simpy
 
+from simulator.compiled.garbage import no_garbage_collection
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.program import DeadlockError, LaneKind, Program, describe_deadlock
 
@@ -73,7 +71,7 @@ class _Run:
 
     def timeline(self) -> Timeline:
         program = self.program
-        with _no_garbage_collection():
+        with no_garbage_collection():
             if self.contention or (program.lane_sharing >= 0).any():
                 self._replay_general()
             else:
@@ -341,18 +339,6 @@ def _outgoing(program: Program) -> list[list[tuple[int, list[tuple[int, int]]]]]
     every = list(zip(deliveries.transfer.tolist(), waiting, strict=True))
     offsets = deliveries.offsets.tolist()
     return [every[begin:end] for begin, end in pairwise(offsets)]
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A replay makes no reference cycles: the collector would only walk live objects, for a third of a large replay's time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _followers(program: Program) -> tuple[list[Any], list[Any] | None]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,10 +98,9 @@ class LaneOps:
         """Number of compute lanes."""
         return len(self.lane_offsets) - 1
 
-    def replica_of(self, lane: int, stage: int) -> int:
-        """Which replica of a stage a lane is that holds it."""
-        lanes = self.rows_of_stage[stage]  # rising
-        return int(self.replica[lanes[bisect_left(lanes, lane, key=itemgetter(0))][1][0]])
+    def lane_of_row(self) -> Rows:
+        """int64 [rows]: the lane of each op."""
+        return np.repeat(np.arange(self.lanes), np.diff(self.lane_offsets))
 
 
 def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: Bounds, backward: Bounds) -> LaneOps:
@@ -181,9 +178,11 @@ def _cover(ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArr
 
 def check_covered(ops: LaneOps, forward: Bounds) -> None:
     """Raise ValueError unless the forwards of every stage cover every sample."""
-    for stage, lanes in enumerate(ops.rows_of_stage):
-        covered = sum(int(ops.samples[rows[ops.kind[rows] == OpKind.FORWARD]].sum()) for _, rows in lanes)
-        if lanes and covered != forward[stage][-1]:
+    rows = np.flatnonzero(ops.kind == OpKind.FORWARD)
+    every = np.zeros(len(forward), dtype=np.int64)
+    np.add.at(every, ops.stage[rows], ops.samples[rows])
+    for stage, covered in enumerate(every.tolist()):
+        if ops.rows_of_stage[stage] and covered != forward[stage][-1]:
             raise ValueError(
                 f"stage {stage} has micro-batches of {forward[stage][-1]} samples, the schedule's forwards cover {covered}"
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,8 +97,8 @@ def assemble(
     forms: of each stage, used where it has replicas; ties: stages of each tied reduction
     communication: as in `simulator.lowering.lower`
     """
-    trailing = _trailing_updates(ops) if updates and schedule.flush else []
-    updated = {stage for _, stage in trailing}
+    trailing = _trailing_updates(ops, wanted=updates and schedule.flush)
+    updated = set(trailing.stage.tolist())
     forms = [one._replace(updates=one.updates and stage in updated) for stage, one in enumerate(forms)]
     reductions = _reductions(schedule, ops, forms)
     tied = [_tied_rounds(schedule, ops, stages) for stages in ties]
@@ -135,7 +135,7 @@ def assemble(
         depend.extend(_tied_tasks(schedule, ops, tie, first, layout, columns, trailing))
     for lane, first in zip(units, begins[len(reductions) + len(tied) :], strict=False):
         depend.extend(_unit_tasks(ops, lane, first, layout, columns, values, final))
-    _write_updates(ops, trailing, layout, columns, values)
+    _write_updates(trailing, layout, columns, values)
     depend.extend(_update_waits(schedule, ops, trailing, layout, reductions, final))
     behind = [[one.stage] for one in reductions] + [[] for _ in tied] + [one.stages for one in units]
     for stages, end in zip(behind, layout.lane_offsets[ops.lanes + 1 :].tolist(), strict=True):
@@ -182,14 +182,15 @@ def assemble(
 class _Values:
     """Numbers of the values of a structure.
 
-    of_row: int32 [rows of ops]; the others as in `Structure`; first_*: where each sort of value begins
+    of_row: int32 [rows of ops]; of_update: int64 [updates at the ends of lanes]; the others as in `Structure`
+    first_*: where each sort of value begins
     """
 
     def __init__(
         self,
         ops: LaneOps,
         waits: Waits,
-        trailing: list[tuple[int, int]],
+        trailing: _Updates,
         forms: Sequence[CollectiveForm],
         *,
         ties: int,
@@ -201,17 +202,15 @@ class _Values:
         self.sends_offsets, self.sends_class = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         if streaming:
             self._tell_by_sending(*sendings(waits), waits.classes)
-        self._update: dict[tuple[int, int], int] = {}
+        known: dict[tuple[int, int], int] = {}
+        places = zip(trailing.stage.tolist(), trailing.replica.tolist(), strict=True)
+        own = [known.setdefault(place, len(known)) for place in places]
+        self.of_update = len(self.duration_of) + np.array(own, dtype=np.int64)
         one = np.ones(1, dtype=np.int64)
-        for lane, stage in trailing:
-            replica = ops.replica_of(lane, stage)
-            if (stage, replica) not in self._update:
-                self._update[stage, replica] = len(self.duration_of) + len(self._update)
-                asked.append((Duration(OpKind.UPDATE, stage, replica), one))
-        own = np.arange(count, count + len(self._update))
-        self.duration_of = np.concatenate([self.duration_of, own])
+        asked.extend((Duration(OpKind.UPDATE, *place), one) for place in known)
+        self.duration_of = np.concatenate([self.duration_of, np.arange(count, count + len(known))])
         if streaming:
-            last = np.full(len(self._update), self.sends_offsets[-1])
+            last = np.full(len(known), self.sends_offsets[-1])
             self.sends_offsets = np.concatenate([self.sends_offsets, last])
         self.asked = tuple(asked)
         self.first_transfer = len(self.duration_of)
@@ -257,10 +256,6 @@ class _Values:
         held = [classes[begins[row] : begins[row] + sent[row]] for row in first.tolist()]
         self.sends_class = np.concatenate(held) if held else classes[:0]
         self.of_row = number.astype(np.int32)
-
-    def update(self, stage: int, replica: int) -> int:
-        """Value of the update that ends a lane."""
-        return self._update[stage, replica]
 
     def update_gather(self, stage: int) -> int:
         """Value of the all-gather of what a stage's replicas have updated."""
@@ -428,7 +423,7 @@ def _unit_tasks(
 def _update_gathers(
     stages: list[int],
     first: int,
-    trailing: list[tuple[int, int]],
+    trailing: _Updates,
     layout: _Layout,
     columns: Columns,
     values: _Values,
@@ -438,8 +433,8 @@ def _update_gathers(
     for task, stage in enumerate(stages, start=first):
         columns["kind"][task], columns["stage"][task] = OpKind.GATHER, stage
         columns["value"][task] = values.update_gather(stage)
-        updates = [place for (_, one), place in zip(trailing, layout.trailing, strict=True) if one == stage]
-        depend.append((np.full(len(updates), task), np.array(updates), np.zeros(len(updates), dtype=np.int32)))
+        updates = layout.trailing[trailing.stage == stage]
+        depend.append((np.full(len(updates), task), updates, np.zeros(len(updates), dtype=np.int32)))
     return depend
 
 
@@ -481,7 +476,7 @@ def _tied_tasks(
     first: int,
     layout: _Layout,
     columns: Columns,
-    trailing: list[tuple[int, int]],
+    trailing: _Updates,
 ) -> list[Dependencies]:
     """Write a lane of all-reduces, one a round; each waits for the stages' gradients, and updates wait for it."""
     tasks = slice(first, first + len(tie.rounds))
@@ -491,9 +486,7 @@ def _tied_tasks(
     depend: list[Dependencies] = []
     for task, (rows, number) in enumerate(tie.rounds, start=first):
         if schedule.flush:
-            updates = [
-                place for (_, stage), place in zip(trailing, layout.trailing, strict=True) if stage in tie.stages
-            ]
+            updates = layout.trailing[np.isin(trailing.stage, tie.stages)].tolist()
         else:
             updates = []
             for _, held in ops.rows_of_stage[tie.stages[0]]:
@@ -507,41 +500,43 @@ def _tied_tasks(
     return depend
 
 
-def _trailing_updates(ops: LaneOps) -> list[tuple[int, int]]:
-    """(lane, stage) of the update ops that end a flushed mini-batch, in the order of the tasks, after lanes with gradients."""
-    return sorted(
-        (lane, stage)
-        for stage, lanes in enumerate(ops.rows_of_stage)
-        for lane, rows in lanes
-        if among(ops.kind[rows], (*BACKWARD_KINDS, OpKind.WEIGHT_GRADIENT)).any()
-    )
+class _Updates(NamedTuple):
+    """Update ops that end a flushed mini-batch, in the order of the tasks, after lanes with gradients; int64 [updates] each."""
+
+    lane: Rows
+    stage: Rows
+    replica: Rows
 
 
-def _write_updates(
-    ops: LaneOps, trailing: list[tuple[int, int]], layout: _Layout, columns: Columns, values: _Values
-) -> None:
-    for (lane, stage), task in zip(trailing, layout.trailing, strict=True):
-        replica = ops.replica_of(lane, stage)
-        columns["kind"][task] = OpKind.UPDATE
-        columns["stage"][task] = stage
-        columns["replica"][task] = replica
-        columns["value"][task] = values.update(stage, replica)
+def _trailing_updates(ops: LaneOps, *, wanted: bool) -> _Updates:
+    """Those of all lanes and their stages, or none."""
+    rows = np.flatnonzero(among(ops.kind, (*BACKWARD_KINDS, OpKind.WEIGHT_GRADIENT)) & wanted)
+    key = ops.lane_of_row()[rows] * len(ops.rows_of_stage) + ops.stage[rows]
+    found, first = np.unique(key, return_index=True)
+    return _Updates(*np.divmod(found, len(ops.rows_of_stage)), ops.replica[rows[first]].astype(np.int64))
+
+
+def _write_updates(trailing: _Updates, layout: _Layout, columns: Columns, values: _Values) -> None:
+    columns["kind"][layout.trailing] = OpKind.UPDATE
+    columns["stage"][layout.trailing] = trailing.stage
+    columns["replica"][layout.trailing] = trailing.replica
+    columns["value"][layout.trailing] = values.of_update
 
 
 def _update_waits(
     schedule: Schedule,
     ops: LaneOps,
-    trailing: list[tuple[int, int]],
+    trailing: _Updates,
     layout: _Layout,
     reductions: list[_Reduction],
     final: dict[tuple[int, int], int],
 ) -> list[Dependencies]:
     """Updates wait for the last all-reduce of their round."""
     depend: list[Dependencies] = []
-    for (_, stage), task in zip(trailing, layout.trailing, strict=True):
-        if (stage, 0) in final:
-            depend.append((np.array([task]), np.array([final[stage, 0]]), np.zeros(1, dtype=np.int32)))
     if schedule.flush:
+        for stage in dict.fromkeys(stage for stage, _ in final):
+            tasks = layout.trailing[trailing.stage == stage]
+            depend.append((tasks, np.full(len(tasks), final[stage, 0]), np.zeros(len(tasks), dtype=np.int32)))
         return depend
     for reduction in reductions:
         for _, rows in ops.rows_of_stage[reduction.stage]:
@@ -567,7 +562,7 @@ class _Layout:
     main: Rows
     last: Rows
     width: Rows
-    trailing: list[int]
+    trailing: Rows
 
     @property
     def tasks(self) -> int:
@@ -578,7 +573,7 @@ def _lay_out(
     ops: LaneOps,
     parts: Rows,
     moves: _Moves | None,
-    trailing: list[tuple[int, int]],
+    trailing: _Updates,
     reduce_lengths: list[int],
 ) -> _Layout:
     rows = len(ops.stage)
@@ -587,18 +582,14 @@ def _lay_out(
     if moves is not None:
         before = np.bincount(moves.receive_row, minlength=rows)
         width = parts + before + np.bincount(moves.send_row, minlength=rows)
-    updates = np.bincount([lane for lane, _ in trailing], minlength=ops.lanes).astype(np.int64)
+    updates = np.bincount(trailing.lane, minlength=ops.lanes).astype(np.int64)
     totals = np.concatenate([[0], np.cumsum(width)])
     lengths = totals[ops.lane_offsets[1:]] - totals[ops.lane_offsets[:-1]] + updates
     lane_offsets = np.concatenate([[0], np.cumsum(np.concatenate([lengths, reduce_lengths]))]).astype(np.int64)
     shift = np.cumsum(updates) - updates
     first = totals[:-1] + np.repeat(shift, np.diff(ops.lane_offsets))
     main = first + before
-    seen = np.zeros(ops.lanes, dtype=np.int64)
-    places = []
-    for lane, _ in trailing:
-        places.append(int(lane_offsets[lane + 1] - updates[lane] + seen[lane]))
-        seen[lane] += 1
+    places = (lane_offsets[1 : ops.lanes + 1] - updates)[trailing.lane] + _rank_within(trailing.lane)
     return _Layout(lane_offsets, first, main, main + parts - 1, width, places)
 
 
