@@ -74,12 +74,15 @@ class Likeness:
         with devices of the same rings at the same places, the first two and the last pass on as much, over channels as fast, as
         all of them.
         """
-        server, seat = self.topology.component_of(self.topology.depth), self.topology.seats
-        held: dict[Place, list[int]] = {}
+        (server, servers), seat = self.topology.numbered(self.topology.depth), self.topology.seats
+        held: list[list[int]] = [[] for _ in servers]
         for ring, devices in enumerate(several):
+            first = ring * len(seat)
             for device in devices:
-                held.setdefault(server[device], []).append(ring * len(seat) + seat[device])
-        looks: dict[Place, Hashable] = {one: (self.forms[one], tuple(own)) for one, own in held.items()}
+                held[server[device]].append(first + seat[device])
+        looks: dict[Place, Hashable] = {
+            one: (self.forms[one], tuple(own)) for one, own in zip(servers, held, strict=True) if own
+        }
         inner: dict[Place, list[Place]] = {}
         components = sorted(looks)
         while components != [()]:
@@ -90,8 +93,10 @@ class Likeness:
         kept: list[Place] = [()]
         for _ in range(depth):
             kept = [child for one in kept for child in _ends_of_rows(inner[one], looks)]
-        chosen, component = set(kept), self.topology.component_of(depth)
-        return [[device for device in devices if component[device] in chosen] for devices in several]
+        component, places = self.topology.numbered(depth)
+        chosen = set(kept)
+        stands = [place in chosen for place in places]
+        return [[device for device in devices if stands[component[device]]] for devices in several]
 
 
 def _by_component(components: Sequence[Place]) -> dict[Place, list[Place]]:

@@ -48,7 +48,9 @@ class Topology:
     channels: tuple[Channel, ...] = field(init=False, compare=False)
     hops: Mapping[tuple[str, str], int] = field(init=False, repr=False, compare=False)
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _depths: dict[int, list[Place]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _depths: dict[int, tuple[list[int], list[Place]]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self._check_nodes()
@@ -78,8 +80,8 @@ class Topology:
 
     def in_components(self, devices: Iterable[int], depth: int) -> list[list[int]]:
         """Devices component by component, of those that have any; depth: 0 for all in one, `depth` for servers."""
-        turn, component = self._order, self.component_of(depth)
-        groups: dict[Place, list[int]] = {}
+        turn, (component, _) = self._order, self.numbered(depth)
+        groups: dict[int, list[int]] = {}
         for device in sorted(devices, key=turn.__getitem__):
             groups.setdefault(component[device], []).append(device)
         return list(groups.values())
@@ -95,11 +97,12 @@ class Topology:
         """The place of each device in its server."""
         return [place[-1] for place in self.places]
 
-    def component_of(self, depth: int) -> list[Place]:
-        """The component at a depth that each device is in, devices of one the same value."""
+    def numbered(self, depth: int) -> tuple[list[int], list[Place]]:
+        """A number of the component at a depth that each device is in, and the component of each number."""
         if depth not in self._depths:
-            known: dict[Place, Place] = {}
-            self._depths[depth] = [known.setdefault(place[:depth], place[:depth]) for place in self.places]
+            known: dict[Place, int] = {}
+            numbers = [known.setdefault(place[:depth], len(known)) for place in self.places]
+            self._depths[depth] = numbers, list(known)
         return self._depths[depth]
 
     def by_server(self, devices: Iterable[int]) -> list[list[int]]:
