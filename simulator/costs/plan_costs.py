@@ -693,6 +693,6 @@ def unit_begins(parameters: Sequence[float], blocks: Sequence[int], problem: Pro
 def peers_of(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """Devices that hold the same part of a stage, one of each group; one of a smaller group than others is in several of them."""
     most = max(map(len, groups))
-    if most == 1:
-        return [tuple(group[0] for group in groups)]
+    if min(map(len, groups)) == most:
+        return list(zip(*groups, strict=True))
     return [tuple(group[part * len(group) // most] for group in groups) for part in range(most)]
