@@ -250,6 +250,7 @@ def test_inception_like_graph_has_branches() -> None:
     assert len(antichain_states(random_chain(30))) == 30
 
 
+@pytest.mark.slow
 def test_growth_is_measured_and_drawn(
     tmp_path: Path, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,7 @@ def test_figure_and_json(tmp_path: Path, shared_data: Path, monkeypatch: pytest.
     }
 
 
+@pytest.mark.slow
 def test_profiled_minibatches_are_taken(
     tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_the_questions_are_those_of_the_tables() -> None:
     assert [groups.count(group) for group in dict.fromkeys(groups)] == [12, 70, 6]
 
 
+@pytest.mark.slow
 def test_a_network_is_planned_beside_its_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row a seed, with each baseline and its share; a baseline that nothing makes fit is given what it needs."""
     network = chain([4e12] * 16, parameters=[10**6] * 16, output_elements=[10**6] * 16, stashed_elements=[10**6] * 16)

@@ -168,6 +168,7 @@ def trained(data: DataSet, *cases: MethodCase, seeds: int = 6, jobs: int = 1) ->
     return train_grid([(case, SMALL) for case in cases], data, range(seeds), jobs=jobs)
 
 
+@pytest.mark.slow
 def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
     """Seeds in order, groups of 5 and 1, one process or two: the same numbers; progress reaches every part."""
     cases = (MethodCase("synchronous", "synchronous", 2), MethodCase("XPipe T=2", "xpipe", 2))

@@ -173,6 +173,7 @@ def test_partial_partitions_that_must_end_above_the_limit_are_not_kept(
     assert found.tolist() == kept
 
 
+@pytest.mark.slow
 def test_many_unlike_devices_have_a_front_that_can_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heavy last layer on a slow device bounds the rest loosely, and the sums of partitions differ by rounding.
 

@@ -38,6 +38,7 @@ def test_more_devices_than_layers_are_replicas() -> None:
     assert simulate(problem, grid).iteration_seconds < 0.65 * simulate(problem, straight).iteration_seconds
 
 
+@pytest.mark.slow
 def test_slow_devices_are_left_idle() -> None:
     """Two devices at a tenth of the speed of two others: a ring or a pipeline over all waits for the slow ones."""
     workload = chain([1e11] * 4, parameters=[1_000_000] * 4, output_elements=[1e5] * 4)
