@@ -17,9 +17,9 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.large.bounds import ShapeBounds
 from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.like_blocks import like_blocks
+from planners.large.shape_bounds import ShapeBounds
 from planners.large.shapes import Shape, Wanted, grid
 from planners.search.candidates import asked_degrees, asked_zeros, device_groups
 from planners.search.evaluator import Evaluator, Request, Score, fitting

@@ -28,12 +28,18 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
+        easings: tuple[Callable[[Any], None], ...] = (
+            _stamped_by_its_folder,
+            _with_readable_index,
+            _quickly_loaded,
+            _held,
+        )
         try:
             compiled = njit(cache=True, **options)(function)
         except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
             _say_uncached()
-            return njit(**options)(function)  # type: ignore[no-any-return]
-        for eased in (_stamped_by_its_folder, _with_readable_index, _quickly_loaded, _held):
+            compiled, easings = njit(**options)(function), (_held,)
+        for eased in easings:
             with suppress(AttributeError, ImportError, OSError, TypeError):
                 eased(compiled)
         return compiled  # type: ignore[no-any-return]

@@ -46,7 +46,7 @@ class Parts(NamedTuple):
         return Parts(self.rows[some], self.numbers[some])
 
 
-class Waits(NamedTuple):
+class UnitWaits(NamedTuple):
     """Collectives of a lane, int64 [waits], and for each a part of an op."""
 
     tasks: Rows
@@ -81,8 +81,8 @@ class UnitLane:
     stage: Rows
     unit: Rows
     microbatch: Rows
-    after: Waits
-    before: Waits
+    after: UnitWaits
+    before: UnitWaits
 
     def __len__(self) -> int:
         return len(self.stage)
@@ -145,8 +145,8 @@ def _unit_lane(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lanes
         uses.stage[order],
         uses.unit[order],
         uses.microbatch[order],
-        Waits(task[after], uses.last.of(np.where(uses.gathers, earlier, every)[after])),
-        Waits(task[np.where(uses.gathers, every, earlier)[before]], uses.first.of(before)),
+        UnitWaits(task[after], uses.last.of(np.where(uses.gathers, earlier, every)[after])),
+        UnitWaits(task[np.where(uses.gathers, every, earlier)[before]], uses.first.of(before)),
     )
 
 

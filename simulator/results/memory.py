@@ -132,7 +132,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     """
     problem, plan = costs.problem, costs.plan
     groups = plan.groups
-    events: dict[int, list[_Changes]] = {lead: [] for lead in groups}
+    events: dict[int, list[_HeldChanges]] = {lead: [] for lead in groups}
     static = {lead: np.zeros(len(CATEGORIES)) for lead in groups}
     in_work = dict.fromkeys(groups, 0.0)
     rows_of = _holding_rows(timeline)
@@ -198,7 +198,7 @@ def stashes_over_time(
     Only what ops keep, by the rule of `memory_over_time`. Sums are rounded to twelve digits, so that three times 0.1 is 0.3, and
     what is the limit to twelve digits is the limit.
     """
-    events: dict[int, list[_Changes]] = {int(device): [] for device in timeline.devices()}
+    events: dict[int, list[_HeldChanges]] = {int(device): [] for device in timeline.devices()}
     for (device, stage, _), rows in _holding_rows(timeline).items():
         _activation_events(events[device], stashes[stage], timeline, rows)
     nothing, horizon = np.zeros(len(CATEGORIES)), timeline.makespan_seconds
@@ -286,7 +286,7 @@ def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -
 _NOTHING_KNOWN = KeptByPart({}, {})
 
 
-class _Changes(NamedTuple):
+class _HeldChanges(NamedTuple):
     """Changes of one category: seconds, place among the changes of that moment (see `_at_starts`), category, bytes; and of
     activations what they belong to, in whatever unit.
     """
@@ -329,7 +329,7 @@ def _holding_rows(timeline: Timeline) -> dict[tuple[int, int, int], NDArray[np.i
 
 
 def _activation_events(
-    events: list[_Changes],
+    events: list[_HeldChanges],
     stash: StageStash,
     timeline: Timeline,
     rows: NDArray[np.integer],
@@ -348,7 +348,7 @@ def _activation_events(
         longer: bool = False,
     ) -> None:
         parts = by_part.longer if longer else by_part.kept
-        events.append(_Changes(*where, category, amounts, parts if category == activations else {}))
+        events.append(_HeldChanges(*where, category, amounts, parts if category == activations else {}))
 
     add(_at_starts(timeline, rows[forward]), activations, samples[forward] * stash.kept)
     away, back = (kind == one for one in HOST_KINDS)
@@ -460,7 +460,7 @@ def uses_of(
     return Uses(transfer, task, upto - shared - before[transfer], upto - before[transfer], whole[transfer])
 
 
-def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> None:
+def _buffer_events(events: dict[int, list[_HeldChanges]], timeline: Timeline) -> None:
     buffers = CATEGORIES.index("buffers")
     transfers = timeline.transfers
     size = np.ceil(transfers.size_bytes)
@@ -472,17 +472,17 @@ def _buffer_events(events: dict[int, list[_Changes]], timeline: Timeline) -> Non
     gone = np.where(transfers.end > made, 0, 3 + 3 * _first_of_pair(timeline, transfers.producer))
     for device, rows in events.items():
         sent, received = source == device, target == device
-        rows.append(_Changes(made[sent], places[sent], buffers, size[sent]))
-        rows.append(_Changes(transfers.end[sent], gone[sent], buffers, -size[sent]))
+        rows.append(_HeldChanges(made[sent], places[sent], buffers, size[sent]))
+        rows.append(_HeldChanges(transfers.end[sent], gone[sent], buffers, -size[sent]))
         rows.append(
-            _Changes(transfers.start[received], np.zeros(received.sum(), dtype=np.int64), buffers, size[received])
+            _HeldChanges(transfers.start[received], np.zeros(received.sum(), dtype=np.int64), buffers, size[received])
         )
         here = received[uses.transfer]
-        rows.append(_Changes(used[here], places_used[here], buffers, -freed[here]))
+        rows.append(_HeldChanges(used[here], places_used[here], buffers, -freed[here]))
 
 
 def _device_memory(
-    device: int, capacity: float, static: NDArray[np.float64], events: Sequence[_Changes], horizon: float
+    device: int, capacity: float, static: NDArray[np.float64], events: Sequence[_HeldChanges], horizon: float
 ) -> DeviceMemory:
     """Sum the changes by moment, by place, and in one place what is freed before what is taken."""
     times, places, change = (
@@ -505,7 +505,7 @@ def _device_memory(
     return DeviceMemory(device, capacity, times, levels, activations_by_part=_divided(events, held))
 
 
-def _divided(events: Sequence[_Changes], held: NDArray[np.float64]) -> dict[str, float]:
+def _divided(events: Sequence[_HeldChanges], held: NDArray[np.float64]) -> dict[str, float]:
     """Activations by part, of the bytes of each element of `events` that are held."""
     alike: dict[int, float] = {}  # those of one stage belong to the same, and sum to what it holds
     for one, amount in zip(events, held.tolist(), strict=True):

@@ -50,11 +50,12 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_kernels_compile_without_a_place_for_a_cache(tmp_path: Path) -> None:
-    """A file called `__pycache__` stops root too: both kernels run as told, one line says that nothing is kept."""
+    """A file called `__pycache__` stops root too: both kernels run as told and hold interrupts; one line says so."""
     (tmp_path / "__pycache__").touch()
     (tmp_path / "kernels.py").write_text(KERNELS, encoding="utf-8")
-    done = run(tmp_path, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import kernels")
-    assert (done.returncode, done.stdout) == (0, "42 inf\n")
+    report = "print(type(kernels.double).__name__)"
+    done = run(tmp_path, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import kernels; {report}")
+    assert (done.returncode, done.stdout) == (0, "42 inf\nHolding\n")
     assert done.stderr.count("\n") == 1
     assert "NUMBA_CACHE_DIR" in done.stderr
 

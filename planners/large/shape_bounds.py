@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 """Blocks that a rank may lack for a whole one."""
 
 
-class _Figures(NamedTuple):
+class _DividedFigures(NamedTuple):
     """What stages take and keep of some samples, by how they divide layers; each a row a shape.
 
     passes: seconds of a block forward and backward, at least; own: of an end beside its blocks, by place
@@ -59,7 +59,7 @@ class ShapeBounds:
 
     def __init__(self, form: ClosedForm) -> None:
         self.form, self.problem, self.blocks = form, form.problem, form.blocks.count
-        self._members: dict[tuple[int, ...], _Figures] = {}
+        self._members: dict[tuple[int, ...], _DividedFigures] = {}
 
     def least_seconds(self, shapes: Integers) -> Floats:
         """As if memory had no end, and each sample took what it takes where most are passed at once, float64 [shapes]."""
@@ -95,7 +95,7 @@ class ShapeBounds:
 
     def _least_seconds_within(self, most: Counts, shapes: Integers, zero: Integers) -> Floats:
         """Seconds of shapes whose ranks hold at most so many blocks, int16 [shapes, ways, ranks], float64 [shapes]."""
-        figures, ranks = self._figures(shapes), _Ranks(shapes, self.problem.batch, self.blocks)
+        figures, ranks = self._figures(shapes), _RankWays(shapes, self.problem.batch, self.blocks)
         blocks, own = self._passes(figures, shapes, zero)
         least = blocks.min(axis=1)
         whole = own[:, ONLY] + least * self.blocks
@@ -136,12 +136,12 @@ class ShapeBounds:
 
     # ---- figures ----
 
-    def _figures(self, shapes: Integers) -> _Figures:
+    def _figures(self, shapes: Integers) -> _DividedFigures:
         rows, number = _unlike(shapes, (0, 3, 5, 6))
         found = [self._member(*row) for row in shapes[rows][:, [0, 3, 5, 6]].tolist()]
-        return _Figures(*(np.stack(one)[number] for one in zip(*found, strict=True)))
+        return _DividedFigures(*(np.stack(one)[number] for one in zip(*found, strict=True)))
 
-    def _member(self, *key: int) -> _Figures:
+    def _member(self, *key: int) -> _DividedFigures:
         """Of a device, by tensor degree, samples, context and expert degree."""
         if key not in self._members:
             tensor, samples, context, expert = key
@@ -163,10 +163,10 @@ class ShapeBounds:
                 costs.boundary_bytes(parallel),
                 costs.gradient_in_work(parallel).own,
             )
-            self._members[key] = _Figures(*map(np.asarray, figures))
+            self._members[key] = _DividedFigures(*map(np.asarray, figures))
         return self._members[key]
 
-    def _passes(self, figures: _Figures, shapes: Integers, zero: Integers) -> tuple[Floats, Floats]:
+    def _passes(self, figures: _DividedFigures, shapes: Integers, zero: Integers) -> tuple[Floats, Floats]:
         """Seconds of a block by what is run again, float64 [shapes, words], and of ends beside, [shapes, places]."""
         forward, backward = figures.passes[:, :1], figures.passes[:, 1:] + figures.again
         gathers, scatters = self._moves(shapes) if max(self.form.zeros) >= 2 else (np.zeros(1), np.zeros(1))
@@ -185,7 +185,7 @@ class ShapeBounds:
 
     def _most_blocks(self, shapes: Integers, zero: Integers) -> Counts:
         """Blocks that each rank can hold, int16 [shapes, ways, ranks]."""
-        form, figures, ranks = self.form, self._figures(shapes), _Ranks(shapes, self.problem.batch, self.blocks)
+        form, figures, ranks = self.form, self._figures(shapes), _RankWays(shapes, self.problem.batch, self.blocks)
         _, pipeline, data, samples, chunks, context, expert = shapes.T
         held, experts = figures.weights.T
         copies, words = data * context, len(form.words)
@@ -209,7 +209,7 @@ class ShapeBounds:
         return _whole(np.where(ranks.there, found, 0.0), steps[..., ranks.kinds], missing[..., ranks.kinds])
 
 
-class _Ranks:
+class _RankWays:
     """Ranks of some shapes, in this order: the first, the last, those between; as many columns as the longest pipeline has.
 
     A rank holds blocks in one of two ways: all its stages are alike, or one lacks a block; at the ends it may lack several.
