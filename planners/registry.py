@@ -23,13 +23,24 @@ from planners.search.evaluator import (
     Request,
 )
 from planners.search.result import Proof, Result
-from simulator import InfeasiblePlanError, Parallelism, Problem, schedule_families, simulate, slice_of
+from simulator import (
+    InfeasiblePlanError,
+    Parallelism,
+    Problem,
+    check_recompute,
+    schedule_families,
+    simulate,
+    slice_of,
+)
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
 
 SHAPES = {"stages": "a number of stages", "chunks": "stages a device", "slices": "slices of sequences"}
 """Fields of a request that only some planners take, and how a message calls them."""
+
+RECOMPUTE = "recompute"
+"""What planners take that choose what stages run again; those of others run again what the problem says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class PlannerEntry:
     build: Request -> planner
     summary: one line for `pipeplan list`
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
-    takes: which of SHAPES it takes
+    takes: which of SHAPES it takes, and RECOMPUTE
     options: its own options by name, with what each says
     by_default: whether it is compared with others where no planners are named, or of which problems
     """
@@ -65,6 +76,8 @@ class PlannerEntry:
                 return (
                     f"{words} cannot be requested of this planner; planners that take it: {', '.join(others) or 'none'}"
                 )
+        if (unlike := self._unlike_recomputation(problem, request)) is not None:
+            return unlike
         if request.schedule is not None and schedule_families()[request.schedule].placement == "bidirectional":
             return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
         if request.microbatches is not None and request.microbatches > problem.batch:
@@ -77,6 +90,22 @@ class PlannerEntry:
             except ValueError as error:
                 return str(error)
         return self.applicable(problem, request)
+
+    def _unlike_recomputation(self, problem: Problem, request: Request) -> str | None:
+        """Why its stages cannot run again what is asked for, or None."""
+        if request.recompute is None:
+            return None
+        if RECOMPUTE not in self.takes and request.recompute != problem.recompute:
+            others = [other for other, one in planner_entries().items() if RECOMPUTE in one.takes]
+            return (
+                f"its stages run again what the problem says ({problem.recompute}), not {request.recompute!r}; planners that "
+                f"choose it: {', '.join(others)}"
+            )
+        try:
+            check_recompute(problem.workload, request.recompute)
+        except ValueError as error:
+            return str(error)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +123,7 @@ class _Later:
 _not_for_bapipe = _Later("bapipe.explorer", "inapplicable")
 _no_tree = _Later("pipedream.planner", "inapplicable")
 _not_for_unequal = _Later("unequal.planners", "inapplicable")
+_not_for_equal = _Later("unequal.planners", "inapplicable_to_equal")
 _brute_force = _Later("straight.brute_force", "BruteForce")
 _order_search = _Later("modern.order_search", "OrderSearch")
 
@@ -167,8 +197,9 @@ _UNEQUAL = {
 
 def _unequal(name: str, summary: str) -> PlannerEntry:
     sizes = _Later("unequal.planners", "unequal_sizes")
+    inapplicable = _not_for_equal if name == "best-equal" else _not_for_unequal
     return PlannerEntry(
-        lambda request: sizes(request, name), summary, _not_for_unequal, ("stages",), UNEQUAL_OPTIONS, by_default=False
+        lambda request: sizes(request, name), summary, inapplicable, ("stages",), UNEQUAL_OPTIONS, by_default=False
     )
 
 
@@ -230,7 +261,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("large.shape_search", "LargeModels"),
         "tensor × pipeline × data × context × expert × micro-batch × ZeRO × stages a device × recomputation, uneven blocks",
         _Later("large.shape_search", "inapplicable"),
-        takes=("stages", "chunks"),
+        takes=("stages", "chunks", RECOMPUTE),
         options=LARGE_OPTIONS,
         by_default=_Later("large.shape_search", "has_like_blocks"),
     ),
@@ -238,6 +269,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("mixed.pipeline_search", "MixedPipelines"),
         "several kinds of device: stages whose replicas are any share of each kind, in groups of a degree a kind",
         _Later("mixed.pipeline_search", "inapplicable"),
+        takes=(RECOMPUTE,),
         options=MIXED_OPTIONS,
         by_default=_Later("mixed.pipeline_search", "has_kinds"),
     ),
@@ -245,7 +277,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _order_search,
         "stages, placement, order of the ops, micro-batches and recomputation searched together",
         _Later("modern.order_search", "inapplicable"),
-        ("stages", "chunks"),
+        ("stages", "chunks", RECOMPUTE),
         ORDER_OPTIONS,
         by_default=_Later("modern.order_search", "halves_are_known"),
     ),
@@ -253,7 +285,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         lambda request: _order_search(request, "scheduler", climbs=False),
         "the order of the ops searched for stages balanced by seconds",
         _Later("modern.order_search", "inapplicable"),
-        ("stages", "chunks"),
+        ("stages", "chunks", RECOMPUTE),
         ORDER_OPTIONS,
         by_default=False,
     ),

@@ -67,6 +67,7 @@ from .plans.plan import (
     Stage as Stage,
     Zero as Zero,
     check_plan as check_plan,
+    check_recompute as check_recompute,
     divisors as divisors,
     equal_microbatches as equal_microbatches,
     flushes as flushes,

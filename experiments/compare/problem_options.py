@@ -181,6 +181,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         stages=arguments.stages,
         chunks=arguments.chunks,
         slices=arguments.slices,
+        recompute=arguments.recompute,
         options={name: value for name in PLANNER_OPTIONS if (value := getattr(arguments, name)) is not None},
         runner_ups=getattr(arguments, "report", False),
     )

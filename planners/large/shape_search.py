@@ -21,7 +21,7 @@ from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.like_blocks import like_blocks
 from planners.large.shape_bounds import ShapeBounds
 from planners.large.shapes import Shape, Wanted, grid
-from planners.search.candidates import asked_degrees, asked_zeros, device_groups
+from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.result import RunnerUp
@@ -33,7 +33,6 @@ from simulator import (
     Stage,
     Zero,
     context_degrees,
-    recompute_words,
     stages_from_cuts,
 )
 
@@ -158,8 +157,7 @@ class _ShapeSearch:
         blocks = like_blocks(problem.workload)
         assert blocks is not None  # as `inapplicable` says
         self.blocks, request = blocks, planner.request
-        words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
-        self.form = ClosedForm(problem, blocks, words, asked_zeros(request))
+        self.form = ClosedForm(problem, blocks, asked_words(problem, request), asked_zeros(request))
         self.shapes = grid(
             asked_degrees(problem, request),
             lambda degree: len(self.form.groups(degree)),

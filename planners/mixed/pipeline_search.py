@@ -10,9 +10,9 @@ import numpy as np
 from planners.large.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, Found, search
-from planners.search.candidates import asked_degrees, asked_zeros
+from planners.search.candidates import asked_degrees, asked_words, asked_zeros
 from planners.search.evaluator import Evaluator, Request, Score, fitting
-from simulator import InfeasiblePlanError, Plan, Problem, group_degrees, recompute_words
+from simulator import InfeasiblePlanError, Plan, Problem, group_degrees
 
 MOST_WORK = 2.5e6
 """Stages that a search looks at, of each number of what replicas divide."""
@@ -66,7 +66,10 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         choices = _choices(problem, request)
     except ValueError as error:
         return str(error)
-    if not _space(problem, choices[0]).sizes:
+    space = _space(problem, choices[0])
+    if not space.variants:
+        return f"no server has {min(choices[0].degrees)} devices of one kind for a group"
+    if not space.sizes:
         return f"no micro-batches of a batch of {problem.batch} are {request.microbatches} for whole replicas"
     return None
 
@@ -74,7 +77,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 def _choices(problem: Problem, request: Request) -> list[Choices]:
     """What plans may be, by what replicas divide; ValueError for options that are none."""
     degrees = asked_degrees(problem, request, group_degrees(problem))
-    words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+    words = asked_words(problem, request)
     first, *others = (Choices(degrees, words, zero, request.microbatches) for zero in asked_zeros(request))
     return [first, *(replace(one, fewest_replicas=2) for one in others)]  # one replica divides nothing
 

@@ -21,7 +21,7 @@ from planners.scheduler.search import (
     SearchInterrupted,
     search_schedule,
 )
-from planners.search.candidates import MOST_OPS, devices_in_order, straight_shape
+from planners.search.candidates import MOST_OPS, asked_words, devices_in_order, straight_shape
 from planners.search.evaluator import BudgetSpent, Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import (
@@ -33,7 +33,6 @@ from simulator import (
     Problem,
     chains_of,
     check_size,
-    recompute_words,
 )
 
 TRIED: tuple[Placement, ...] = ("straight", "interleaved", "v")
@@ -152,7 +151,7 @@ class _Layouts:
     def __init__(self, planner: OrderSearch, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> None:
         self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
         self.costs = LayoutCosts(evaluate.layer_costs)
-        self.words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+        self.words = asked_words(problem, planner.request)
         self.orders, self.work = 0, WORK
         self._values: dict[Layout, tuple[float, float]] = {}
         self._bounds: dict[Layout, tuple[float, float]] = {}

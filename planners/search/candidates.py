@@ -13,6 +13,7 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
+    Recompute,
     Stage,
     Zero,
     check_size,
@@ -20,6 +21,7 @@ from simulator import (
     equal_microbatches,
     expert_degrees,
     group_degrees,
+    recompute_words,
     schedule_families,
     stages_from_cuts,
 )
@@ -93,6 +95,13 @@ def asked_zeros(request: Request) -> tuple[Zero, ...]:
     if wrong := sorted(asked.difference(words)):
         raise ValueError(f"zero must be of {', '.join(words)}, or several of them, got {wrong[0]!r}")
     return tuple(words[one] for one in sorted(asked))
+
+
+def asked_words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
+    """What stages may run again: what is asked for, or what the problem says, or all that there is to choose from."""
+    if request.recompute is not None:
+        return (request.recompute,)
+    return recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
 
 
 def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
+    Recompute,
     schedule_families,
     simulate,
 )
@@ -37,6 +38,7 @@ class Request:
     engine: what scores the plans of the search; `compiled` gives what the reference gives, `recurrence` knows no contention
     stages: number of stages; chunks: stages a device
     slices: of the sequences of a micro-batch, of a schedule that has them
+    recompute: what all stages run again, where a planner would choose it
     options: those of one planner, by name, as its entry of the registry lists them
     runner_ups: whether a planner that can look for plans that decide otherwise takes the time, beside those that it replays
     Raises ValueError for unknown names and counts below 1.
@@ -48,6 +50,7 @@ class Request:
     stages: int | None = None
     chunks: int | None = None
     slices: int | None = None
+    recompute: Recompute | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     runner_ups: bool = False
 
@@ -64,6 +67,8 @@ class Request:
             raise ValueError(f"chunks must be at least 1 stage a device, got {self.chunks}")
         if self.slices is not None and self.slices < 1:
             raise ValueError(f"slices of a sequence must be at least 1, got {self.slices}")
+        if self.recompute not in (None, *get_args(Recompute)):
+            raise ValueError(f"recompute {self.recompute!r} is unknown; choices: {', '.join(get_args(Recompute))}")
 
     @property
     def family_options(self) -> tuple[tuple[str, int | str], ...]:

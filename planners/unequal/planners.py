@@ -105,7 +105,16 @@ def number_of_stages(problem: Problem, request: Request) -> int:
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why the unequal planners cannot plan this, or None."""
+    """Why the planners whose sizes differ cannot plan this, or None."""
+    if request.recompute == "none":
+        return "a stage whose forward and backward sizes differ runs forward again: recompute cannot be 'none' for all stages"
+    return inapplicable_to_equal(problem, request)
+
+
+def inapplicable_to_equal(problem: Problem, request: Request) -> str | None:
+    """Why a planner of micro-batches of one size cannot plan this, or None."""
+    if problem.recompute not in ("none", "whole"):
+        return f"stages run forward again as a whole or not at all, not {problem.recompute!r}"
     if request.schedule not in (None, "gpipe") or request.microbatches is not None:
         asked = f"{request.microbatches or 'any number of'} equal micro-batches"
         return (
