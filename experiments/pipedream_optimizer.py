@@ -31,9 +31,9 @@ import msgspec
 import numpy as np
 
 from experiments.studies.study_harness import Findings, run_study
-from experiments.terminal.output import blamed_on
+from experiments.terminal.output import InputError, blamed_on
 from experiments.terminal.report_tables import ReportTable, figure, words
-from hardware_profiles import Level
+from hardware_profiles import MOST_DEVICES, FileError, Level, json_value, read_bytes, referred, shown
 from planners import (
     HierarchicalPartition,
     InfeasiblePartition,
@@ -52,12 +52,18 @@ TOLERANCE = 1e-6
 _ROUNDING = 0.5e-4 * (1 + 1e-6)  # of the recorded compute seconds
 
 
+Index = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_DEVICES)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+
+
 class RecordedStage(msgspec.Struct, frozen=True):
     """A stage as the official program printed it: states [start, stop), compute seconds rounded to 1e-4, workers."""
 
-    states: tuple[int, int]
-    compute_seconds: float
-    workers: int
+    states: tuple[Index, Index]
+    compute_seconds: Amount
+    workers: Workers
 
     @property
     def start(self) -> int:
@@ -76,23 +82,20 @@ class RecordedLevel(msgspec.Struct, frozen=True):
     stages: tuple[RecordedStage, ...]
 
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-
-
 class RecordedRun(msgspec.Struct, frozen=True):
     """One run of the official program, a line of the file: its inputs, and what it found."""
 
     profile: str
-    states: int
-    workers_per_level: tuple[int, ...]
-    bandwidths: tuple[float, ...] = msgspec.field(name="bandwidth_bytes_per_s")
+    states: Index
+    workers_per_level: tuple[Workers, ...]
+    bandwidths: tuple[Positive, ...] = msgspec.field(name="bandwidth_bytes_per_s")
     straight: bool
     slowest_stage_seconds: Positive
     dp_speedup_over_one: Positive
     levels_top_first: tuple[RecordedLevel, ...]
-    script_wall_seconds: float
-    activation_ratio: float | None = None
-    memory_bytes: float | None = msgspec.field(name="memory_constraint_bytes", default=None)
+    script_wall_seconds: Amount
+    activation_ratio: Amount | None = None
+    memory_bytes: Amount | None = msgspec.field(name="memory_constraint_bytes", default=None)
 
     def __post_init__(self) -> None:
         if len(self.levels_top_first) != len(self.workers_per_level):
@@ -114,15 +117,18 @@ class RecordedRun(msgspec.Struct, frozen=True):
 def read_runs(path: Path) -> list[RecordedRun]:
     """The runs of a file of JSON lines. Raises ValueError (`file:line: ...`) if it cannot be read as such."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_bytes(path).decode().splitlines()
+    except OSError as error:
+        raise ValueError(f"{path}: must be a readable text file: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path}: must be a readable text file: {error}") from error
     runs = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                runs.append(msgspec.json.decode(line, type=RecordedRun))
-            except msgspec.DecodeError as error:
+                said = json_value(line, "", FileError)
+                runs.append(msgspec.convert(said, RecordedRun))
+            except (FileError, msgspec.ValidationError) as error:
                 raise ValueError(f"{path}:{number}: must be a recorded run as a JSON object: {error}") from error
     if not runs:
         raise ValueError(f"{path}: must hold at least one recorded run, got none")
@@ -272,7 +278,8 @@ def replan_all(runs: Sequence[RecordedRun], profiles: Path) -> dict[str, object]
     for name in sorted({run.profile for run in runs}):
         began = time.perf_counter()
         # Seconds and bytes of the profiled mini-batch are all that a partition needs, however many samples it has.
-        table = measured_table(read_profile(profiles / f"{name}.txt", profiled_minibatch=1))
+        with referred(f"--runs: profile {shown(name)}", InputError):
+            table = measured_table(read_profile(profiles / f"{name}.txt", profiled_minibatch=1))
         tables[name] = table, time.perf_counter() - began
     rows = [replan(run, *tables[run.profile]) for run in runs]
     speedups = [float(str(row.get("speedup_over_script", 0.0))) for row in rows]

@@ -9,16 +9,18 @@ replay found. Entries of torch classes that have no family here are counted as u
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import InputError, tracked
 from experiments.terminal.report_tables import ReportTable, figure
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT, explained, json_value, read_bytes
 from simulator import SCHEDULES, OpSeconds, Timeline, build_schedule, given_costs, lower
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
@@ -77,18 +79,40 @@ TABLE = ReportTable(
 )
 
 
+_Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
+
+
+class ReplayCase(msgspec.Struct, frozen=True, kw_only=True):
+    """What a case may say that is read; one of unequal micro-batches has numbers a sample."""
+
+    schedule: str
+    expected_makespan: _Amount
+    name: str = ""
+    kind: str = ""
+    devices: _Count | None = None
+    microbatches: _Count | None = None
+    chunks_per_device: _Count | None = None
+    F: _Amount | list[_Amount] | None = None
+    B: _Amount | list[_Amount] | None = None
+    W: _Amount | list[_Amount] | None = None
+    p2p: _Amount | None = None
+    F_per_sample: _Amount | list[_Amount] | None = None
+    B_per_sample: _Amount | list[_Amount] | None = None
+    p2p_per_sample: _Amount | None = None
+    sizes: list[_Count] | None = None
+    ops: _Count | None = None
+    expected_bubble: _Amount | None = None
+    expected_longest_stage: _Amount | None = None
+    expected_peak_inflight_samples: list[_Count] | None = None
+
+
 def read_cases(path: str) -> list[dict[str, Any]]:
     """The cases of a file; InputError names the file and what is wrong."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        cases = json_value(read_bytes(Path(path)), path, InputError)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not a text file (UTF-8)") from None
-    try:
-        cases = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: is not JSON: line {error.lineno}: {error.msg}") from None
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         raise InputError(f"{path}: expected a list of objects, one a case")
     if not cases:
@@ -99,10 +123,10 @@ def read_cases(path: str) -> list[dict[str, Any]]:
 def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
     """Replay one case on both engines; a row with the verdict `matched`, `failed` or `unknown`."""
     try:
-        schedule = str(case["schedule"])
-        expected = float(case["expected_makespan"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: needs 'schedule' and a number 'expected_makespan' ({error})") from None
+        said = msgspec.convert(case, ReplayCase)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {explained(str(error), case, ReplayCase)[0]}") from None
+    schedule, expected = said.schedule, said.expected_makespan
     family = TORCH_CLASSES.get(schedule, schedule)
     row: dict[str, Any] = {
         "name": case.get("name", schedule),

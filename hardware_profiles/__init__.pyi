@@ -12,6 +12,7 @@ from .accelerator import (
     streaming as streaming,
 )
 from .cluster import (
+    MOST_DEVICES as MOST_DEVICES,
     Cluster as Cluster,
     ClusterSource as ClusterSource,
     Component as Component,
@@ -32,16 +33,30 @@ from .load import (
     load_cluster as load_cluster,
     schema as schema,
 )
+from .numbers import (
+    MOST_AMOUNT as MOST_AMOUNT,
+    MOST_COUNT as MOST_COUNT,
+    MOST_SEED as MOST_SEED,
+    check_real as check_real,
+    check_whole as check_whole,
+    real_number as real_number,
+    whole_number as whole_number,
+)
 from .plugins import passed_over as passed_over, plugged_in as plugged_in, summary_of as summary_of
 from .reading import (
     MOST_BYTES as MOST_BYTES,
-    brief as brief,
+    FileError as FileError,
     explained as explained,
+    json_value as json_value,
+    read_bytes as read_bytes,
+    referred as referred,
+    remembering as remembering,
+)
+from .words import (
+    brief as brief,
     legible as legible,
     one_line as one_line,
     printable as printable,
-    read_bytes as read_bytes,
-    remembering as remembering,
     shown as shown,
     unknown as unknown,
 )

@@ -14,8 +14,12 @@ import msgspec
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
 from hardware_profiles.collectives import AllReduce, CollectiveRates
 from hardware_profiles.links import Channel, Link
-from hardware_profiles.reading import brief, remembering
+from hardware_profiles.reading import remembering
 from hardware_profiles.topology import ROUTING_BYTES, Topology
+from hardware_profiles.words import brief
+
+MOST_DEVICES = 32_768
+"""Devices of a cluster at most: a slip of the pen in a count should not eat the memory."""
 
 Component = int | tuple["Component", ...]
 """A part of a cluster: a device id, or the parts that a level joins."""
@@ -53,7 +57,7 @@ class ClusterSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     """
 
     name: str
-    devices: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    devices: Annotated[int, msgspec.Meta(ge=1, le=MOST_DEVICES)] | None = None
 
 
 @dataclass(frozen=True)

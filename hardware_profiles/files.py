@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
-from hardware_profiles.cluster import Cluster, TensorGroups
+from hardware_profiles.cluster import MOST_DEVICES, Cluster, TensorGroups
 from hardware_profiles.collectives import AllReduce
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
@@ -28,9 +28,6 @@ from hardware_profiles.links import Duplex, Link
 from hardware_profiles.ranges import within
 
 GIB = 2**30
-MOST_DEVICES = 32_768
-"""Devices of a cluster at most: a slip of the pen in a count should not eat the memory."""
-
 MOST_LINKS = 65_536
 """Links of a cluster at most: a full topology of n devices has n (n - 1) / 2."""
 

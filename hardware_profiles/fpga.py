@@ -24,7 +24,7 @@ from hardware_profiles.accelerator import (
 )
 from hardware_profiles.fpga_division import divide
 from hardware_profiles.gpu import demand
-from hardware_profiles.reading import brief
+from hardware_profiles.words import brief
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from hardware_profiles.accelerator import (
     checked_rates,
     passes,
 )
-from hardware_profiles.reading import brief
+from hardware_profiles.words import brief
 
 VECTOR_PRECISION = "fp32"
 """The precision of the plain vector units; all others run on matrix engines, whose ceilings are lower and

@@ -23,9 +23,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hardware_profiles.accelerator import Accelerator
-from hardware_profiles.cluster import Cluster, ClusterSource
+from hardware_profiles.cluster import MOST_DEVICES, Cluster, ClusterSource
 from hardware_profiles.files import (
-    MOST_DEVICES,
     AcceleratorFile,
     CompactFile,
     FpgaFile,
@@ -37,7 +36,8 @@ from hardware_profiles.files import (
 from hardware_profiles.gpu import GraphicsProcessor
 from hardware_profiles.plugins import plugged_in
 from hardware_profiles.ranges import doubts, impossible
-from hardware_profiles.reading import explained, one_line, read_bytes, remembering, shown, unknown
+from hardware_profiles.reading import FileError, explained, read_bytes, referred, remembering
+from hardware_profiles.words import one_line, shown, unknown
 
 Built = TypeVar("Built")
 
@@ -54,7 +54,7 @@ MEASURED = ("v100-sxm2", "a100-80", "b200")
 """Generations of GPU whose efficiencies come from measured kernels; those of a file that says nothing of its own are of one."""
 
 
-class ProfileError(ValueError):
+class ProfileError(FileError):
     """A profile that cannot be found or read: one line with file, path of the key, value, rule and choices."""
 
 
@@ -202,9 +202,10 @@ def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
     for offers in _offers(kind):
         if name in offers:
             return offers[name]
+    complaint = unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
     raise UnknownProfileError(
-        unknown(f"{kind} {name!r} is not known", name, _names(kind)) + "; or give the path of a .toml file"
-    )
+        complaint, complaint
+    )  # where the name stands in a file, that file is the one that is told
 
 
 def _names(kind: FileKind) -> tuple[str, ...]:
@@ -222,34 +223,40 @@ def _read_toml(source: Traversable) -> dict[str, Any]:
         table = tomllib.loads(text)
         _check_finite(source, table, "$")
     except FileNotFoundError:
-        raise ProfileError(f"{source}: there is no such file") from None
+        raise _without_content(f"{source}: there is no such file") from None
     except IsADirectoryError:
-        raise ProfileError(f"{source}: is a directory; give a TOML file") from None
+        raise _without_content(f"{source}: is a directory; give a TOML file") from None
     except OSError as error:
-        raise ProfileError(f"{source}: cannot be read: {error.strerror}") from None
+        raise _without_content(f"{source}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise ProfileError(
-            f"{source}: TOML is UTF-8; byte {error.start} (0x{error.object[error.start]:02x}) is not"
-        ) from None
+        told = f"{source}: TOML is UTF-8; byte {error.start}"
+        raise ProfileError(f"{told} (0x{error.object[error.start]:02x}) is not", f"{told} is not") from None
     except tomllib.TOMLDecodeError as error:
-        raise ProfileError(f"{source}: not valid TOML: {one_line(str(error))}") from None
+        place = re.search(r"\(at (line [0-9]+, column [0-9]+|end of document)\)$", str(error))
+        untold = f"{source}: not valid TOML" + (f" (at {place[1]})" if place else "")
+        raise ProfileError(f"{source}: not valid TOML: {one_line(str(error))}", untold) from None
     except RecursionError:
-        raise ProfileError(f"{source}: not usable TOML: tables or lists are nested too deeply") from None
+        raise _without_content(f"{source}: not usable TOML: tables or lists are nested too deeply") from None
     except ProfileError:
         raise
     except ValueError:  # an integer of thousands of digits
-        raise ProfileError(f"{source}: not usable TOML: a whole number has too many digits") from None
+        raise _without_content(f"{source}: not usable TOML: a whole number has too many digits") from None
     if not table:
-        raise ProfileError(
+        raise _without_content(
             f"{source}: the file is empty; an accelerator needs name and kind, a cluster name and servers"
         )
     return table
 
 
+def _without_content(message: str) -> ProfileError:
+    """The error that tells nothing of what stands in a file."""
+    return ProfileError(message, message)
+
+
 def _check_finite(source: Traversable, value: object, path: str) -> None:
     # TOML knows inf and nan, and inf would pass every lower bound.
     if isinstance(value, float) and not math.isfinite(value):
-        raise ProfileError(f"{source}: {path} = {value}: must be a finite number")
+        raise ProfileError(f"{source}: {path} = {value}: must be a finite number", f"{source}: numbers must be finite")
     if isinstance(value, dict):
         for key, item in value.items():
             _check_finite(source, item, f"{path}.{key}")
@@ -281,9 +288,10 @@ def _accelerator_file(source: Traversable) -> GraphicsProcessorFile | FpgaFile:
     table = _read_toml(source)
     if table.get("kind") not in _ACCELERATOR_KINDS:
         if "kind" not in table and ("servers" in table or "devices" in table):
-            raise ProfileError(f"{source}: $: is a cluster, where an accelerator is wanted")
+            raise _without_content(f"{source}: $: is a cluster, where an accelerator is wanted")
+        rule = f"must be one of {', '.join(_ACCELERATOR_KINDS)}"
         raise ProfileError(
-            f"{source}: $.kind = {table.get('kind', '(absent)')!r}: must be one of {', '.join(_ACCELERATOR_KINDS)}"
+            f"{source}: $.kind = {shown(table.get('kind', '(absent)'))}: {rule}", f"{source}: $.kind: {rule}"
         )
     file: GraphicsProcessorFile | FpgaFile = _convert(source, table, AcceleratorFile)
     return file
@@ -306,18 +314,16 @@ def _likeness(
             stacklevel=2,
         )
         return _measured(nearest)
-    where = f"{source}: $.like = {file.like!r}"
-    if file.like in likenesses:
-        raise ProfileError(f"{where}: leads back to itself")
+    where = f"{source}: $.like"
     beside = source.parent if isinstance(source, Path) else Path()
-    found = beside / file.like if _is_path(file.like) else _find("accelerator", file.like)
-    if isinstance(found, Traversable):
-        try:
+    if file.like in likenesses:
+        raise ProfileError(f"{where} = {shown(file.like)}: leads back to itself", f"{where}: leads back to itself")
+    with referred(where, ProfileError, f" = {shown(file.like)}"):
+        found = beside / file.like if _is_path(file.like) else _find("accelerator", file.like)
+        if isinstance(found, Traversable):
             found = _read_accelerator(found, (*likenesses, file.like))
-        except ProfileError as error:
-            raise ProfileError(f"{where}: {error}") from None
-    if not isinstance(found, GraphicsProcessor):
-        raise ProfileError(f"{where}: must be a GPU with efficiencies, such as {', '.join(MEASURED)}")
+        if not isinstance(found, GraphicsProcessor):
+            raise ValueError(f"must be a GPU with efficiencies, such as {', '.join(MEASURED)}")
     return found
 
 
@@ -343,7 +349,7 @@ def _ridge(device: GraphicsProcessor) -> float:
 def _read_cluster(source: Traversable, count: int | None) -> Cluster:
     table = _read_toml(source)
     if "kind" in table:
-        raise ProfileError(f"{source}: $.kind: is an accelerator, where a cluster is wanted")
+        raise _without_content(f"{source}: $.kind: is an accelerator, where a cluster is wanted")
     found: dict[str, Accelerator] = {}
 
     def find(name: str, where: str) -> Accelerator:
@@ -364,10 +370,8 @@ def _read_cluster(source: Traversable, count: int | None) -> Cluster:
 def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator:
     """The accelerator that a cluster's file names; a path is relative to the file."""
     beside = source.parent if isinstance(source, Path) else Path()
-    try:
+    with referred(f"{source}: {where}", ProfileError, f" = {shown(name)}"):
         return _read_accelerator(beside / name) if _is_path(name) else load_accelerator(name)
-    except ProfileError as error:
-        raise ProfileError(f"{source}: {where} = {name!r}: {error}") from None
 
 
 def _build(source: Traversable, file: msgspec.Struct, make: Callable[[], Built]) -> Built:
@@ -387,7 +391,7 @@ def _convert(source: Traversable, table: dict[str, Any], into: Any) -> Any:
     try:
         found = msgspec.convert(table, into)
     except msgspec.ValidationError as error:
-        raise ProfileError(f"{source}: {explained(str(error), table, into)}") from None
-    for line in impossible(found):
-        raise ProfileError(f"{source}: {line}")
+        raise ProfileError(*(f"{source}: {told}" for told in explained(str(error), table, into))) from None
+    for told, untold in impossible(found):
+        raise ProfileError(f"{source}: {told}", f"{source}: {untold}")
     return found

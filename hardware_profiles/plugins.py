@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
-from hardware_profiles.reading import one_line, printable
+from hardware_profiles.words import one_line, printable
 
 Offered = TypeVar("Offered")
 

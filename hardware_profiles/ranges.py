@@ -10,7 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from hardware_profiles.reading import shown
+from hardware_profiles.reading import is_referred
+from hardware_profiles.words import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +37,22 @@ def within(usual: tuple[float, float], possible: tuple[float, float], unit: str)
     )
 
 
-def impossible(table: msgspec.Struct) -> Iterator[str]:
-    """One line for each number of a file that no device can have."""
+def impossible(table: msgspec.Struct) -> Iterator[tuple[str, str]]:
+    """One line for each number of a file that no device can have, and the same without the number."""
     for path, value, limits in _numbers(table, "$"):
         low, high = limits.possible
         if not low <= value <= high:
-            yield f"{path} = {_shown(value)}: must be from {low:g} to {high:g} ({limits.unit}); check the unit"
+            rule = f": must be from {low:g} to {high:g} ({limits.unit}); check the unit"
+            yield f"{path} = {_shown(value)}{rule}", f"{path}{rule}"
 
 
 def doubts(table: msgspec.Struct) -> Iterator[str]:
-    """One line for each number of a file that is possible, but not usual."""
+    """One line for each number of a file that is possible, but not usual; without it where another file names this one."""
     for path, value, limits in _numbers(table, "$"):
         low, high = limits.usual
         if value != 0.0 and not low <= value <= high:
-            yield f"{path} = {_shown(value)} is unusual: mostly from {low:g} to {high:g} ({limits.unit}); check the unit"
+            told = "" if is_referred() else f" = {_shown(value)}"
+            yield f"{path}{told} is unusual: mostly from {low:g} to {high:g} ({limits.unit}); check the unit"
 
 
 def _shown(value: float) -> str:

@@ -1,30 +1,166 @@
-"""Reading: files that people name, up to a size, and words about what is wrong with them, fit to print."""
+"""Reading: files that people name, up to a size, and words about what is wrong with them, fit to print.
+
+A file that somebody names himself is shown, cut, where it is wrong. Of one that another file names no content is told: that file
+may come from elsewhere, and name whatever its reader may read.
+"""
 
 from __future__ import annotations
 
 import copy
-import difflib
 import errno
+import json
+import os
 import re
+import stat
 from codecs import BOM_UTF8
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec.inspect
 
+from hardware_profiles.words import shown, unknown
+
 MOST_BYTES = 16 * 2**20
-"""Bytes of a file at most: what pipeplan reads is far smaller, and a device such as /dev/zero has no end."""
+"""Bytes of a file at most: what pipeplan reads is far smaller."""
+
+
+class FileError(ValueError):
+    """A file that cannot be used. The message is one line: file, place in it, what stands there, and the rule.
+
+    untold: the same without what stands there, for a file that another one names
+    """
+
+    def __init__(self, message: str, untold: str = "") -> None:
+        super().__init__(message)
+        self.untold = untold or "the file cannot be used here; pipeplan check says why"
+
+
+_REFERRED: ContextVar[bool] = ContextVar("referred", default=False)
+
+
+def is_referred() -> bool:
+    """Whether what is read is named by another file."""
+    return _REFERRED.get()
+
+
+@contextmanager
+def referred(place: str, error: type[FileError], said: str = "") -> Iterator[None]:
+    """What a value of a file names is read inside; its ValueError becomes one of the file's, without content of what it names.
+
+    place: the file, and where in it the value stands; said: the value, where nothing else tells it
+    """
+    before = _REFERRED.set(True)
+    try:
+        yield
+    except ValueError as fault:
+        told = fault.untold if isinstance(fault, FileError) else str(fault)
+        raise error(f"{place}{said}: {told}", f"{place}: names what cannot be used") from None
+    finally:
+        _REFERRED.reset(before)
 
 
 def read_bytes(path: Path | Traversable) -> bytes:
-    """The file's content without a byte-order mark. OSError where it cannot be read or has more than MOST_BYTES."""
-    with path.open("rb") as file:
+    """The file's content without a byte-order mark. OSError where it cannot be read, is no regular file (a pipe may never end, or
+    never begin), or has more than MOST_BYTES.
+    """
+    opener = _regular if isinstance(path, Path) else None
+    with open(path, "rb", opener=opener) if isinstance(path, Path) else path.open("rb") as file:
         content: bytes = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES // 2**20} MiB, the most that is read")
     return content.removeprefix(BOM_UTF8)
+
+
+def _regular(path: str, flags: int) -> int:
+    """Open a regular file, as `open` asks of its opener; nothing else is opened, not even to see what it is."""
+    _check_regular(os.stat(path).st_mode)
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    try:
+        _check_regular(os.fstat(handle).st_mode)  # it may have been replaced
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_regular(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "is no regular file, but a pipe, a socket or a device; write its content to a file")
+
+
+def json_value(content: str | bytes, source: object, error: type[FileError]) -> Any:
+    """The JSON value of a file's content.
+
+    Raises the error, `source:line: ...`, for what is no JSON, a key that a table says again (a reader would take one of the
+    values without a word), numbers that are none, and endless nesting.
+    """
+
+    def refuse(text: str, place: int, rule: str, untold: str = "") -> NoReturn:
+        where = f"{source}:{text.count(chr(10), 0, place) + 1}"
+        raise error(f"{where}: {rule}", f"{where}: {untold or rule}") from None
+
+    try:
+        text = content if isinstance(content, str) else content.decode()
+    except UnicodeDecodeError as fault:
+        refuse("", 0, f"not a text file (byte {fault.start} is not UTF-8)")
+    try:
+        value = json.loads(text, object_pairs_hook=_each_key_once, parse_constant=_no_number)
+        if _SURROGATE.search(text):
+            msgspec.json.decode(text)  # which knows halves of characters
+        return value
+    except json.JSONDecodeError as fault:
+        refuse(text, fault.pos, f"not JSON: {fault.msg}")
+    except msgspec.DecodeError as fault:
+        refuse(text, 0, f"not JSON: {fault}")
+    except RecursionError:
+        refuse(text, 0, "not usable JSON: lists or tables are nested too deeply")
+    except _DoubledKeyError as fault:
+        said = [one.start() for one in re.finditer(re.escape(json.dumps(fault.key, ensure_ascii=False)), text)]
+        place, rule = said[min(1, len(said) - 1)] if said else 0, "stands twice in a table"
+        refuse(text, place, f"key {shown(fault.key)} {rule}", f"a key {rule}")
+    except _NoNumberError as fault:
+        refuse(text, text.find(fault.word), f"not JSON: {fault.word} is no number")
+    except ValueError:  # Python reads no whole number of thousands of digits
+        digits = re.search(r"[0-9]{4301}", text)
+        refuse(text, digits.start() if digits else 0, "not usable JSON: a whole number has too many digits")
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class _DoubledKeyError(ValueError):
+    """A key that a table says again."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class _NoNumberError(ValueError):
+    """A word that some writers of JSON have for what is no number."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.word = word
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _DoubledKeyError(key)
+        found[key] = value
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise _NoNumberError(word)
 
 
 Value = TypeVar("Value")
@@ -37,49 +173,18 @@ def remembering(value: Value, source: object) -> Value:
     return known
 
 
-def one_line(text: str) -> str:
-    """The text with single spaces for all white space."""
-    return " ".join(text.split())
-
-
-def printable(text: str) -> str:
-    """The text with what would move a cursor, ring a bell or reverse a line written as an escape: `\\x1b`."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-
-
-def legible(name: str, most: int = 60) -> str:
-    """A name as a figure or a line shows it: on one line, control characters written out, the middle left out of a long one."""
-    text = printable(one_line(name))
-    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
-
-
-def brief(value: object, facts: str) -> str:
-    """A `repr` in one short line: the value's type, and the facts that tell it from others."""
-    return f"{type(value).__name__}({legible(facts, 160)})"
-
-
-def shown(value: object, most: int = 60) -> str:
-    """A value as a message shows it: cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
-    """The complaint with the closest choice, if one is close, and all of them."""
-    known = list(choices)
-    close = [name for name in known if given and name.startswith(given.lower())]
-    close = close or difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{complaint}{hint}; choose from {', '.join(known)}"
-
-
-def explained(message: str, document: Any, into: Any) -> str:
-    """msgspec's complaint about a document as `path = value: rule`, with the choices where it is about a key.
+def explained(message: str, document: Any, into: Any) -> tuple[str, str]:
+    """msgspec's complaint about a document as `path = value: rule`, with the choices where it is about a key; and the same
+    without what stands in the document.
 
     message: of the ValidationError; into: the type that the document should have
     """
     rule, _, path = message.partition(" - at `")
     path = path.removesuffix("`") or "$"
+    if "[...]" in path or "` in `" in path:  # keys of a table are values: which one is not told
+        path = path.replace("key` in `", "")
+        untold = f"{path}: {_words(rule)}"
+        return untold, untold
     steps: list[str | int] = [int(index) if index else key for key, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path)]
     expected = _type_at(into, document, steps)
     keys = [field.encode_name for field in getattr(expected, "fields", ())]
@@ -88,12 +193,22 @@ def explained(message: str, document: Any, into: Any) -> str:
     if stranger:
         key = stranger[1]
         value = _value_at(document, [*steps, key])
-        return f"{path}.{shown(key)[1:-1]}{value}: " + unknown("unknown key", key[:60], keys)
+        complaint = unknown("unknown key", key[:60], keys)
+        return f"{path}.{shown(key)[1:-1]}{value}: {complaint}", f"{path}: has a key that is not of {', '.join(keys)}"
     missing = re.fullmatch(r"Object missing required field `(.*)`", rule)
     if missing:
-        return f"{path}.{missing[1]}: is missing; keys of this table: {', '.join(keys)}"
+        untold = f"{path}.{missing[1]}: is missing; keys of this table: {', '.join(keys)}"
+        return untold, untold
     if isinstance(expected, msgspec.inspect.LiteralType) and rule.startswith("Invalid enum value"):
         rule = f"must be one of {', '.join(map(str, expected.values))}"
+    rule = _words(rule)
+    # a rule of a table's own may tell its values
+    own = not re.match(r"expected|must be one of|Number out of range", rule)
+    return f"{path}{_value_at(document, steps)}: {rule}", f"{path}: {'breaks a rule' if own else rule}"
+
+
+def _words(rule: str) -> str:
+    """A rule of msgspec's in words of files."""
     for theirs, ours in (
         ("Expected", "expected"),
         ("`str | object`", "a text or a table"),
@@ -102,7 +217,7 @@ def explained(message: str, document: Any, into: Any) -> str:
         ("`null`", "nothing"),
     ):
         rule = rule.replace(theirs, ours)
-    return f"{path}{_value_at(document, steps)}: {rule}"
+    return rule
 
 
 def _value_at(document: Any, steps: list[str | int]) -> str:

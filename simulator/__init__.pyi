@@ -54,6 +54,7 @@ from .results.memory import (
 from .results.memory_plots import memory_figure as memory_figure
 from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
 from .plans.plan import (
+    MOST_SAMPLES as MOST_SAMPLES,
     GradientBytes as GradientBytes,
     GradientReduction as GradientReduction,
     InfeasiblePlanError as InfeasiblePlanError,
@@ -153,11 +154,11 @@ from .results.text_tables import (
 from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit, time_split as time_split
 from .results.traces import chrome_trace as chrome_trace
 from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
-from .workloads.network_files import WorkloadFileError as WorkloadFileError
+from .workloads.network_files import LARGEST_SIZE as LARGEST_SIZE, WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
 from .workloads.huggingface import read_config as read_config
 from .workloads.language_models import LANGUAGE_MODELS as LANGUAGE_MODELS, Gpt as Gpt, Llama as Llama, Opt as Opt
-from .workloads.transformer import Transformer as Transformer
+from .workloads.transformer import MOST_BLOCKS as MOST_BLOCKS, Transformer as Transformer
 from .workloads.measured_profile import (
     MeasuredProfile as MeasuredProfile,
     PROFILE_FORMAT as PROFILE_FORMAT,

@@ -16,7 +16,6 @@ alone has no key `plan`.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Callable
@@ -27,7 +26,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from hardware_profiles import ClusterSource, Precision, explained, load_cluster, read_bytes, shown
+from hardware_profiles import (
+    ClusterSource,
+    FileError,
+    Precision,
+    explained,
+    json_value,
+    load_cluster,
+    read_bytes,
+    referred,
+)
 from simulator.costs.plan_costs import PlanCosts
 from simulator.plans.plan import (
     DEFAULT_PRECISION,
@@ -59,7 +67,7 @@ Source = TypeVar("Source", WorkloadSource, ClusterSource)
 Made = TypeVar("Made")
 
 
-class PlanFileError(ValueError):
+class PlanFileError(FileError):
     """A plan file that cannot be read: one line with file, path of the key, value, rule and choices."""
 
 
@@ -107,7 +115,7 @@ class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
     backward_sizes: tuple[tuple[Count, ...], ...] = ()
     order: tuple[str, ...] = ()
     recompute: tuple[Recompute | bool, ...] = ()
-    options: dict[str, int | str] = {}
+    options: dict[str, Count | str] = {}
     zero: Zero = 0
     context: Count = 1
     expert: Count = 1
@@ -154,9 +162,14 @@ class PlanFile:
         """
         document = _decoded(text, source)
         given = msgspec.structs.asdict(document.problem)
-        for name, kind, make in (("workload", WorkloadSource, workload_of), ("cluster", ClusterSource, _cluster_of)):
-            one = given[name]
-            given[name] = _blamed(f"{source}: $.problem.{name}", make, kind(one) if isinstance(one, str) else one)
+        sources: tuple[tuple[str, Any, Callable[[Any], Any]], ...] = (
+            ("workload", WorkloadSource, workload_of),
+            ("cluster", ClusterSource, _cluster_of),
+        )
+        for name, kind, make in sources:
+            said = given[name]
+            with referred(f"{source}: $.problem.{name}", PlanFileError):
+                given[name] = make(kind(said) if isinstance(said, str) else said)
         problem = _blamed(f"{source}: $.problem", Problem, **given)
         for line in problem.doubts():
             warnings.warn(line, stacklevel=2)
@@ -242,25 +255,9 @@ def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) ->
 
 
 def _decoded(text: str | bytes, source: str) -> Document:
+    values = json_value(text, source, PlanFileError)
     try:
-        document = msgspec.json.decode(text, type=Document)
+        return msgspec.convert(values, Document)
     except msgspec.ValidationError as error:
-        try:
-            values = msgspec.json.decode(text)
-        except (RecursionError, UnicodeDecodeError, msgspec.DecodeError):  # no value to show
-            values = None
         hint = " (pipeplan plan --out writes plan files)" if "format" in str(error) else ""
-        raise PlanFileError(f"{source}: {explained(str(error), values, Document)}{hint}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PlanFileError(f"{source}: is not JSON: {error}") from None
-    _blamed(source, json.loads, text, object_pairs_hook=_each_key_once)
-    return document
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> None:
-    """Raise ValueError for a table that says a key again: a reader of JSON takes one of the values without a word."""
-    found = set[str]()
-    for key, _ in pairs:
-        if key in found:
-            raise ValueError(f"key {shown(key)} stands twice in a table")
-        found.add(key)
+        raise PlanFileError(f"{source}: {explained(str(error), values, Document)[0]}{hint}") from None

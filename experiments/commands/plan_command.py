@@ -12,10 +12,20 @@ import planners
 import simulator
 from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request
 from experiments.report.report_options import REPORT, explained, read_price
-from experiments.terminal.argument_types import Option, add_options, check_choice, count, counts, names_of, refuse
+from experiments.terminal.argument_types import (
+    CountUpTo,
+    Option,
+    add_options,
+    check_choice,
+    counts,
+    names_of,
+    number,
+    refuse,
+)
 from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
+from hardware_profiles import MOST_DEVICES
 
 VARIANTS = ("paper", "script")
 
@@ -56,11 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser.add_argument_group("partition alone", alone),
         {
-            "--workers N …": ("components that each level joins, lowest level first (4 4)", count),
-            "--bandwidths B …": ("bytes a second of each level's links (12e9 1.25e9)", float),
+            "--workers N …": ("components that each level joins, lowest level first (4 4)", CountUpTo(MOST_DEVICES)),
+            "--bandwidths B …": ("bytes a second of each level's links (12e9 1.25e9)", number),
             "--variant VARIANT": "cost functions: paper (default) or script, PipeDream's published program",
             "--straight": "no stage has a second replica",
-            "--memory BYTES": ("capacity of a device", float),
+            "--memory BYTES": ("capacity of a device", number),
         },
     )
 

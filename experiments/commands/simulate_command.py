@@ -10,6 +10,8 @@ import planners
 import simulator
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
+    LONGEST,
+    NumberUpTo,
     Option,
     add_options,
     check_choice,
@@ -17,6 +19,7 @@ from experiments.terminal.argument_types import (
     counts,
     names_of,
     natural,
+    number,
     numbers,
     refuse,
 )
@@ -84,14 +87,14 @@ REPLAY: dict[str, Option] = {
     "--memory L": ("limit of a device, in the unit of --stash: one number, or one a device", numbers),
     "--placement NAME": "how stages go round the devices of a search: straight (default), interleaved, v, wave or "
     "bidirectional",
-    "--seconds T": ("seconds of search (default 1); the same work on every machine", float),
+    "--seconds T": ("seconds of search (default 1); the same work on every machine", NumberUpTo(LONGEST)),
     "--objective NAME": "what the search makes short: makespan (default), longest-stage (from a device's first op to its last), "
     "or steady (seconds a micro-batch of a round of ops that repeats without end)",
     "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",
     "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
-    "--noise NOISE": ("spread of log-normal noise on durations (default 0)", float),
+    "--noise NOISE": ("spread of log-normal noise on durations (default 0)", number),
     "--seed SEED": ("seed of the noise, and of a search (default 0)", natural, 0),
     "--out FILE": (
         "write FILE.csv: the schedule for torch, FILE.txt: one line of ops a device, or FILE.json: the trace for Perfetto "

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import hardware_profiles
 import simulator
-from experiments.terminal.argument_types import Option, add_options, check_choice, count, counts, numbers, refuse
+from experiments.terminal.argument_types import (
+    MOST_JOBS,
+    MOST_SEEDS,
+    CountUpTo,
+    Option,
+    add_options,
+    check_choice,
+    count,
+    counts,
+    number,
+    numbers,
+    refuse,
+)
 from experiments.terminal.output import UsageError, print_json, progress
 from experiments.terminal.report_tables import ReportTable, either, figure
 from simulator import training
@@ -43,12 +55,12 @@ TRAINING: dict[str, Option] = {
     "--data NAME": ("digits (default), breast-cancer or wine", str, "digits"),
     "--network NAME": ("mlp (default) or convolutional", str, "mlp"),
     "--optimizer NAME": ("adam (default), adamw or sgd", str, "adam"),
-    "--lr RATE": ("learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's", float, 0.002),
+    "--lr RATE": ("learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's", number, 0.002),
     "--lr-schedule NAME": ("constant (default), cosine, step or warmup", str, "constant"),
     "--batch B": ("samples a mini-batch (default 32)", count, 32),
     "--epochs E": ("epochs (default 10)", count, 10),
-    "--seeds K": ("train seeds 0 to K-1 (default 5)", count, 5),
-    "--jobs J": ("processes (default 1); the same results", count, 1),
+    "--seeds K": ("train seeds 0 to K-1 (default 5)", CountUpTo(MOST_SEEDS), 5),
+    "--jobs J": ("processes (default 1); the same results", CountUpTo(MOST_JOBS), 1),
 }
 
 RULE: dict[str, Option] = {
@@ -62,9 +74,9 @@ CLOCK: dict[str, Option] = {
     "--cluster NAME": f"cluster whose devices run the stages (default {DEFAULT_CLUSTER})",
     "--forward F": ("seconds of a MINI-BATCH's forward: one number, or one a stage", numbers),
     "--backward B": ("seconds of a mini-batch's backward", numbers),
-    "--update U": ("seconds of an update (default 0)", float),
-    "--predict P": ("seconds of a weight prediction (default 0)", float),
-    "--transfer C": ("one-way seconds of a mini-batch's tensor (default 0)", float),
+    "--update U": ("seconds of an update (default 0)", number),
+    "--predict P": ("seconds of a weight prediction (default 0)", number),
+    "--transfer C": ("one-way seconds of a mini-batch's tensor (default 0)", number),
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import Option, add_options, count, natural
+from experiments.terminal.argument_types import Option, add_options, count, natural, number
 from experiments.terminal.output import UsageError
 from hardware_profiles import shown
 
@@ -70,7 +70,7 @@ PROBLEM: dict[str, Option] = {
     ),
     "--overlap SHARE": (
         "seconds of a forward and a backward that overlap, of those one after the other (default 1)",
-        float,
+        number,
     ),
     "--sequence-parallel": "tensor-parallel groups divide what lies between their products, too (by tokens)",
     "--gradient-bytes N": ("of an accumulated gradient: 2 or 4 (default: those of a weight)", count),

@@ -15,27 +15,29 @@ import numpy as np
 
 from planners import DeviceClass, Output, PlacementProblem
 
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+_Number = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+_Truth = bool | Annotated[int, msgspec.Meta(ge=0, le=1)]
 
 
 class GraphNode(msgspec.Struct, frozen=True):
     """A layer or operator, its seconds (in the file's unit) on a core of the host and on an accelerator, and its bytes there."""
 
-    id: int
-    supported: bool | int = msgspec.field(name="supportedOnFpga")
+    id: _Number
+    supported: _Truth = msgspec.field(name="supportedOnFpga")
     host_seconds: _Amount = msgspec.field(name="cpuLatency")
     seconds: _Amount = msgspec.field(name="fpgaLatency")
-    backward: bool | int = msgspec.field(name="isBackwardNode")
+    backward: _Truth = msgspec.field(name="isBackwardNode")
     size: _Amount = 0.0
-    color: int | None = msgspec.field(name="colorClass", default=None)
+    color: _Number | None = msgspec.field(name="colorClass", default=None)
 
 
 class GraphEdge(msgspec.Struct, frozen=True):
     """What one node sends another, and its seconds between an accelerator and the host's memory."""
 
-    source: int = msgspec.field(name="sourceId")
-    reader: int = msgspec.field(name="destId")
+    source: _Number = msgspec.field(name="sourceId")
+    reader: _Number = msgspec.field(name="destId")
     cost: _Amount
 
 

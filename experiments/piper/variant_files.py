@@ -10,11 +10,13 @@ from typing import Annotated
 
 import msgspec
 
+from hardware_profiles import MOST_COUNT
 from planners import LayerVariant, VariantProblem
 
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
-_Above = Annotated[float, msgspec.Meta(gt=0)]
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+_Above = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
+_Number = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 
 
 class FileVariant(msgspec.Struct, frozen=True):
@@ -25,22 +27,22 @@ class FileVariant(msgspec.Struct, frozen=True):
     weight_bytes: _Amount = msgspec.field(name="parameterSize")
     flight_bytes: _Amount = msgspec.field(name="memoryUsageA")
     held_bytes: _Amount = msgspec.field(name="memoryUsageB")
-    received_bytes: dict[int, _Amount] = msgspec.field(name="syncTimeFw")
-    sent_bytes: dict[int, _Amount] = msgspec.field(name="syncTimeBw")
+    received_bytes: dict[_Number, _Amount] = msgspec.field(name="syncTimeFw")
+    sent_bytes: dict[_Number, _Amount] = msgspec.field(name="syncTimeBw")
 
 
 class FileNode(msgspec.Struct, frozen=True):
     """A layer: its variants by tensor-parallel degree."""
 
-    id: int
+    id: _Number
     variants: dict[_Count, tuple[FileVariant, ...]] = msgspec.field(name="TMPCs")
 
 
 class FileEdge(msgspec.Struct, frozen=True):
     """What one node sends another."""
 
-    source: int = msgspec.field(name="sourceId")
-    reader: int = msgspec.field(name="destId")
+    source: _Number = msgspec.field(name="sourceId")
+    reader: _Number = msgspec.field(name="destId")
     bytes: _Amount = msgspec.field(name="communicationCost")
 
 

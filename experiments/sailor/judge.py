@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.terminal.output import InputError
-from hardware_profiles import read_bytes
+from hardware_profiles import json_value, read_bytes
 from planners.mixed import MixedPipeline, StageVariants, Variant
 
 Floats = NDArray[np.float64]
@@ -49,7 +49,8 @@ BUCKET_BYTES = 500_000_000
 LARGEST_GROUP = 4
 
 
-Amount = Annotated[float, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+Coefficient = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 
 
 class LayerSize(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ Seconds = dict[str, dict[str, dict[str, dict[str, tuple[Amount, Amount, Amount]]
 Sizes = dict[str, dict[str, LayerSize]]
 """By degree and layer."""
 
-Rate = tuple[tuple[float, float, float], float]
+Rate = tuple[tuple[Coefficient, Coefficient, Coefficient], Coefficient]
 Network = dict[str, dict[str, dict[str, dict[str, dict[str, Rate]]]]]
 """By GPU and degree of a group, and zone, GPU and degree of another: coefficients of the rate between them, its last value."""
 
@@ -101,12 +102,13 @@ def read_inputs(folder: Path, model: str) -> Inputs:
 
 
 def _read(path: Path, form: Any) -> Any:
+    wanted = "--inputs wants a checkout of eth-easl/sailor"
     try:
-        return msgspec.json.decode(read_bytes(path), type=form)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: {' '.join(str(error).split())}; --inputs wants a checkout of eth-easl/sailor"
-        ) from None
+        return msgspec.convert(json_value(read_bytes(path), path, InputError), form)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; {wanted}") from None
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}; {wanted}") from None
 
 
 class Judge:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from experiments.terminal.output import InputError
-from hardware_profiles import read_bytes
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT, json_value, read_bytes
 from planners import FoundSchedule, ScheduleProblem, search_schedule
 from simulator import Placement, chains_of
 
@@ -17,22 +17,26 @@ TOLERANCE = 1e-9
 """Relative; sums of seconds are rounded."""
 
 
+_Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
+
+
 class OptimumCase(msgspec.Struct, frozen=True, kw_only=True):
     """A case as its file has it; `schedule_problem` says what the numbers are."""
 
     name: str
-    devices: int
-    stages: int
+    devices: _Count
+    stages: _Count
     placement: Placement
-    microbatches: int
-    forward: list[float]
-    input_gradient: list[float]
-    weight_gradient: list[float]
-    transfer: float
-    freed_at_input_gradient: list[float]
-    freed_at_weight_gradient: list[float]
-    memory_limit: float
-    best_makespan: Annotated[float, msgspec.Meta(gt=0)]
+    microbatches: _Count
+    forward: list[_Amount]
+    input_gradient: list[_Amount]
+    weight_gradient: list[_Amount]
+    transfer: _Amount
+    freed_at_input_gradient: list[_Amount]
+    freed_at_weight_gradient: list[_Amount]
+    memory_limit: _Amount
+    best_makespan: Annotated[float, msgspec.Meta(gt=0, le=MOST_AMOUNT)]
     proven: bool = False
 
     def problem(self) -> ScheduleProblem:
@@ -59,13 +63,11 @@ class OptimumFile(msgspec.Struct, frozen=True):
 def read_optima(path: str) -> list[tuple[OptimumCase, ScheduleProblem]]:
     """The cases of a file, a list or an object with `cases`; InputError names the file and what is wrong."""
     try:
-        text = read_bytes(Path(path)).decode("utf-8-sig")
-        found = msgspec.json.decode(text, type=list[OptimumCase] | OptimumFile)
+        said = json_value(read_bytes(Path(path)), path, InputError)
+        found = msgspec.convert(said, list[OptimumCase] | OptimumFile)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not a text file (UTF-8)") from None
-    except msgspec.DecodeError as error:
+    except msgspec.ValidationError as error:
         raise InputError(f"{path}: {error}") from None
     cases = found.cases if isinstance(found, OptimumFile) else found
     if not cases:

@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.terminal.argument_types import Option, count, named_count, named_text, natural
+from experiments.terminal.argument_types import (
+    LONGEST,
+    MOST_JOBS,
+    CountUpTo,
+    NumberUpTo,
+    Option,
+    count,
+    named_count,
+    named_text,
+    natural,
+)
 from hardware_profiles import plugged_in
 
 ENTRY_POINT_GROUP = "pipeplan.studies"
@@ -55,7 +65,7 @@ PROFILES: dict[str, Option] = {
     ),
 }
 
-JOBS: dict[str, Option] = {"--jobs J": ("processes (default: the cores)", count)}
+JOBS: dict[str, Option] = {"--jobs J": ("processes (default: the cores)", CountUpTo(MOST_JOBS))}
 
 STUDIES: dict[str, Study] = {
     "schedule-cases": Study(
@@ -72,7 +82,7 @@ STUDIES: dict[str, Study] = {
         quick="published stage times alone",
         options={
             "--cases FILE": "JSON of small problems with their best makespan, in place of the study's own",
-            "--seconds T": ("seconds of search for a case (default 1)", float),
+            "--seconds T": ("seconds of search for a case (default 1)", NumberUpTo(LONGEST)),
         },
     ),
     "modern-schedules": Study(
@@ -90,15 +100,15 @@ STUDIES: dict[str, Study] = {
         figures=("growth",),
         options={
             "--growth": "measure growth up to 4,096 devices × 8,192 micro-batches, for --out (default out/replay_speed)",
-            "--largest P M": ("stop the growth there", int, (4096, 8192)),
-            "--one P M": (SUPPRESS, int),
+            "--largest P M": ("stop the growth there", count, (4096, 8192)),
+            "--one P M": (SUPPRESS, count),
         },
     ),
     "evaluator-speed": Study(
         "experiments.evaluator_speed",
         "How many plans a second does a search evaluate, and how far from the limit?",
         0.3,
-        options={"--seconds SECONDS": ("CPU seconds for each figure", float, 1.0)},
+        options={"--seconds SECONDS": ("CPU seconds for each figure", NumberUpTo(LONGEST), 1.0)},
     ),
     "cost-model": Study(
         "experiments.cost_model",
@@ -192,7 +202,7 @@ STUDIES: dict[str, Study] = {
         "How fast is each evaluator of unequal sizes, and how far from the limit?",
         0.4,
         options={
-            "--seconds SECONDS": ("seconds for each evaluator and shape", float, 0.5),
+            "--seconds SECONDS": ("seconds for each evaluator and shape", NumberUpTo(LONGEST), 0.5),
             "--seed SEED": ("seed of the instances (default 0)", natural, 0),
             "--family FAMILY": ("family of duration tables", str, "roofline"),
         },
@@ -227,7 +237,7 @@ STUDIES: dict[str, Study] = {
         quick="2 seeds, 2 epochs: shows the form, proves nothing",
         seeds=10,
         options={
-            "--target A": ("test accuracy to reach (default 0.95)", float, 0.95),
+            "--target A": ("test accuracy to reach (default 0.95)", NumberUpTo(1.0), 0.95),
             "--workload NAME": ("whose seconds (default %(default)s)", str, "bert-large"),
             "--cluster NAME": ("on which machine (default %(default)s)", str, "dapple-b"),
             **JOBS,

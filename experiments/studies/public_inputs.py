@@ -11,7 +11,7 @@ import msgspec
 from experiments.studies.study_harness import Findings
 from experiments.terminal.output import InputError, say
 from experiments.terminal.report_tables import ReportTable, Row
-from hardware_profiles import read_bytes
+from hardware_profiles import explained, json_value, read_bytes
 
 Form = TypeVar("Form", bound=msgspec.Struct)
 
@@ -47,16 +47,15 @@ def _fields(form: type[msgspec.Struct]) -> list[str]:
 
 def _read(path: Path, form: type[Form]) -> Form | None:
     try:
-        text = read_bytes(path)
-        found = msgspec.json.decode(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
+        found = json_value(read_bytes(path), path, InputError)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error.strerror or error}") from None
     if not isinstance(found, dict) or not set(_fields(form)) <= set(found):
         return None
     try:
-        return msgspec.json.decode(text, type=form)
+        return msgspec.convert(found, form, str_keys=True)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{path}: {explained(str(error), found, form)[0]}") from None
 
 
 def agrees(value: float | None, published: float | None) -> bool | None:

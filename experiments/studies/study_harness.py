@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.studies.catalogue import BUNDLED_PROFILES, Study, studies
-from experiments.terminal.argument_types import add_options
+from experiments.terminal.argument_types import MOST_SEEDS, add_options
 from experiments.terminal.exits import FAILURE, INTERRUPTED, OK, Parser, guarded
 from experiments.terminal.output import UsageError, output_folder, print_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MOST_SEEDS = 10_000
-"""Runs that a study is asked for at most."""
-
 
 Made = Iterable[tuple[str, "str | Figure"]]
 """What goes to the folder of --out, by name: texts, and figures (names without an ending)."""

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from experiments.terminal.output import UsageError
+from hardware_profiles import MOST_COUNT, MOST_SEED, real_number, shown, whole_number
+
+Item = TypeVar("Item")
+
+LONGEST = 1e6
+"""Seconds that a search or a measurement is given at most: eleven days."""
+
+MOST_JOBS = 1024
+"""Processes at most."""
+
+MOST_SEEDS = 10_000
+"""Runs that are asked for at most."""
+
+MOST_FLOAT = sys.float_info.max
+"""Of a number at most, where what it is of has an end of its own."""
 
 Option = str | tuple[str, Callable[[str], object]] | tuple[str, Callable[[str], object], object]
 """Help of a text that may be left out; or help, type and default: None where none is given, `...` for an option that must be
@@ -16,48 +33,82 @@ given, an empty list for one that may be repeated."""
 def numbers(text: str) -> list[float]:
     """One number, or a comma list."""
     try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number or a comma list of numbers") from None
+        return [real_number(part, -MOST_FLOAT, MOST_FLOAT) for part in text.split(",")]
+    except ValueError as error:
+        several = "," in text or "finite" in str(error)
+        rule = f"{error}" if several else f"{shown(text)} is not a number or a comma list of numbers"
+        raise argparse.ArgumentTypeError(rule) from None
+
+
+def number(text: str) -> float:
+    """A finite number of at least 0."""
+    return _asked(lambda: real_number(text, 0.0, MOST_FLOAT))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberUpTo:
+    """The type of a finite number of at least 0 and at most `most`."""
+
+    most: float
+
+    def __call__(self, text: str) -> float:
+        """The number that a word is."""
+        return _asked(lambda: real_number(text, 0.0, self.most))
 
 
 def counts(text: str) -> list[int]:
     """A comma list of whole numbers of at least 1."""
     try:
-        values = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a comma list of whole numbers") from None
-    if min(values) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must hold numbers of at least 1")
-    return values
+        return [whole_number(part, 1, MOST_COUNT) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not a comma list of whole numbers: {error}" if "," in text else str(error)
+        ) from None
 
 
-def count(text: str, least: int = 1) -> int:
+def count(text: str) -> int:
     """A whole number of at least 1."""
-    if not (text.isascii() and text.isdigit() and int(text) >= least):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {least}")
-    return int(text)
+    return _asked(lambda: whole_number(text, 1, MOST_COUNT))
 
 
 def natural(text: str) -> int:
     """A whole number of at least 0, such as a seed."""
-    return count(text, 0)
+    return _asked(lambda: whole_number(text, 0, MOST_SEED))
+
+
+@dataclass(frozen=True, slots=True)
+class CountUpTo:
+    """The type of a whole number of at least 1 and at most `most`."""
+
+    most: int
+
+    def __call__(self, text: str) -> int:
+        """The number that a word is."""
+        return _asked(lambda: whole_number(text, 1, self.most))
+
+
+def _asked(read: Callable[[], Item]) -> Item:
+    """What is read of a word; a ValueError becomes argparse's."""
+    try:
+        return read()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def named_count(text: str) -> tuple[str, int]:
     """`NAME=N`: a name and a whole number of at least 1."""
-    name, _, number = text.partition("=")
+    name, _, digits = text.partition("=")
     try:
-        return name, count(number)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=N, N a whole number of at least 1") from None
+        return name, whole_number(digits, 1, MOST_COUNT)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} must be NAME=N, N a whole number of at least 1") from None
 
 
 def named_text(text: str) -> tuple[str, str]:
     """`NAME=TEXT`."""
     name, equals, said = text.partition("=")
     if not (name and equals and said):
-        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=TEXT")
+        raise argparse.ArgumentTypeError(f"{shown(text)} must be NAME=TEXT")
     return name, said
 
 
@@ -65,13 +116,13 @@ def price(text: str) -> float | dict[str, float]:
     """A number, or `NAME=NUMBER,…`, of which each name once."""
     try:
         if "=" not in text:
-            return float(text)
+            return real_number(text, -MOST_FLOAT, MOST_FLOAT)
         pairs = [named_text(part) for part in text.split(",")]
-        found = {name: float(number) for name, number in pairs}
+        found = {name: real_number(price, -MOST_FLOAT, MOST_FLOAT) for name, price in pairs}
     except (ValueError, argparse.ArgumentTypeError):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number, or NAME=NUMBER,…") from None
+        raise argparse.ArgumentTypeError(f"{shown(text)} must be a number, or NAME=NUMBER,…") from None
     if len(found) < len(pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} names an accelerator twice")
+        raise argparse.ArgumentTypeError(f"{shown(text)} names an accelerator twice")
     return found
 
 

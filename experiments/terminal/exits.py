@@ -108,14 +108,12 @@ def short(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def _exit_code(error: ValueError) -> int:
-    from experiments.terminal.output import InputError
-    from hardware_profiles import ProfileError, UnknownProfileError
+    from hardware_profiles import FileError, UnknownProfileError
     from planners import PlannerFailedError
-    from simulator import InfeasiblePlanError, PlanFileError, WorkloadFileError
+    from simulator import InfeasiblePlanError
 
     if isinstance(error, InfeasiblePlanError):
         return INFEASIBLE
     if isinstance(error, PlannerFailedError):
         return FAILURE
-    of_a_file = isinstance(error, (InputError, PlanFileError, ProfileError, WorkloadFileError))
-    return BAD_FILE if of_a_file and not isinstance(error, UnknownProfileError) else USAGE
+    return BAD_FILE if isinstance(error, FileError) and not isinstance(error, UnknownProfileError) else USAGE

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hardware_profiles import printable
+from hardware_profiles import FileError, printable
 from simulator import in_a_line, is_numeric
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class UsageError(ValueError):
     """A request that makes no sense; ends the command with exit code 2."""
 
 
-class InputError(ValueError):
+class InputError(FileError):
     """A file that cannot be used; ends the command with exit code 4."""
 
 

@@ -16,11 +16,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from experiments.terminal.output import InputError
-from hardware_profiles import Precision, explained, read_bytes
-from simulator import GradientBytes, GradientReduction, OptimizerName, Zero
+from hardware_profiles import MOST_DEVICES, Precision, explained, read_bytes
+from simulator import LARGEST_SIZE, MOST_BLOCKS, MOST_SAMPLES, GradientBytes, GradientReduction, OptimizerName, Zero
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Amount = Annotated[float, msgspec.Meta(gt=0)]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
+_Blocks = Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)]
+_Samples = Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
+_Devices = Annotated[int, msgspec.Meta(ge=1, le=MOST_DEVICES)]
+_Bytes = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+_Amount = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 
 
 class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
@@ -44,24 +48,24 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     measured_alloc_gib: of the fullest device, its tensors alone; measured_peak_bytes: as its driver tells, with the reserve
     """
 
-    hidden: _Count
-    heads: _Count
-    layers: _Count
-    seq: _Count
-    micro_batch: _Count
-    global_batch: _Count
+    hidden: _Size
+    heads: _Size
+    layers: _Blocks
+    seq: _Size
+    micro_batch: _Samples
+    global_batch: _Samples
     measured_s: _Amount
-    tp: _Count = 1
-    pp: _Count = 1
-    dp: _Count = 1
-    cp: _Count = 1
-    ep: _Count = 1
-    interleave: _Count = 1
-    vocab: _Count = 50257
-    kv_heads: _Count | None = None
-    head_size: _Count | None = None
-    intermediate: _Count | None = None
-    dense_blocks: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    tp: _Devices = 1
+    pp: _Devices = 1
+    dp: _Devices = 1
+    cp: _Devices = 1
+    ep: _Devices = 1
+    interleave: _Blocks = 1
+    vocab: _Size = 50257
+    kv_heads: _Size | None = None
+    head_size: _Size | None = None
+    intermediate: _Size | None = None
+    dense_blocks: Annotated[int, msgspec.Meta(ge=0, le=MOST_BLOCKS)] | None = None
     layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
     recompute: Literal["none", "attention", "selective", "full"] = "none"
     flash: bool = False
@@ -77,11 +81,25 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     machine: str = ""
     hardware: str = ""
     cluster: str = ""
-    nodes: _Count | None = None
+    nodes: _Devices | None = None
     framework: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
+        devices, stages = self.tp * self.pp * self.dp * self.cp, self.pp * self.interleave
+        if devices > MOST_DEVICES:
+            raise ValueError(f"tp, pp, dp and cp must be of {MOST_DEVICES:,} devices at most, got {devices:,}")
+        if stages > self.layers + 2:
+            raise ValueError(
+                f"pp times interleave must be at most the layers, the embedding and the head, {self.layers + 2}; got {stages:,}"
+            )
+        if self.layers_per_stage:
+            parts = [int(part) for part in self.layers_per_stage.split(";")]
+            if len(parts) != stages or sum(parts) != self.layers + 2 or not all(parts):
+                raise ValueError(
+                    f"layers_per_stage must be {stages} parts, pp times interleave, of at least 1 layer, which sum to "
+                    f"{self.layers + 2}, the layers, the embedding and the head; got {len(parts)} that sum to {sum(parts)}"
+                )
         if self.head_size is None and self.hidden % self.heads:
             raise ValueError(
                 f"hidden must be a multiple of heads, {self.heads}, where there is no head_size; got {self.hidden}"
@@ -91,12 +109,12 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
 class MatrixProduct(msgspec.Struct, kw_only=True, frozen=True):
     """A linear layer of m tokens, n outputs and k inputs in fp16: microseconds of its forward, and of both its gradients."""
 
-    m: _Count
-    n: _Count
-    k: _Count
+    m: _Size
+    n: _Size
+    k: _Size
     forward_us: _Amount
     backward_us: _Amount
-    tp: _Count = 1
+    tp: _Devices = 1
     op: str = ""
     accelerator: str = "a100-80"
 
@@ -104,8 +122,8 @@ class MatrixProduct(msgspec.Struct, kw_only=True, frozen=True):
 class AllReduce(msgspec.Struct, kw_only=True, frozen=True):
     """An all-reduce of so many bytes over the GPUs of one server: microseconds, out of place."""
 
-    gpus: Annotated[int, msgspec.Meta(ge=2)]
-    bytes: _Count
+    gpus: Annotated[int, msgspec.Meta(ge=2, le=MOST_DEVICES)]
+    bytes: _Bytes
     out_of_place_us: _Amount
     gpu: str = "a100"
     machine: str = ""
@@ -116,14 +134,14 @@ class TransformerCell(msgspec.Struct, kw_only=True, frozen=True):
     micro-batch takes beside its blocks.
     """
 
-    hidden: _Count
-    heads: _Count
-    seq: _Count
-    micro_batch: _Count
+    hidden: _Size
+    heads: _Size
+    seq: _Size
+    micro_batch: _Samples
     layer_forward_recompute_backward_ms: _Amount
     head_and_microbatch_ms: _Amount
-    tp: _Count = 1
-    vocab: _Count = 50257
+    tp: _Devices = 1
+    vocab: _Size = 50257
     machine: str = ""
 
 
@@ -139,20 +157,20 @@ class KernelShare(msgspec.Struct, kw_only=True, frozen=True):
     op: Literal["matmul", "sdp_fwd", "sdp_bwd", "group_matmul"]
     tflops: _Amount
     efficiency: _Amount
-    m: _Count | None = None
-    n: _Count | None = None
-    k: _Count | None = None
+    m: _Size | None = None
+    n: _Size | None = None
+    k: _Size | None = None
     accumulate: bool = False
-    batch: _Count | None = None
-    seq_len: _Count | None = None
-    head_num: _Count | None = None
-    kv_head_num: _Count | None = None
-    qk_head_dim: _Count | None = None
-    v_head_dim: _Count | None = None
-    ng: _Count | None = None
-    M: _Count | None = None
-    N: _Count | None = None
-    K: _Count | None = None
+    batch: _Size | None = None
+    seq_len: _Size | None = None
+    head_num: _Size | None = None
+    kv_head_num: _Size | None = None
+    qk_head_dim: _Size | None = None
+    v_head_dim: _Size | None = None
+    ng: _Size | None = None
+    M: _Size | None = None
+    N: _Size | None = None
+    K: _Size | None = None
     stage: Literal["fwd", "bwd_grad_act", "bwd_grad_w"] = "fwd"
     accelerator: str = ""
     source: str = ""
@@ -233,8 +251,12 @@ def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | str:
         text = read_bytes(path).decode("utf-8-sig")
         lines = list(csv.reader(text.splitlines(), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a CSV file: {error}") from None
+        said = (error.strerror or error) if isinstance(error, OSError) else error
+        raise InputError(f"{path}: cannot be read as a CSV file: {said}") from None
     columns = [renamed.get(column.strip(), column.strip()) for column in lines[0]] if lines else []
+    known = {field for kind in KINDS for field in kind.__struct_fields__}
+    if doubled := [column for column in dict.fromkeys(columns) if column in known and columns.count(column) > 1]:
+        raise InputError(f"{path}: line 1: column {doubled[0]} stands twice")
     kind = kind_of(columns)
     if kind is None:
         return _lacking(columns)
@@ -256,4 +278,4 @@ def _row(where: str, kind: type[Row], cells: Mapping[str, str]) -> Row:
     try:
         return msgspec.convert(said, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {explained(str(error), said, kind)}") from None
+        raise InputError(*(f"{where}: {told}" for told in explained(str(error), said, kind))) from None

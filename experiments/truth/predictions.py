@@ -21,7 +21,7 @@ from experiments.truth.measured_tables import (
     Row,
     TransformerCell,
 )
-from hardware_profiles import Cluster, Phase, Precision, Work, load_accelerator, load_cluster
+from hardware_profiles import Cluster, FileError, Phase, Precision, Work, load_accelerator, load_cluster
 from simulator import (
     LANGUAGE_MODELS,
     Communication,
@@ -129,6 +129,8 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
         except NotPredicted as reason:
             left_out[str(reason)] = left_out.get(str(reason), 0) + 1
             continue
+        except FileError as error:  # of a machine or an accelerator that the row names
+            raise InputError(f"{table.path}: line {line}: {error.untold}") from None
         except ValueError as error:
             raise InputError(f"{table.path}: line {line}: {error}") from None
         said = {column: getattr(row, column) for column in columns}

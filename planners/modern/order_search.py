@@ -9,6 +9,7 @@ from math import comb
 
 import numpy as np
 
+from hardware_profiles import real_number
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
@@ -133,10 +134,10 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     return straight_shape(problem, replace(request, chunks=chunks))
 
 
-def _is_positive(text: str) -> bool:
+def _is_positive(given: object) -> bool:
     try:
-        return 0.0 < float(text) < float("inf")
-    except (TypeError, ValueError):
+        return real_number(str(given)) > 0.0
+    except ValueError:
         return False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
+from hardware_profiles import MOST_COUNT, whole_number
 from planners.search.evaluator import Evaluator, Request
 from simulator import (
     VERSION_METHODS,
@@ -76,7 +77,7 @@ def asked_degrees(
     if asked is None:
         return permitted if default is None else tuple(default)
     try:
-        degrees = tuple(sorted({int(one) for one in asked.split(",")}))
+        degrees = tuple(sorted({whole_number(one, 1, MOST_COUNT) for one in asked.split(",")}))
     except ValueError:
         raise ValueError(f"{option} must be numbers of devices, such as 1,2,4, got {asked!r}") from None
     if wrong := sorted(set(degrees).difference(permitted)):

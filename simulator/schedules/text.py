@@ -20,6 +20,9 @@ from hardware_profiles import read_bytes, shown
 from simulator.schedules.ops import BACKWARD_KINDS, COMPUTE_KINDS, HOST_KINDS, Op, OpKind
 from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
+MOST_WRITTEN_OPS = 2**20
+"""Ops of a text at most, however few words say them: 512 stages and 1,000 micro-batches, read and checked in seconds."""
+
 _COMMUNICATION = re.compile(r"[0-9]+(?:WAIT_)?(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
 _REPEATED = re.compile(r"\(((?:[^()]|\([^()]*\))*)\)\*([0-9]{1,9})(?:\+([0-9]{1,9}))?")
 _WORD = re.compile(r"\((?:[^()]|\([^()]*\))*\)\S*|\S+")
@@ -36,7 +39,7 @@ def _word(ops: tuple[Op, ...]) -> str:
     return str(ops[0]) if len(ops) == 1 else f"({';'.join(map(str, ops))})OVERLAP_F_B"
 
 
-def from_text(text: str, name: str = "text", most: int = MOST_OPS) -> Schedule:
+def from_text(text: str, name: str = "text", most: int = MOST_WRITTEN_OPS) -> Schedule:
     """Read what `to_text` writes, and repeated patterns, of `most` ops; ScheduleError names the line and the op."""
     lines = [_WORD.findall(line) for line in text.splitlines() if line.strip()]
     return _parse(lines, name, most)
@@ -113,7 +116,7 @@ Piece = tuple[Columns, list[bool]]
 """Some ops of a rank, and which of them overlap the one behind."""
 
 
-def _parse(rows: list[list[str]], name: str, most: int = MOST_OPS) -> Schedule:
+def _parse(rows: list[list[str]], name: str, most: int = MOST_WRITTEN_OPS) -> Schedule:
     ranks: list[Columns] = []
     overlapped: list[bool] = []
     count = 0
@@ -127,8 +130,8 @@ def _parse(rows: list[list[str]], name: str, most: int = MOST_OPS) -> Schedule:
                 pattern = [_ops_of(word) for word in _WORD.findall(repeated[1])] if repeated else [_ops_of(cell)]
                 times = int(repeated[2]) if repeated else 1
                 count += sum(map(len, pattern)) * times
-                if count > most:
-                    raise ValueError(f"a schedule has at most {most:,} ops, this one has more")
+                if count > min(most, MOST_WRITTEN_OPS):
+                    raise ValueError(f"a schedule has at most {min(most, MOST_WRITTEN_OPS):,} ops, this one has more")
                 if repeated is None:
                     ops += pattern[0]
                     paired += _paired(pattern)
@@ -185,12 +188,11 @@ def _paired(words: list[list[Op]]) -> list[bool]:
 
 def _repeat(pattern: Columns, times: int, step: int) -> Columns:
     """A pattern several times, with micro-batches `step` higher each time."""
+    last = int(pattern[2].max(initial=0)) + (times - 1) * step
+    if last >= MOST_OPS:
+        raise ValueError(f"a repeated micro-batch has a number below {MOST_OPS:,}, got {last:,}")
     stage, kind, microbatch = (np.tile(column, times) for column in pattern)
     later = np.repeat(np.arange(times, dtype=np.int64) * step, len(pattern[0]))
-    if len(later) and int(later[-1]) + int(pattern[2].max()) >= MOST_OPS:
-        raise ValueError(
-            f"a repeated micro-batch has a number below {MOST_OPS:,}, got {int(later[-1]) + pattern[2].max():,}"
-        )
     return stage, kind, microbatch + later.astype(np.int32)
 
 

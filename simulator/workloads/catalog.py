@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hardware_profiles import plugged_in, remembering, shown, unknown
+from hardware_profiles import plugged_in, remembering, shown, unknown, whole_number
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.huggingface import read_config
 from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
@@ -15,7 +15,7 @@ from simulator.workloads.language_models import LANGUAGE_MODELS, published
 from simulator.workloads.layers import Attention, Workload, WorkloadSource
 from simulator.workloads.measured_profile import read_measured_profile
 from simulator.workloads.pipedream_profile import read_profile
-from simulator.workloads.synthetic import uniform_chain
+from simulator.workloads.synthetic import LONGEST_CHAIN, uniform_chain
 
 FAMILIES: dict[str, dict[str, Callable[..., Workload]]] = {
     "image networks": {
@@ -47,8 +47,6 @@ CHAIN = "chain:"
 
 DESCRIBED = "described:"
 """Prefix of a profile that is taken by the sizes of its layers, without its seconds: `described:graph.txt`."""
-
-LONGEST_CHAIN = 100_000
 
 
 def workload_names() -> tuple[str, ...]:
@@ -100,11 +98,14 @@ def workload_from_spec(spec: str, sequence: int | None = None, attention: Attent
     """
     if spec.startswith(CHAIN):
         layers = spec.removeprefix(CHAIN)
-        digits = layers.lstrip("0")
-        if not (layers.isascii() and layers.isdigit() and 0 < len(digits) <= 9 and int(digits) <= LONGEST_CHAIN):
-            raise ValueError(f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {shown(spec)}")
+        try:
+            count = whole_number(layers, 1, LONGEST_CHAIN)
+        except ValueError:
+            raise ValueError(
+                f"a chain is written chain:LAYERS with 1 to {LONGEST_CHAIN} layers, got {shown(spec)}"
+            ) from None
         _refuse(spec, _chosen(sequence, attention))
-        return remembering(uniform_chain(int(digits)), WorkloadSource(spec))
+        return remembering(uniform_chain(count), WorkloadSource(spec))
     if spec.startswith(DESCRIBED):
         _refuse(spec, _chosen(sequence, attention))
         path = Path(spec.removeprefix(DESCRIBED)).resolve()

@@ -30,6 +30,7 @@ DeepSeek-V3 163,840) it is what a context was stretched to after nearly all of t
 _Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SIZE)]
 _Blocks = Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)]
+_Further = Annotated[int, msgspec.Meta(ge=0, le=MOST_BLOCKS)]
 _Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -168,9 +169,15 @@ class _QwenExperts(_Qwen, kw_only=True, frozen=True):
     width: _Count = field(name="moe_intermediate_size")
     shared: _Natural = 0
     decoder_sparse_step: _Count = 1
-    mlp_only_layers: list[int] = []
+    mlp_only_layers: list[_Natural] = []
 
     def derived(self) -> dict[str, Any]:
+        for place, block in enumerate(self.mlp_only_layers):
+            if block >= self.layers:
+                raise ValueError(
+                    f"$.mlp_only_layers[{place}] = {block}: blocks are counted from 0, and there are {self.layers} "
+                    "num_hidden_layers"
+                )
         step, plain = self.decoder_sparse_step, set(self.mlp_only_layers)
         dense = tuple(block for block in range(self.layers) if block in plain or (block + 1) % step)
         experts = Experts(self.count, self.active, self.width, self.shared, shared_gate=self.shared > 0, dense=dense)
@@ -208,7 +215,7 @@ class _DeepSeek2(_Llama, kw_only=True, frozen=True):
 
 
 class _DeepSeek3(_DeepSeek2, kw_only=True, frozen=True):
-    further: _Natural = field(name="num_nextn_predict_layers", default=0)
+    further: _Further = field(name="num_nextn_predict_layers", default=0)
 
     def derived(self) -> dict[str, Any]:
         sizes = super().derived()
@@ -274,12 +281,14 @@ def read_config(path: str | Path, sequence: int | None = None, attention: Attent
     path = Path(path)
     document = read_json(path)
     if not isinstance(document, dict):
-        raise WorkloadFileError(f"{path}: must be a JSON object, got a {type(document).__name__}")
+        complaint = f"{path}: must be a JSON object, got a {type(document).__name__}"
+        raise WorkloadFileError(complaint, complaint)
     model_type = document.get("model_type", "(absent)")
     if not isinstance(model_type, str) or model_type not in CONFIGURATIONS:
         raise WorkloadFileError(
             f"{path}: $.model_type = {shown(model_type)}: is not known, nearest is {_nearest(str(model_type)[:60], document)}; "
-            f"choose from {', '.join(CONFIGURATIONS)}"
+            f"choose from {', '.join(CONFIGURATIONS)}",
+            f"{path}: $.model_type: must be one of {', '.join(CONFIGURATIONS)}",
         )
     kind, family, fixed = CONFIGURATIONS[model_type]
     # The folder's name where the file is just called config.json, else the file's.
@@ -288,9 +297,10 @@ def read_config(path: str | Path, sequence: int | None = None, attention: Attent
         sizes = {**_sizes(msgspec.convert(document, kind), sequence), **fixed, "name": name}
         return family(**sizes if attention is None else {**sizes, "attention": attention}).workload()
     except msgspec.ValidationError as error:
-        raise WorkloadFileError(f"{path}: {explained(str(error), document, kind)}") from error
+        raise WorkloadFileError(*(f"{path}: {told}" for told in explained(str(error), document, kind))) from error
     except ValueError as error:  # sizes that do not fit together: the family says which
-        raise WorkloadFileError(f"{path}: {error}") from error
+        untold = f"{path}: its sizes do not fit together, or not with the sequence and the attention asked for"
+        raise WorkloadFileError(f"{path}: {error}", untold) from error
 
 
 def _nearest(model_type: str, document: Mapping[str, Any]) -> str:

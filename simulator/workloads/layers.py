@@ -9,7 +9,6 @@ Conventions of every workload here
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hardware_profiles import LAYER_KINDS, Work, brief
+from hardware_profiles import LAYER_KINDS, MOST_COUNT, Work, brief, check_real, check_whole
 
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""
@@ -134,9 +133,9 @@ class WorkloadSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
     name: str | None = None
     profile: str | None = None
-    sequence: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    sequence: Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)] | None = None
     attention: Attention | None = None
-    profiled_minibatch: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    profiled_minibatch: Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)] | None = None
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.profile is None):
@@ -268,15 +267,18 @@ def _check_workload(workload: Workload) -> None:
         raise ValueError("workload: name must not be empty")
     if not workload.layers:
         raise ValueError(f"{where}: at least one layer is needed, got none")
-    _check_count(where, "minibatch", workload.minibatch, least=1)
-    _check_count(where, "tokens", workload.tokens, least=0)
+    check_whole(f"{where}: minibatch", workload.minibatch, 1, MOST_PARAMETERS)
+    check_whole(f"{where}: tokens", workload.tokens, 0, MOST_PARAMETERS)
     if workload.bytes_per_element is not None:
-        _check_count(where, "bytes_per_element", workload.bytes_per_element, least=1)
+        check_whole(f"{where}: bytes_per_element", workload.bytes_per_element, 1, MOST_PARAMETERS)
     name, times = Counter(layer.name for layer in workload.layers).most_common(1)[0]
     if times > 1:
         raise ValueError(f"{where}: layer names must be unique, got {name!r} {times} times")
     for layer in workload.layers:
-        _check_layer(f"{where}: layer {layer.name!r}", layer)
+        try:
+            _check_layer(layer)
+        except ValueError as error:
+            raise ValueError(f"{where}: layer {layer.name!r}: {error}") from None
     if workload.parameters() > MOST_PARAMETERS:
         raise ValueError(f"{where}: parameters must be at most 2^63 - 1, got {workload.parameters()}")
     _check_tied(where, workload)
@@ -335,32 +337,33 @@ _AMOUNTS = (
 _WORDS = {"split": get_args(Split), "part": get_args(Part)}
 
 
-def _check_layer(where: str, layer: Layer) -> None:
+def _check_layer(layer: Layer) -> None:
+    """Raise ValueError, which does not say of which layer, for the first rule that a layer breaks."""
     if not layer.name:
-        raise ValueError(f"{where}: name must not be empty")
+        raise ValueError("name must not be empty")
     if layer.kind not in LAYER_KINDS:
-        raise ValueError(f"{where}: kind must be one of {', '.join(LAYER_KINDS)}, got {layer.kind!r}")
+        raise ValueError(f"kind must be one of {', '.join(LAYER_KINDS)}, got {layer.kind!r}")
     for count, least in _COUNTS.items():
-        _check_count(where, count, getattr(layer, count), least=least)
+        check_whole(count, getattr(layer, count), least, MOST_PARAMETERS)
     for word, choices in _WORDS.items():
         if (given := getattr(layer, word)) not in choices:
-            raise ValueError(f"{where}: {word} must be one of {', '.join(map(repr, choices))}, got {given!r}")
+            raise ValueError(f"{word} must be one of {', '.join(map(repr, choices))}, got {given!r}")
     if layer.undivided > layer.parameters:
-        raise ValueError(f"{where}: undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
+        raise ValueError(f"undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
     if layer.tied_parameters and not layer.tied_to:
-        raise ValueError(f"{where}: tied_parameters go with tied_to, got {layer.tied_parameters} without")
+        raise ValueError(f"tied_parameters go with tied_to, got {layer.tied_parameters} without")
     for figure in _AMOUNTS:
-        _check_amount(where, figure, getattr(layer, figure))
+        check_real(figure, getattr(layer, figure))
     before = 0.0
     for row in layer.measured:
         if len(row) != 3:
-            raise ValueError(f"{where}: a measured row is (samples, forward s, backward s), got {row!r}")
+            raise ValueError(f"a measured row is (samples, forward s, backward s), got {row!r}")
         samples, forward, backward = row
-        _check_amount(where, "measured samples", samples)
-        _check_amount(where, "measured forward seconds", forward)
-        _check_amount(where, "measured backward seconds", backward)
+        check_real("measured samples", samples)
+        check_real("measured forward seconds", forward)
+        check_real("measured backward seconds", backward)
         if samples <= before:
-            raise ValueError(f"{where}: measured samples must be positive and rise, got {samples:g} after {before:g}")
+            raise ValueError(f"measured samples must be positive and rise, got {samples:g} after {before:g}")
         before = samples
 
 
@@ -378,13 +381,3 @@ def _check_edges(where: str, workload: Workload) -> None:
         if edge in seen:
             raise ValueError(f"{where}: edges must be unique, got {edge} twice")
         seen.add(edge)
-
-
-def _check_count(where: str, what: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{where}: {what} must be a whole number of at least {least}, got {value!r}")
-
-
-def _check_amount(where: str, what: str, value: float) -> None:
-    if not (isinstance(value, (int, float, np.number)) and 0 <= value <= sys.float_info.max):  # NaN is not either
-        raise ValueError(f"{where}: {what} must be finite and not negative, got {value!r}")

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hardware_profiles import LAYER_KINDS, explained, shown
+from hardware_profiles import LAYER_KINDS, explained, read_bytes, shown
 from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.network_files import WorkloadFileError, read_json
 
@@ -30,6 +30,7 @@ STEADY_SPREAD = 0.2
 # The upper end keeps sums finite.
 _Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e18)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+_Index = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
@@ -89,7 +90,7 @@ class ProfileMeasurement(_Table, frozen=True, kw_only=True):
     device_name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
     torch: _Text
     input_shape: list[_Count]
-    warm_up: Annotated[int, msgspec.Meta(ge=0)]
+    warm_up: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
     repeats: _Count
     spread: _Amount
     steady: bool
@@ -106,7 +107,7 @@ class MeasuredProfile(_Table, frozen=True, kw_only=True):
     bytes_per_element: _Count
     measurement: ProfileMeasurement
     layers: Annotated[list[ProfiledLayer], msgspec.Meta(min_length=1)]
-    edges: list[tuple[int, int]]
+    edges: list[tuple[_Index, _Index]]
 
     def workload(self) -> Workload:
         """The profile as a workload of measured layers. ValueError if the layers and edges are no such graph."""
@@ -153,20 +154,18 @@ def load_measured_profile(path: str | Path) -> MeasuredProfile:
     document = read_json(Path(path))
     if not isinstance(document, dict) or document.get("format") != PROFILE_FORMAT:
         found = document.get("format", "(absent)") if isinstance(document, dict) else type(document).__name__
-        raise WorkloadFileError(
-            f"{path}: $.format = {shown(found)}: must be {PROFILE_FORMAT!r}, as pipeplan profile writes it"
-        )
+        rule = f"must be {PROFILE_FORMAT!r}, as pipeplan profile writes it"
+        raise WorkloadFileError(f"{path}: $.format = {shown(found)}: {rule}", f"{path}: $.format: {rule}")
     try:
         return checked_profile(document)
     except WorkloadFileError as error:
-        raise WorkloadFileError(f"{path}: {error}") from None
+        raise WorkloadFileError(f"{path}: {error}", f"{path}: {error.untold}") from None
 
 
 def is_measured_profile(path: str | Path) -> bool:
     """Whether a file says that it is one of ours; False for a file that cannot be read."""
     try:
-        with Path(path).open("rb") as file:
-            return b'"pipeplan-profile-' in file.read(1000)
+        return b'"pipeplan-profile-' in read_bytes(Path(path))[:1000]
     except OSError:
         return False
 
@@ -176,4 +175,4 @@ def checked_profile(document: dict[str, object]) -> MeasuredProfile:
     try:
         return msgspec.convert(document, MeasuredProfile)
     except msgspec.ValidationError as error:
-        raise WorkloadFileError(explained(str(error), document, MeasuredProfile)) from error
+        raise WorkloadFileError(*explained(str(error), document, MeasuredProfile)) from error

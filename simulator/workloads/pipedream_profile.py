@@ -13,13 +13,14 @@ edge, in any order; milliseconds and fp32 bytes of one mini-batch:
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from math import isqrt
 from pathlib import Path
 
-from hardware_profiles import shown
+from hardware_profiles import check_whole, real_number, shown, whole_number
 from simulator.workloads.builder import INDEX, MASK, Builder
 from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.network_files import LARGEST_SIZE, WorkloadFileError, read_text
@@ -58,6 +59,12 @@ _CONVOLUTION = re.compile(r"Conv2d\((\d+), (\d+), kernel_size=\((\d+), (\d+)\)",
 _GROUPS = re.compile(r"groups=(\d+)", re.ASCII)
 _STRIDE = re.compile(r"stride=\((\d+), \1\)", re.ASCII)
 _PADDING = re.compile(r"padding=\((\d+), \1\)", re.ASCII)
+
+_SIZES = {_LINEAR: 1, _LSTM: 1, _CONVOLUTION: 1, _GROUPS: 1, _STRIDE: 1, _PADDING: 0}
+"""What a description tells of an operator, with the least of its sizes."""
+
+MOST_SAMPLES = 2**31
+"""Of a profiled mini-batch at most."""
 
 LARGEST_AMOUNT = 1e15
 """Milliseconds or bytes of a node at most: 30,000 years, or a petabyte."""
@@ -106,6 +113,8 @@ def read_profile(path: str | Path, profiled_minibatch: int | None = None) -> Wor
     path = Path(path)
     if profiled_minibatch is not None and profiled_minibatch < 1:
         raise ValueError(f"profiled_minibatch must be at least 1 sample, got {profiled_minibatch}")
+    if profiled_minibatch is not None:
+        check_whole("profiled_minibatch", profiled_minibatch, 1, MOST_SAMPLES)
     nodes, producers = _parse(path)
     nodes = {number: nodes[number] for number in _topological_order(path, nodes, producers)}
     return _build(path, nodes, producers, profiled_minibatch or _detect_minibatch(path, nodes, producers))
@@ -123,64 +132,67 @@ def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
         if text[0] in "\t ":
             edge = _parse_edge(where, parts)
             if edge in edges:
-                raise WorkloadFileError(
-                    f"{where}: edge node{edge[0]} -- node{edge[1]} is already on line {edges[edge]}"
-                )
+                rule = f"is already on line {edges[edge]}"
+                raise _wrong(where, f"edge node{edge[0]} -- node{edge[1]} {rule}", f"an edge {rule}")
             edges[edge] = line
         else:
             node = _parse_node(where, line, parts)
             if node.number in nodes:
-                raise WorkloadFileError(f"{where}: node{node.number} is already on line {nodes[node.number].line}")
+                rule = f"is already on line {nodes[node.number].line}"
+                raise _wrong(where, f"node{node.number} {rule}", f"a node {rule}")
             nodes[node.number] = node
     if not nodes:
-        raise WorkloadFileError(f"{path}:1: no nodes; a PipeDream profile has a `node1 -- ...` line a layer")
+        raise _wrong(f"{path}:1", "no nodes; a PipeDream profile has a `node1 -- ...` line a layer")
     producers: dict[int, list[int]] = {number: [] for number in nodes}
     for (producer, consumer), line in sorted(edges.items()):
         for end in (producer, consumer):
             if end not in nodes:
-                raise WorkloadFileError(f"{path}:{line}: edge to node{end}, which has no line of its own")
+                rule = "which has no line of its own"
+                raise _wrong(f"{path}:{line}", f"edge to node{end}, {rule}", f"edge to a node {rule}")
         producers[consumer].append(producer)
     return nodes, producers
 
 
+def _wrong(where: str, rule: str, untold: str = "") -> WorkloadFileError:
+    """The error of a line that breaks a rule; untold: the rule without what stands there, where it tells that."""
+    return WorkloadFileError(f"{where}: {rule}", f"{where}: {untold or rule}")
+
+
 def _parse_edge(where: str, parts: list[str]) -> tuple[int, int]:
     if len(parts) != 2:
-        raise WorkloadFileError(
-            f"{where}: an edge is `node1 -- node2`, indented by a tab; got {shown(' -- '.join(parts))}"
-        )
+        rule = "an edge is `node1 -- node2`, indented by a tab"
+        raise _wrong(where, f"{rule}; got {shown(' -- '.join(parts))}", rule)
     producer, consumer = (_parse_number(where, part) for part in parts)
     return producer, consumer
 
 
 def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
     if len(parts) < 3:
-        raise WorkloadFileError(
-            f"{where}: a node is `node1 -- operator -- {FIELDS[0]}=..., ...`; got {shown(' -- '.join(parts))}"
-        )
+        rule = f"a node is `node1 -- operator -- {FIELDS[0]}=..., ...`"
+        raise _wrong(where, f"{rule}; got {shown(' -- '.join(parts))}", rule)
     figures: dict[str, str] = {}
     for item in parts[-1].split(","):
         key, equals, value = item.strip().partition("=")
         if not equals or key not in FIELDS or key in figures:
-            raise WorkloadFileError(
-                f"{where}: expected each of {', '.join(FIELDS)} once, as key=value; got {shown(item)}"
-            )
+            rule = f"expected each of {', '.join(FIELDS)} once, as key=value"
+            raise _wrong(where, f"{rule}; got {shown(item)}", rule)
         figures[key] = value
     missing = [field for field in FIELDS if field not in figures]
     if missing:
-        raise WorkloadFileError(f"{where}: {missing[0]} is missing")
+        raise _wrong(where, f"{missing[0]} is missing")
     forward, backward, outputs, parameters = (_parse_amounts(where, key, figures[key]) for key in FIELDS)
     elements = sum(parameters) / BYTES_PER_ELEMENT
     if elements != int(elements):
-        raise WorkloadFileError(
-            f"{where}: parameter_size must be a multiple of {BYTES_PER_ELEMENT} bytes (fp32), got {sum(parameters):g}"
-        )
+        rule = f"parameter_size must be a multiple of {BYTES_PER_ELEMENT} bytes (fp32)"
+        raise _wrong(where, f"{rule}, got {sum(parameters):g}", rule)
     description = " -- ".join(parts[1:-1])
-    for pattern in (_LINEAR, _LSTM, _CONVOLUTION, _GROUPS):
+    for pattern, least in _SIZES.items():
         for size in match.groups() if (match := pattern.search(description)) else ():
-            if not 1 <= float(size) <= LARGEST_SIZE:
-                raise WorkloadFileError(
-                    f"{where}: sizes of an operator must be from 1 to {LARGEST_SIZE}, got {shown(size)}"
-                )
+            try:
+                whole_number(size, least, LARGEST_SIZE)
+            except ValueError:
+                rule = f"sizes of an operator must be from {least} to {LARGEST_SIZE}"
+                raise _wrong(where, f"{rule}, got {shown(size)}", rule) from None
     return _Node(
         number=_parse_number(where, parts[0]),
         description=description,
@@ -195,7 +207,7 @@ def _parse_node(where: str, line: int, parts: list[str]) -> _Node:
 def _parse_number(where: str, text: str) -> int:
     match = _NODE.fullmatch(text.strip())
     if match is None:
-        raise WorkloadFileError(f"{where}: a node is called node<number>, got {shown(text)}")
+        raise _wrong(where, f"a node is called node<number>, got {shown(text)}", "a node is called node<number>")
     return int(match[1])
 
 
@@ -209,11 +221,11 @@ def _parse_amounts(where: str, key: str, text: str) -> list[float]:
     amounts = []
     for item in items:
         try:
-            amount = float(item)
+            amount, rule = real_number(item, -math.inf, math.inf), f"must be from 0 to {LARGEST_AMOUNT:g}"
         except ValueError:
-            raise WorkloadFileError(f"{where}: {key} must be a number, got {shown(text)}") from None
-        if not 0 <= amount <= LARGEST_AMOUNT:
-            raise WorkloadFileError(f"{where}: {key} must be from 0 to {LARGEST_AMOUNT:g}, got {shown(text)}")
+            amount, rule = math.nan, "must be a number"
+        if not 0.0 <= amount <= LARGEST_AMOUNT:
+            raise _wrong(where, f"{key} {rule}, got {shown(text)}", f"{key} {rule}")
         amounts.append(amount)
     return amounts
 
@@ -225,9 +237,7 @@ def _topological_order(path: Path, nodes: dict[int, _Node], producers: dict[int,
         sorter.prepare()
     except CycleError as error:
         stuck = min(error.args[1])
-        raise WorkloadFileError(
-            f"{path}:{nodes[stuck].line}: the edges form a cycle, so node{stuck} can never run"
-        ) from None
+        raise _wrong(f"{path}:{nodes[stuck].line}", f"the edges form a cycle, so node{stuck} can never run") from None
     ready: list[int] = []
     order: list[int] = []
     while sorter:
@@ -252,9 +262,8 @@ def _detect_minibatch(path: Path, nodes: dict[int, _Node], producers: dict[int, 
         found = {float(samples): node for node in nodes.values() for samples in _images(node, nodes, producers)}
     hint = "give the profiled mini-batch (profiled_minibatch, --profiled-minibatch)"
     if not found:
-        raise WorkloadFileError(
-            f"{path}:1: no LSTM with its states, no Linear layer and no convolution of images tells the mini-batch; {hint}"
-        )
+        rule = f"no LSTM with its states, no Linear layer and no convolution of images tells the mini-batch; {hint}"
+        raise _wrong(f"{path}:1", rule)
     if len(found) > 1:
         one, other = list(found.items())[:2]
         raise WorkloadFileError(
@@ -344,7 +353,7 @@ def _build(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]],
         in_place = "inplace" in node.description or node.operator in VIEWS
         handles[number] = builder.add(layer, inputs, in_place=in_place)
     if all(handle < 0 for handle in handles.values()):
-        raise WorkloadFileError(f"{path}:1: every node is an Input; there is nothing to compute")
+        raise _wrong(f"{path}:1", "every node is an Input; there is nothing to compute")
     kinds = {node.kind for node in nodes.values()}
     sample = "sequence" if kinds & {"recurrent", "embedding"} else "image" if "convolution" in kinds else "sample"
     try:
@@ -352,5 +361,5 @@ def _build(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]],
     except ValueError as error:  # a rule of the whole network: too many parameters
         raise WorkloadFileError(f"{path}:1: {error}") from error
     if not workload.takes_time:
-        raise WorkloadFileError(f"{path}:1: no layer takes any time; at least one compute time must be above 0")
+        raise _wrong(f"{path}:1", "no layer takes any time; at least one compute time must be above 0")
     return workload

@@ -20,12 +20,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
+from hardware_profiles import check_whole
 from simulator.workloads.builder import FP32, MASK, Builder
 from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Split, Workload
 from simulator.workloads.network_files import LARGEST_SIZE
 
 MOST_BLOCKS = 10_000
 """Blocks of a model at most, in which a hundred thousand layers are."""
+
+MOST_SHARED = 10_000 * LARGEST_SIZE
+"""Features of shared experts together at most."""
+
+_SIZES = (
+    *("hidden", "heads", "sequence", "vocabulary", "positions", "other_rows", "word_features", "intermediate"),
+    *("key_value_heads", "head_size", "window"),
+)
+_LEFT_OUT = (
+    *("positions", "other_rows", "word_features", "intermediate", "key_value_heads", "head_size", "window"),
+    *("query_rank", "shared"),
+)
+"""Sizes that may be 0, which then is none, or what follows from others."""
 
 Heads = Literal["language", "pooler", "masked", "pretraining"]
 """What follows the blocks: a language model's head; or BERT's pooler alone (`BertModel`), masked-language head alone
@@ -47,6 +61,10 @@ class LatentAttention:
     plain: int
     rotary: int
     value: int
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            check_whole(f"latent attention: {name}", getattr(self, name), int(name not in _LEFT_OUT), LARGEST_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,8 @@ class Experts:
     dense: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("count", "intermediate", "shared"):
+            check_whole(f"experts: {name}", getattr(self, name), int(name not in _LEFT_OUT), MOST_SHARED)
         if not 1 <= self.active <= self.count:
             raise ValueError(f"experts of a token must be from 1 to all {self.count}, got {self.active}")
 
@@ -140,6 +160,18 @@ class Transformer:
 
     def __post_init__(self) -> None:
         family = type(self).__name__
+        if not 1 <= self.sequence <= LARGEST_SIZE:
+            raise ValueError(f"{family} sequence must be from 1 to {LARGEST_SIZE}, got {self.sequence}")
+        for name in _SIZES:
+            check_whole(f"{family} {name}", getattr(self, name), int(name not in _LEFT_OUT), LARGEST_SIZE)
+        for name, least in (("layers", 1), ("further", 0)):
+            check_whole(f"{family} {name}", getattr(self, name), least, MOST_BLOCKS)
+        if self.layers + self.further > MOST_BLOCKS:
+            raise ValueError(
+                f"{family} blocks must be at most {MOST_BLOCKS:,}, got {self.layers} layers and {self.further} of further tokens"
+            )
+        for block in (*self.whole, *(self.experts.dense if self.experts else ())):
+            check_whole(f"{family} block", block, 0, MOST_BLOCKS)
         for field, usual in (
             ("positions", 0 if self.rotary else self.sequence),
             ("word_features", self.hidden),
@@ -149,8 +181,6 @@ class Transformer:
             ("name", f"{family.lower()}-{self.layers}"),
         ):
             object.__setattr__(self, field, getattr(self, field) or usual)
-        if not 1 <= self.sequence <= LARGEST_SIZE:
-            raise ValueError(f"{family} sequence must be from 1 to {LARGEST_SIZE}, got {self.sequence}")
         if not self.rotary and self.positions < self.sequence:
             raise ValueError(
                 f"{family} sequence must be at most its learned positions ({self.positions}), got {self.sequence}"

@@ -107,7 +107,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "piper", "--inputs", str(tmp_path / "none")]) == 4
     (tmp_path / "empty" / "deep.json").write_text("[" * 100_000)
     assert main(["study", "piper", "--inputs", str(tmp_path / "empty")]) == 4
-    assert "deep.json: cannot be read as JSON" in capsys.readouterr().err
+    assert "deep.json:1: not usable JSON" in capsys.readouterr().err
     (tmp_path / "empty" / "deep.json").unlink()
     back = {"sourceId": 3, "destId": 7, "communicationCost": 1.0}
     write(tmp_path, "one.json", network(edges=[*network()["edges"], back]))

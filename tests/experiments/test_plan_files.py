@@ -132,7 +132,7 @@ def test_a_wrong_value_is_one_line(
     for words in (export,) if path == "format" else (export, check):
         code, out, err = run(capsys, *words, str(file))
         assert (code, out, err.count("\n")) == (4, "", 1), err
-        assert "plan.json: $." in err or "is not JSON" in err
+        assert "plan.json: $." in err or "not JSON" in err
         assert err.rstrip("\n").isprintable()
         assert len(err) <= 300 + len(str(tmp_path))
     assert sorted(tmp_path.iterdir()) == before
@@ -144,17 +144,19 @@ def test_a_wrong_value_is_one_line(
         ("", "not JSON"),
         ("{}", "$.format: is missing"),
         ("null", "a table"),
-        ("[1", "a table"),
+        ("[1", "plan.json:1: not JSON"),
+        ("[1]", "a table"),
         ('{"format": "pipeplan-plan-2", "problem": {', "not JSON"),
         (without("problem.batch"), "$.problem.batch: is missing"),
         (without("plan.stages"), "$.plan.stages: is missing"),
-        ("[" * 100_000, "a table"),
-        ('{"format": "pipeplan-plan-2", "plan": ' + "[" * 100_000, "$.plan: expected a table"),
-        (
-            '{"format": "pipeplan-plan-2", "problem": {"cluster": ' + '{"a":' * 100_000,
-            "$.problem.cluster.a: unknown key",
-        ),
-        (changed("problem.batch", 8).replace("8", "9" * 5000, 1), "$.problem.batch: Integer value out of range"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"format": "pipeplan-plan-2", "plan": ' + "[" * 100_000, "nested too deeply"),
+        ('{"format": "pipeplan-plan-2", "problem": {"cluster": ' + '{"a":' * 100_000, "nested too deeply"),
+        ('{"format": "pipeplan-plan-2", "problem": {"cluster": {"a": 1}}}', "$.problem.cluster.a = 1: unknown key"),
+        (changed("problem.batch", 8).replace("8", "9" * 5000, 1), "a whole number has too many digits"),
+        (changed("problem.batch", 8).replace("8", "9" * 400, 1), "$.problem.batch = 9999"),
+        (changed("problem.batch", 8).replace("8", "NaN", 1), "NaN is no number"),
+        (changed("problem.overlap", 1.0).replace("1.0", "1e999", 1), "$.problem.overlap = inf"),
         (changed("problem.batch", 8) + " " * (16 * 2**20), "larger than 16 MiB"),
         (json.dumps(DOCUMENT).replace('"batch"', '"batch": 4, "batch"'), "key 'batch' stands twice in a table"),
         (json.dumps(DOCUMENT).replace('"layers"', '"layers": [], "layers"', 1), "key 'layers' stands twice"),

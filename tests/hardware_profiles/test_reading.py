@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,27 @@ from hardware_profiles import MOST_BYTES, printable, read_bytes, shown
 
 
 def test_a_file_has_a_size_at_most(tmp_path: Path) -> None:
-    """The largest file is read whole; one byte more, or a device without end, is an OSError that states the limit."""
+    """The largest file is read whole; one byte more is an OSError that states the limit."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * MOST_BYTES)
     assert len(read_bytes(path)) == MOST_BYTES
     path.write_bytes(b"x" * (MOST_BYTES + 1))
-    for one in (path, Path("/dev/zero")):
-        with pytest.raises(OSError, match="larger than 16 MiB") as caught:
-            read_bytes(one)
-        assert caught.value.errno == errno.EFBIG
+    with pytest.raises(OSError, match="larger than 16 MiB") as caught:
+        read_bytes(path)
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """A pipe that nobody writes to, a socket, devices and a link to one are refused at once, before they are opened."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for one in ("/dev/zero", "/dev/null", "/dev/tty", *(tmp_path / name for name in ("pipe", "link", "socket"))):
+            with pytest.raises(OSError, match="is no regular file"):
+                read_bytes(Path(one))
+    with pytest.raises(IsADirectoryError):
+        read_bytes(tmp_path)
 
 
 def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:

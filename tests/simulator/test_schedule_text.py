@@ -286,7 +286,7 @@ def test_a_pattern_of_many_ops_takes_no_longer_than_its_columns() -> None:
     ("text", "message"),
     [
         ("0F0 (0F1 0X0)*3", "row 1, column 2: op '0X0' is not"),
-        ("(0F0 0B0)*999999999", "row 1, column 1: a schedule has at most 67,108,864 ops"),
+        ("(0F0 0B0)*999999999", "row 1, column 1: a schedule has at most 1,048,576 ops"),
         ("0F0 ()*999999999", "row 1, column 2: a repeated pattern holds at least one op"),
         ("(0F0)*2+99999999", "row 1, column 1: a repeated micro-batch has a number below 67,108,864, got 99,999,999"),
         ("(0F0 0B0)*0", "at least one op, got none"),

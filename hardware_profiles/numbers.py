@@ -1,0 +1,76 @@
+"""Numbers: how people write them, and the two ends that every one of them has.
+
+A number of a text (an option, a cell, a line) is written in the digits 0 to 9, without separators; a real one is finite.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from numbers import Integral, Real
+from typing import Any
+
+from hardware_profiles.words import shown
+
+MOST_COUNT = 10**12
+"""Of what is counted at most, where what it is of has no end of its own."""
+
+MOST_AMOUNT = 1e300
+"""Of seconds, bytes and the like at most: sums of them stay finite."""
+
+MOST_SEED = 2**63 - 1
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
+"""None of more digits is not beyond all ends."""
+
+_REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def whole_number(text: str, least: int, most: int) -> int:
+    """The whole number that a text is; ValueError, which shows the text, for anything else and beyond the ends."""
+    written = text.strip(" ")
+    value = int(written) if _WHOLE.fullmatch(written) else None
+    if value is None or not least <= value <= most:
+        too_large = value is not None and value > most
+        raise ValueError(f"{shown(text)} must be a whole number {_end(least, most, too_large=too_large)}")
+    return value
+
+
+def real_number(text: str, least: float = 0.0, most: float = MOST_AMOUNT) -> float:
+    """The number that a text is; ValueError, which shows the text, for anything else, what is not finite, and beyond the ends."""
+    written = text.strip(" ")
+    if not _REAL.fullmatch(written):
+        raise ValueError(
+            f"{shown(text)} is not a number" + (", which is finite" if written[-3:] in ("inf", "nan") else "")
+        )
+    value = float(written) + 0.0  # no zero has a sign
+    if not least <= value <= most:
+        raise ValueError(f"{shown(text)} must be a finite number {_end(least, most, too_large=value > most)}")
+    return value
+
+
+def check_whole(what: str, value: Any, least: int, most: int = MOST_COUNT) -> None:
+    """ValueError for what is no whole number (a truth value is none) or beyond the ends."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (whole and least <= value <= most):
+        raise ValueError(
+            f"{what} must be a whole number {_end(least, most, too_large=whole and value > most)}, got {shown(value)}"
+        )
+
+
+def check_real(what: str, value: Any, least: float = 0.0, most: float = MOST_AMOUNT) -> None:
+    """ValueError for what is no number (a truth value is none), or beyond the ends, as what is not finite is."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if real and least <= value <= most:
+        return
+    if real and most < value <= sys.float_info.max:
+        rule = f"at most {most:g}"
+    else:
+        rule = f"finite and at least {least:g}" if least else "finite and not negative"
+    raise ValueError(f"{what} must be {rule}, got {shown(value)}")
+
+
+def _end(least: float, most: float, *, too_large: bool) -> str:
+    """The end that a number is beyond."""
+    word, end = ("most", most) if too_large else ("least", least)
+    return f"of at {word} " + (f"{end:,}" if isinstance(end, int) else f"{end:g}")

@@ -1,0 +1,45 @@
+"""Words: names and values as messages and figures show them, fit to print on one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def one_line(text: str) -> str:
+    """The text with single spaces for all white space."""
+    return " ".join(text.split())
+
+
+def printable(text: str) -> str:
+    """The text with what would move a cursor, ring a bell or reverse a line written as an escape: `\\x1b`."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def legible(name: str, most: int = 60) -> str:
+    """A name as a figure or a line shows it: on one line, control characters written out, the middle left out of a long one."""
+    text = printable(one_line(name))
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+
+
+def brief(value: object, facts: str) -> str:
+    """A `repr` in one short line: the value's type, and the facts that tell it from others."""
+    return f"{type(value).__name__}({legible(facts, 160)})"
+
+
+def shown(value: object, most: int = 60) -> str:
+    """A value as a message shows it: cut where it is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested without end, or a whole number of thousands of digits
+        text = f"a {type(value).__name__} that is too large to show"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
+    """The complaint with the closest choice, if one is close, and all of them."""
+    known = list(choices)
+    close = [name for name in known if given and name.startswith(given.lower())]
+    close = close or difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"{complaint}{hint}; choose from {', '.join(known)}"
