@@ -19,8 +19,8 @@ from simulator.schedules.v_shaped import from_letters, read_letters, v_devices, 
 def dualpipe_v(stages: int, microbatches: int) -> Schedule:
     """DualPipeV: device d of p holds stages d and 2p-1-d, as torch's ScheduleDualPipeV orders them.
 
-    Chunks of equal seconds, F = I, m >= 2p, F&B = F+B those of an overlapped pair: 2m(F+B) + (p-1)(F&B + B - 3W). A device
-    holds at most 2p+1 micro-batches of a stage.
+    Chunks of equal seconds, F = I >= W, m >= 2p, F&B = F+B those of an overlapped pair: 2m(F+B) + (p-1)(F&B + B - 3W). A
+    device holds at most 2p+1 micro-batches of a stage.
     """
     devices = v_devices("dualpipev", stages)
     orders = [_letters(device, devices, microbatches) for device in range(devices)]
@@ -31,7 +31,7 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
     """DualPipe: two pipelines in opposite directions, the first half of the micro-batches down, the others up.
 
     Device d and its mirror image p-1-d run one order, each with the micro-batches of its own direction as the first.
-    Stages of equal seconds, F = I, an even m >= 2p, F&B = F+B those of an overlapped pair: m(F+B) + (p/2-1)(F&B + B - 3W).
+    Stages of equal seconds, F = I >= W, an even m >= 2p, F&B = F+B those of an overlapped pair: m(F+B) + (p/2-1)(F&B + B - 3W).
     A device holds at most p+1 micro-batches of a stage.
     """
     if stages % 2:

@@ -21,8 +21,8 @@ from simulator.schedules.schedule import Columns, Schedule
 def zb_h1(stages: int, microbatches: int) -> Schedule:
     """ZB-H1, the handcrafted order: 1F1B whose stage s runs the weight gradient of a micro-batch s micro-batches later.
 
-    Every stage holds at most p micro-batches, as stage 0 of 1F1B does. m(F+I+W) + (p-1)(F+I-W+4c) for p stages, m >= p
-    micro-batches, F >= W >= 2c.
+    Every stage holds at most p micro-batches, as stage 0 of 1F1B does. m(F+I+W) + (p-1)(F+I-W+4c) for p stages, m > p
+    micro-batches (m >= p where c = 0), F >= W, I >= W and W >= 2c; other seconds else.
     """
     return _in_rounds("zb-h1", stages, microbatches, 1)
 
@@ -30,8 +30,8 @@ def zb_h1(stages: int, microbatches: int) -> Schedule:
 def zb_h2(stages: int, microbatches: int) -> Schedule:
     """ZB-H2, the handcrafted order: the warm-up of eager 1F1B, weight gradients 2s micro-batches later on stage s.
 
-    Every stage holds at most 2p-1 micro-batches, 2(p-s)-1 of them before their input gradient. The longest stage takes
-    m(F+I+W) + (p-1)(F+I+2c-2W) for p stages and m >= 2p-1 micro-batches, where that sum's last term is not negative.
+    Every stage holds at most 2p-1 micro-batches, 2(p-s)-1 of them before their input gradient. For p stages, m >= 2p-1
+    micro-batches, F >= W >= 2c the longest stage takes m(F+I+W) + (p-1)(F+I+2c-2W), or m(F+I+W) if that is more.
     """
     return _in_rounds("zb-h2", stages, microbatches, 2)
 

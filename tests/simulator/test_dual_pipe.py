@@ -43,9 +43,9 @@ def test_figures_of_the_reference(engine: str, name: str, stages: int, m: int, s
 
 
 @pytest.mark.parametrize("p", [2, 6])
-@pytest.mark.parametrize(("forward", "gradient", "weight"), [(1, 1, 1), (3, 3, 2), (18, 18, 9)])
+@pytest.mark.parametrize(("forward", "gradient", "weight"), [(1, 1, 1), (3, 3, 2), (7, 7, 7), (18, 18, 9)])
 def test_closed_forms(p: int, forward: float, gradient: float, weight: float) -> None:
-    """m(F+B) + (p/2-1)(F&B + B - 3W) for an even m of at least 2p, F = I, F&B = F+B; DualPipeV of half of m alike."""
+    """m(F+B) + (p/2-1)(F&B + B - 3W) for an even m of at least 2p, F = I >= W, F&B = F+B; DualPipeV of half of m alike."""
     backward = gradient + weight
     for m in (2 * p, 4 * p + 2):
         expected = m * (forward + backward) + (p / 2 - 1) * (forward + 2 * backward - 3 * weight)
@@ -53,6 +53,14 @@ def test_closed_forms(p: int, forward: float, gradient: float, weight: float) ->
             timeline = timeline_of(schedule, forward, gradient, weight=weight, overlapped=forward + backward)
             assert timeline.makespan_seconds == expected
             assert timeline.peak_in_flight().max() == p + 1
+
+
+@pytest.mark.parametrize(("name", "stages"), [("dualpipe", 6), ("dualpipev", 6)])
+def test_closed_forms_need_short_weight_gradients(name: str, stages: int) -> None:
+    """F = I = 2, W = 3: more than the closed form."""
+    timeline = timeline_of(build_schedule(name, stages, 12), 2.0, 2.0, weight=3.0, overlapped=7.0)
+    p, m = (stages, 12) if name == "dualpipe" else (stages, 24)
+    assert timeline.makespan_seconds > m * 7 + (p / 2 - 1) * (7 + 5 - 9)
 
 
 def test_pairs_that_overlap_well_save_time() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -53,29 +54,63 @@ def longest_stage(timeline: Timeline) -> float:
 SECONDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (18, 18, 9), (5, 6, 4)]
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 3), (4, 16), (8, 9)])
-def test_zb_h1_takes_its_closed_form(p: int, m: int) -> None:
-    """m(F+I+W) + (p-1)(F+I-W+4c) where W is at most F and I and at least 2c; its peak is p micro-batches on every stage."""
-    schedule = build_schedule("zb-h1", p, m)
-    for forward, gradient, weight in SECONDS:
-        for transfer in (0.0, 0.5):
-            timeline = replayed(schedule, forward, gradient, weight, transfer)
-            fill = (p - 1) * (forward + gradient - weight + 4 * transfer)
-            assert timeline.makespan_seconds == pytest.approx(m * (forward + gradient + weight) + fill, rel=1e-12)
-            assert timeline.peak_in_flight().tolist() == [p] * p
+def drawn_seconds(seed: int) -> tuple[int, int, int, float]:
+    """F, I, W and c with F >= W, I >= W and W >= 2c; often at an end of these."""
+    rng = Random(seed)
+    weight = rng.randint(1, 12)
+    forward, gradient = (weight + rng.choice((0, 1, rng.randint(0, 30))) for _ in range(2))
+    return forward, gradient, weight, weight * rng.choice((0.0, 0.125, 0.5))
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 9), (4, 7), (8, 15)])
-def test_longest_stage_of_zb_h2_takes_its_closed_form(p: int, m: int) -> None:
-    """m(F+I+W) + (p-1)(F+I+2c-2W), no less than the ops; 2(p-s)-1 micro-batches between F and I, 2p-1 until their W."""
+def closed_form_of_zb_h1(p: int, m: int, forward: float, gradient: float, weight: float, transfer: float) -> float:
+    return m * (forward + gradient + weight) + (p - 1) * (forward + gradient - weight + 4 * transfer)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_zb_h1_takes_its_closed_form(seed: int) -> None:
+    """m(F+I+W) + (p-1)(F+I-W+4c) for m > p, or m = p where c = 0; its peak is p micro-batches on every stage."""
+    seconds = drawn_seconds(seed)
+    p = 1 + seed % 7
+    m = p + seed % 5 + (seconds[3] > 0)
+    timeline = replayed(build_schedule("zb-h1", p, m), *seconds)
+    assert timeline.makespan_seconds == closed_form_of_zb_h1(p, m, *seconds)
+    assert timeline.peak_in_flight().tolist() == [p] * p
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "seconds", "taken"),
+    [
+        (2, 3, (2, 3, 3, 0.0), 27),  # F < W
+        (2, 3, (3, 2, 3, 0.0), 27),  # I < W
+        (3, 6, (3, 3, 1, 1.0), 61),  # W < 2c
+        (2, 2, (3, 3, 2, 1.0), 22),  # m = p, c > 0
+        (2, 1, (3, 3, 3, 0.0), 15),  # m < p
+    ],
+)
+def test_zb_h1_needs_every_condition_of_its_closed_form(
+    p: int, m: int, seconds: tuple[float, float, float, float], taken: float
+) -> None:
+    """Where one alone is broken the order takes other seconds."""
+    assert replayed(build_schedule("zb-h1", p, m), *seconds).makespan_seconds == taken
+    assert closed_form_of_zb_h1(p, m, *seconds) != taken
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_longest_stage_of_zb_h2_takes_its_closed_form(seed: int) -> None:
+    """m(F+I+W) + (p-1)(F+I+2c-2W), no less than the ops, for m >= 2p-1 and F >= W >= 2c, whatever I.
+
+    2(p-s)-1 micro-batches between F and I, 2p-1 until their W.
+    """
+    forward, gradient, weight, transfer = drawn_seconds(seed)
+    gradient = gradient if seed % 2 else 1 + gradient // 4
+    p = 1 + seed % 6
+    m = 2 * p - 1 + seed % 4
     schedule = build_schedule("zb-h2", p, m)
-    for forward, gradient, weight in SECONDS:
-        for transfer in (0.0, 0.5):
-            timeline = replayed(schedule, forward, gradient, weight, transfer)
-            fill = max(0, forward + gradient + 2 * transfer - 2 * weight)
-            expected = m * (forward + gradient + weight) + (p - 1) * fill
-            assert longest_stage(timeline) == pytest.approx(expected, rel=1e-12)
-            assert timeline.peak_in_flight().tolist() == [2 * p - 1] * p
+    timeline = replayed(schedule, forward, gradient, weight, transfer)
+    fill = max(0, forward + gradient + 2 * transfer - 2 * weight)
+    expected = m * (forward + gradient + weight) + (p - 1) * fill
+    assert longest_stage(timeline) == pytest.approx(expected, rel=1e-12)
+    assert timeline.peak_in_flight().tolist() == [2 * p - 1] * p
     for stage in range(p):
         kind = schedule.kind[schedule.stage == stage]
         change = (kind == OpKind.FORWARD).astype(int) - (kind == OpKind.INPUT_GRADIENT)
@@ -97,7 +132,7 @@ def test_published_rows_of_handcrafted_zero_bubble(shared_data: Path) -> None:
 
 @pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (3, 2, 9)])
 def test_interleaved_zero_bubble_takes_its_closed_form(p: int, v: int, m: int) -> None:
-    """m·v(F+I+W) + (p-1)(F+I-W) for F, I and W of a chunk, p a divisor of m; the peak is p micro-batches of all chunks."""
+    """m·v(F+I+W) + (p-1)(F+I-W) for F, I and W <= F, I of a chunk, p a divisor of m; the peak: p micro-batches of all chunks."""
     schedule = build_schedule("interleaved-zb", p * v, m, chunks=v)
     for forward, gradient, weight in SECONDS:
         timeline = replayed(schedule, forward, gradient, weight)
