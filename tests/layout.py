@@ -21,7 +21,6 @@ from matplotlib.text import Text
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
 
-from simulator.results.figures import without_markup
 
 MOST_LINES = 7
 """Curves of a panel that can be told apart."""
@@ -43,7 +42,6 @@ def assert_readable(figure: Figure) -> None:
 
 def faults(figure: Figure) -> list[str]:
     """What hinders reading, a line each."""
-    without_markup(figure)
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw_without_rendering()
     texts = [(text, _box(text, renderer)) for text in _drawn_texts(figure)]

@@ -259,6 +259,18 @@ def test_matplotlib_is_for_plots() -> None:
     assert not painters
 
 
+def test_every_figure_is_a_picture() -> None:
+    """Which shows names as they are, and itself in a notebook; a bare figure, or one of pyplot's, does neither."""
+    makers = ("Figure", "plt.figure", "plt.subplots", "pyplot.figure", "pyplot.subplots")
+    bare = [
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in makers
+    ]
+    assert not bare
+
+
 def test_floors_meet_at_their_faces() -> None:
     """Between floors imports name a face (a floor, or a package in it): `from simulator import X`, not X's module."""
     faces = {name for name, path in MODULES.items() if path.name == "__init__.py"}

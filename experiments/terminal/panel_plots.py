@@ -7,7 +7,7 @@ from typing import Any, Literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simulator.results.figures import INK, logarithmic
+from simulator.results.figures import INK, Picture, logarithmic
 
 GRID = "#dfe3e8"
 BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
@@ -15,7 +15,7 @@ BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
     """A white figure of so many inches, and its panels as an array [rows, columns]."""
-    figure = Figure(figsize=(width, height), dpi=100, facecolor="white", layout="constrained")
+    figure = Picture(figsize=(width, height), dpi=100, facecolor="white", layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 

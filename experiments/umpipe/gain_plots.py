@@ -29,7 +29,7 @@ from hardware_profiles import legible
 from planners.unequal import FoundSizes
 from simulator import gantt
 from simulator.engines import event_loop
-from simulator.results.figures import ALARM, FAINT, INK
+from simulator.results.figures import ALARM, FAINT, INK, Picture
 
 SYSTEMS = {"gpipe": BLUE, "pipedream": ORANGE}
 
@@ -62,7 +62,7 @@ def gains_figure(rows: Sequence[Row]) -> Figure:
     rows: of `gains.mean_gains`
     """
     networks = list(dict.fromkeys(row["network"] for row in rows))
-    figure = Figure(figsize=(13.5, 5.4), dpi=100, facecolor="white")
+    figure = Picture(figsize=(13.5, 5.4), dpi=100, facecolor="white")
     for ax, network in zip(figure.subplots(1, len(networks), sharey=True, squeeze=False)[0], networks, strict=True):
         found = {
             name: [100.0 * gain for gain in gains] for name, gains in reversed(gains_by_reading(rows, network).items())
@@ -196,7 +196,7 @@ def pareto_figure(rows: Sequence[Row]) -> Figure:
 
 def gantt_figure(shown: GainCase) -> Figure:
     """The tuned GPipe above the unequal winner, on one time axis."""
-    figure = Figure(figsize=(13.0, 8.4), dpi=100, facecolor="white")
+    figure = Picture(figsize=(13.0, 8.4), dpi=100, facecolor="white")
     axes = figure.subplots(2, 1)
     longest = max(shown.plan.makespan_seconds, shown.gpipe.makespan_seconds)
     for ax, problem, plan, words in (

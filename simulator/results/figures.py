@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import math
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axis import Axis
+from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -19,7 +21,17 @@ DPI = 100
 
 
 class Picture(Figure):
-    """A figure that a notebook shows as the value of a cell, with pyplot loaded or not."""
+    """A figure that a notebook shows as the value of a cell, with pyplot loaded or not; its texts are shown as they are.
+
+    Every figure of this package is one.
+    """
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw, whoever asks; a `$` of a name starts no formula, not even in what is written later on, or by hand."""
+        with plain_texts():
+            for text in self.findobj(Text):
+                text.set_parse_math(False)
+            super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -64,10 +76,9 @@ def logarithmic(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def without_markup(figure: Figure) -> None:
-    """Show every text of a figure as it is: a `$` of a name starts no formula."""
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)
+def plain_texts() -> AbstractContextManager[None]:
+    """Texts made in this block are shown as they are, in whichever figure: a `$` of a name starts no formula."""
+    return mpl.rc_context({"text.parse_math": False})
 
 
 def save(figure: Figure, path_stem: str | Path) -> tuple[Path, Path]:
@@ -75,7 +86,6 @@ def save(figure: Figure, path_stem: str | Path) -> tuple[Path, Path]:
 
     Raises OSError where the folder cannot be written.
     """
-    without_markup(figure)
     stem = Path(path_stem)
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
     with mpl.rc_context({"svg.hashsalt": "pipeplan"}):

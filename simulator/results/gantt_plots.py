@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hardware_profiles import legible
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
-from simulator.results.figures import DPI, FAINT, IDLE, INK, Picture, figures, time_unit
+from simulator.results.figures import DPI, FAINT, IDLE, INK, Picture, figures, plain_texts, time_unit
 from simulator.schedules.ops import OpKind, computes
 
 _KINDS: dict[OpKind, tuple[str, str]] = {
@@ -267,11 +267,12 @@ def gantt(
     _draw_numbers(ax, rows, bottom + heights / 2, factor, per_second, row_points)
     middle = {lane: at + tall / 2 for row, at, tall in zip(whole, bottom, heights, strict=True) for lane in row.lanes}
     _draw_transfers(ax, timeline, middle, (begin, end), factor, per_second)
-    _gantt_axes(ax, rows, bottom, heights, row_points)
-    ax.set_xlim(begin * factor, end * factor)
     words = f"; a cut of {_seconds(end - begin)} from a stream of {_seconds(makespan)}" if cut else ""
-    ax.set_xlabel(f"time ({unit}{words})", color=INK)
-    _gantt_heading(ax, timeline, handles, title, cut=cut)
+    with plain_texts():  # on a page of the caller's, too
+        _gantt_axes(ax, rows, bottom, heights, row_points)
+        ax.set_xlim(begin * factor, end * factor)
+        ax.set_xlabel(f"time ({unit}{words})", color=INK)
+        _gantt_heading(ax, timeline, handles, title, cut=cut)
     return ax
 
 
@@ -454,6 +455,7 @@ def _gantt_axes(
     for text, i in zip(ax.get_yticklabels(), chosen, strict=True):
         text.set_fontsize(7.0 if rows[i].thin else min(9.0, max(6.5, row_points * 0.75)))
         text.set_color(FAINT if rows[i].thin else INK)
+        text.set_parse_math(False)  # ticks may be older than the block of their names
     ax.tick_params(axis="y", length=0)
     ax.tick_params(axis="x", labelsize=8.5, colors=INK)
     ax.spines[["top", "right", "left"]].set_visible(False)

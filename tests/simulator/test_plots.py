@@ -23,7 +23,7 @@ from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
 from simulator.results import gantt_plots
-from simulator.results.figures import byte_unit, figures, save, time_unit, without_markup
+from simulator.results.figures import byte_unit, figures, save, time_unit
 from simulator.results.gantt_plots import (
     KIND_COLORS,
     MOST_NUMBERED,
@@ -677,8 +677,10 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
             gantt(replayed("1f1b", 2, 2), title=title, device_word=title).figure,
             memory_figure([memory(0, 40.0, 100.0)], title=title, device_word=title),
         ):
-            without_markup(figure)  # type: ignore[arg-type]
             figure.draw_without_rendering()  # type: ignore[union-attr]
             assert all(text.get_text().isprintable() for text in figure.findobj(Text))
+    page = Figure()
+    gantt(replayed("1f1b", 1, 2), page.subplots(), title=r"x$\frac{$", device_word="$_{$")
+    page.draw_without_rendering()
     save(gantt(replayed("1f1b", 1, 1), title=HOSTILE, device_word=HOSTILE).figure, tmp_path / "gantt")  # type: ignore[arg-type]
     assert "\x1b" not in (tmp_path / "gantt.svg").read_text(encoding="utf-8")
