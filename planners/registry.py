@@ -385,7 +385,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
                 f"the budget of {evaluate.evaluations} evaluations ended before a plan that fits was found"
             ) from None
         plan, interrupted = evaluate.best, True
-    seconds = time.process_time() - began
+    planning_seconds = time.process_time() - began
     outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     degree = max((one for stage in plan.stages for one in stage.degrees), default=1)
     parallel = Parallelism(degree // plan.context, plan.context, plan.expert)
@@ -396,12 +396,13 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         ),
         proof=_proof(evaluate, interrupted=interrupted),
         evaluations=evaluate.evaluations,
-        seconds=seconds,
+        planning_seconds=planning_seconds,
         interrupted=interrupted,
         history=tuple(evaluate.history),
         details=dict(evaluate.details),
         replayed=evaluate.replayed,
         told=tuple(evaluate.runner_ups),
+        notes=tuple(evaluate.notes),
     )
 
 

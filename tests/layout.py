@@ -21,7 +21,6 @@ from matplotlib.text import Text
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
 
-
 MOST_LINES = 7
 """Curves of a panel that can be told apart."""
 

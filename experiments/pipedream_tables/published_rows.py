@@ -180,7 +180,7 @@ def run_row(row: PublishedRow, workload: Workload, *, search: bool = True) -> di
             planned=planned.plan.notation,
             planned_speedup=parallel.iteration_seconds / own.iteration_seconds,
             planned_communication_saved=_saved(own, parallel),
-            planning_seconds=planned.seconds,
+            planning_seconds=planned.planning_seconds,
         )
     return record
 

@@ -260,7 +260,7 @@ def nested_search(stages: int) -> dict[str, Any]:
             "backward_sizes": planned.details["stage_backward_samples"],
             "partitions": planned.details["evaluations"] if name == "unequal-nested" else None,
             "proven_optimal": planned.details["proven_optimal"],
-            "planning_seconds": planned.seconds,
+            "planning_seconds": planned.planning_seconds,
         }
     return {"setting": f"vgg16, dgx-a100, K={stages}, B=64, recomputed, powers of two", **found}
 

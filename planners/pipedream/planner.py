@@ -263,6 +263,7 @@ def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device:
     states = antichain_states(workload, drop_inputs=workload.bytes_per_element is None)
     if states.lost:
         evaluate.details["cuts_left_out"] = states.lost
+        evaluate.note(f"partition: {states.lost}")
     return state_table(
         workload,
         evaluate.layer_costs.round_trip_seconds(device, minibatch),

@@ -130,8 +130,8 @@ class Evaluator:
 
     Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or
     stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits, so that an interrupted search
-    still has an answer. A planner may write down what it knows of its search: `details`, and `runner_ups` beside those that its
-    replays show.
+    still has an answer. A planner may write down what it knows of its search: `details` for programs, a `note` for people, and
+    `runner_ups` beside those that its replays show.
     """
 
     def __init__(
@@ -164,6 +164,7 @@ class Evaluator:
         self.best: Plan | None = None
         self.optimal_among = ""
         self.details: dict[str, object] = {}
+        self.notes: list[str] = []
         self.runner_ups: list[RunnerUp] = []
         self._best_seconds = float("inf")
         self._budget, self._progress, self._clock = budget, progress, clock
@@ -220,6 +221,11 @@ class Evaluator:
         """Tell whoever watches how far a search with an evaluator of its own is: its evaluations, its best seconds."""
         if self._progress is not None:
             self._progress(Progress(self.evaluations + evaluations, self._clock() - self._began, seconds))
+
+    def note(self, line: str) -> None:
+        """Record a sentence about the search or its plan, once."""
+        if line not in self.notes:
+            self.notes.append(line)
 
     def declare_optimal(self, among: str) -> None:
         """Record that the planner has proven its plan the best of the plans that `among` describes."""

@@ -63,10 +63,10 @@ class Result(Explained):
     outcome: the plan on the reference engine, with the problem's own options
     bound: seconds of an iteration that no plan of the model can beat, flushed or not as this one is
     proof: of the plan being the fastest of a space of plans, or why there is none
-    evaluations: plans replayed; seconds: CPU seconds of the search in this process, compilation included
+    evaluations: plans replayed; planning_seconds: CPU seconds of the search in this process, compilation included
     interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
     history: the improvements on the way
-    details: what the planner says about its search, plain values by name
+    details: what the planner says about its search, plain values by names that are its own; notes: the same in sentences
     replayed: the plans that were replayed, links contended as the problem says, and their scores
     told: runner-ups that the planner knows itself
     """
@@ -75,12 +75,13 @@ class Result(Explained):
     bound: float
     proof: Proof
     evaluations: int
-    seconds: float
+    planning_seconds: float
     interrupted: bool = False
     history: tuple[Progress, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
     replayed: Mapping[Plan, Score] = field(default_factory=dict)
     told: tuple[RunnerUp, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -91,6 +92,11 @@ class Result(Explained):
     def problem(self) -> Problem:
         """The question."""
         return self.outcome.problem
+
+    @property
+    def iteration_seconds(self) -> float:
+        """Seconds of an iteration of the plan, on the reference engine."""
+        return self.outcome.iteration_seconds
 
     @property
     def gap(self) -> float:
@@ -112,11 +118,8 @@ class Result(Explained):
         gap = " (the gap above is to the lower bound on any plan)" if self.proof else ""
         return (
             f"{self.outcome.speed}; lower bound {self.bound:.4g} s, gap {100 * self.gap:.1f} %",
-            f"planned in {self.seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
-            *([f"partition: {self.details['cuts_left_out']}"] if "cuts_left_out" in self.details else []),
-            *(_sizes_remarks(self.details) if "makespan_seconds" in self.details else []),
-            *(_order_remarks(self.details) if "order_seconds" in self.details else []),
-            *([_closed_form_remark(self.details)] if "closed_form_bound" in self.details else []),
+            f"planned in {self.planning_seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
+            *self.notes,
             *self.outcome.doubts(),
         )
 
@@ -126,7 +129,7 @@ class Result(Explained):
             **self.outcome.record(),
             "lower_bound_seconds": self.bound,
             "gap": self.gap,
-            "planning_seconds": self.seconds,
+            "planning_seconds": self.planning_seconds,
             "evaluations": self.evaluations,
             "interrupted": self.interrupted,
             "optimal_among": self.proof.space,
@@ -144,42 +147,3 @@ class Result(Explained):
     def plot_memory(self) -> Figure:
         """Draw the memory of the plan's devices."""
         return self.outcome.plot_memory()
-
-
-def _order_remarks(found: Mapping[str, Any]) -> list[str]:
-    """How good the order of the ops is known to be, and what it takes for the halves of a backward."""
-    seconds, bound = found["order_seconds"], found["order_lower_bound_seconds"]
-    known = "none is shorter" if found["order_proven"] else f"at most {100 * (seconds / bound - 1):.2g} % are left"
-    order = (
-        f"order of the ops: {seconds:.4g} s before updates, where links share no channel; with these stages and micro-batches no "
-        f"order within the memory takes less than {bound:.4g} s: {known}"
-    )
-    split = (
-        "of measured layers half of each backward counts as the gradient of its weights: the profile has them together"
-    )
-    return [order, *([split] if found["halves_assumed"] else [])]
-
-
-def _closed_form_remark(found: Mapping[str, Any]) -> str:
-    """How good the plan is known to be among those that its planner chooses from."""
-    return (
-        f"by the closed form {found['closed_form_seconds']:.4g} s, and no plan that the planner chooses from takes less than "
-        f"{found['closed_form_bound']:.4g} s by it: at most {100 * found['closed_form_gap']:.2g} % are left"
-    )
-
-
-def _sizes_remarks(found: Mapping[str, Any]) -> tuple[str, str]:
-    """The sizes of unequal micro-batches, and how good they are known to be."""
-    if found["proven_optimal"]:
-        known = "no choice of sizes is faster"
-    elif found["sizes_lower_bound_seconds"]:
-        known = (
-            f"no choice of sizes takes less than {found['sizes_lower_bound_seconds']:.4g} s: at most "
-            f"{100 * found['sizes_gap']:.2g} % are left"
-        )
-    else:
-        known = "nothing is proven of the sizes"
-    return (
-        f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}",
-        f"{found['makespan_seconds']:.4g} s where links share no channel and the first stage's update ends last; {known}",
-    )

@@ -89,6 +89,7 @@ class GraphPipeline:
                 return None
             if found.lost:
                 evaluate.details["cuts_left_out"] = found.lost
+                evaluate.note(f"partition: {found.lost}")
             stages = _stages(found, evaluate.layer_costs)
             return single_or_pipeline(self.name, self.request.schedule or "1f1b", stages, microbatches)
 

@@ -10,9 +10,10 @@ prove is a lower bound on the reference engine, and their plan is proven the fas
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -374,11 +375,30 @@ def _within_memory(
         evaluations=found.sizes.evaluations,
         recomputation="always" if problem.recompute == "whole" else "where-differs",
     )
+    for line in _size_notes(evaluate.details):
+        evaluate.note(line)
     if proven:
         evaluate.declare_optimal(_space(tables, found, sizes))
     if found.stopped and not proven:
         raise BudgetSpent if meter.spent else KeyboardInterrupt
     return fitting(name, plan, evaluate.on_reference)
+
+
+def _size_notes(found: Mapping[str, Any]) -> tuple[str, str]:
+    """The sizes of unequal micro-batches, and how good they are known to be."""
+    if found["proven_optimal"]:
+        known = "no choice of sizes is faster"
+    elif found["sizes_lower_bound_seconds"]:
+        known = (
+            f"no choice of sizes takes less than {found['sizes_lower_bound_seconds']:.4g} s: at most "
+            f"{100 * found['sizes_gap']:.2g} % are left"
+        )
+    else:
+        known = "nothing is proven of the sizes"
+    return (
+        f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}",
+        f"{found['makespan_seconds']:.4g} s where links share no channel and the first stage's update ends last; {known}",
+    )
 
 
 def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:

@@ -174,7 +174,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
         machine = [problem.workload.name, problem.cluster.name, problem.batch, problem.recompute == "whole"]
         asked.append(["partition", name, *machine, request.stages, request.options["candidates"]])
         plan = SimpleNamespace(stages=())
-        return SimpleNamespace(interrupted=False, seconds=0.0, plan=plan, details=dict.fromkeys(unsaid))
+        return SimpleNamespace(interrupted=False, planning_seconds=0.0, plan=plan, details=dict.fromkeys(unsaid))
 
     monkeypatch.setattr(umpipe, "make_plan", make_plan)
     report = umpipe.measure(quick)

@@ -15,6 +15,7 @@ from planners import (
     Planner,
     PlannerFailedError,
     Request,
+    Result,
     applicable_planners,
     make_plan,
     planner_entry,
@@ -172,3 +173,34 @@ def test_errors_of_a_planner_are_one_line_that_names_it(problem: Problem, monkey
         make_plan("pipedream", problem, Request(stages=2))
     with pytest.raises(ValueError, match="planner 'fastest' is unknown; choices: bapipe, best-equal, "):
         make_plan("fastest", problem)
+
+
+def test_details_of_a_planner_are_its_own(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their names, no sentence is made of them; what it notes for people is told once."""
+    own = ("makespan_seconds", "order_seconds", "closed_form_bound", "cuts_left_out", "sizes_gap", "order_proven")
+
+    def telling(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        evaluate.details.update(dict.fromkeys(own, 0.5))
+        evaluate.note("half of it")
+        evaluate.note("half of it")
+        return whole(problem, evaluate, rng)
+
+    monkeypatch.setitem(registry.PLANNERS, "telling", as_entry(telling))
+    found = make_plan("telling", problem)
+    assert dict(found.details) == dict.fromkeys(own, 0.5)
+    assert found.remarks().count("half of it") == 1
+    assert found.remarks() == (*whole_result(problem).remarks()[:1], found.remarks()[1], "half of it")
+
+
+def whole_result(problem: Problem) -> Result:
+    return make_plan("data-parallel", problem)
+
+
+def test_seconds_of_planning_and_of_an_iteration_have_their_own_names(problem: Problem) -> None:
+    """As in the record, which files and --json have."""
+    found = whole_result(problem)
+    assert (found.iteration_seconds, found.planning_seconds) == tuple(
+        found.record()[name] for name in ("iteration_seconds", "planning_seconds")
+    )
+    assert found.iteration_seconds == found.outcome.iteration_seconds
+    assert not hasattr(found, "seconds")
