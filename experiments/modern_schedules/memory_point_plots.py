@@ -23,8 +23,9 @@ LOOKS = {
     "interleaved": ("#d55e00", "s"),
     "v": ("#3fae8c", "v"),
     "bidirectional": ("#8e5aa8", "D"),
+    "straight, slices": ("#e3b505", "P"),
 }
-"""Colour and marker of each placement."""
+"""Colour and marker of each placement, and of one whose ops are slices of sequences."""
 
 FRONTS = ("straight", "interleaved", "v")
 """Placements whose searched orders are drawn, and their bounds: more lines cannot be told apart."""
@@ -65,8 +66,8 @@ def _draw(axes: Axes, document: Mapping[str, Any], kind: str) -> None:
     limits = document["limits_microbatches"]
     searched = [row for row in document["searched"] if row["stages"] == kind and row["limit_microbatches"] in limits]
     lines = [line for place in FRONTS for line in _front(axes, place, searched)]
-    for place in LOOKS:
-        lines += _families(axes, place, families)
+    for look in LOOKS:
+        lines += _families(axes, look, [row for row in families if look_of(row) == look])
     for point, name, offset in labels(named(families), lines):
         leader = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6} if offset != OFFSETS[0] else None
         side = "left" if offset[0] > 0 else "right"
@@ -82,23 +83,40 @@ def _draw(axes: Axes, document: Mapping[str, Any], kind: str) -> None:
 
 
 def _front(axes: Axes, place: str, searched: Sequence[dict[str, Any]]) -> Iterator[list[Point]]:
-    """Searched orders against their limits, and the bound at these: the lines drawn."""
+    """Searched orders against their limits, and the bound of orders of the same ops: the lines drawn."""
     rows = [*over_seeds([row for row in searched if row["placement"] == place], "limit_microbatches")]
-    limits = [row["limit_microbatches"] for row in rows]
-    for what, key, style in (("searched", "above_busiest", ".-"), ("bound", "bound_above_busiest", ":")):
-        heights = [100 * row[key] for row in rows]
-        axes.plot(limits, heights, style, color=LOOKS[place][0], label=f"{place}, {what}", linewidth=1.3, markersize=5)
-        yield [*zip(limits, heights, strict=True)]
+    found = [(row["limit_microbatches"], 100 * row["above_busiest"]) for row in rows]
+    look: dict[str, Any] = {"color": LOOKS[place][0], "linewidth": 1.3, "markersize": 5}
+    for what, style, line in (("searched", ".-", found), ("bound", ":", stairs(rows))):
+        axes.plot(*zip(*line, strict=True), style, label=f"{place}, {what}", **look)
+        yield line
 
 
-def _families(axes: Axes, place: str, families: Sequence[dict[str, Any]]) -> Iterator[list[Point]]:
-    """A marker for each family at what it holds: the whiskers drawn."""
-    rows = [*over_seeds([row for row in families if row["placement"] == place], "family")]
+def stairs(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """The bound at every memory: between two limits that of the greater, as an order in less memory keeps to it."""
+    corners = [(row["limit_microbatches"], 100 * row["bound_above_busiest"]) for row in rows]
+    return [*corners[:1], *(corner for one, (x, y) in pairwise(corners) for corner in ((one[0], y), (x, y)))]
+
+
+def look_of(row: Mapping[str, Any]) -> str:
+    """Of LOOKS, that of a family's row."""
+    return row["placement"] if row["slices"] == 1 else f"{row['placement']}, slices"
+
+
+def _families(axes: Axes, look: str, families: Sequence[dict[str, Any]]) -> Iterator[list[Point]]:
+    """A marker for each family at what it holds, and its own bound where no line is it: the whiskers drawn."""
+    rows = [*over_seeds(families, "family")]
     memory = [row["peak_microbatches"] for row in rows]
-    mean, least, most = ([100 * row[key] for row in rows] for key in ("above_busiest", "least", "most"))
-    color, marker = LOOKS[place]
-    axes.plot(memory, mean, marker, color=color, markersize=7, label=f"{place}, families")
+    mean, least, most, bound = (
+        [100 * row[key] for row in rows] for key in ("above_busiest", "least", "most", "bound_above_busiest")
+    )
+    color, marker = LOOKS[look]
+    axes.plot(memory, mean, marker, color=color, markersize=7, label=f"{look}, families")
     axes.vlines(memory, least, most, color=color, linewidth=1)
+    if look not in FRONTS:
+        axes.plot(memory, bound, "_", color=color, markersize=9, markeredgewidth=1.8, label=f"{look}, own bounds")
+        axes.vlines(memory, bound, mean, color=color, linewidth=1.3, linestyles=":")
+        least = [*map(min, least, bound)]
     for x, low, high in zip(memory, least, most, strict=True):
         yield [(x, low), (x, high)]
 

@@ -157,7 +157,9 @@ def test_memory_points_can_be_read(recorded: Recorded) -> None:
             about = {"stages": stages, "seed": seed}
             for n in range(17):
                 point = {"family": f"family-of-{n}", "peak_microbatches": 4.0 + n // 2 % 6, "placement": places[n % 4]}
-                families.append({**about, **point, "above_busiest": 0.04 * (1 + n // 4) + 0.02 * seed})
+                above = 0.04 * (1 + n // 4) + 0.02 * seed
+                bounded = {"above_busiest": above, "bound_above_busiest": 0.03 + 0.2 * above}
+                families.append({**about, **point, **bounded, "slices": 2 if n == 16 else 1})
             for rank, place in enumerate(places):
                 for limit in (1, 2, 4, 8, 16):
                     above = {"above_busiest": 6 / limit**1.5 - 0.02 * rank, "bound_above_busiest": 4 / limit**1.5}

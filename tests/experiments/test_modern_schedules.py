@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from experiments.modern_schedules.__main__ import print_document
-from experiments.modern_schedules.memory_point_plots import LEAST, MOST, OFFSETS, labels, named
+from experiments.modern_schedules.memory_point_plots import (
+    FRONTS,
+    LEAST,
+    LOOKS,
+    MOST,
+    OFFSETS,
+    labels,
+    look_of,
+    named,
+    stairs,
+)
 from experiments.modern_schedules.memory_points import (
     FULL,
     PLACES,
@@ -72,6 +82,8 @@ def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         assert row["gap"] == pytest.approx(row["makespan_seconds"] / row["lower_bound_seconds"] - 1)
     for row in families:
         assert row["faster"] >= 0 or row["family"] == "seq1f1b"
+        assert_above_its_bound(row, searched)
+    assert {look_of(row) for row in families} == {*LOOKS}
     for place in PLACES:
         for stages in ("even", "uneven"):
             front = [row for row in searched if (row["placement"], row["stages"]) == (place, stages)]
@@ -83,6 +95,22 @@ def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     written = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["even", "1f1b", "straight", "2.00", "0.0", "25.0"] in [line[:6] for line in written]
     assert ["even", "zb-h1", "straight", "2.00", "0.0", "8.3", "0.0", "0.0", "0.0"] in written
+
+
+def assert_above_its_bound(row: dict[str, Any], searched: list[dict[str, Any]]) -> None:
+    """Of the lines and marks in the figure that have the look of a family's point, the bound is not above the point."""
+    assert row["above_busiest"] >= row["bound_above_busiest"] - 1e-12
+    if look_of(row) not in FRONTS:
+        return  # its bound is a mark of its own
+    same = [one for one in searched if all(one[key] == row[key] for key in ("placement", "stages", "seed"))]
+    beside = [y for x, y in stairs(same) if x <= row["peak_microbatches"]]
+    assert 100 * row["above_busiest"] >= min(beside, default=0.0) - 1e-9
+
+
+def test_the_bound_between_two_limits_is_that_of_the_greater() -> None:
+    """A device that may hold 2 may hold less; what holds between 1 and 4 is a bound for 4."""
+    rows = [{"limit_microbatches": x, "bound_above_busiest": y} for x, y in ((1.0, 0.9), (2.0, 0.5), (4.0, 0.5))]
+    assert stairs(rows) == [(1, 90), (1, 50), (2, 50), (2, 50), (4, 50)]
 
 
 def test_quick_is_small() -> None:
