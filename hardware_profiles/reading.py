@@ -39,12 +39,12 @@ class FileError(ValueError):
         self.untold = untold or "the file cannot be used here; pipeplan check says why"
 
 
-_REFERRED: ContextVar[bool] = ContextVar("referred", default=False)
+_referred: ContextVar[bool] = ContextVar("referred", default=False)
 
 
 def is_referred() -> bool:
     """Whether what is read is named by another file."""
-    return _REFERRED.get()
+    return _referred.get()
 
 
 @contextmanager
@@ -53,14 +53,14 @@ def referred(place: str, error: type[FileError], said: str = "") -> Iterator[Non
 
     place: the file, and where in it the value stands; said: the value, where nothing else tells it
     """
-    before = _REFERRED.set(True)
+    before = _referred.set(True)
     try:
         yield
     except ValueError as fault:
         told = fault.untold if isinstance(fault, FileError) else str(fault)
         raise error(f"{place}{said}: {told}", f"{place}: names what cannot be used") from None
     finally:
-        _REFERRED.reset(before)
+        _referred.reset(before)
 
 
 def read_bytes(path: Path | Traversable) -> bytes:
