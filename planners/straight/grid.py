@@ -3,12 +3,14 @@
 A point of the grid is a number of stages, of replicas of each, of stages a device, of micro-batches, a schedule and a placement.
 Where tensor-parallel groups are asked for, a replica is a group of neighbours, which its first device stands for, and each
 number of devices in a group is a grid of its own.
-A closed form ranks the points; the cuts of the promising ones come from the shared partition search, which knows
-communication and memory; the best few are replayed with the problem's own options.
+The cuts of promising points come from the shared partition search, which knows communication and memory. Quick replays, which
+are never slower than replays, rank them; points are replayed, with the problem's own options, until none that is left can be
+faster, or PATIENCE of them were slower than the best.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +22,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import reduce_seconds
+from hardware_profiles import Rates, reduce_seconds
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.in_flight import most_held
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
@@ -28,9 +30,8 @@ from planners.partitioning.tight_memory import fitting_cuts
 from planners.search.candidates import asked_degrees, device_choices, device_groups, straight_shape
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.quick_replay import QuickReplays
 from simulator import (
-    BUCKET_BYTES,
-    MOST_BUCKETS,
     GroupRates,
     InfeasiblePlanError,
     Parallelism,
@@ -53,21 +54,17 @@ SCHEDULES = ("1f1b", "eager-1f1b", "interleaved-1f1b")
 CHUNKS = (2, 3, 4)
 """Stages a device that are tried for looped schedules where none are requested."""
 
-FINALISTS = 12
-"""Points that are replayed, once one of them fits."""
+PATIENCE = 32
+"""Points that are replayed after the best one that fits: their quick replays are faster, and transfers on shared links tell."""
+
+BESIDE = 8
+"""Sizes of micro-batches beside that of the best point that are replayed."""
 
 UNLIKE_LAYERS = 0.1
 """Share by which a rank may need more memory than it has, if layers were alike, for its cuts to be sought at once."""
 
 MOST_TRIED = 240
 """Points that are replayed while none of them fits."""
-
-WIDTH = 48
-"""Points that fit and are ranked at once."""
-
-CLOSED_FORM_ERROR = 0.05
-"""Share by which the closed form may be above a replay: a point is not looked at once it is this much above the best."""
-
 
 Groups = tuple[tuple[int, ...], ...]
 """Devices of each rank of a pipeline, one a replica."""
@@ -100,7 +97,7 @@ class Point:
 class CutPoint:
     """A point with the cuts that the partition search gives it.
 
-    seconds: by the closed form; fullest: the largest share of a device's memory that its stages' weights and activations take,
+    seconds: of the quick replay; fullest: the largest share of a device's memory that its stages' weights and activations take,
         transfers left out
     """
 
@@ -112,7 +109,7 @@ class CutPoint:
 
 @dataclass(frozen=True, slots=True)
 class PipelineDataGrid:
-    """The fastest point of the pipeline × data grid: by closed form, then by replay."""
+    """The fastest point of the pipeline × data grid: by quick replays, then by replays."""
 
     request: Request = field(default_factory=Request)
     name: str = "pipeline-data"
@@ -131,15 +128,20 @@ class PipelineDataGrid:
         return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
 
     def _replayed(self, searches: Sequence[_Grid], evaluate: Evaluator, some_fit: bool) -> list[Plan]:
-        """Plans of the most promising points of searches whose closed forms are alike; some_fit: of others there are such."""
+        """Plans of the most promising points of some searches; some_fit: of others there are plans that fit."""
         replayed: list[Plan] = []
+        best, idle, found = math.inf, 0, None
         several = (zip(search.candidates(), repeat(search), strict=False) for search in searches)
         for candidate, search in merge(*several, key=lambda pair: pair[0].seconds):
-            fitting_ones = [evaluate(plan).iteration_seconds for plan in replayed if evaluate(plan).fits]
-            hopeless = fitting_ones and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fitting_ones)
-            if hopeless or len(replayed) >= (FINALISTS if fitting_ones or some_fit else MOST_TRIED):
+            none_fits = best == math.inf and not some_fit
+            if candidate.seconds >= best or idle >= (MOST_TRIED if none_fits else PATIENCE):
                 break
             replayed.append(search.within_memory(candidate))
+            score, idle = evaluate(replayed[-1]), idle + 1
+            if score.fits and score.iteration_seconds < best:
+                best, idle, found = score.iteration_seconds, 0, (search, candidate.point)
+        for search, point in [found] if found else ():
+            replayed += search.beside(point, best)
         return replayed
 
 
@@ -216,6 +218,17 @@ def _transfers(problem: Problem, groups: Groups) -> _Transfers:
     return _Transfers(np.array(crowd), behind, channel, bandwidth)
 
 
+class _Hops(NamedTuple):
+    """What a micro-batch waits for on its way through a pipeline and back.
+
+    latency: seconds; there_and_back: seconds a byte of every cut, of all links together; busiest: of the busiest channel
+    """
+
+    latency: float
+    there_and_back: float
+    busiest: float
+
+
 @lru_cache(maxsize=1)
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
     """The order of the ops of a point's plans; kept for the same point on other devices."""
@@ -224,13 +237,14 @@ def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedul
 
 
 class _Grid:
-    """The points of one problem, and what the closed form needs of them; tables fill as they are asked for."""
+    """The points of one problem, and what ranks them; tables fill as they are asked for."""
 
     def __init__(
         self, problem: Problem, evaluate: Evaluator, request: Request, name: str, division: GroupDivision = WHOLE
     ) -> None:
         self.problem, self.evaluate, self.request, self.name = problem, evaluate, request, name
         self.division = division
+        self.quick = QuickReplays(problem, evaluate.layer_costs)
         self.members = {group[0]: group for group in device_groups(problem, division.degree)}
         first = next(iter(self.members.values()), ())
         rates = GroupRates(problem.cluster.collectives.allreduce_rates(first) if division.degree > 1 else ())
@@ -238,9 +252,13 @@ class _Grid:
         self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
         self._held: dict[tuple[str, int, int, int], tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
+        self._passes: dict[tuple[int, int], NDArray[np.float64]] = {}
         self._rates: dict[tuple[tuple[int, ...], int], float] = {}
         self._ranks_of: dict[Groups, _Ranks] = {}
         self._transfers_of: dict[Groups, _Transfers] = {}
+        self._reduce_rates: dict[tuple[int, ...], Rates] = {}
+        self._least_reduced: dict[Groups, float] = {}
+        self._hops_of: dict[tuple[Groups, int], _Hops] = {}
 
     # ---- the grid ----
 
@@ -285,44 +303,55 @@ class _Grid:
         return list(dict.fromkeys(found))
 
     def _counts(self, replicas: int) -> list[int]:
-        """Numbers of micro-batches: the requested one, else those that give a replica 1, 2, 3, 4, 6, 8, 12, ... samples."""
+        """Numbers of micro-batches: the requested one, else those with 1, 2, 3, 4, 6, 8, 12, ... samples a replica, or all."""
         if self.request.microbatches is not None:
             return [self.request.microbatches]
         share = self.problem.batch // replicas
         sizes = {base << power for base in (1, 3) for power in range(share.bit_length())}
-        return sorted({-(-self.problem.batch // (replicas * size)) for size in sizes if size <= share})
+        return sorted({1, *(-(-self.problem.batch // (replicas * size)) for size in sizes if size <= share)})
 
-    # ---- the closed form ----
+    def beside(self, point: Point, best: float) -> list[Plan]:
+        """Plans of a point with sizes of micro-batches between those of `_counts`, where quick replays are faster than `best`."""
+        if self.request.microbatches is not None:
+            return []
+        counts, share = self._counts(point.replicas), point.replicas
+        place = counts.index(point.microbatches)
+        ends = counts[max(0, place - 1)], counts[min(len(counts) - 1, place + 1)]
+        largest = -(-self.problem.batch // (ends[0] * share)), -(-self.problem.batch // (ends[1] * share))
+        between = {-(-self.problem.batch // (share * size)) for size in range(largest[1] + 1, largest[0])}
+        points = [replace(point, microbatches=count) for count in sorted(between.difference(counts))]
+        found = [
+            one for one in map(self.candidate, points) if one is not None and one.seconds < best and one.fullest <= 1.0
+        ]
+        return [self.within_memory(one) for one in sorted(found, key=lambda one: one.seconds)[:BESIDE]]
+
+    # ---- the quick replays ----
 
     def candidates(self) -> Iterator[CutPoint]:
-        """Points with their cuts: those that fit, best first by the closed form, then those of which only a replay can tell.
+        """Points with their cuts: those that fit, best first by their quick replays, then those of which only a replay can tell.
 
-        No point beats its balance at will (`_at_best`), so that cuts are sought for promising points only. Those that would not
-        fit if layers were alike, or with equal shares of a device for its stages, come when the others are used up.
+        No point beats its balance at will (`_at_best`), so that cuts are sought for promising points only.
         """
         points = [point for point in self.points() if self._may_fit(point)]
         rough = sorted(((self._at_best(point), number) for number, point in enumerate(points)))
         too_large: list[CutPoint] = []
-        crowded: list[tuple[float, int]] = []
-        for wanted, roomy in ((rough, True), (crowded, False)):
-            waiting: list[tuple[float, int, CutPoint]] = []
-            for least, number in wanted:
-                while waiting and (waiting[0][0] <= least or len(waiting) >= WIDTH):
-                    yield heappop(waiting)[2]
-                point = points[number]
-                if not roomy:
-                    candidate = self.candidate(point)
-                else:
-                    candidate = self.candidate(point, self._equal_shares(point)) if self._has_room(point) else None
-                if candidate is not None and candidate.fullest <= 1.0:
-                    heappush(waiting, (candidate.seconds, number, candidate))
-                elif roomy:
-                    crowded.append((least, number))
-                elif candidate is not None:
-                    too_large.append(candidate)
-            while waiting:
+        waiting: list[tuple[float, int, CutPoint]] = []
+        for least, number in rough:
+            while waiting and waiting[0][0] <= least:
                 yield heappop(waiting)[2]
+            candidate = self._roomiest(points[number])
+            if candidate is not None and candidate.fullest <= 1.0:
+                heappush(waiting, (candidate.seconds, number, candidate))
+            elif candidate is not None:
+                too_large.append(candidate)
+        while waiting:
+            yield heappop(waiting)[2]
         yield from sorted(too_large, key=lambda candidate: candidate.fullest)
+
+    def _roomiest(self, point: Point) -> CutPoint | None:
+        """The cuts of a point with equal shares of a device for its stages; where that leaves too little, with any shares."""
+        even = self.candidate(point, self._equal_shares(point)) if self._has_room(point) else None
+        return even if even is not None and even.fullest <= 1.0 else self.candidate(point)
 
     def _may_fit(self, point: Point) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
@@ -336,13 +365,41 @@ class _Grid:
         return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0]))
 
     def _at_best(self, point: Point) -> float:
-        """Seconds if the network could be divided among the ranks at will and nothing were to be sent."""
+        """Seconds if the network could be divided at will, and were cut where it sends least."""
         key = slowest, samples = self._ranks(point.groups).slowest, self._samples(point)
         if key not in self._rates:
             rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
             # One by one, so that points that take equally long stay equal to the bit.
             self._rates[key] = sum(rate[device] for device in slowest)
-        return (point.microbatches + (len(point.groups) - 1) / point.chunks) / self._rates[key]
+        hops = self._hops(point.groups, point.chunks)
+        ranks, size = len(point.groups), self._least_crossing * samples
+        computing = (point.microbatches + (ranks - 1) / point.chunks) / self._rates[key]
+        # A device that has several stages runs others while a micro-batch is on its way from lap to lap.
+        waits = (hops.latency + size * hops.there_and_back) * ((ranks - 1) / max(1, point.stages - 1))
+        exposed = self._least_reduction(point.groups) - self._backward_at_most(slowest, samples)
+        return max(computing + waits, point.microbatches * size * hops.busiest) + max(0.0, exposed)
+
+    def _least_reduction(self, groups: Groups) -> float:
+        """Seconds in which the replicas of any rank reduce an equal share of the gradients: one has no less."""
+        if groups not in self._least_reduced:
+            elements = self.costs.range_elements([(0, len(self.problem.workload))]) / len(groups)
+            size = elements * self.problem.accumulated_bytes
+            self._least_reduced[groups] = min(self._reduce_seconds(group, size) for group in groups)
+        return self._least_reduced[groups]
+
+    def _backward_at_most(self, slowest: tuple[int, ...], samples: int) -> float:
+        """Seconds of the backward of the whole network, of one micro-batch, and of what it waits for in it."""
+        return max(float(self._passes_before(device, samples)[1, -1]) for device in set(slowest))
+
+    def _hops(self, groups: Groups, chunks: int) -> _Hops:
+        if (groups, chunks) not in self._hops_of:
+            devices = [self._slowest(group) for group in groups] * chunks
+            ways = [self.problem.cluster.point_to_point(*way) for one in pairwise(devices) for way in (one, one[::-1])]
+            _, channel, bandwidth = self._links(groups, chunks)
+            busiest = float(np.bincount(channel, 1.0 / bandwidth).max(initial=0.0)) if self.problem.contention else 0.0
+            waits = sum(latency for latency, _ in ways), sum(1.0 / rate for _, rate in ways)
+            self._hops_of[groups, chunks] = _Hops(*waits, busiest)
+        return self._hops_of[groups, chunks]
 
     def _samples(self, point: Point) -> int:
         """Samples of the largest part of a micro-batch that a replica gets."""
@@ -369,7 +426,7 @@ class _Grid:
         return max(kinds.values(), key=lambda device: float(self.costs.round_trip_seconds(device, 1).sum()))
 
     def candidate(self, point: Point, spare: Sequence[float] = ()) -> CutPoint | None:
-        """The cuts of a point, and its seconds by the closed form; None where no cuts keep every stage within its memory.
+        """The cuts of a point, and its quick replay; None where no cuts keep every stage within its memory.
 
         spare: bytes of each stage's device that are to stay free
         """
@@ -379,7 +436,8 @@ class _Grid:
         if not found:
             return None
         cuts = found[0][1]
-        return CutPoint(self._seconds(point, costs, cuts), point, cuts, self._fullest(point, cuts))
+        seconds = self.quick(self._plan(point, cuts))
+        return CutPoint(seconds, point, cuts, self._fullest(point, cuts))
 
     def _equal_shares(self, point: Point) -> list[float]:
         """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
@@ -437,52 +495,36 @@ class _Grid:
             self._held[key] = most_held(_schedule(*key), np.ones(point.stages))
         return self._held[key]
 
-    def _seconds(self, point: Point, costs: PartitionCosts, cuts: Sequence[int]) -> float:
-        """Seconds of an iteration: fill, the slowest rank's rounds, drain, and what all-reduce and update add at the end."""
-        bounds, at = np.array([0, *cuts, costs.layers]), np.array(cuts, dtype=np.int64)
-        ranks, count, link = len(point.groups), point.microbatches, np.arange(len(cuts))
-        busy = costs.stage_seconds[0, costs.kind, bounds[:-1], bounds[1:]]
-        waits = costs.link_seconds[0, link, at] + costs.latency_seconds[link, at]
-        held = busy.reshape(point.chunks, ranks).sum(axis=0)
-        period = max(float(held.max()), self._busiest_channel(point, at))
-        if point.schedule == "1f1b" and len(cuts):
-            # A stage has one micro-batch more under way than the next: two rounds hold both and the way there and back.
-            period = max(period, float((busy[:-1] + busy[1:] + waits).max()) / 2.0)
-        fill = (
-            float(busy.sum() + waits.sum())
-            if point.chunks == 1
-            else float(held.max() + (ranks - 1) * busy.max() + waits.sum())
-        )
-        return fill + (count - 1) * period + self._tail_seconds(point, bounds.tolist(), busy)
-
-    def _busiest_channel(self, point: Point, cuts: NDArray[np.int64]) -> float:
-        """Seconds for which activations and gradients of one micro-batch keep the busiest channel busy."""
-        if not self.problem.contention:
-            return 0.0
-        round_trip = self._transfers(point.groups)
-        laps = np.arange(point.chunks)[:, None] * len(point.groups)
+    def _links(self, groups: Groups, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Boundary, channel and bytes a second of every hop of a micro-batch, there and back."""
+        round_trip = self._transfers(groups)
+        laps = np.arange(chunks)[:, None] * len(groups)
         link = (round_trip.behind + laps).reshape(-1)
-        there = link < len(cuts)
-        size = self.costs.cut_bytes[cuts[link[there]]] * self._samples(point)
-        channel, bandwidth = (np.tile(one, point.chunks)[there] for one in (round_trip.channel, round_trip.bandwidth))
-        return float(np.bincount(channel, size / bandwidth).max(initial=0.0))
+        there = link < len(groups) * chunks - 1
+        return link[there], np.tile(round_trip.channel, chunks)[there], np.tile(round_trip.bandwidth, chunks)[there]
 
-    def _tail_seconds(self, point: Point, bounds: Sequence[int], busy: NDArray[np.float64]) -> float:
-        """Seconds from the last backward of the first stage to the end: all-reduce and update of the stage that ends last."""
-        cluster, ranks, tail = self.problem.cluster, len(point.groups), 0.0
-        backward = busy * (2.0 / 3.0)
-        for rank, group in enumerate(point.groups):
-            stages = range(rank, point.stages, ranks)
-            elements = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages])
-            size = elements * self.problem.accumulated_bytes
+    def _passes_before(self, device: int, samples: int) -> NDArray[np.float64]:
+        """Seconds of a forward, and of a backward with what runs again, of layers before each cut, float64 [2, layers + 1]."""
+        key = self.costs.kind_of_device(device), samples
+        if key not in self._passes:
+            forward = self.costs.seconds(device, samples, "forward")
+            again = forward * self.costs.runs_again(self.problem.recompute)
+            passes = np.cumsum([forward, self.costs.seconds(device, samples, "backward") + again], axis=1)
+            self._passes[key] = np.hstack([np.zeros((2, 1)), passes])
+        return self._passes[key]
+
+    def _reduce_seconds(self, group: tuple[int, ...], size: float) -> float:
+        """Seconds in which the replicas of a rank all-reduce so many bytes."""
+        if group not in self._reduce_rates:
             rings = zip(*(self.members[device] for device in group), strict=True)
-            reduce = reduce_seconds(cluster.collectives.allreduce_rates(*rings), size) if size else 0.0
-            buckets = max(1.0, min(MOST_BUCKETS, size / BUCKET_BYTES))
-            exposed = max(reduce / buckets, reduce - float(backward[rank]) * (1.0 - 1.0 / buckets))
-            before = float(backward[:rank].sum())  # the ranks in front are still at work
-            updated = elements / (point.replicas if self.division.zero else 1)
-            tail = max(tail, exposed + self.costs.update_seconds(group[0], updated) - before)
-        return tail
+            self._reduce_rates[group] = self.problem.cluster.collectives.allreduce_rates(*rings)
+        return reduce_seconds(self._reduce_rates[group], size) if size else 0.0
+
+    @cached_property
+    def _least_crossing(self) -> float:
+        """Bytes a sample of the cut that sends least."""
+        inside = self.costs.cut_bytes[1:-1]
+        return float(inside.min()) if len(inside) else 0.0
 
     @cached_property
     def kept_before(self) -> NDArray[np.float64]:
@@ -498,8 +540,10 @@ class _Grid:
 
     def plan(self, candidate: CutPoint) -> Plan:
         """The plan of a candidate."""
-        point, layers = candidate.point, len(self.problem.workload)
-        stages = stages_from_cuts(candidate.cuts, layers, point.groups * point.chunks)
+        return self._plan(candidate.point, candidate.cuts)
+
+    def _plan(self, point: Point, cuts: Sequence[int]) -> Plan:
+        stages = stages_from_cuts(cuts, len(self.problem.workload), point.groups * point.chunks)
         if self.division.degree > 1:
             groups = [[self.members[device] for device in stage.devices] for stage in stages]
             stages = tuple(

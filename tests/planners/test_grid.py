@@ -13,7 +13,7 @@ from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.partitioning.in_flight import most_held, most_in_flight
 from planners.straight import grid
-from planners.straight.grid import FINALISTS, Point, _Grid
+from planners.straight.grid import Point, _Grid
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
@@ -95,11 +95,11 @@ POINTS = {
 @pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
 @pytest.mark.parametrize(
     ("elements", "parameters", "error"),
-    [(1e4, 10**5, 0.025), (3e6, 10**5, 0.03), (2e7, 10**5, 0.12), (1e4, 2 * 10**7, 0.025)],
+    [(1e4, 10**5, 0.01), (3e6, 10**5, 0.02), (2e7, 10**5, 0.16), (1e4, 2 * 10**7, 0.025)],
     ids=["computation", "transfers", "links that bind", "all-reduces"],
 )
-def test_the_closed_form_is_close_to_the_replay(point: Point, elements: float, parameters: int, error: float) -> None:
-    """Eight like layers on four devices: where links bind the closed form is 11 % off, elsewhere 3 % at most."""
+def test_a_quick_replay_is_close_to_the_replay(point: Point, elements: float, parameters: int, error: float) -> None:
+    """Eight like layers on four devices: quick replays are never above, 16 % below where links bind, 3 % at most elsewhere."""
     network = chain([2e10] * 8, parameters=[parameters] * 8, output_elements=[elements] * 8)
     problem = Problem(network, _switched((_gpu(),) * 4), 32)
     evaluate = Evaluator(problem)
@@ -107,7 +107,7 @@ def test_the_closed_form_is_close_to_the_replay(point: Point, elements: float, p
     candidate = search.candidate(point)
     assert candidate is not None
     plan = search.plan(candidate)
-    assert candidate.seconds == pytest.approx(evaluate(plan).iteration_seconds, rel=error)
+    assert (1.0 - error) * evaluate(plan).iteration_seconds <= candidate.seconds <= evaluate(plan).iteration_seconds
     fullest = max(memory.peak_parts["activations"] for memory in simulate(problem, plan).memory)
     width = 2.0 * problem.element_bytes + problem.optimizer_bytes
     held = 8 * parameters * width / len(point.groups)
@@ -124,8 +124,18 @@ def test_the_closed_form_is_close_to_the_replay(point: Point, elements: float, p
 
 
 def test_few_points_are_replayed() -> None:
-    """The closed form leaves a dozen of hundreds of points to the replay."""
-    assert make_plan("pipeline-data", _heavy()).evaluations <= FINALISTS
+    """Quick replays leave a dozen of hundreds of points to the replay."""
+    assert make_plan("pipeline-data", _heavy()).evaluations <= 12
+
+
+def test_no_part_of_the_grid_is_faster_than_all_of_it() -> None:
+    """BERT-large on four servers of four devices, where transfers share a slow link: a point was 20 % faster when asked for."""
+    problem = Problem(
+        workload_from_spec("bert-large", None), load_cluster("pipedream-a:4"), 64, precision="fp16", optimizer="adam"
+    )
+    every = make_plan("pipeline-data", problem).outcome.iteration_seconds
+    asked = Request(stages=16, chunks=2, microbatches=8)
+    assert every <= make_plan("pipeline-data", problem, asked).outcome.iteration_seconds
 
 
 @pytest.mark.slow
@@ -148,10 +158,10 @@ def test_many_equal_stages_are_counted() -> None:
 
 
 def test_a_replica_takes_from_one_sample_to_its_whole_share() -> None:
-    """Two replicas of a batch of 12: parts of 1, 2, 3, 4 and 6 samples, which are 6, 3, 2, 2 and 1 micro-batches."""
+    """Two replicas of a batch of 12: parts of 1, 2, 3, 4 and 6 samples, which are 6, 3, 2, 2 and 1 micro-batches; of 10 all 5."""
     problem = replace(_heavy(), batch=12)
     assert _Grid(problem, Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 6]
-    assert _Grid(replace(problem, batch=10), Evaluator(problem), Request(), "grid")._counts(2) == [2, 3, 5]
+    assert _Grid(replace(problem, batch=10), Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 5]
     assert _Grid(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts(2) == [5]
 
 
@@ -167,20 +177,15 @@ def test_transfers_that_share_a_channel_take_turns() -> None:
         assert alone.any() == contention
 
 
-def test_points_with_room_come_first() -> None:
-    """First, by rising seconds, those that fit with equal shares and would if layers were alike; then those that just fit."""
+def test_points_come_by_their_quick_replays_however_their_stages_share_a_device() -> None:
+    """By rising seconds, those that fit with equal shares of a device for its stages, and those that fit with others only."""
     network = chain([2e12] * 4, parameters=[2 * 10**8, 5 * 10**7, 10**8, 5 * 10**7], stashed_elements=[2e7] * 4)
     problem = Problem(network, _switched((replace(_gpu(), memory_bytes=6e9),) * 4), 4, optimizer="adam")
     search = _Grid(problem, Evaluator(problem), Request(), "grid")
-    roomy = [
-        found
-        for point in search.points()
-        if search._may_fit(point) and search._has_room(point)
-        if (found := search.candidate(point, search._equal_shares(point))) is not None and found.fullest <= 1.0
-    ]
-    ordered = list(search.candidates())
-    assert 0 < len(roomy) < len(ordered)
-    assert {one.point for one in ordered[: len(roomy)]} == {one.point for one in roomy}
+    found = [one for one in search.candidates() if one.fullest <= 1.0]
+    even = [search.candidate(one.point, search._equal_shares(one.point)) for one in found]
+    assert {one is None or one.fullest > 1.0 for one in even} == {True, False}
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,250 @@
+"""Quick replay: seconds of a flushed plan whose transfers meet none of other stages, at tens of nanoseconds an op.
+
+It runs the order that a replay runs, with the seconds that a replay takes (`PlanCosts`), for the first replica of each stage,
+which has most samples. What it leaves out only delays: transfers of other stages and of collectives on the same channels, sends
+that block, gathers of weights, reductions of tied weights. So a search need not replay a plan whose quick replay is no faster
+than the best replay so far.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Phase
+from planners.search.bounds import SLACK
+from simulator import (
+    LayerCosts,
+    OpKind,
+    Plan,
+    PlanCosts,
+    Problem,
+    Recompute,
+    Schedule,
+    StageCollectives,
+    build_schedule,
+    kernel,
+    schedule_families,
+)
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_FORWARD, _WEIGHT = int(OpKind.FORWARD), int(OpKind.WEIGHT_GRADIENT)
+_KINDS = OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT
+_BACK = OpKind.BACKWARD, OpKind.INPUT_GRADIENT
+_PHASES: dict[OpKind, Phase] = {
+    OpKind.FORWARD: "forward",
+    OpKind.BACKWARD: "backward",
+    OpKind.INPUT_GRADIENT: "input_gradient",
+    OpKind.WEIGHT_GRADIENT: "weight_gradient",
+}
+_ROW = np.full(1 + max(map(int, _KINDS)), -1)
+_ROW[list(map(int, _KINDS))] = range(len(_KINDS))
+
+KEPT = 64
+"""Orders of schedules that are kept for the next plans."""
+
+
+class Seconds(NamedTuple):
+    """What ops and transfers take, by the size of the micro-batch; S stages, K sizes.
+
+    ops: float64 [kinds, S, K]
+    occupied: float64 [2, S - 1, K]; for which a transfer down, or up, keeps its busiest channel from the next one
+    delayed: float64 [2, S - 1, K]; from when it begins to when it is there
+    """
+
+    ops: Floats
+    occupied: Floats
+    delayed: Floats
+
+
+@lru_cache(maxsize=KEPT)
+def _order(name: str, stages: int, microbatches: int, options: tuple[tuple[str, int | str], ...]) -> Schedule:
+    """The ops of a family's schedule."""
+    return build_schedule(name, stages, microbatches, **dict(options))
+
+
+class QuickReplays:
+    """Quick replays of the plans of one problem."""
+
+    def __init__(self, problem: Problem, layers: LayerCosts) -> None:
+        self.problem, self.layers = problem, layers
+        self._before: dict[tuple[int, int, Phase, Recompute], Floats] = {}
+
+    def __call__(self, plan: Plan) -> float:
+        """Seconds of an iteration, no more than a replay takes; 0 for a plan whose ops or devices this does not know."""
+        family = schedule_families().get(plan.schedule)
+        known = family is not None and family.flush and not family.lanes and family.placement != "bidirectional"
+        if (
+            not known
+            or family is None
+            or plan.order
+            or plan.forward_sizes
+            or plan.slices > 1
+            or plan.replication != "split"
+        ):
+            return 0.0
+        chunks = {"chunks": plan.chunks} if "chunks" in family.options else {}
+        order = _order(plan.schedule, len(plan.stages), len(plan.microbatches), (*chunks.items(), *plan.options))
+        costs = PlanCosts(self.problem, plan, self.layers)
+        sizes, size_of = np.unique(np.array(plan.microbatches), return_inverse=True)
+        seconds = self._seconds(costs, order, sizes)
+        done = _run(order.offsets, order.stage, order.kind, order.microbatch, size_of.astype(np.int64), seconds, _ROW)
+        held = [costs.collectives(stage) for stage in range(len(plan.stages))]
+        ended = max(
+            _end(costs, stage, one, *ends) for stage, (one, ends) in enumerate(zip(held, done.tolist(), strict=True))
+        )
+        busiest = self._busiest_channel(costs, held) if self.problem.contention else 0.0
+        return max(ended, busiest) * (1.0 - SLACK)
+
+    def _busiest_channel(self, costs: PlanCosts, held: Sequence[StageCollectives]) -> float:
+        """Seconds for which transfers and reductions keep the busiest channel busy."""
+        plan, batch, channels = costs.plan, self.problem.batch, self.problem.cluster.channels
+        busy = np.zeros(len(channels))
+        for stage, (near, far) in enumerate(pairwise(plan.stages)):
+            if len(near.devices) == len(far.devices) and not near.degrees:
+                size = costs.boundary_bytes[stage] * batch / len(near.devices)
+                for channel, uses in self._uses(near.devices, far.devices).items():
+                    busy[channel] += uses * size / channels[channel].bandwidth
+        for one in held:
+            for bucket in one.buckets:
+                for place, channel in enumerate(bucket.route):
+                    busy[channel] += bucket.seconds * (bucket.occupancy[place] if bucket.occupancy else 1.0)
+        return float(busy.max(initial=0.0))
+
+    def _uses(self, near: tuple[int, ...], far: tuple[int, ...]) -> Counter[int]:
+        """How often transfers of a micro-batch pass each channel, there and back."""
+        route = self.problem.cluster.route
+        pairs = [*zip(near, far, strict=True), *zip(far, near, strict=True)]
+        return Counter(channel for pair in pairs for channel in route(*pair))
+
+    def _seconds(self, costs: PlanCosts, order: Schedule, sizes: Integers) -> Seconds:
+        plan = costs.plan
+        parts = [-(-sizes // count) for count in plan.replicas]
+        there = set(np.unique(order.kind).tolist())
+        ops = np.zeros((len(_KINDS), len(parts), len(sizes)))
+        for row, kind in enumerate(_KINDS):
+            for stage, part in enumerate(parts if int(kind) in there else ()):
+                ops[row, stage] = self._op_seconds(costs, kind, stage, part)
+        occupied, delayed = np.zeros((2, 2, len(parts) - 1, len(sizes)))
+        for stage, (near, far) in enumerate(pairwise(plan.replicas)):
+            size = costs.boundary_bytes[stage] * (parts[stage] if near == far else sizes / max(near, far))
+            for way, ends in enumerate(((stage, stage + 1), (stage + 1, stage))):
+                latency, bandwidth, busy = self._link(costs, *ends)
+                occupied[way, stage] = costs.boundary_bytes[stage] * (sizes // max(near, far)) * busy
+                delayed[way, stage] = latency + size / bandwidth
+        return Seconds(ops, occupied, delayed)
+
+    def _op_seconds(self, costs: PlanCosts, kind: OpKind, stage: int, samples: Integers) -> Floats:
+        """Seconds of a stage's op, by its samples; of whole layers on a device alone as the difference of two sums."""
+        held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in _BACK else "none"
+        device, (begin, end) = held.devices[0], (held.layers[0], held.layers[-1] + 1)
+        if held.degrees or costs.plan.zero or self.layers.streams(device) or end - begin != len(held.layers):
+            seconds = costs.seconds(kind, stage, 0, samples)
+            return seconds if again == "none" else seconds + costs.seconds(OpKind.RECOMPUTE, stage, 0, samples)
+        found = []
+        for size in samples.tolist():
+            before = self._seconds_before(device, size, _PHASES[kind], again)
+            found.append(before[end] - before[begin] + self.layers.pass_seconds(device, _PHASES[kind]))
+        return np.array(found)
+
+    def _seconds_before(self, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
+        """Seconds of a pass of the layers before each cut, and of what runs forward again in it, float64 [layers + 1]."""
+        key = self.layers.kind_of_device(device), samples, phase, again
+        if key not in self._before:
+            seconds = self.layers.seconds(device, samples, phase)
+            if again != "none":
+                seconds = seconds + self.layers.seconds(device, samples, "forward") * self.layers.runs_again(again)
+            self._before[key] = np.concatenate([[0.0], np.cumsum(seconds)])
+        return self._before[key]
+
+    def _link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
+        """Latency and bytes a second of a transfer between two stages, and seconds a byte for which all of a micro-batch's keep
+        the busiest of its channels busy.
+        """
+        flow, share = costs.flow((source, 0), (target, 0))
+        ends = costs.plan.stages[source].devices, costs.plan.stages[target].devices
+        if not self.problem.contention or len(ends[0]) != len(ends[1]) or share != 1.0:
+            return flow.latency, flow.bandwidth / share, 0.0
+        uses = Counter(channel for pair in zip(*ends, strict=True) for channel in self.problem.cluster.route(*pair))
+        channels = self.problem.cluster.channels
+        return (
+            flow.latency,
+            flow.bandwidth,
+            max((uses[one] / channels[one].bandwidth for one in flow.route), default=0.0),
+        )
+
+
+def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, ended: float, free: float) -> float:
+    """When the first replica of a stage has reduced its gradients and updated.
+
+    held: what its replicas do together; began, ended: of its last backward; free: end of the last op of its device
+    """
+    ready, reduced = began, 0.0
+    for bucket in held.buckets:
+        ready += bucket.share * (ended - began)
+        reduced = max(reduced, ready) + bucket.seconds
+    if held.units:
+        reduced = ended + held.units[0].scatter
+    update = float(costs.seconds(OpKind.UPDATE, stage, 0, np.zeros(1, dtype=np.int64))[0])
+    return max(free, reduced) + update + (held.update_gather.seconds if held.update_gather else 0.0)
+
+
+@kernel()
+def _run(
+    offsets: Integers,
+    stage: NDArray[np.int32],
+    kind: NDArray[np.int8],
+    microbatch: NDArray[np.int32],
+    size_of: Integers,
+    seconds: Seconds,
+    row_of: Integers,
+) -> Floats:
+    """Of each stage the begin and end of its last gradient, and the end of its device's last op, float64 [stages, 3].
+
+    size_of: of each micro-batch; row_of: of each kind, in `seconds.ops`
+    """
+    stages, ranks = seconds.ops.shape[1], len(offsets) - 1
+    arrived = np.full((2, stages, len(size_of)), np.inf)
+    arrived[0, 0], at, free = 0.0, offsets[:-1].copy(), np.zeros(ranks)
+    link, done = np.zeros((2, stages)), np.zeros((stages, 3))
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(ranks):
+            while at[rank] < offsets[rank + 1]:
+                op = at[rank]
+                here, number, row = stage[op], microbatch[op], row_of[kind[op]]
+                size, back, begin = size_of[number], row > 0, free[rank]
+                if kind[op] != _WEIGHT:
+                    ready = arrived[1 if back else 0, here, number]
+                    if ready == np.inf:
+                        break
+                    begin = max(begin, ready)
+                end = begin + seconds.ops[row, here, size]
+                free[rank], at[rank], moved = end, op + 1, True
+                if back:
+                    done[here, 0], done[here, 1] = begin, end
+                if kind[op] == _WEIGHT:
+                    continue
+                if kind[op] == _FORWARD and here == stages - 1:
+                    arrived[1, here, number] = end
+                elif kind[op] == _FORWARD:
+                    sent = max(end, link[0, here])
+                    link[0, here] = sent + seconds.occupied[0, here, size]
+                    arrived[0, here + 1, number] = sent + seconds.delayed[0, here, size]
+                elif here > 0:
+                    sent = max(end, link[1, here])
+                    link[1, here] = sent + seconds.occupied[1, here - 1, size]
+                    arrived[1, here - 1, number] = sent + seconds.delayed[1, here - 1, size]
+    for rank in range(ranks):
+        for op in range(offsets[rank], offsets[rank + 1]):
+            done[stage[op], 2] = free[rank]
+    return done

@@ -1,0 +1,97 @@
+"""Quick replays: no plan takes less in its replay; alone on its links, a plan takes as long."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import Evaluator
+from planners.search.quick_replay import QuickReplays
+from planners.straight.baselines import uniform_cuts
+from simulator import Plan, Problem, equal_microbatches, load_workload, schedule_families, stages_from_cuts
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain
+
+FAMILIES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "1f1b-so", "zb-v")
+CLUSTERS = ("pipedream-a:2", "pipedream-b:1", "dapple-b:4", "dapple-c:6")
+
+
+def _random(choose: random.Random, batch: int = 24) -> tuple[Problem, Plan]:
+    """A problem of a chain with weights and outputs of any size, and a plan of stages with equal or one replica."""
+    layers = choose.randint(2, 12)
+    network = chain(
+        [choose.choice([1e9, 1e10, 5e10]) for _ in range(layers)],
+        parameters=[choose.choice([0, 10**4, 10**7]) for _ in range(layers)],
+        output_elements=[choose.choice([1e2, 1e5, 2e6]) for _ in range(layers)],
+    )
+    problem = Problem(
+        network,
+        load_cluster(choose.choice(CLUSTERS)),
+        batch,
+        optimizer=choose.choice(["sgd", "adam"]),
+        recompute=choose.choice(["none", "none", "whole"]),
+        gradient_reduction=choose.choice(["buckets", "whole"]),
+        contention=choose.random() < 0.7,
+        communication=choose.choice(["overlapped", "overlapped", "send-blocking"]),
+    )
+    name = choose.choice(FAMILIES)
+    family, devices = schedule_families()[name], len(problem.cluster.devices)
+    chunks = 2 if "chunks" in family.options or family.chunks > 1 else 1
+    ranks = choose.randint(1, max(1, min(layers // chunks, devices)))
+    if layers < chunks:
+        return _random(choose, batch)
+    replicas = choose.randint(1, devices // ranks)
+    groups = [tuple(range(rank * replicas, (rank + 1) * replicas)) for rank in range(ranks)]
+    cuts = sorted(choose.sample(range(1, layers), ranks * chunks - 1))
+    count = choose.randint(1, batch // replicas)
+    stages = stages_from_cuts(cuts, layers, family.device_of_stage(groups, chunks))
+    zero = choose.choice([0, 0, 1, 2, 3]) if replicas > 1 else 0
+    return problem, Plan("test", name, stages, equal_microbatches(batch, count), zero=zero)  # type: ignore[arg-type]
+
+
+def _check(seed: int) -> None:
+    problem, plan = _random(random.Random(seed))
+    evaluate = Evaluator(problem)
+    replayed = evaluate(plan).iteration_seconds
+    quick = QuickReplays(problem, evaluate.layer_costs)(plan)
+    assert 0.0 < quick <= replayed, (seed, plan)
+    lone = max(plan.replicas) == 1 and problem.communication == "overlapped" and not problem.contention
+    if lone and schedule_families()[plan.schedule].placement == "straight":
+        assert quick == pytest.approx(replayed, rel=1e-9), (seed, plan)
+
+
+def test_no_replay_is_faster() -> None:
+    """Over families, replicas, sizes, ZeRO, recomputation and links; where nothing is shared both are equal."""
+    for seed in range(60):
+        _check(seed)
+
+
+@pytest.mark.slow
+def test_no_replay_is_faster_of_many() -> None:
+    """The same, of 3,000."""
+    for seed in range(100, 3100):
+        _check(seed)
+
+
+def test_what_it_does_not_know_takes_no_time() -> None:
+    """An order of the plan's own, streams without a flush, lanes that share a device: 0, which rules nothing out."""
+    problem = Problem(uniform_chain(4), load_cluster("pipedream-b:1"), 8)
+    stages = stages_from_cuts(uniform_cuts(4, 2), 4, [(0,), (1,)])
+    plan = Plan("test", "1f1b", stages, (4, 4))
+    quick = QuickReplays(problem, Evaluator(problem).layer_costs)
+    assert quick(plan) > 0.0
+    assert quick(replace(plan, schedule="1f1b-rr", replication="round-robin")) == 0.0
+    assert quick(replace(plan, schedule="mine", order=("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"))) == 0.0
+
+
+def test_a_network_of_many_layers() -> None:
+    """BERT-large on eight devices: within half a percent where only neighbours share links."""
+    problem = Problem(load_workload("bert-large"), load_cluster("dgx-a100:1"), 64, precision="fp16", optimizer="adam")
+    cuts = uniform_cuts(len(problem.workload), 8)
+    plan = Plan("test", "1f1b", stages_from_cuts(cuts, len(problem.workload), [(n,) for n in range(8)]), (4,) * 16)
+    evaluate = Evaluator(problem)
+    quick = QuickReplays(problem, evaluate.layer_costs)(plan)
+    assert quick == pytest.approx(evaluate(plan).iteration_seconds, rel=5e-3)
