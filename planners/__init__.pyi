@@ -42,7 +42,6 @@ from .straight.baselines import (
     UniformLayers as UniformLayers,
     uniform_cuts as uniform_cuts,
 )
-from .search.bounds import iteration_lower_bound as iteration_lower_bound
 from .straight.brute_force import BruteForce as BruteForce
 from .straight.grid import PipelineDataGrid as PipelineDataGrid
 from .bapipe.intra_layer import (

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from hardware_profiles import plugged_in, summary_of
-from planners.search.bounds import iteration_lower_bound
 from planners.search.candidates import straight_shape
 from planners.search.evaluator import (
     BudgetSpent,
@@ -25,8 +24,8 @@ from planners.search.evaluator import (
 from planners.search.result import Proof, Result
 from simulator import (
     InfeasiblePlanError,
-    Parallelism,
     Problem,
+    UndercutBoundError,
     check_recompute,
     schedule_families,
     simulate,
@@ -351,6 +350,7 @@ def make_plan(
     Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem,
     InfeasiblePlanError if it finds no plan, other ValueErrors for bad input, and PlannerFailedError for whatever else stops it:
     planners come from other packages, too.
+    UndercutBoundError is a fault of this program's, as of `simulator.simulate`.
     """
     asked = request or Request()
     entry = planner_entry(name)
@@ -360,7 +360,7 @@ def make_plan(
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
         return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
-    except ValueError:
+    except (ValueError, UndercutBoundError):
         raise
     except Exception as error:
         text = " ".join(str(error).split())
@@ -387,13 +387,8 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         plan, interrupted = evaluate.best, True
     planning_seconds = time.process_time() - began
     outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
-    degree = max((one for stage in plan.stages for one in stage.degrees), default=1)
-    parallel = Parallelism(degree // plan.context, plan.context, plan.expert)
     return Result(
         outcome=outcome,
-        bound=iteration_lower_bound(
-            problem, asynchronous=not outcome.schedule.flush, layer_costs=evaluate.layer_costs, parallel=parallel
-        ),
         proof=_proof(evaluate, interrupted=interrupted),
         evaluations=evaluate.evaluations,
         planning_seconds=planning_seconds,

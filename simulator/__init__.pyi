@@ -26,6 +26,11 @@ from .costs.layer_costs import (
     LayerCosts as LayerCosts,
     measured_layer_seconds as measured_layer_seconds,
 )
+from .costs.lower_bound import (
+    BoundTerm as BoundTerm,
+    LowerBound as LowerBound,
+    lower_bound as lower_bound,
+)
 from .workloads.shares import Parallelism as Parallelism
 from .costs.stashes import (
     StageStash as StageStash,
@@ -140,6 +145,7 @@ from .simulation import (
     ENGINES as ENGINES,
     Engine as Engine,
     Outcome as Outcome,
+    UndercutBoundError as UndercutBoundError,
     build_program as build_program,
     replay_compiled as replay_compiled,
     simulate as simulate,

@@ -14,6 +14,7 @@ import numpy as np
 
 from hardware_profiles import brief
 from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
 from simulator.lowering.fill import fill
@@ -67,6 +68,7 @@ class Outcome(Explained):
     timeline: of the flushed mini-batch, or of the whole stream with its fill and drain
     stream: micro-batches in the timeline
     steady: of an asynchronous stream, how its steady state was read; None where the mini-batch is flushed
+    lower_bound: what no plan of the problem can beat that flushes, or does not, as this one; None where durations are noisy
     """
 
     problem: Problem
@@ -77,11 +79,22 @@ class Outcome(Explained):
     iteration_seconds: float
     stream: int
     steady: SteadyState | None = None
+    lower_bound: BoundTerm | None = None
 
     @property
     def samples_per_second(self) -> float:
         """Throughput; infinite where nothing takes time."""
         return self.problem.batch / self.iteration_seconds if self.iteration_seconds else math.inf
+
+    @property
+    def gap(self) -> float:
+        """How far the plan is above the bound, as a part of it; infinite above a bound of no seconds, NaN without a bound."""
+        if self.lower_bound is None:
+            return math.nan
+        seconds = self.lower_bound.seconds
+        if self.iteration_seconds == seconds:
+            return 0.0
+        return self.iteration_seconds / seconds - 1.0 if seconds else math.inf
 
     @property
     def fill_seconds(self) -> float:
@@ -150,6 +163,9 @@ class Outcome(Explained):
             "feasible": self.fits,
             "peak_memory_bytes": fullest.peak_bytes,
             "capacity_bytes": fullest.capacity_bytes,
+            "lower_bound_seconds": self.lower_bound and self.lower_bound.seconds,
+            "lower_bound_term": self.lower_bound and self.lower_bound.name,
+            "gap": self.gap,
         }
 
     def tables(self) -> tuple[TextTable, ...]:
@@ -174,8 +190,14 @@ class Outcome(Explained):
         return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory)
 
     def remarks(self) -> tuple[str, ...]:
-        """Seconds; fill and drain of a stream; what is wrong."""
-        return (self.speed, *self.doubts())
+        """Seconds beside the bound; fill and drain of a stream; what is wrong."""
+        return (self.speed + self.beside_bound, *self.doubts())
+
+    @property
+    def beside_bound(self) -> str:
+        """The bound and the gap to it, to follow a sentence; empty without a bound."""
+        bound = self.lower_bound
+        return f"; lower bound {bound.seconds:.4g} s ({bound.name}), gap {100 * self.gap:.1f} %" if bound else ""
 
     def doubts(self) -> tuple[str, ...]:
         """What else to know of the seconds and the memory, a line each."""
@@ -241,7 +263,7 @@ def simulate(
     An asynchronous stream is made twice as long until it shows its steady state, or would have more than MOST_STREAM
     micro-batches (`Outcome.steady` then says how far from steady it is); a noisy one has no other length.
     Raises InfeasiblePlanError or ScheduleError for a plan that cannot run. A plan that runs but does not fit is returned with
-    `fits` False.
+    `fits` False. Raises UndercutBoundError for a replay below its bound, of which a right program has none.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
@@ -259,7 +281,7 @@ def simulate(
         if steady is None or steady.reached or noise or 2 * stream > MOST_STREAM:
             break
         stream *= 2
-    return Outcome(
+    outcome = Outcome(
         problem=problem,
         plan=plan,
         schedule=schedule,
@@ -268,7 +290,33 @@ def simulate(
         iteration_seconds=timeline.makespan_seconds if steady is None else steady.seconds_per_sample * problem.batch,
         stream=stream,
         steady=steady,
+        lower_bound=None if noise else lower_bound(problem, costs.layers).of(flush=schedule.flush),
     )
+    _check_bound(outcome)
+    return outcome
+
+
+class UndercutBoundError(RuntimeError):
+    """A replay below what no plan of its problem can beat: a fault of this program, not of the plan.
+
+    outcome: the replay
+    """
+
+    outcome: Outcome | None = None
+
+
+def _check_bound(outcome: Outcome) -> None:
+    """Raise UndercutBoundError for a replay below its bound."""
+    bound, plan = outcome.lower_bound, outcome.plan
+    if bound is None or outcome.iteration_seconds >= bound.seconds:
+        return
+    error = UndercutBoundError(
+        f"internal error: plan {plan.planner!r} ({plan.schedule}, {plan.notation}) takes {outcome.iteration_seconds:.9g} s an "
+        f"iteration, below the least that any plan can take by its {bound.name}, {bound.seconds:.9g} s; please report this "
+        "with the plan and its problem"
+    )
+    error.outcome = outcome
+    raise error
 
 
 def replay_on(program: Program, engine: Engine, *, contention: bool = False) -> Timeline:

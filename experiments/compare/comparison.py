@@ -52,15 +52,16 @@ FIELDS = (
     "planning_seconds",
     "evaluations",
     "lower_bound_seconds",
+    "lower_bound_term",
     "gap",
     "optimal_among",
     "interrupted",
     "feasible",
     "reason",
 )
-"""Columns of a record. `lower_bound_seconds` holds for any plan, flushed or `asynchronous` (stale weights; steady state) as
-this one is, and `gap` is the part by which the plan is above it; `optimal_among` are the plans among which it is proven the
-fastest."""
+"""Columns of a record. `lower_bound_seconds` holds for any plan of the problem, flushed or `asynchronous` (stale weights; steady
+state) as this one is, `lower_bound_term` says by what, and `gap` is the part by which the plan is above it; `optimal_among`
+are the plans among which it is proven the fastest."""
 
 
 def _rate(record: Row) -> str:
@@ -206,6 +207,13 @@ class Comparison(Explained):
             lines.append(
                 f"{STALE} asynchronous: gradients of stale weights, seconds of the steady state without fill and drain"
             )
+        bounds = {
+            record["asynchronous"]: f"{record['lower_bound_seconds']:.4g} s ({record['lower_bound_term']})"
+            for record in records
+            if record["lower_bound_seconds"] is not None
+        }
+        if len(set(bounds.values())) > 1:
+            lines.append(f"lower bound: {bounds[False]} of plans that flush, {bounds[True]} of those on stale weights")
         for one in self.plans:
             if one.result is not None and one.result.proof:
                 lines.append(f"{one.planner}: {one.result.proof}; its gap is to the lower bound on any plan")

@@ -57,6 +57,12 @@ def guarded(name: str, action: Callable[[], int]) -> int:
         return _end(name, "not enough memory for a problem of this size", FAILURE)
     except ValueError as error:
         return _end(name, str(error), _exit_code(error))
+    except RuntimeError as error:
+        from simulator import UndercutBoundError
+
+        if not isinstance(error, UndercutBoundError):
+            raise
+        return _end(name, str(error), FAILURE)
     return code
 
 

@@ -61,7 +61,6 @@ class Result(Explained):
     """What a search found.
 
     outcome: the plan on the reference engine, with the problem's own options
-    bound: seconds of an iteration that no plan of the model can beat, flushed or not as this one is
     proof: of the plan being the fastest of a space of plans, or why there is none
     evaluations: plans replayed; planning_seconds: CPU seconds of the search in this process, compilation included
     interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
@@ -72,7 +71,6 @@ class Result(Explained):
     """
 
     outcome: Outcome
-    bound: float
     proof: Proof
     evaluations: int
     planning_seconds: float
@@ -99,11 +97,14 @@ class Result(Explained):
         return self.outcome.iteration_seconds
 
     @property
+    def bound(self) -> float:
+        """Seconds of an iteration that no plan of the problem can beat, flushed or not as this one is."""
+        return self.outcome.lower_bound.seconds if self.outcome.lower_bound else math.nan
+
+    @property
     def gap(self) -> float:
         """How far the plan is above the bound, as a part of it; infinite above a bound of no seconds."""
-        if self.outcome.iteration_seconds == self.bound:
-            return 0.0
-        return self.outcome.iteration_seconds / self.bound - 1.0 if self.bound else math.inf
+        return self.outcome.gap
 
     def __repr__(self) -> str:
         seconds, known = self.outcome.iteration_seconds, "proven" if self.proof else "not proven"
@@ -117,7 +118,7 @@ class Result(Explained):
         """Seconds beside the bound, what is proven, what the search took."""
         gap = " (the gap above is to the lower bound on any plan)" if self.proof else ""
         return (
-            f"{self.outcome.speed}; lower bound {self.bound:.4g} s, gap {100 * self.gap:.1f} %",
+            self.outcome.speed + self.outcome.beside_bound,
             f"planned in {self.planning_seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
             *self.notes,
             *self.outcome.doubts(),
@@ -127,8 +128,6 @@ class Result(Explained):
         """The figures by name, in base units."""
         return {
             **self.outcome.record(),
-            "lower_bound_seconds": self.bound,
-            "gap": self.gap,
             "planning_seconds": self.planning_seconds,
             "evaluations": self.evaluations,
             "interrupted": self.interrupted,

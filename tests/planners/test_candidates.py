@@ -23,8 +23,8 @@ from planners.search.candidates import (
 from planners.search.evaluator import Score
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem
 from simulator.workloads.synthetic import uniform_chain
-from tests.planners.test_bounds import _gpu, _switched
 from tests.simulator.strategies import UnitDevice
+from tests.simulator.test_lower_bound import _gpu, _switched
 
 
 def _problem(layers: int = 6, speeds: tuple[float, ...] = (1.0,) * 4, batch: int = 8) -> Problem:

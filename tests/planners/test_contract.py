@@ -15,11 +15,10 @@ from planners import (
     Request,
     Result,
     applicable_planners,
-    iteration_lower_bound,
     make_plan,
     planner_entry,
 )
-from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan
+from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan, lower_bound
 from simulator.simulation import simulate
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
@@ -75,8 +74,15 @@ def test_both_engines_agree_and_none_beats_the_bound(name: str, problem: Problem
     plan = plan_of(name, problem).plan
     quick, reference = simulate(calm, plan, engine="recurrence"), simulate(calm, plan)
     assert quick.iteration_seconds == reference.iteration_seconds
-    bound = iteration_lower_bound(calm, asynchronous=not quick.schedule.flush)
-    assert 0 < bound <= quick.iteration_seconds
+    assert reference.lower_bound is not None
+    assert 0 < reference.lower_bound.seconds <= quick.iteration_seconds
+
+
+def test_all_planners_have_one_bound(problem: Problem) -> None:
+    """It is the problem's: the same number beside every plan that flushes, and beside every plan that does not."""
+    found = [one for one in (searched(name, problem) for name in PLANNERS) if not isinstance(one, str)]
+    bounds = {(one.outcome.schedule.flush, one.bound) for one in found}
+    assert bounds <= {(flush, lower_bound(problem).of(flush=flush).seconds) for flush in (True, False)}
 
 
 @pytest.mark.parametrize("name", PLANNERS)

@@ -20,7 +20,6 @@ from planners import (
     Request,
     explore,
     fastest_cuts,
-    iteration_lower_bound,
     make_plan,
 )
 from planners.partitioning.fastest_cuts import least_seconds
@@ -29,7 +28,7 @@ from planners.pipedream.partitioner import InfeasiblePartition, MemoryLimit, net
 from planners.straight.grid import _Grid
 from planners.unequal import Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.found_sizes import FoundSizes
-from simulator import InfeasiblePlanError, Problem
+from simulator import InfeasiblePlanError, Problem, lower_bound
 from tests.chains import chain
 from tests.planners.conftest import PROBLEMS, line, shape
 from tests.planners.test_pipedream import network, tabled
@@ -119,7 +118,7 @@ def test_bounds_of_unlike_devices(recorded: Recorded) -> None:
     every = PROBLEMS | LARGER
     recorded(
         **{
-            name: [iteration_lower_bound(problem), iteration_lower_bound(problem, asynchronous=True)]
+            name: [lower_bound(problem).of(flush=flush).seconds for flush in (True, False)]
             for name, problem in every.items()
         }
     )

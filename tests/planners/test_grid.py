@@ -18,7 +18,7 @@ from simulator import InfeasiblePlanError, Plan, Problem, Stage, build_schedule,
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
-from tests.planners.test_bounds import _gpu, _switched
+from tests.simulator.test_lower_bound import _gpu, _switched
 
 
 def _heavy(batch: int = 32) -> Problem:

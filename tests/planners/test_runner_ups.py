@@ -30,7 +30,7 @@ def searched(small_problems: dict[str, Problem]) -> Result:
         replace(answer, schedule="gpipe", stages=one_stage): Score(13.0, 7.0, 8.0, 0),
     }
     outcome = simulate(problem, answer)
-    return Result(outcome, 0.0, Proof(reason="by hand"), len(scores), 0.0, replayed=scores)
+    return Result(outcome, Proof(reason="by hand"), len(scores), 0.0, replayed=scores)
 
 
 def test_runner_up_is_the_fastest_fitting_plan_that_decides_otherwise(searched: Result) -> None:

@@ -27,7 +27,7 @@ from planners.straight.grid import CutPoint, _Grid
 from simulator import InfeasiblePlanError, OpKind, Plan, Problem, build_schedule
 from simulator.schedules.text import from_text
 from tests.chains import chain
-from tests.planners.test_bounds import _gpu, _switched
+from tests.simulator.test_lower_bound import _gpu, _switched
 
 
 def _problem(layers: int, devices: int, batch: int, recompute: bool, seed: int, memory_bytes: float = 1e12) -> Problem:

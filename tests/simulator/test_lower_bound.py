@@ -1,0 +1,475 @@
+"""Lower bound: no plan beats it, whatever it decides, and some plans attain it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hardware_profiles import (
+    Accelerator,
+    Cluster,
+    FieldProgrammableGateArray,
+    GraphicsProcessor,
+    Link,
+    Phase,
+    Precision,
+    Work,
+    load_accelerator,
+    load_cluster,
+)
+from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, KindEfficiency
+from planners import PLANNERS, Request, applicable_planners, make_plan
+from simulator import (
+    SCHEDULES,
+    BoundTerm,
+    InfeasiblePlanError,
+    Layer,
+    LayerCosts,
+    LowerBound,
+    Plan,
+    Problem,
+    UndercutBoundError,
+    Workload,
+    equal_microbatches,
+    load_workload,
+    lower_bound,
+    simulate,
+    simulation,
+    stages_from_cuts,
+)
+from simulator.costs.lower_bound import best_weighted_sum
+from simulator.workloads.layers import Split
+from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain, measured_chain, random_chain
+from tests.simulator.strategies import ASYNCHRONOUS, UnitDevice, plans, star_cluster
+from tests.simulator.test_groups import grouped_plans
+
+
+def _switched(devices: tuple[object, ...]) -> Cluster:
+    nodes = tuple(f"node{number}" for number in range(len(devices)))
+    links = tuple(Link(node, "switch", 5e9, 1e-5) for node in nodes)
+    return Cluster("switched", devices, nodes, ("switch",), (tuple(range(len(devices))),), links)  # type: ignore[arg-type]
+
+
+def _gpu(speed: float = 1.0) -> GraphicsProcessor:
+    return GraphicsProcessor(f"gpu-{speed:g}", 2.0**36, 500e9 * speed, {"fp32": 10e12 * speed})
+
+
+def least(problem: Problem, *, flush: bool = True) -> float:
+    """Seconds of the term that binds."""
+    return lower_bound(problem).of(flush=flush).seconds
+
+
+def test_one_device_with_the_whole_batch_attains_the_bound() -> None:
+    """A single device runs forward, backward and update of the batch at once: nothing is left to gain."""
+    problem = Problem(uniform_chain(1), _switched((_gpu(),)), 16)
+    plan = make_plan("data-parallel", problem).plan
+    seconds = simulate(problem, plan).iteration_seconds
+    assert least(problem) == pytest.approx(seconds, rel=1e-8)
+    assert least(problem) <= seconds
+
+
+def test_the_bound_knows_that_ops_may_overlap() -> None:
+    """Where a forward and a backward together take half their seconds, so may all of them."""
+    problem = Problem(chain([1e9] * 4, parameters=[0] * 4), _switched((_gpu(), _gpu())), 8)
+    assert least(replace(problem, overlap=0.5), flush=False) == 0.5 * least(problem, flush=False)
+
+
+@pytest.mark.parametrize("device", [_gpu(), load_accelerator("vcu118")], ids=["gpu", "board"])
+def test_work_bound_by_hand(device: Accelerator) -> None:
+    """Measured layers of 3 + 6 seconds for 4 samples, no weights: 16 samples on 2 devices, of any kind, are 4 * 9 / 2 seconds."""
+    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((device, device)), 16)
+    assert least(problem, flush=False) == pytest.approx(18.0)
+    assert lower_bound(replace(problem, recompute=True)) == lower_bound(
+        problem
+    )  # a plan may say that nothing runs again
+
+
+def test_latency_bounds_small_batches_of_flushed_plans() -> None:
+    """One sample on 4 devices: 9 / 4 seconds of its forward and backward are the latency, a quarter of it the work."""
+    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(),) * 4), 1)
+    assert least(problem) == pytest.approx(9.0 / 4.0)
+    assert least(problem, flush=False) == pytest.approx(9.0 / 16.0)
+
+
+def test_latency_is_that_of_one_sample_through_all_layers() -> None:
+    """On GPUs of two speeds: the quick one's forwards and gradients of inputs."""
+    problem = Problem(random_chain(5, np.random.default_rng(0)), _switched((_gpu(), *(_gpu(3.0),) * 7)), 1)
+    costs = LayerCosts(problem)
+    forward, back = (float(costs.seconds(1, 1, phase).sum()) for phase in ("forward", "input_gradient"))
+    assert least(problem) == pytest.approx(forward + back)
+    assert least(problem, flush=False) < least(problem)
+
+
+def test_profile_rows_between_sizes_are_used() -> None:
+    """Rows of 2 s for 1 sample and 2 s for 4: the least seconds a sample are a half, at 4, though the batch has 6."""
+    bare = measured_chain([1.0], [1.0])
+    layer = replace(bare.layers[0], measured=((1.0, 1.0, 1.0), (4.0, 1.0, 1.0), (8.0, 4.0, 4.0)))
+    problem = Problem(replace(bare, layers=(layer,)), _switched((_gpu(),)), 6)
+    assert least(problem, flush=False) == pytest.approx(6 * 0.5)
+
+
+def test_devices_of_one_kind_at_two_speeds_add_their_rates() -> None:
+    """Seconds a sample of 1 and 1/2 on two devices: together 3 samples a second (harmonic rates)."""
+    assert best_weighted_sum(np.array([[1.0, 1.0], [0.5, 0.5]])) == pytest.approx(2.0 / 3.0)
+
+
+def test_devices_that_differ_by_layer_take_what_they_are_good_at() -> None:
+    """Each of two devices does one of two jobs in 1 s and the other in 10 s: 1 s is the optimum of the assignment."""
+    assert best_weighted_sum(np.array([[1.0, 10.0], [10.0, 1.0]])) == pytest.approx(1.0)
+
+
+def test_two_unlike_devices_get_the_best_weights() -> None:
+    """min(y, 3 - 3y) + min(4y, 1 - y) + min(2y, 5 - 5y) is largest at y = 5/7, where the last job changes hands: 17/7."""
+    seconds = np.array([[1.0, 4.0, 2.0], [3.0, 1.0, 5.0]])
+    assert best_weighted_sum(seconds) == pytest.approx(17.0 / 7.0)
+    assert best_weighted_sum(seconds[::-1]) == pytest.approx(17.0 / 7.0)
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=40)
+def test_weights_of_two_kinds_are_the_best_of_all(jobs: int, seed: int) -> None:
+    """The sum is concave and bends where a job changes hands: the largest value of all is at one of these weights."""
+    one, two = np.random.default_rng(seed).uniform(0.1, 3.0, (2, jobs))
+    bends = two / (one + two)
+    best = max(float(np.minimum(y * one, (1.0 - y) * two).sum()) for y in bends)
+    assert best_weighted_sum(np.array([one, two])) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize(("kinds", "jobs", "seeds"), [(3, 6, range(3, 10)), (4, 5, (3, 7, 8, 9))])
+def test_weights_of_more_kinds_are_the_best_of_each_pair(kinds: int, jobs: int, seeds: Sequence[int]) -> None:
+    """From equal totals pair after pair gets its best share, found here by thirds, until no pair gains any more."""
+    for seed in seeds:
+        seconds = np.random.default_rng(seed).uniform(0.1, 3.0, (kinds, jobs))
+        assert best_weighted_sum(seconds) == pytest.approx(_by_thirds(seconds), rel=1e-8)
+
+
+def _by_thirds(seconds: NDArray[np.float64]) -> float:
+    def total(weights: NDArray[np.float64]) -> float:
+        return float((seconds * weights[:, None]).min(axis=0).sum())
+
+    def shared(weights: NDArray[np.float64], pair: tuple[int, int], share: float) -> NDArray[np.float64]:
+        moved = weights.copy()
+        moved[list(pair)] = np.array([share, 1.0 - share]) * weights[list(pair)].sum()
+        return moved
+
+    weights, before = 1.0 / seconds.sum(axis=1) / (1.0 / seconds.sum(axis=1)).sum(), 0.0
+    while total(weights) > before * (1.0 + 1e-9):
+        before = total(weights)
+        for pair in combinations(range(len(weights)), 2):
+            low, high = 0.0, 1.0
+            for _ in range(60):
+                one, two = low + (high - low) / 3.0, high - (high - low) / 3.0
+                rises = total(shared(weights, pair, one)) < total(shared(weights, pair, two))
+                low, high = (one, high) if rises else (low, two)
+            weights = max(weights, shared(weights, pair, (low + high) / 2.0), key=total)
+    return total(weights)
+
+
+def _replayed(problem: Problem, plan: Plan) -> float:
+    """Seconds of an iteration; a replay below its bound would raise."""
+    outcome = simulate(problem, plan)
+    assert outcome.lower_bound == lower_bound(problem).of(flush=outcome.schedule.flush)
+    return outcome.iteration_seconds
+
+
+def test_plans_of_measured_layers_attain_the_bound() -> None:
+    """Layers of 3 + 6 seconds for 4 samples, no weights. 16 samples, half on each of two devices that hold all layers: 18 s, the
+    work. Half the work on each device in a stream without a flush: 18 s, the work. One sample: 9/4 s, its latency.
+    """
+    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(), _gpu())), 16)
+    both = Plan("hand", "gpipe", stages_from_cuts((), 2, [(0, 1)]), (16,))
+    assert _replayed(problem, both) == pytest.approx(least(problem)) == pytest.approx(18.0)
+    alone = replace(problem, batch=1)
+    one = Plan("hand", "gpipe", stages_from_cuts((), 2, [(0,)]), (1,))
+    assert _replayed(alone, one) == pytest.approx(least(alone)) == pytest.approx(9.0 / 4.0)
+    even = replace(problem, workload=measured_chain([1.5, 1.5], [3.0, 3.0], samples=4.0))
+    stream = Plan("hand", "pipedream", stages_from_cuts((1,), 2, [(0,), (1,)]), (4,) * 4)
+    assert _replayed(even, stream) == pytest.approx(least(even, flush=False), rel=1e-5)  # but for the latency of links
+    assert least(even, flush=False) == pytest.approx(18.0)
+
+
+def test_unlike_devices_attain_the_bound() -> None:
+    """Devices at 1 and 3 FLOP/s and 12 samples of 1 and of 3 FLOP, three passes each: 36 s, each device its layer."""
+    cluster = replace(star_cluster(2, bandwidth=1e9), devices=(UnitDevice(), UnitDevice(rate=3.0)))
+    problem = Problem(chain([1.0, 3.0]), cluster, 12)
+    stream = Plan("hand", "pipedream", stages_from_cuts((1,), 2, [(0,), (1,)]), (1,) * 12)
+    assert _replayed(problem, stream) == pytest.approx(least(problem, flush=False)) == pytest.approx(36.0)
+
+
+def test_recomputation_of_a_problem_is_no_restriction() -> None:
+    """VGG-16 on one V100 where stages run again: the plan that says none is 27 % faster than all that do, and not below."""
+    cluster = load_cluster("pipedream-b").take(1)
+    problem = Problem(load_workload("vgg16"), cluster, 16, optimizer="sgd", recompute="whole")
+    whole = Plan("hand", "gpipe", stages_from_cuts((), len(problem.workload), [(0,)]), (16,))
+    kept = _replayed(problem, replace(whole, recompute=("none",)))
+    assert least(problem) <= kept < 0.74 * _replayed(problem, whole)
+    assert least(problem) == pytest.approx(kept, rel=0.03)
+
+
+def test_forwards_that_run_again_early_are_free() -> None:
+    """Two stages of 1 + 2 s; the first runs its forward again while the second works: 6 s, as without."""
+    problem = Problem(measured_chain([1.0, 1.0], [2.0, 2.0]), _switched((_gpu(), _gpu())), 1, recompute="whole")
+    order = "0F0 0A0 0B0", "1F0 1A0 1B0"
+    plan = Plan("hand", "own", stages_from_cuts((1,), 2, [(0,), (1,)]), (1,), order=order, recompute=("whole", "none"))
+    early = replace(plan, order=("0F0 0A0 0B0", "1F0 1B0"))
+    assert least(problem) == pytest.approx(6.0)
+    assert least(problem) <= _replayed(problem, early) == pytest.approx(6.0, rel=1e-4)
+    with pytest.raises(InfeasiblePlanError, match="whose recompute says none"):
+        simulate(problem, plan)
+
+
+def test_a_replay_below_the_bound_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with the plan and both figures; a planner's answer, too, ends in it. A noisy replay has no bound."""
+    problem = Problem(uniform_chain(2), _switched((_gpu(),)), 4)
+    plan = Plan("hand", "gpipe", stages_from_cuts((), 2, [(0,)]), (4,))
+    noisy = simulate(problem, plan, noise=0.1, rng=np.random.default_rng(0))
+    assert noisy.lower_bound is None
+    assert (noisy.record()["lower_bound_seconds"], np.isnan(noisy.gap)) == (None, True)
+    wrong = LowerBound((BoundTerm("work", 1e6, False),))
+    monkeypatch.setattr(simulation, "lower_bound", lambda *given: wrong)
+    with pytest.raises(
+        UndercutBoundError,
+        match=r"^internal error: plan 'hand' .* by its work, 1000000 s; please report this with the plan",
+    ) as raised:
+        simulate(problem, plan)
+    assert raised.value.outcome is not None
+    assert raised.value.outcome.plan == plan
+    with pytest.raises(UndercutBoundError, match="plan 'uniform'"):
+        make_plan("uniform", problem)
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=60)
+def test_weighted_sum_never_passes_an_assignment(kinds: int, jobs: int, seed: int) -> None:
+    """Whatever whole assignment of jobs to devices: its slowest device takes no less than the bound."""
+    rng = np.random.default_rng(seed)
+    seconds = rng.uniform(0.0, 3.0, (kinds, jobs)) * rng.integers(0, 2, (kinds, jobs))
+    bound = best_weighted_sum(seconds)
+    for _ in range(20):
+        chosen = rng.integers(0, kinds, jobs)
+        slowest = max(seconds[kind, chosen == kind].sum() for kind in range(kinds))
+        assert bound <= slowest + 1e-12
+
+
+@dataclass(frozen=True)
+class _Odd:
+    """A device whose passes of one number of samples are free of overhead: the least seconds a sample may lie in the middle."""
+
+    quick: int = 3
+    name: str = "odd"
+    memory_bytes: float = 2.0**36
+    streams: bool = False
+    sublinear: bool = False
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """A second a sample, and another one unless there are `quick`."""
+        if phase == "input_gradient":
+            return 0.0
+        return samples * (1.0 if samples == self.quick else 2.0)
+
+
+@pytest.mark.parametrize(("quick", "seconds"), [(1, 14.0), (3, 14.0), (7, 14.0), (8, 28.0)])
+def test_other_accelerators_are_asked_for_every_size(quick: int, seconds: float) -> None:
+    """One size costs 1 s a sample each way, all others 2 s: 7 samples cost at least 14 s, and 28 if they are too few for it."""
+    problem = Problem(chain([1e9], output_elements=[1e5]), _switched((_Odd(quick),)), 7)
+    assert least(problem, flush=False) == pytest.approx(seconds)
+
+
+@given(
+    layers=st.integers(1, 5),
+    speeds=st.lists(st.sampled_from([1.0, 0.5, 3.0]), min_size=1, max_size=4),
+    batch=st.integers(1, 12),
+    recompute=st.booleans(),
+    name=st.sampled_from([name for name in PLANNERS if name != "brute-force"]),
+    schedule=st.sampled_from([None, *SCHEDULES]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@example(
+    layers=4, speeds=[1.0] * 4, batch=1, recompute=False, name="best-equal", schedule="2bw", seed=0
+)  # a batch too small for the schedule's weight versions: every planner still says whether it applies
+@settings(deadline=None, max_examples=80)
+def test_no_plan_beats_the_bound(
+    layers: int,
+    speeds: list[float],
+    batch: int,
+    recompute: bool,
+    name: str,
+    schedule: str | None,
+    seed: int,
+) -> None:
+    """Random chains, devices, batches, planners and schedules."""
+    chain = random_chain(layers, np.random.default_rng(seed))
+    problem = Problem(chain, _switched(tuple(_gpu(speed) for speed in speeds)), batch, recompute=recompute)
+    request = Request(schedule=schedule)
+    if applicable_planners(problem, request)[name] is not None:
+        return
+    try:
+        plan = make_plan(name, problem, request).plan
+    except InfeasiblePlanError:
+        return
+    family = SCHEDULES[plan.schedule]
+    seconds = simulate(problem, plan, engine="simpy" if family.lanes else "recurrence").iteration_seconds
+    assert least(problem, flush=family.flush) <= seconds
+
+
+def test_bound_holds_on_boards() -> None:
+    """FPGAs of two kinds: the uniform plan is no faster than the bound."""
+    boards = (load_accelerator("vcu118"), load_accelerator("vcu129"))
+    problem = Problem(uniform_chain(4), _switched(boards), 4, precision="fp16")
+    plan = make_plan("uniform", problem).plan
+    assert 0 < least(problem) <= simulate(problem, plan).iteration_seconds
+
+
+# ---- plans that decide anything --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Uneven:
+    """A device that is not `sublinear`: some sizes are quicker, and a part of a layer takes more or less than its part."""
+
+    power: float
+    name: str = "uneven"
+    memory_bytes: float = 1e12
+    streams: bool = False
+    sublinear: bool = False
+    host_bandwidth: float = 1e5
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """The FLOP to a power, for each sample; every third size is quick."""
+        factor = (1.0 if samples % 3 else 0.4) * (2.0 if phase == "backward" else 1.0)
+        return float(factor * samples * work.flop**self.power)
+
+
+def _any_device(rng: random.Random, *, board: bool) -> Accelerator:
+    """A GPU of random figures of any size, whose kinds of layer differ; a board; or a device that is written by hand."""
+    what = rng.choice(("gpu", "gpu", "gpu", "board" if board else "gpu", "hand", "uneven"))
+    if what == "hand":
+        return UnitDevice(rate=10.0 ** rng.uniform(-1, 1))  # type: ignore[return-value]
+    if what == "uneven":
+        return _Uneven(rng.choice((0.5, 1.0, 2.0)))  # type: ignore[return-value]
+    memory, rate = 10.0 ** rng.uniform(3, 7), 10.0 ** rng.uniform(-1, 2)
+    if what == "board":
+        figures = {
+            "clock": 1e-3 * rate,
+            "efficiency": rng.uniform(0.3, 1.0),
+            "on_chip_bytes": 10.0 ** rng.uniform(2, 5),
+        }
+        links = {"ddr_bytes": 1e12, "ddr_bandwidth": memory, "transceiver_bandwidth": 1e9}
+        rates = {"fp32": 0.5, "fp16": 1.0}
+        return FieldProgrammableGateArray("board", rng.choice((64, 1000)), macs_per_cycle=rates, **figures, **links)
+    efficiencies = {
+        kind: KindEfficiency(
+            *(rng.uniform(0.2, 1.0) for _ in range(4)),
+            saturation_seconds=rng.choice((0.0, 0.1, 5.0)),
+            window_exponent=rng.choice((0.0, 0.4)),
+            tile=rng.choice((0.0, 16.0)),
+            accumulated=rng.choice((0.0, 1.0)),
+            accumulated_experts=rng.choice((0.0, 2.0)),
+        )
+        for kind in DEFAULT_EFFICIENCIES
+    }
+    overheads = ("call_overhead", "step_overhead", "launch_overhead", "pass_overhead", "forward_hook", "gradient_hook")
+    beside = {name: rng.choice((0.0, 0.01, 1.0)) for name in overheads}
+    peaks = {"fp32": rate, "fp16": 2.0 * rate}
+    return GraphicsProcessor("gpu", 1e12, memory, peaks, host_bandwidth=1e5, efficiencies=efficiencies, **beside)
+
+
+BY_TOKEN = ("linear", "embedding", "normalization", "activation", "dropout", "elementwise", "loss", "reshape")
+
+
+def _any_layer(layer: Layer, rng: random.Random, kinds: Sequence[str], *, measured: bool) -> Layer:
+    """The layer with another kind, other figures, or a profile, whose seconds may fall with its samples."""
+    changes: dict[str, Any] = {"scratch_elements": rng.choice((0.0, 1e4)), "sequential_steps": rng.choice((1, 3))}
+    if layer.kind == "attention":
+        changes["fused_pairs"] = rng.choice((0.0, 0.5, 0.75))
+    elif not layer.experts:
+        changes |= {"kind": rng.choice(kinds), "channels": rng.choice(((0, 0), (3, 64), (1, 1)))}
+    if measured:
+        sizes = sorted(rng.sample((0.5, 1.0, 2.5, 3.0, 6.0, 11.5, 30.0), rng.randint(1, 3)))
+        rows = ((size, rng.choice((0.0, rng.random() * size)), rng.random()) for size in sizes)
+        changes["measured"] = tuple(rows)
+    return replace(layer, flop=layer.flop * rng.choice((1.0, 10.0)), **changes)
+
+
+def _on_anything(problem: Problem, plan: Plan, rng: random.Random) -> Problem:
+    """The same question of other layers on other devices."""
+    workload, parts = problem.workload, plan.context > 1 or plan.slices > 1
+    profiled = rng.random() < 0.3 and not parts
+    kinds = BY_TOKEN if parts or rng.random() < 0.5 else (*BY_TOKEN, "convolution", "recurrent", "pooling")
+    layers = [_any_layer(layer, rng, kinds, measured=profiled and rng.random() < 0.6) for layer in workload.layers]
+    offloads = any("O" in line for line in plan.order)
+    made = [_any_device(rng, board=not offloads) for _ in range(rng.choice((1, 2, 4)))]
+    devices = tuple(rng.choice(made) for _ in problem.cluster.devices)
+    return replace(
+        problem,
+        workload=replace(workload, layers=tuple(layers), bytes_per_element=rng.choice((2, 4)) if profiled else None),
+        cluster=replace(problem.cluster, devices=devices),
+        precision="fp16" if all(hasattr(one, "precisions") for one in devices) and rng.random() < 0.5 else "fp32",
+        optimizer=rng.choice(("sgd", "momentum", "adam")),
+        gradient_bytes=rng.choice((0, 4)),
+        overlap=rng.choice((1.0, 0.5, 0.01)),
+    )
+
+
+@st.composite
+def decided_plans(draw: st.DrawFn) -> tuple[Problem, Plan]:
+    """A plan of any family or of an order of its own, flushed or not, of replicas that are devices or groups, with anything that
+    a plan can decide, on random layers and devices.
+    """
+    problem, (plan, *_) = draw(st.one_of(plans(1), plans(1, ASYNCHRONOUS), grouped_plans(), sliced_plans()))
+    return _on_anything(problem, plan, random.Random(draw(st.integers(0, 10**9)))), plan
+
+
+@st.composite
+def sliced_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
+    """A plan of slices of sequences of 12 tokens, on groups that divide the layers between them."""
+    stages, degree, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(2, 6))
+    rng = random.Random(draw(st.integers(0, 10**9)))
+    several = random_chain(stages + 2, np.random.default_rng(rng.randrange(2**32)), flop=1.0, parameters=1000).layers
+    splits = [replace(one, split=rng.choice(get_args(Split))) for one in several]
+    attention = replace(splits[1], kind="attention", causal_tokens=12, parameters=0, split=rng.choice(("heads", "")))
+    workload = Workload("tokens", (splits[0], attention, *splits[2:]), tuple(pairwise(range(stages + 2))))
+    cluster = replace(star_cluster(stages * degree, bandwidth=rng.choice((1e3, 1e9))), tensor_groups="cluster")
+    groups = [tuple(range(first, first + degree)) for first in range(0, stages * degree, degree)]
+    held = stages_from_cuts(sorted(rng.sample(range(1, stages + 2), stages - 1)), stages + 2, groups)
+    one = tuple(replace(stage, degrees=(degree,) if any(splits) else ()) for stage in held)
+    problem = Problem(workload, cluster, batch, sequence_parallel=rng.random() < 0.5)
+    sizes = equal_microbatches(batch, draw(st.integers(1, batch)))
+    return problem, [Plan("hand", "seq1f1b", one, sizes, options=(("slices", draw(st.integers(1, 12))),))]
+
+
+def _holds(case: tuple[Problem, Plan]) -> None:
+    """A replay below the bound would raise; what a board or a family cannot run has none."""
+    with suppress(InfeasiblePlanError):
+        outcome = simulate(*case, engine="compiled")
+        bound = lower_bound(case[0]).of(flush=outcome.schedule.flush)
+        assert outcome.lower_bound == bound
+        assert bound.seconds <= outcome.iteration_seconds
+
+
+@settings(max_examples=30)
+@given(decided_plans())
+def test_no_plan_whatever_it_decides_beats_the_bound(case: tuple[Problem, Plan]) -> None:
+    """Recomputation, ops of their own for it, offload, pairs that overlap, tensor, context and expert degrees, ZeRO, slices,
+    sizes by stage and pass, replicas that split or take turns, any order, weights that are shared, stale weights.
+    """
+    _holds(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=20_000)
+@given(decided_plans())
+def test_none_of_twenty_thousand_plans_beats_the_bound(case: tuple[Problem, Plan]) -> None:
+    """As above."""
+    _holds(case)
