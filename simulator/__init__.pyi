@@ -27,6 +27,7 @@ from .costs.layer_costs import (
     measured_layer_seconds as measured_layer_seconds,
 )
 from .costs.lower_bound import (
+    SLACK as SLACK,
     BoundTerm as BoundTerm,
     LowerBound as LowerBound,
     lower_bound as lower_bound,

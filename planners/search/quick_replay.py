@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
-from planners.search.bounds import SLACK
 from simulator import (
+    SLACK,
     LayerCosts,
     OpKind,
     Plan,
