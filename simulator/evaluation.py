@@ -28,7 +28,7 @@ from simulator.lowering.coverage import Duration
 from simulator.lowering.fill import Collectives, collectives_of, durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
-from simulator.plans.plan import Plan, Problem, Recompute, family_of
+from simulator.plans.plan import Plan, Problem, Recompute, check_plan, family_of
 from simulator.results.memory import always_there, copies_held, copy_bytes
 from simulator.results.peak_memory import MemoryEvents, fullest, memory_events, peaks
 from simulator.results.steady_state import SteadyState, steady_state
@@ -78,8 +78,9 @@ class Evaluations:
         self.problem = problem
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self.contention = contention and problem.contention
-        self._structures: OrderedDict[Hashable, _Prepared] = OrderedDict()
+        self._structures: OrderedDict[_Key, _Prepared] = OrderedDict()
         self._kept = 0
+        self._checked: set[Hashable] = set()  # what structures that are kept say but for layers
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
         # always there, kept from forward to backward, of these to the weight gradient; gradients before they are added up
@@ -178,21 +179,24 @@ class Evaluations:
 
     def _replay(self, plan: Plan) -> _Replay | None:
         """Replay a flushed mini-batch, or streams that grow as those of a simulation do until one shows its steady state."""
-        if plan.slices > 1:
-            return None  # a stage has other seconds and bytes for each slice
+        numbers = self._numbers(plan)
+        if numbers is None or plan.slices > 1:  # a stage has other seconds and bytes for each slice
+            return None
+        apart, grouped = _all_but_layers(plan), any(stage.degrees for stage in plan.stages)
+        if grouped or apart not in self._checked:  # whether groups divide layers evenly depends on the layers
+            check_plan(self.problem, plan)
         family = family_of(plan)
         stream = 0 if family is None or family.flush else stream_length(plan)
         if stream and family is not None and family.lanes:
             return None  # copies of weights then depend on when updates end
         while True:
-            found = self._replay_once(plan, stream)
+            found = self._replay_once(plan, numbers, apart, stream)
             if found is None or found.steady is None or found.steady.reached or 2 * stream > MOST_STREAM:
                 return found
             stream *= 2
 
-    def _replay_once(self, plan: Plan, stream: int) -> _Replay | None:
-        numbers = self._numbers(plan)
-        if numbers is None or 2 * len(plan.stages) * (stream or len(plan.microbatches)) > MOST_TASKS // 4:
+    def _replay_once(self, plan: Plan, numbers: Integers, apart: Hashable, stream: int) -> _Replay | None:
+        if 2 * len(plan.stages) * (stream or len(plan.microbatches)) > MOST_TASKS // 4:
             return None
         degrees = [stage.degrees for stage in plan.stages]
         if any(degrees) and any(len(set(one)) > 1 for one in degrees):
@@ -202,9 +206,8 @@ class Evaluations:
             stage: self._collectives_of(costs, stage) for stage, held in enumerate(plan.stages) if len(held.devices) > 1
         }
         ties = costs.tied_reductions
-        prepared = self._structure(
-            costs, stream, tuple([one.form for one in several.values()]), tuple([tie.stages for tie in ties])
-        )
+        forms = tuple([one.form for one in several.values()])
+        prepared = self._structure(costs, stream, ((stream, apart), forms, tuple([tie.stages for tie in ties])))
         asked = self._asked(costs, numbers, prepared)
         cuts = self._ranges[numbers]
         moved = self.layers.cut_bytes[cuts[:, 1]][prepared.move_boundary] * prepared.move_samples
@@ -243,29 +246,8 @@ class Evaluations:
             lasting=bool(np.minimum.reduce(asked[prepared.computing]) > 0.0),
         )
 
-    def _structure(
-        self, costs: PlanCosts, stream: int, forms: tuple[CollectiveForm, ...], ties: tuple[tuple[int, ...], ...]
-    ) -> _Prepared:
+    def _structure(self, costs: PlanCosts, stream: int, key: _Key) -> _Prepared:
         """The structure of a plan, lowered where no plan had it before."""
-        plan = costs.plan
-        key = (
-            stream,
-            plan.schedule,
-            plan.microbatches,
-            plan.forward_sizes,
-            plan.backward_sizes,
-            plan.replication,
-            plan.order,
-            plan.recompute,
-            plan.options,
-            plan.zero,
-            plan.context,
-            plan.expert,
-            tuple([stage.devices for stage in plan.stages]),
-            tuple([stage.degrees for stage in plan.stages]),
-            forms,
-            ties,
-        )
         prepared = self._structures.get(key)
         if prepared is None:
             prepared = self._prepare(costs, stream)
@@ -466,11 +448,37 @@ class Evaluations:
         """The first device of a group with the least memory."""
         return min(group, key=lambda device: (self.problem.cluster.devices[device].memory_bytes, device))
 
-    def _keep(self, key: Hashable, prepared: _Prepared) -> None:
+    def _keep(self, key: _Key, prepared: _Prepared) -> None:
         self._structures[key] = prepared
+        self._checked.add(key[0][1])
         self._kept += len(prepared)
         while self._kept > MOST_TASKS and len(self._structures) > 1:
-            self._kept -= len(self._structures.popitem(last=False)[1])
+            oldest, dropped = self._structures.popitem(last=False)
+            self._checked.discard(oldest[0][1])
+            self._kept -= len(dropped)
+
+
+_Key = tuple[tuple[int, Hashable], tuple[CollectiveForm, ...], tuple[tuple[int, ...], ...]]
+"""Micro-batches of a stream, and `_all_but_layers` of its plan; forms of the stages' collectives; stages that share weights."""
+
+
+def _all_but_layers(plan: Plan) -> Hashable:
+    """All that a plan says but the layers of its stages."""
+    return (
+        plan.schedule,
+        plan.microbatches,
+        plan.forward_sizes,
+        plan.backward_sizes,
+        plan.replication,
+        plan.order,
+        plan.recompute,
+        plan.options,
+        plan.zero,
+        plan.context,
+        plan.expert,
+        tuple([stage.devices for stage in plan.stages]),
+        tuple([stage.degrees for stage in plan.stages]),
+    )
 
 
 _Column = tuple[OpKind, Group, int, str, bool, bool]

@@ -1,10 +1,10 @@
-"""Shared fixtures: where the reference data lie, if they are here at all; and how property tests draw their examples."""
+"""Shared fixtures: where the reference data lie, if they are here at all; how property tests draw their examples; known skips."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,44 @@ from tests.records import Recorded, assert_recorded
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--known-skips FILE`."""
+    parser.addoption(
+        "--known-skips",
+        type=Path,
+        metavar="FILE",
+        help="fail where a test is skipped for a reason that no line of FILE (a regular expression) matches",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With `--known-skips`, a run with a skip that nobody listed has failed."""
+    file: Path | None = session.config.getoption("--known-skips")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if file is None or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    unknown = unknown_skips(
+        file.read_text(encoding="utf-8"), [one.longrepr for one in reporter.stats.get("skipped", ())]
+    )
+    if unknown:
+        reporter.write_line("")
+        for line in unknown:
+            reporter.write_line(f"a skip that {file} does not list: {line}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def unknown_skips(listed: str, skips: Iterable[object]) -> list[str]:
+    """The skips (file, line, reason) whose reason no line of the list matches, each once; lines with `#` are remarks."""
+    known = [re.compile(line) for line in listed.splitlines() if line.strip() and not line.startswith("#")]
+    reasons = {str(skip[2]).removeprefix("Skipped: ") if isinstance(skip, tuple) else str(skip): skip for skip in skips}
+    return [
+        f"{skip[0]}:{skip[1]}: {reason}" if isinstance(skip, tuple) else reason
+        for reason, skip in reasons.items()
+        if not any(one.search(reason) for one in known)
+    ]
 
 
 def _find_shared_data() -> Path | None:

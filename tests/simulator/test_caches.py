@@ -1,0 +1,218 @@
+"""Caches: one object that has seen other plans answers as a fresh one does, whichever field of the plan changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from simulator import (
+    Evaluations,
+    LayerCosts,
+    Plan,
+    Problem,
+    Schedule,
+    Stage,
+    Workload,
+    build_schedule,
+    simulate,
+    to_text,
+)
+from simulator.plans.plan import Recompute, Replication, Zero
+from tests.simulator.strategies import star_cluster
+from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
+
+DEVICES, BATCH = 6, 12
+
+Random = np.random.Generator
+
+
+def network(*, tied: bool) -> Workload:
+    """Attention and experts in turn, twice, each a block, of up to three gradient buckets a layer.
+
+    tied: the last layer uses the first one's weights, and not its own
+    """
+    layers = []
+    for number, part in enumerate((ATTENTION, EXPERTS) * 2):
+        layers += [
+            replace(
+                one,
+                name=f"{one.name}{number}",
+                flop=one.flop * (1 + number / 8),
+                parameters=one.parameters * 5000,
+                block=number,
+                stashed_elements=4.0 + place,
+            )
+            for place, one in enumerate(part.layers)
+        ]
+    if tied:
+        layers[-1] = replace(layers[-1], tied_to=layers[0].name, tied_parameters=layers[0].parameters)
+    return Workload("blocks", tuple(layers), tuple(pairwise(range(len(layers)))))
+
+
+def problem(*, tied: bool, bandwidth: float) -> Problem:
+    """On six devices around a switch, any of which may form a group."""
+    return Problem(
+        network(tied=tied), replace(star_cluster(DEVICES, bandwidth=bandwidth), tensor_groups="cluster"), BATCH
+    )
+
+
+def spread(rng: Random, layers: int, replicas: int, degree: int, stages: int) -> tuple[Stage, ...]:
+    """Contiguous stages, each on as many devices of its own, or all on the same."""
+    cuts = [0, *sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()), layers]
+    order, each = rng.permutation(DEVICES).tolist(), replicas * degree
+    first = [stage * each % DEVICES for stage in range(stages)]
+    return tuple(
+        Stage(tuple(range(begin, end)), tuple(order[one : one + each]), (degree,) * replicas)
+        for one, (begin, end) in zip(first, pairwise(cuts), strict=True)
+    )
+
+
+def composition(rng: Random, parts: int) -> tuple[int, ...]:
+    """Sizes of so many micro-batches."""
+    cuts = [0, *sorted(rng.choice(np.arange(1, BATCH), parts - 1, replace=False).tolist()), BATCH]
+    return tuple(end - begin for begin, end in pairwise(cuts))
+
+
+def of_each_stage(rng: Random, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Micro-batches of each stage, or none."""
+    return tuple(composition(rng, int(rng.integers(1, 5))) for _ in plan.stages) if rng.random() < 0.5 else ()
+
+
+def recut(rng: Random, plan: Plan) -> tuple[Stage, ...]:
+    """Other layers in the same stages."""
+    cuts = [0, *sorted(rng.choice(np.arange(1, LAYERS), len(plan.stages) - 1, replace=False).tolist()), LAYERS]
+    return tuple(
+        replace(stage, layers=tuple(range(*ends))) for stage, ends in zip(plan.stages, pairwise(cuts), strict=True)
+    )
+
+
+def own_order(rng: Random, plan: Plan) -> tuple[str, ...]:
+    """The order of a family as the plan's own."""
+    name = str(rng.choice(["gpipe", "zb-h1"]))
+    made: Schedule = build_schedule(name, len(plan.stages), len(plan.microbatches))
+    return tuple(to_text(made).splitlines())
+
+
+SCHEDULES_CHANGED = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "zb-h1", "pipedream", "2bw")
+
+LAYERS = len(network(tied=False))
+
+CHANGES: Mapping[str, Callable[[Random, Plan], dict[str, Any]]] = {
+    "schedule": lambda rng, plan: {"schedule": str(rng.choice(SCHEDULES_CHANGED)), "options": ()},
+    "stages": lambda rng, plan: {
+        "stages": spread(rng, LAYERS, int(rng.integers(1, 4)), int(rng.integers(1, 3)), int(rng.integers(1, 4))),
+        "recompute": (),
+        "forward_sizes": (),
+        "backward_sizes": (),
+        "order": (),
+    },
+    "microbatches": lambda rng, plan: {"microbatches": composition(rng, int(rng.integers(1, 6))), "order": ()},
+    "replication": lambda rng, plan: {"replication": str(rng.choice(get_args(Replication)))},
+    "forward_sizes": lambda rng, plan: {"forward_sizes": of_each_stage(rng, plan), "schedule": "gpipe", "order": ()},
+    "backward_sizes": lambda rng, plan: {"backward_sizes": of_each_stage(rng, plan) if plan.forward_sizes else ()},
+    "order": lambda rng, plan: {"order": own_order(rng, plan), "forward_sizes": (), "backward_sizes": ()},
+    "recompute": lambda rng, plan: {
+        "recompute": tuple(str(rng.choice(get_args(Recompute))) for _ in plan.stages) if rng.random() < 0.8 else ()
+    },
+    "options": lambda rng, plan: {
+        "forward_sizes": (),
+        "backward_sizes": (),
+        "schedule": "seq1f1b",
+        "options": (("slices", int(rng.integers(1, 3))),),
+        "recompute": (),
+    },
+    "zero": lambda rng, plan: {"zero": int(rng.choice(get_args(Zero)))},
+    "context": lambda rng, plan: {"context": int(rng.integers(1, 3))},
+    "expert": lambda rng, plan: {"expert": int(rng.choice([1, 2, 4]))},
+    "layers": lambda rng, plan: {"stages": recut(rng, plan)},
+    "devices": lambda rng, plan: {
+        "stages": tuple(
+            replace(
+                stage, devices=tuple(np.roll(range(DEVICES), int(rng.integers(DEVICES)))[list(stage.devices)].tolist())
+            )
+            for stage in plan.stages
+        )
+    },
+    "degrees": lambda rng, plan: {
+        "stages": tuple(
+            replace(stage, degrees=(len(stage.devices),) if not stage.degrees else ()) for stage in plan.stages
+        )
+    },
+}
+"""How each field of a plan and of its stages changes, with what must change beside it."""
+
+SETTLED = {"planner"}
+"""Fields that say nothing of what runs."""
+
+
+def test_every_field_of_a_plan_is_changed() -> None:
+    """A new field of Plan or Stage needs a change here, and so is part of the keys that caches have."""
+    assert set(CHANGES) == {one.name for kind in (Plan, Stage) for one in fields(kind)} - SETTLED
+
+
+Answer = tuple[float, dict[int, float]] | str
+"""Seconds and the peak of each device in bytes, or the words of a refusal."""
+
+
+def replayed(asked: Problem, plan: Plan, costs: LayerCosts) -> Answer:
+    """What a replay gives."""
+    try:
+        found = simulate(asked, plan, engine="compiled", layer_costs=costs)
+    except ValueError as error:
+        return str(error)
+    return found.iteration_seconds, {one.device: one.peak_bytes for one in found.memory}
+
+
+def evaluated(evaluate: Evaluations, plan: Plan) -> Answer | None:
+    """What an evaluation gives; None of a plan that it leaves to a replay."""
+    try:
+        found, peaks = evaluate(plan), evaluate.peak_bytes(plan)
+    except ValueError as error:
+        return str(error)
+    return None if found is None or peaks is None else (found.seconds, peaks)
+
+
+def begun(rng: Random) -> list[Plan]:
+    """Plans from which walks begin, that differ in what they share: replicas, groups, chunks, streams, sizes, slices."""
+    plan = Plan("hand", "1f1b", spread(rng, LAYERS, 2, 1, 2), composition(rng, 4))
+    groups = replace(plan, stages=spread(rng, LAYERS, 1, 2, 2), context=2, expert=2)
+    chunks = replace(plan, schedule="interleaved-1f1b", stages=spread(rng, LAYERS, 2, 1, 4))
+    straight = replace(plan, schedule="gpipe", stages=spread(rng, LAYERS, 1, 1, 3))
+    return [
+        plan,
+        replace(plan, zero=3),
+        groups,
+        chunks,
+        replace(chunks, recompute=("whole", "none", "attention", "blocks")),
+        straight,
+        replace(straight, forward_sizes=tuple(composition(rng, 3) for _ in range(3))),
+        replace(plan, schedule="1f1b-rr", replication="round-robin"),
+        replace(straight, schedule="seq1f1b", options=(("slices", 2),)),
+    ]
+
+
+@pytest.mark.parametrize("seeds", [(1,), pytest.param(range(10, 60), marks=pytest.mark.slow)])
+def test_one_object_answers_changed_plans_as_fresh_ones(seeds: Sequence[int]) -> None:
+    """One `Evaluations` and one `LayerCosts` for plans of which each changes one field of another, each also cut elsewhere."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        bandwidth, ran = float(rng.choice([1e6, 1e9])), set()
+        for tied in (False, True):
+            asked = problem(tied=tied, bandwidth=bandwidth)
+            kept, costs = Evaluations(asked), LayerCosts(asked)
+            for plan in begun(rng)[tied::2]:
+                for name in ("", *rng.permutation(list(CHANGES)).tolist()):
+                    changed = replace(plan, **CHANGES[name](rng, plan)) if name else plan
+                    for one in (changed, replace(changed, stages=recut(rng, changed))):
+                        shown = replayed(asked, one, LayerCosts(asked))
+                        assert replayed(asked, one, costs) == shown, one
+                        assert evaluated(kept, one) in (shown, None), one
+                    if not isinstance(shown, str):
+                        ran.add(name)
+                        plan = one if rng.random() < 0.3 else plan
+        assert ran == {*CHANGES, ""}
