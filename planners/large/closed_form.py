@@ -55,6 +55,7 @@ class DividedShape:
     """The best division of a shape, by the closed form.
 
     seconds: of an iteration; zero: what replicas divide; blocks: of each rank; words: what each of them runs again
+    choice: words among which it is the best
     """
 
     seconds: float
@@ -62,6 +63,7 @@ class DividedShape:
     zero: Zero
     blocks: tuple[int, ...]
     words: tuple[Recompute, ...]
+    choice: tuple[Recompute, ...]
 
 
 class ClosedForm:
@@ -76,7 +78,7 @@ class ClosedForm:
         self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
         self._links: dict[tuple[int, int, int, int], Flow] = {}
-        self._figures: dict[tuple[Parallelism, int], list[float]] = {}
+        self._tables: dict[tuple[Shape, int], _Tables] = {}
 
     @property
     def memory_bytes(self) -> float:
@@ -211,22 +213,41 @@ class ClosedForm:
     ) -> DividedShape | None:
         """The best division of a shape, and what its replicas divide; None where none below `limit` fits.
 
-        spare: bytes of every device that are to stay free
         bounds: as of `least_seconds_in_memory`, of what replicas may divide, if not all that is asked for
+        spare: as of `division`
+        """
+        bounds = bounds or dict.fromkeys(self.zeros, 0.0)
+        found: DividedShape | None = None
+        for zero in sorted(list(bounds)[: None if shape.copies > 1 else 1], key=bounds.__getitem__):
+            most = limit if found is None else found.seconds
+            if bounds[zero] < most:
+                found = self.division(shape, zero, self.words, spare, limit=most, bound=bounds[zero]) or found
+        return found
+
+    def division(
+        self,
+        shape: Shape,
+        zero: Zero,
+        words: tuple[Recompute, ...],
+        spare: float = 0.0,
+        *,
+        limit: float = np.inf,
+        bound: float = 0.0,
+    ) -> DividedShape | None:
+        """The best division of a shape whose replicas divide that, and whose stages run one of these words again; None where
+        none below `limit` fits.
+
+        spare: bytes of every device that are to stay free; bound: seconds before what follows the last backward, at least
         """
         blocks = self.blocks.count
-        bounds = bounds or dict.fromkeys(self.zeros, 0.0)
-        may = [zero for zero in list(bounds)[: None if shape.copies > 1 else 1] if bounds[zero] < limit]
         most = blocks if shape.pipeline == 1 else min(blocks, 2 * (-(-blocks // shape.pipeline) + shape.chunks))
         while True:
-            tables = _Tables(self, shape, most)
-            found: DividedShape | None = None
-            may = [one for one in may if tables.least_bytes(one) <= self.memory_bytes - spare]
-            least = {zero: bounds[zero] + tables.least_tail(zero) for zero in may}
-            for zero in sorted(may, key=least.__getitem__):
-                most_seconds = limit if found is None else found.seconds
-                if least[zero] < most_seconds:
-                    found = tables.best(zero, spare, most_seconds) or found
+            if (shape, most) not in self._tables:
+                self._tables[shape, most] = _Tables(self, shape, most)
+            tables = self._tables[shape, most]
+            if tables.least_bytes(zero) > self.memory_bytes - spare or bound + tables.least_tail(zero) >= limit:
+                return None
+            found = tables.best(zero, words, spare, limit)
             if most == blocks or tables.seconds_beyond >= (limit if found is None else found.seconds):
                 return found
             most = min(blocks, 2 * most)
@@ -252,6 +273,7 @@ class _Tables:
         self.form, self.shape, self.most, self.problem = form, shape, most, form.problem
         self.count = shape.microbatches(form.problem.batch)
         self._tails: dict[Zero, Floats] = {}
+        self._of_zero: dict[Zero, tuple[Floats, Floats]] = {}
         self.ranks = np.array([ONLY] if shape.pipeline == 1 else [FIRST, *[MIDDLE] * (shape.pipeline - 2), LAST])
         number = np.arange(most + 1)
         rising, falling = (chunk_blocks(number, shape.chunks, last=last) for last in (False, True))
@@ -271,19 +293,22 @@ class _Tables:
             ways[0, FIRST, :, 0] = ways[1, LAST, :, -1] = 0.0
             self.passes = [one + way for one, way in zip(self.passes, ways, strict=True)]
 
-    def best(self, zero: Zero, spare: float, limit: float) -> DividedShape | None:
-        """The best division below `limit` where replicas divide that; None where none fits."""
+    def best(self, zero: Zero, words: tuple[Recompute, ...], spare: float, limit: float) -> DividedShape | None:
+        """The best division below `limit` where replicas divide that, and stages run one of these again; None where none fits."""
         shape, form = self.shape, self.form
         rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
         limit -= self._transfer_seconds
-        fits = self._bytes(zero) <= form.memory_bytes - spare
-        cost = np.where(fits & self.held[self.ranks][:, :, None], self._seconds(zero)[self.ranks], np.inf)
+        if zero not in self._of_zero:
+            self._of_zero[zero] = self._seconds(zero)[self.ranks], self._bytes(zero)
+        seconds, held = self._of_zero[zero]
+        may = self.held[self.ranks][:, :, None] & np.array([one in words for one in form.words])
+        cost = np.where(may & (held <= form.memory_bytes - spare), seconds, np.inf)
         chosen = cost.argmin(axis=2)
         found = divided(cost.min(axis=2), form.blocks.count, (rounds, fill), tail, limit)
         if found is None:
             return None
-        words = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
-        return DividedShape(found.seconds + self._transfer_seconds, shape, zero, found.blocks, words)
+        again = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
+        return DividedShape(found.seconds + self._transfer_seconds, shape, zero, found.blocks, again, words)
 
     @property
     def seconds_beyond(self) -> float:

@@ -64,6 +64,19 @@ class ShapeBounds:
     def least_seconds(self, shapes: Integers) -> Floats:
         """As if memory had no end, and each sample took what it takes where most are passed at once, float64 [shapes]."""
         rows, number = _unlike(shapes, (0, 5, 6))
+        seconds = self._of_samples(shapes, rows, number)
+        block, whole = (seconds[number] * shapes[:, 3:4]).T
+        return self._iteration(shapes, self._undivided(shapes, block, whole), whole)
+
+    def least_device_seconds(self, shapes: Integers) -> float:
+        """Seconds that the device of each of these shapes which has most to do computes for its part of the batch, at least."""
+        rows, number = _unlike(shapes, (0, 5, 6))
+        whole = self._of_samples(shapes, rows, number)[:, 1]
+        tensor, context = shapes[rows].T[[0, 5]]
+        return float((self.problem.batch * whole * tensor * context).min()) / len(self.problem.cluster.devices)
+
+    def _of_samples(self, shapes: Integers, rows: Integers, number: Integers) -> Floats:
+        """Seconds of a sample of a block, and of the whole network, at least, of each kind of shape, float64 [kinds, 2]."""
         seconds = np.empty((len(rows), 2))
         for kind, (tensor, _, _, _, _, context, expert) in enumerate(shapes[rows].tolist()):
             sizes = sorted(set(shapes[number == kind, 3].tolist()))[-1 if self._sublinear else 0 :]
@@ -71,8 +84,7 @@ class ShapeBounds:
             block = min((one.passes.sum() + one.again.min()) / size for one, size in zip(found, sizes, strict=True))
             own = min(one.own[ONLY] / size for one, size in zip(found, sizes, strict=True))
             seconds[kind] = block, own + block * self.blocks
-        block, whole = (seconds[number] * shapes[:, 3:4]).T
-        return self._iteration(shapes, self._undivided(shapes, block, whole), whole)
+        return seconds
 
     @cached_property
     def _sublinear(self) -> bool:

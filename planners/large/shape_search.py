@@ -9,10 +9,11 @@ options.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import count, islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.like_blocks import like_blocks
 from planners.large.shape_bounds import ShapeBounds
+from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups
 from planners.search.evaluator import Evaluator, Request, Score, fitting
@@ -30,9 +32,9 @@ from simulator import (
     InfeasiblePlanError,
     Plan,
     Problem,
+    Recompute,
     Stage,
     Zero,
-    context_degrees,
     stages_from_cuts,
 )
 
@@ -42,24 +44,17 @@ Flags = NDArray[np.bool_]
 SCHEDULES = "1f1b", "interleaved-1f1b"
 """Of one stage a device, and of several."""
 
-FINALISTS = 6
-"""Candidates that are replayed at most, once one of them fits."""
+MOST_WORK = 2**16
+"""Work (see `Shape.work`) of all that are replayed beside the first that fits, and those that look better than the best."""
 
-MOST_WORK = 2**17
-"""Work (see `Shape.work`) of all that are replayed beside the first that fits; a candidate that has more than is left is not,
-unless it is PROMISING."""
-
-PROMISING = 0.02
-"""Share by which the closed form of a candidate is below the best replay at least, so that it is worth any work."""
+MOST_LEFT_OUT = 16
+"""Candidates that are left out for their work before no further one is looked at."""
 
 BOUNDED = 64
 """Shapes whose bounds are refined at once."""
 
-LONG_PART = 8192
-"""Tokens that a part of a sample has at least, where nothing is said of contexts: samples of up to so many stay whole."""
-
 MOST_TRIED = 12
-"""Candidates that are replayed while none of them fits."""
+"""Candidates that are replayed at most, whatever their work, while none of them fits."""
 
 CLOSED_FORM_ERROR = 0.1
 """Share by which the closed form may be above a replay: no candidate is looked at that is this much above the best."""
@@ -75,24 +70,20 @@ class LargeModels:
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with numbers, if none of the grid does."""
         search = _ShapeSearch(self, problem, evaluate)
-        replayed: dict[Plan, DividedShape] = {}
-        left = MOST_WORK
-        for number, candidate in enumerate(search.candidates()):
-            fit = [score.iteration_seconds for score in map(evaluate, replayed) if score.fits]
-            hopeless = fit and candidate.seconds > (1.0 + CLOSED_FORM_ERROR) * min(fit)
-            if hopeless or number >= (FINALISTS if fit else MOST_TRIED):
-                break
-            work = candidate.shape.work(problem.batch) if fit else 0
-            if work <= left or candidate.seconds < (1.0 - PROMISING) * min(fit):
-                left -= work
-                replayed.setdefault(search.within_memory(candidate), candidate)
-        search.tell(len(replayed))
+        replayed = search.replayed()
         if not replayed:
             raise InfeasiblePlanError(search.does_not_fit())
+        search.tell(replayed)
         best = fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
         if self.request.runner_ups:
             evaluate.runner_ups += search.runner_ups(best, replayed[best])
         return best
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """`0, 1 and 3`."""
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def has_like_blocks(problem: Problem) -> bool:
@@ -143,10 +134,16 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
         if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):
             raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages a device here")
         least, most = chunks, chunks
-    tokens = max(layer.causal_tokens for layer in problem.workload.layers)
-    long = [degree for degree in context_degrees(problem.workload) if degree == 1 or tokens >= degree * LONG_PART]
-    contexts, experts = (asked_degrees(problem, request, *one) for one in ((long, "context"), (None, "expert")))
+    contexts, experts = (asked_degrees(problem, request, option=one) for one in ("context", "expert"))
     return Wanted(request.stages, request.microbatches, contexts, experts, least, most)
+
+
+class _Choice(NamedTuple):
+    """A shape, what its replicas divide, and words among which each stage has one that it runs again."""
+
+    shape: Shape
+    zero: Zero
+    words: tuple[Recompute, ...]
 
 
 class _ShapeSearch:
@@ -166,43 +163,77 @@ class _ShapeSearch:
             _wanted(problem, request),
         )
         self.bounds = ShapeBounds(self.form)
-        self.opened = 0
+        self.order = ShapeOrder(self.shapes, self.bounds)
+        self.opened = set[Shape]()
+        self.limit, self.left_out = np.inf, 0
         self._bounds = np.full((len(self.shapes), len(self.form.zeros)), np.nan)
-        self._best: dict[tuple[int, tuple[Zero, ...]], DividedShape] = {}
+        self._best: dict[_Choice, tuple[float, DividedShape | None]] = {}
 
-    @cached_property
-    def _rough(self) -> Floats:
-        return self.bounds.least_seconds(self.shapes)
+    def replayed(self) -> dict[Plan, DividedShape]:
+        """Plans of the candidates that the closed form has within its error of the best replay, as many as there is work for.
 
-    def candidates(
-        self, among: Flags | None = None, zeros: Sequence[Zero] | None = None, several: int = MOST_TRIED
-    ) -> Iterator[DividedShape]:
-        """The best division of each shape that has one, best first, as far as more than `several` are not better.
+        A candidate that has more work than is left is replayed all the same where it would be the best, had its replay the
+        proportion to the closed form that the best one has.
+        """
+        found: dict[Plan, DividedShape] = {}
+        best, scale, left = np.inf, 0.0, float(MOST_WORK)
+        for number, candidate in enumerate(self.candidates()):
+            work, fits = candidate.shape.work(self.problem.batch), best < np.inf
+            if candidate.seconds > self.limit or self.left_out == MOST_LEFT_OUT:
+                break
+            wanted = candidate.seconds * scale < best if fits else number < MOST_TRIED
+            if work > left and not wanted:
+                self.left_out += 1
+                continue
+            made = self.evaluate.evaluations
+            plan = self.within_memory(candidate)
+            found.setdefault(plan, candidate)
+            score = self.evaluate(plan)
+            left -= work * (self.evaluate.evaluations - made) * fits
+            if score.fits and score.iteration_seconds < best:
+                best, scale = score.iteration_seconds, score.iteration_seconds / candidate.seconds
+                self.limit = best * (1.0 + CLOSED_FORM_ERROR)
+        return found
+
+    def candidates(self, among: Flags | None = None, zeros: Sequence[Zero] | None = None) -> Iterator[DividedShape]:
+        """The best division of each shape for each of what its replicas may divide, and for each word that all stages run
+        again, best first, as far as they are below `limit`.
 
         among: shapes that are meant, bool [shapes], if not all; zeros: what replicas may divide, if not all that is asked for
         """
-        rough = self._rough if among is None else np.where(among, self._rough, np.inf)
-        order = np.argsort(rough, kind="stable")[: None if among is None else int(among.sum())]
-        among_zeros = [self.form.zeros.index(zero) for zero in zeros or self.form.zeros]
-        bounded, waiting, found = 0, list[tuple[float, int, DividedShape | None]](), list[float]()
-        while waiting or bounded < len(order):
-            if bounded < len(order) and (not waiting or waiting[0][0] >= rough[order[bounded]]):
-                numbers = order[bounded : bounded + BOUNDED]
-                bounds = self._bounds_of(numbers)[:, among_zeros].min(axis=1)
-                bounded += BOUNDED
-                for bound, number in zip(bounds.tolist(), numbers.tolist(), strict=True):
-                    if bound < np.inf:
-                        heappush(waiting, (bound, number, None))
+        asked = [self.form.zeros.index(zero) for zero in zeros or self.form.zeros]
+        rising, counts = self.order.rising(among), count()
+        ahead = next(rising, None)
+        waiting: list[tuple[float, int, _Choice | DividedShape]] = []
+        while waiting or ahead is not None:
+            if ahead is not None and (not waiting or waiting[0][0] >= ahead[0]):
+                if ahead[0] > self.limit:
+                    return
+                numbers = [ahead[1], *(number for _, number in islice(rising, BOUNDED - 1))]
+                ahead = next(rising, None)
+                for choice, bound in self._choices(numbers, asked):
+                    heappush(waiting, (bound, next(counts), choice))
                 continue
-            bound, number, candidate = heappop(waiting)
-            if candidate is not None:
-                yield candidate
+            bound, _, one = heappop(waiting)
+            if bound > self.limit:
+                return
+            if isinstance(one, _Choice):
+                found = self._division(one, bound)
+                if found is not None:
+                    heappush(waiting, (found.seconds, next(counts), found))
                 continue
-            limit = np.inf if len(found) < several else sorted(found)[several - 1]
-            candidate = self._division(number, zeros or self.form.zeros, limit)
-            if candidate is not None:
-                found.append(candidate.seconds)
-                heappush(waiting, (candidate.seconds, number, candidate))
+            yield one
+            if one.choice == self.form.words and len(one.choice) > 1:
+                for word in one.choice:
+                    heappush(waiting, (one.seconds, next(counts), _Choice(one.shape, one.zero, (word,))))
+
+    def _choices(self, numbers: Sequence[int], zeros: Sequence[int]) -> Iterator[tuple[_Choice, float]]:
+        """Of some shapes, with seconds that no division undercuts, as far as any fits; zeros: places among those asked for."""
+        for number, bounds in zip(numbers, self._bounds_of(np.array(numbers)).tolist(), strict=True):
+            shape = Shape(*self.shapes[number].tolist())
+            for place in zeros if shape.copies > 1 else zeros[:1]:
+                if bounds[place] < np.inf:
+                    yield _Choice(shape, self.form.zeros[place], self.form.words), bounds[place]
 
     def _bounds_of(self, numbers: NDArray[np.int64]) -> Floats:
         """Seconds that no division of some shapes undercuts, by what replicas divide, float64 [numbers, zeros]."""
@@ -211,33 +242,33 @@ class _ShapeSearch:
             self._bounds[unknown] = self.bounds.least_seconds_in_memory(self.shapes[unknown])
         return np.asarray(self._bounds[numbers])
 
-    def _division(self, number: int, zeros: Sequence[Zero], limit: float) -> DividedShape | None:
-        """The best of a shape, if it is below `limit`."""
-        key = number, tuple(zeros)
-        known = self._best.get(key)
-        if known is not None:
-            return known if known.seconds < limit else None
-        self.opened += 1
-        bounds = dict(zip(self.form.zeros, self._bounds[number].tolist(), strict=True))
-        own = {zero: bounds[zero] for zero in zeros}
-        found = self.form.best(Shape(*self.shapes[number].tolist()), limit=limit, bounds=own)
-        if found is not None:
-            self._best[key] = found
-        return found
+    def _division(self, choice: _Choice, bound: float) -> DividedShape | None:
+        """The best one, if it is below `limit`."""
+        limit, known = self._best.get(choice, (-np.inf, None))
+        if known is None and limit < self.limit:
+            self.opened.add(choice.shape)
+            known = self.form.division(
+                *choice, limit=self.limit, bound=bound if choice.words == self.form.words else 0.0
+            )
+            self._best[choice] = self.limit, known
+        return known
 
     def runner_ups(self, plan: Plan, chosen: DividedShape) -> list[RunnerUp]:
         """By decision the best candidate that decides otherwise, with the answer's seconds in the proportion of the closed form.
 
         plan, chosen: the answer
         """
-        scale = self.evaluate(plan).iteration_seconds / chosen.seconds
-        found = []
+        scale, replayed, found = self.evaluate(plan).iteration_seconds / chosen.seconds, self.evaluate.replayed, []
         for decision, among, zeros in self._otherwise(chosen):
-            candidate = next(self.candidates(among, zeros, 1), None) if zeros and among.any() else None
-            if candidate is not None:
+            self.limit = np.inf
+            for candidate in self.candidates(among, zeros) if zeros and among.any() else ():
                 other = self.plan(candidate)
+                if replace(other, planner="") in replayed:  # which tells more of itself
+                    self.limit = np.inf
+                    continue
                 has, would = (str(DECISIONS[decision](self.problem, one)) for one in (plan, other))
                 found.append(RunnerUp(decision, has, would, candidate.seconds * scale, None, other.notation))
+                break
         return found
 
     def _otherwise(self, chosen: DividedShape) -> Iterator[tuple[str, Flags, Sequence[Zero]]]:
@@ -285,21 +316,27 @@ class _ShapeSearch:
 
         def search(misses: Sequence[Score]) -> Plan | None:
             spare = missing_bytes(misses, range(len(self.problem.cluster.devices)))
-            found = self.form.best(candidate.shape, spare) if misses else candidate
+            choice = candidate.shape, candidate.zero, candidate.choice
+            found = self.form.division(*choice, spare) if misses else candidate
             return self.plan(found) if found else None
 
         return within_memory(self.evaluate, search) or self.plan(candidate)
 
-    def tell(self, replayed: int) -> None:
+    def tell(self, replayed: Mapping[Plan, DividedShape]) -> None:
         """Record what is proven of the best plan."""
-        self.evaluate.details.update(shapes=len(self.shapes), opened=self.opened)
-        among = f"{replayed} of the best by the closed form of seconds and memory of " if replayed > 1 else ""
-        exact = "" if among else " by the closed form of seconds and memory"
+        self.evaluate.details.update(shapes=len(self.shapes), opened=len(self.opened), left_out=self.left_out)
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
         grid = f"tensor × pipeline × data{more} × micro-batch × stages a device"
+        plans = f"{len(replayed):,} plans replayed, with ZeRO {_listed(sorted({plan.zero for plan in replayed}))}"
+        every = f"with ZeRO {_listed(self.form.zeros)}" + " and each word that all stages run again" * (
+            len(self.form.words) > 1
+        )
+        near = f"all that are by it within {CLOSED_FORM_ERROR:.0%} of the answer"
+        if self.left_out:
+            near = "the best by it, while others as near were left out for the work of their replays"
         self.evaluate.declare_optimal(
-            f"{among}{len(self.shapes):,} shapes{exact} ({grid}), each with "
-            "its best ZeRO, division of whole blocks and recomputation by stage"
+            f"{plans}: of {len(self.shapes):,} shapes ({grid}), each {every}, and divided by a closed form of seconds and memory "
+            f"into whole blocks and recomputation by stage, {near}"
         )
 
     def does_not_fit(self) -> str:

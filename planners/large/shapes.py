@@ -14,8 +14,8 @@ from simulator import Parallelism, divisors
 Integers = NDArray[np.int64]
 
 
-PREPARED = 32
-"""Ops whose replay takes as long as the preparation of a stage of a group."""
+PREPARED, BY_STAGE, BY_GROUP = 750, 150, 3
+"""Ops whose replay takes as long as the preparation of a plan, of a stage, and of a stage of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,9 @@ class Shape:
         return batch // (self.data * self.samples)
 
     def work(self, batch: int) -> int:
-        """What a replay takes, in ops of a rank: forwards and backwards, and what is prepared for each stage."""
-        return (2 * self.microbatches(batch) + PREPARED) * self.pipeline * self.chunks * self.data
+        """What a replay takes, in pairs of a forward and a backward (about 20 microseconds), with what is prepared for it."""
+        stages = self.pipeline * self.chunks
+        return PREPARED + stages * (BY_STAGE + self.data * (self.microbatches(batch) + BY_GROUP))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""Shape order: the shapes of a grid, those with the least bounds first, bounded when their turn comes.
+
+The shapes of a tensor-parallel degree are bounded context by context. Parts of a context take no less of all devices together
+than the whole: a smaller part of a pass runs no faster, and keys and values cross more often. So what a context takes at least
+bounds all that are divided further, and those for which that is too much are never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.large.shape_bounds import ShapeBounds
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class ShapeOrder:
+    """Of the shapes of one problem, rows as of `grid`; bounds fill as they are asked for."""
+
+    def __init__(self, shapes: Integers, bounds: ShapeBounds) -> None:
+        self.shapes, self.bounds = shapes, bounds
+        self._least = np.full(len(shapes), np.nan)
+        tensor, context = shapes[:, 0], shapes[:, 5]
+        self._chains = [
+            [np.flatnonzero((tensor == one) & (context == two)) for two in np.unique(context[tensor == one]).tolist()]
+            for one in np.unique(tensor).tolist()
+        ]
+
+    def rising(self, among: Flags | None = None) -> Iterator[tuple[float, int]]:
+        """Bounds of an iteration, rising, and numbers of the shapes; among: those that are meant, bool [shapes], if not all."""
+        waiting: list[tuple[float, int, int, int]] = [(0.0, chain, 0, -1) for chain in range(len(self._chains))]
+        heapify(waiting)
+        opened: dict[tuple[int, int], tuple[Floats, Integers]] = {}
+        while waiting:
+            least, chain, part, place = heappop(waiting)
+            if place < 0:
+                opened[chain, part] = self._part(chain, part, among)
+                if part + 1 < len(self._chains[chain]):
+                    further = self.bounds.least_device_seconds(self.shapes[self._chains[chain][part]])
+                    heappush(waiting, (max(least, further), chain, part + 1, -1))
+            else:
+                yield least, int(opened[chain, part][1][place])
+            found, _ = opened[chain, part]
+            if place + 1 < len(found):
+                heappush(waiting, (float(found[place + 1]), chain, part, place + 1))
+
+    def _part(self, chain: int, part: int, among: Flags | None) -> tuple[Floats, Integers]:
+        """Bounds of the shapes of a degree and a context, rising, and their numbers."""
+        rows = self._chains[chain][part]
+        if np.isnan(self._least[rows[:1]]).any():
+            self._least[rows] = self.bounds.least_seconds(self.shapes[rows])
+        rows = rows if among is None else rows[among[rows]]
+        rows = rows[np.argsort(self._least[rows], kind="stable")]
+        return self._least[rows], rows
