@@ -170,7 +170,7 @@ GRID_OPTIONS = {
 
 LARGE_OPTIONS = {
     "tensor": "devices of a tensor-parallel group, or several numbers to choose from (default: all that divide the heads)",
-    "context": "parts of the tokens of every sample, or several to choose from (default: 1, and those that leave a part 8,192)",
+    "context": "parts of the tokens of every sample, or several to choose from (default: all that divide them)",
     "expert": "parts of the experts, or several numbers to choose from (default: all that divide them)",
     "zero": "what replicas divide, or several numbers to choose from: 0,1,2,3 (default)",
 }

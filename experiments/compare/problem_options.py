@@ -60,8 +60,9 @@ PROBLEM: dict[str, Option] = {
     **PROFILED_MINIBATCH,
     "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
     "--optimizer NAME": "sgd, momentum (default) or adam",
-    "--recompute [WHAT=whole]": "what stages run forward again before backward: none (default), attention, blocks (each from its "
-    "own input, one at a time) or whole (the option alone; all at once: a stage then keeps its input only)",
+    "--recompute [WHAT=whole]": "what stages run forward again before backward: none, attention, blocks (each from its own input, "
+    "one at a time) or whole (the option alone; all at once: a stage then keeps its input only); default none, or what large, mixed, "
+    "modern and scheduler choose",
     "--communication MODE": "overlapped (default), send-blocking or both-blocking",
     "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
     "--replica-updates RULE": (
@@ -90,7 +91,7 @@ SEARCH: dict[str, Option] = {
     "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from: 1,2,4,8 (default: pipeline-data 1, "
     "large all that divide the heads)",
     "--context DEGREES": "parts of the tokens of every sample, each on devices of its own, or several to choose from (large; "
-    "default 1, and those that leave a part 8,192 tokens)",
+    "default all that divide them)",
     "--expert DEGREES": "parts of the routed experts, each on devices of its own, or several to choose from (large; default all "
     "that divide them)",
     "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0; "
