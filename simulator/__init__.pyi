@@ -100,8 +100,13 @@ from .costs.plan_costs import (
     unit_begins as unit_begins,
 )
 from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
-from .lowering.program import DeadlockError as DeadlockError, LaneKind as LaneKind, Program as Program
-from .schedules.schedule import Schedule as Schedule, ScheduleError as ScheduleError, check_size as check_size
+from .lowering.program import LaneKind as LaneKind, Program as Program
+from .schedules.schedule import (
+    DeadlockError as DeadlockError,
+    Schedule as Schedule,
+    ScheduleError as ScheduleError,
+    check_size as check_size,
+)
 from .schedules.checks import check_schedule as check_schedule
 from .schedule_replay import (
     ScheduleReplay as ScheduleReplay,

@@ -402,7 +402,6 @@ class Evaluations:
         order, loop = None, None
         if queues or (program.lane_sharing >= 0).any():
             loop = event_loop.prepare(program, contention=self.contention)
-            event_loop.run_through(program, loop)  # raises where it deadlocks
         else:
             order = order_of(program)
         rows, copies = None, ((1, 1),) * len(slots)

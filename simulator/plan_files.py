@@ -54,6 +54,7 @@ from simulator.plans.plan import (
 from simulator.results.written_files import write_atomically
 from simulator.schedules.asynchronous import ReplicaUpdates
 from simulator.schedules.communications import Communication
+from simulator.schedules.schedule import ScheduleError
 from simulator.simulation import plan_structure
 from simulator.workloads.catalog import workload_of
 from simulator.workloads.layers import WorkloadSource
@@ -178,7 +179,7 @@ class PlanFile:
         decided = msgspec.structs.asdict(document.plan)
         decided["stages"] = tuple(Stage(one.layers, one.devices, one.degrees) for one in document.plan.stages)
         plan = Plan(**{**decided, "options": tuple(document.plan.options.items())})
-        _blamed(f"{source}: $.plan", plan_structure, PlanCosts(problem, plan))
+        _check_plan(source, problem, plan)
         return PlanFile(problem, plan)
 
     @staticmethod
@@ -252,6 +253,16 @@ def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) ->
         return make(*given, **named)
     except ValueError as error:
         raise PlanFileError(f"{where}: {error}") from None
+
+
+def _check_plan(source: str, problem: Problem, plan: Plan) -> None:
+    """PlanFileError for a plan that does not run on its problem; ops that do not are a fault of the order, or of the schedule."""
+    try:
+        plan_structure(PlanCosts(problem, plan))
+    except ScheduleError as error:
+        raise PlanFileError(f"{source}: $.plan.{'order' if plan.order else 'schedule'}: {error}") from None
+    except ValueError as error:
+        raise PlanFileError(f"{source}: $.plan: {error}") from None
 
 
 def _decoded(text: str | bytes, source: str) -> Document:

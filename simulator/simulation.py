@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,7 @@ from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
+from simulator.lowering.coverage import CoveredSchedule, covered
 from simulator.lowering.fill import fill
 from simulator.lowering.lower import structure_of
 from simulator.lowering.program import Program
@@ -29,7 +31,7 @@ from simulator.results.text_tables import Explained, TextTable
 from simulator.results.time_split import TimeSplit, time_split
 from simulator.schedules import build_schedule
 from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind, among
-from simulator.schedules.schedule import Schedule
+from simulator.schedules.schedule import Schedule, ScheduleError
 from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
 
@@ -55,7 +57,7 @@ WORDS = ("lanes",)
 KEPT, KEPT_TASKS = 4, 200_000
 """Structures that are kept for one `LayerCosts`, and tasks of one that is."""
 
-_lowered: WeakKeyDictionary[LayerCosts, OrderedDict[Hashable, tuple[Schedule, Structure]]] = WeakKeyDictionary()
+_lowered: WeakKeyDictionary[LayerCosts, OrderedDict[Hashable, tuple[CoveredSchedule, Structure]]] = WeakKeyDictionary()
 """Schedules and structures of plans, the latest last, for as long as their `LayerCosts` lives."""
 
 
@@ -372,7 +374,9 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     key = named, forward, backward, replicas, communication, forms, ties
     kept = _lowered.setdefault(costs.layers, OrderedDict())
     known = kept.pop(key, None)
-    schedule = known[0] if known else _schedule_of(plan, count, options)
+    with _blamed_on_family(plan):
+        complete = known[0] if known else covered(_schedule_of(plan, count, options), forward, backward)
+    schedule = complete.schedule
     _check_placement(plan, schedule)
     if plan.slices > 1:
         _check_slices(costs)
@@ -381,24 +385,25 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
             raise InfeasiblePlanError(
                 f"the order of plan {plan.planner!r} runs forwards of stage {stage} again, whose recompute says none"
             )
-    structure = (
-        known[1]
-        if known
-        else structure_of(
-            schedule,
-            costs,
-            forward_sizes=forward,
-            backward_sizes=backward,
-            split_replicas=replicas,
-            communication=communication,
-            updates=True,
-        )
-    )
+    lowering: dict[str, Any] = {"split_replicas": replicas, "communication": communication, "updates": True}
+    with _blamed_on_family(plan):
+        structure = known[1] if known else structure_of(complete, costs, **lowering)
     if len(structure) <= KEPT_TASKS:
-        kept[key] = schedule, structure
+        kept[key] = complete, structure
     if len(kept) > KEPT:
         kept.popitem(last=False)
     return schedule, structure
+
+
+@contextmanager
+def _blamed_on_family(plan: Plan) -> Iterator[None]:
+    """A ScheduleError inside names the family of a plan's schedule, unless the plan brings the order itself."""
+    try:
+        yield
+    except ScheduleError as error:
+        if plan.order:
+            raise
+        raise type(error)(f"schedule {plan.schedule!r}: {error}") from None
 
 
 def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Schedule:
@@ -457,12 +462,14 @@ def _order_of(plan: Plan) -> Schedule:
     rare = [kind for kind in (OpKind.RECOMPUTE, *HOST_KINDS) if re.search(f"[0-9]{LETTERS[kind]}[0-9]", text)]
     kinds = (*COMPUTE_KINDS, OpKind.PREDICT, *rare)
     schedule = from_text(text, plan.schedule, len(kinds) * len(plan.stages) * len(plan.microbatches))
-    if not schedule.flush or schedule.stages != len(plan.stages):
+    updates = np.flatnonzero(schedule.kind == OpKind.UPDATE)
+    if len(updates):
+        device, position = schedule.place(int(updates[0]))
         raise InfeasiblePlanError(
-            f"the order of plan {plan.planner!r} must be of {len(plan.stages)} stages, without updates; "
-            f"got {schedule.stages} stages, {'no' if schedule.flush else 'some'} updates"
+            f"device {device}, position {position}: the order of plan {plan.planner!r} is of one mini-batch, which its update "
+            "ends: it has no updates of its own"
         )
-    return schedule
+    return replace(schedule, stages=len(plan.stages), microbatches=len(plan.microbatches) * plan.slices)
 
 
 def stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:

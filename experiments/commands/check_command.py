@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.profiled_minibatch is not None and (arguments.plan or not path.endswith(".txt")):
         raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {path}")
     said = (
-        _plan_summary(*simulator.PlanFile.read_plan(path))
+        _plan_summary(path, *simulator.PlanFile.read_plan(path))
         if arguments.plan
         else _summary(path, arguments.profiled_minibatch)
     )
@@ -51,10 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan_summary(problem: simulator.Problem, plan: simulator.Plan | None) -> str:
+def _plan_summary(path: str, problem: simulator.Problem, plan: simulator.Plan | None) -> str:
+    """What a plan file holds, whose plan, if it has one, has been replayed."""
     where = f"{problem.workload.name} on {problem.cluster.name}"
     if plan is None:
         return f"ok: problem of {where}: {problem.batch} samples an iteration, {len(problem.cluster.devices)} devices"
+    with blamed_on(f"{path}: $.plan"):
+        simulator.simulate(problem, plan, engine="compiled")
     return (
         f"ok: plan of {hardware_profiles.legible(plan.planner)} for {where}: {plan.schedule}, "
         f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
@@ -65,7 +68,6 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
     if path.endswith(".csv") or (path.endswith(".txt") and simulator.is_schedule_text(path)):
         with blamed_on(path):
             schedule = simulator.read_schedule(path)
-            simulator.check_schedule(schedule)
         return (
             f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
             f"{schedule.microbatches} micro-batches, {len(schedule)} ops"
@@ -87,7 +89,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
             )
         if simulator.is_plan_file(path):
             found = simulator.PlanFile.read(path)
-            return _plan_summary(found.problem, found.plan)
+            return _plan_summary(path, found.problem, found.plan)
         workload = simulator.read_config(path)
         return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
     return hardware_profiles.check_file(path).removeprefix(f"{path}: ")

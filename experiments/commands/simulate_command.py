@@ -212,9 +212,7 @@ def _schedule(arguments: argparse.Namespace) -> simulator.Schedule:
             )
             raise UsageError(f"{', '.join(names)} and {last} come from the file with --schedule-csv")
         with blamed_on(arguments.schedule_csv):
-            schedule = simulator.read_schedule(arguments.schedule_csv)
-            simulator.check_schedule(schedule)
-        return schedule
+            return simulator.read_schedule(arguments.schedule_csv)
     if arguments.stages is None or (arguments.microbatches is None and arguments.minibatches is None):
         raise UsageError("--schedule needs --stages and --microbatches, or --minibatches in their place")
     return simulator.named_schedule(

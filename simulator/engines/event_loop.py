@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from simulator.compiled.kernels import kernel
 from simulator.engines.timeline import Timeline, timeline_of
-from simulator.lowering.program import DeadlockError, LaneKind, Program, describe_deadlock
+from simulator.lowering.program import LaneKind, Program, describe_deadlock
+from simulator.schedules.schedule import DeadlockError
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -194,7 +195,7 @@ def run_through(program: Program, prepared: Prepared) -> tuple[Floats, Floats, F
     """As `run`, of any program; DeadlockError where it deadlocks."""
     state = _run(prepared)
     if (state.position < program.lane_offsets[1:]).any():
-        raise DeadlockError(describe_deadlock(program, state.position, state.end >= 0.0))
+        raise DeadlockError(describe_deadlock(program, program.lane_device, state.position, state.end >= 0.0))
     return state.start, state.end, state.arrival
 
 

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled.kernels import kernel
+from simulator.compiled.turns import turns
 from simulator.engines.timeline import Timeline, timeline_of
-from simulator.lowering.program import DeadlockError, Program, describe_deadlock
+from simulator.lowering.program import Program, describe_deadlock
+from simulator.schedules.schedule import DeadlockError
 
 Numbers = NDArray[np.uint16] | NDArray[np.int32]
 """Small whole numbers, as narrow as they may be: a replay of many tasks waits for its columns to come from memory."""
@@ -53,11 +55,11 @@ def order_of(program: Program) -> Order:
     if (program.lane_sharing >= 0).any():
         raise ValueError("the recurrence cannot replay lanes that share a device; use the engine simpy or compiled")
     tasks = len(program)
-    order, position = _order(program.lane_offsets, program.dependency_offsets, program.dependency)
+    order, position = turns(program.lane_offsets, program.dependency_offsets, program.dependency)
     if len(order) != tasks:
         done = np.zeros(tasks, dtype=np.bool_)
         done[order] = True
-        raise DeadlockError(describe_deadlock(program, position, done))
+        raise DeadlockError(describe_deadlock(program, program.lane_device, position, done))
     place = np.empty(tasks, dtype=np.int32)
     place[order] = np.arange(tasks, dtype=np.int32)
     ends = program.lane_offsets[1:][np.diff(program.lane_offsets) > 0]
@@ -83,60 +85,6 @@ def replay(program: Program) -> Timeline:
     times = np.empty(2 * tasks + 1)
     replay_values(order, order.task, program.seconds, program.transfer_seconds, times)
     return timeline_of(program, times[:tasks][order.place], times[tasks : 2 * tasks][order.place])
-
-
-@kernel()
-def _order(
-    lane_offsets: NDArray[np.int64], dependency_offsets: NDArray[np.int64], dependency: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Tasks in a replayable order, and how far each lane came.
-
-    Lanes take turns, one task a turn, so that neighbours in the order seldom wait for each other; a lane that waits is woken by
-    the task that it waits for.
-    """
-    lanes = len(lane_offsets) - 1
-    tasks = lane_offsets[lanes]
-    order = np.empty(tasks, dtype=np.int32)
-    position = lane_offsets[:-1].copy()
-    done = np.zeros(tasks, dtype=np.bool_)
-    sleeper = np.full(tasks, -1, dtype=np.int32)  # lane that waits for this task, then the chain of others
-    next_sleeper = np.full(lanes, -1, dtype=np.int32)
-    queue = np.empty(lanes, dtype=np.int32)
-    head, length = 0, 0
-    for lane in range(lanes):
-        if lane_offsets[lane] < lane_offsets[lane + 1]:
-            queue[length] = lane
-            length += 1
-    count = 0
-    while length > 0:
-        lane = queue[head]
-        head = head + 1 if head + 1 < lanes else 0
-        length -= 1
-        task = position[lane]
-        blocked = -1
-        for row in range(dependency_offsets[task], dependency_offsets[task + 1]):
-            if not done[dependency[row]]:
-                blocked = dependency[row]
-                break
-        if blocked >= 0:
-            next_sleeper[lane] = sleeper[blocked]
-            sleeper[blocked] = lane
-            continue
-        done[task] = True
-        order[count] = task
-        count += 1
-        position[lane] = task + 1
-        if task + 1 < lane_offsets[lane + 1]:
-            tail = head + length
-            queue[tail if tail < lanes else tail - lanes] = lane
-            length += 1
-        waiting = sleeper[task]
-        while waiting >= 0:
-            tail = head + length
-            queue[tail if tail < lanes else tail - lanes] = waiting
-            length += 1
-            waiting = next_sleeper[waiting]
-    return order[:count], position
 
 
 @kernel()

@@ -29,7 +29,8 @@ import simpy
 
 from simulator.compiled.garbage import no_garbage_collection
 from simulator.engines.timeline import Timeline, timeline_of
-from simulator.lowering.program import DeadlockError, LaneKind, Program, describe_deadlock
+from simulator.lowering.program import LaneKind, Program, describe_deadlock
+from simulator.schedules.schedule import DeadlockError
 
 MOST_TASKS = 2**23
 """Tasks of a program at most: about a kilobyte and ten microseconds each."""
@@ -79,7 +80,7 @@ class _Run:
         end = np.array(self.end)
         position = np.array(self.position, dtype=np.int64)
         if (position < program.lane_offsets[1:]).any():
-            raise DeadlockError(describe_deadlock(program, position, end >= 0.0))
+            raise DeadlockError(describe_deadlock(program, program.lane_device, position, end >= 0.0))
         arrival = None if self.arrival is None else np.array(self.arrival)
         return timeline_of(program, np.array(self.start), end, arrival)
 

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.schedules.checks import Bounds, check_complete
 from simulator.schedules.ops import HOST_KINDS, LETTERS, OpKind, among, computes
-from simulator.schedules.schedule import Schedule, ScheduleError, stages_in
+from simulator.schedules.schedule import Schedule, stages_in
 
 Rows = NDArray[np.int64]
 
 MOST_SAMPLES = 2**52
 """Most samples of a mini-batch: sums of as many are exact in float64, too."""
-
-Bounds = list[NDArray[np.int64]]
-"""Per stage: int64 [micro-batches + 1], first sample of each micro-batch and the end."""
 
 
 def sample_bounds(name: str, sizes: Sequence[int] | Sequence[Sequence[int]] | None, schedule: Schedule) -> Bounds:
@@ -57,7 +55,32 @@ def _shown(values: NDArray[Any], most: int = 8) -> str:
     return f"{values[:most].tolist()}{more}"
 
 
-def check_same_samples(forward: Bounds, backward: Bounds) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class CoveredSchedule:
+    """A complete schedule, and the samples of the micro-batches of each stage in both directions; `covered` makes them."""
+
+    schedule: Schedule
+    forward: Bounds
+    backward: Bounds
+
+
+def covered(
+    schedule: Schedule,
+    forward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    backward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
+) -> CoveredSchedule:
+    """A schedule that has passed `check_complete`, with sizes as of `simulator.lowering.lower`.
+
+    Raises ScheduleError for one that is not complete, ValueError for sizes that do not fit it.
+    """
+    forward = sample_bounds("forward sizes", forward_sizes, schedule)
+    backward = forward if backward_sizes is None else sample_bounds("backward sizes", backward_sizes, schedule)
+    _check_same_samples(forward, backward)
+    check_complete(schedule, forward, backward)
+    return CoveredSchedule(schedule, forward, backward)
+
+
+def _check_same_samples(forward: Bounds, backward: Bounds) -> None:
     """Raise ValueError unless every stage covers the same mini-batch in both directions."""
     total = forward[0][-1]
     for name, bounds in (("forward", forward), ("backward", backward)):
@@ -79,6 +102,7 @@ class LaneOps:
     in_turn: per stage, devices that take its micro-batches in turn; 1 where one has them all, or all share each of them
     overlapped: rows that begin and end together with the row behind them
     slices: of sequences, as of a `Schedule`
+    device: of the schedule, of each lane
     """
 
     lane_offsets: NDArray[np.int64]
@@ -92,6 +116,7 @@ class LaneOps:
     in_turn: list[int]
     overlapped: Rows
     slices: int
+    device: list[int]
 
     @property
     def lanes(self) -> int:
@@ -103,8 +128,9 @@ class LaneOps:
         return np.repeat(np.arange(self.lanes), np.diff(self.lane_offsets))
 
 
-def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: Bounds, backward: Bounds) -> LaneOps:
+def copy_to_replicas(one: CoveredSchedule, replicas: NDArray[np.int64]) -> LaneOps:
     """Put the schedule's ops on lanes: a rank is one lane, or one for each device that shares its micro-batches."""
+    schedule = one.schedule
     if len(replicas) != schedule.stages or replicas.min() < 1:
         raise ValueError(
             f"split replicas need a count of at least 1 for each of {schedule.stages} stages, got {replicas.tolist()}"
@@ -140,6 +166,7 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
         in_turn=in_turn,
         overlapped=np.zeros(0, dtype=np.int64) if overlapped is None else np.flatnonzero(overlapped),
         slices=schedule.slices,
+        device=[device for _, _, device, _ in spans],
     )
     for lane, (_, _, device, copy) in enumerate(spans):
         begin, end = int(offsets[lane]), int(offsets[lane + 1])
@@ -149,9 +176,8 @@ def copy_to_replicas(schedule: Schedule, replicas: NDArray[np.int64], forward: B
             ops.rows_of_stage[number].append((lane, held_rows))
             ops.replica[held_rows] = copy if split else holders[number].index(device)
     for number, lanes in enumerate(ops.rows_of_stage):
-        if lanes:
-            held_rows = np.concatenate([one for _, one in lanes])
-            _cover(ops, held_rows, forward[number], backward[number], int(replicas[number]) if split else 1)
+        held_rows = np.concatenate([rows for _, rows in lanes])
+        _cover(ops, held_rows, one.forward[number], one.backward[number], int(replicas[number]) if split else 1)
     return ops
 
 
@@ -163,29 +189,12 @@ def _cover(ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArr
         (backward, computes(kind) & (kind != OpKind.FORWARD)),
     ):
         chosen, number = rows[select], microbatch[select]
-        if len(number) and number.max() >= len(bounds) - 1:
-            row = chosen[int(np.argmax(number))]
-            raise ScheduleError(
-                f"stage {ops.stage[row]} has {len(bounds) - 1} micro-batches, the schedule asks for number {number.max()}"
-            )
         begin, end = bounds[number], bounds[number + 1]
         replica = ops.replica[chosen] if count > 1 else 0
         size = end - begin
         whole, rest = size // count, size % count  # size · replica could overflow
         ops.first[chosen] = begin + whole * replica + rest * replica // count
         ops.samples[chosen] = whole + rest * (replica + 1) // count - rest * replica // count
-
-
-def check_covered(ops: LaneOps, forward: Bounds) -> None:
-    """Raise ValueError unless the forwards of every stage cover every sample."""
-    rows = np.flatnonzero(ops.kind == OpKind.FORWARD)
-    every = np.zeros(len(forward), dtype=np.int64)
-    np.add.at(every, ops.stage[rows], ops.samples[rows])
-    for stage, covered in enumerate(every.tolist()):
-        if ops.rows_of_stage[stage] and covered != forward[stage][-1]:
-            raise ValueError(
-                f"stage {stage} has micro-batches of {forward[stage][-1]} samples, the schedule's forwards cover {covered}"
-            )
 
 
 class Duration(NamedTuple):

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simulator.compiled.turns import turns
 from simulator.costs.given import Costs
-from simulator.lowering.coverage import check_covered, check_same_samples, copy_to_replicas, sample_bounds
+from simulator.lowering.coverage import CoveredSchedule, LaneOps, copy_to_replicas, covered
 from simulator.lowering.fill import fill
-from simulator.lowering.program import Program
+from simulator.lowering.program import Program, describe_deadlock
 from simulator.lowering.structure import Structure, assemble
 from simulator.lowering.waits import add_credit, begin_together, data_waits
+from simulator.schedules.checks import check_order
 from simulator.schedules.communications import COMMUNICATIONS, Communication
-from simulator.schedules.schedule import Schedule, ScheduleError
+from simulator.schedules.schedule import DeadlockError, Schedule, ScheduleError
 
 
 def lower(
@@ -38,13 +40,12 @@ def lower(
         after it; `free`: transfers take no time at all
     updates: a flushed schedule ends in an update op per stage (asynchronous schedules bring their own)
     The first op of an overlapped pair has the waits and the seconds of both, the second stands behind it and takes none.
-    Raises ValueError for sizes that do not fit the schedule, ScheduleError for an order that contradicts its data.
+    Raises ValueError for sizes that do not fit the schedule, ScheduleError for a schedule that is not complete, as
+    `simulator.schedules.checks.check_complete` tells, or that deadlocks.
     """
     structure = structure_of(
-        schedule,
+        covered(schedule, forward_sizes, backward_sizes),
         costs,
-        forward_sizes=forward_sizes,
-        backward_sizes=backward_sizes,
         split_replicas=split_replicas,
         communication=communication,
         updates=updates,
@@ -53,11 +54,9 @@ def lower(
 
 
 def structure_of(
-    schedule: Schedule,
+    complete: CoveredSchedule,
     costs: Costs,
     *,
-    forward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
-    backward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
     split_replicas: Sequence[int] | None = None,
     communication: Communication = "overlapped",
     updates: bool = False,
@@ -67,26 +66,35 @@ def structure_of(
     costs: asked for the form of each stage's collectives and the stages of each tied reduction alone
     The others, and what is raised, as of `lower`.
     """
+    schedule = complete.schedule
     forms = [costs.collectives(stage).form for stage in range(schedule.stages)]
     ties = [one.stages for one in costs.tied_reductions]
     if communication not in COMMUNICATIONS:
         raise ValueError(f"communication {communication!r} is unknown; choices: {', '.join(COMMUNICATIONS)}")
-    if schedule.overlapped is not None:
-        schedule.check_pairs()
-        if communication not in ("overlapped", "free"):
-            raise ScheduleError(
-                f"schedule {schedule.name!r} overlaps forwards and backwards, which communication {communication!r} does not; "
-                "choices: overlapped, free"
-            )
-    forward = sample_bounds("forward sizes", forward_sizes, schedule)
-    backward = forward if backward_sizes is None else sample_bounds("backward sizes", backward_sizes, schedule)
-    check_same_samples(forward, backward)
+    if schedule.overlapped is not None and communication not in ("overlapped", "free"):
+        raise ScheduleError(
+            f"schedule {schedule.name!r} overlaps forwards and backwards, which communication {communication!r} does not; "
+            "choices: overlapped, free"
+        )
     replicas = np.ones(schedule.stages, dtype=np.int64) if split_replicas is None else np.asarray(split_replicas)
-    ops = copy_to_replicas(schedule, replicas, forward, backward)
-    check_covered(ops, forward)
+    ops = copy_to_replicas(complete, replicas)
     waits = data_waits(ops, schedule.stages)
     if schedule.credit is not None:
         waits = add_credit(waits, ops, schedule.credit)
     if len(ops.overlapped):
         waits = begin_together(waits, ops)
-    return assemble(schedule, ops, waits, forms=forms, ties=ties, communication=communication, updates=updates)
+    structure = assemble(schedule, ops, waits, forms=forms, ties=ties, communication=communication, updates=updates)
+    _check_runs(structure, complete, ops)
+    return structure
+
+
+def _check_runs(structure: Structure, complete: CoveredSchedule, ops: LaneOps) -> None:
+    """Raise DeadlockError for lanes that wait for each other: by the ops of the schedule, or else with what is added to them."""
+    order, position = turns(structure.lane_offsets, structure.dependency_offsets, structure.dependency)
+    if len(order) == len(structure):
+        return
+    check_order(complete.schedule, complete.forward, complete.backward)
+    done = np.zeros(len(structure), dtype=np.bool_)
+    done[order] = True
+    device = [*ops.device, *(complete.schedule.holders()[stage][0] for stage in structure.reducing)]
+    raise DeadlockError(describe_deadlock(structure, np.array(device), position, done))

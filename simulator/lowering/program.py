@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Channel, brief
 from simulator.costs.given import Route
+from simulator.lowering.structure import Structure
 from simulator.schedules.ops import LETTERS, OpKind
 
 MOST_SECONDS = 1e300
@@ -149,7 +150,7 @@ class Program:
 
     def name_of(self, task: int) -> str:
         """The op of a task as text, as in `2F0`."""
-        return f"{self.stage[task]}{LETTERS[self.kind[task]]}{self.microbatch[task]}"
+        return name_of(self, task)
 
     def hop_bandwidths(self, transfer: int) -> list[float]:
         """Bytes/s at which a transfer class passes each channel of its route."""
@@ -199,23 +200,28 @@ class Program:
         )
 
 
-class DeadlockError(ValueError):
-    """A program whose lanes wait for each other; names the lanes, positions and ops."""
+def describe_deadlock(
+    tasks: Program | Structure, lane_device: NDArray[np.integer], position: NDArray[np.int64], done: NDArray[np.bool_]
+) -> str:
+    """One line for the first lanes that are stuck: device, position, op, and what it waits for.
 
+    lane_device: int [lanes]; position: int64 [lanes], the task that each lane came to; done: bool [tasks]
+    """
 
-def describe_deadlock(program: Program, position: NDArray[np.int64], done: NDArray[np.bool_]) -> str:
-    """One line for the first lanes that are stuck: device, position, op, and what it waits for."""
-    lane_of_task = program.lane_of_task()
+    def place(task: int) -> str:
+        lane = int(np.searchsorted(tasks.lane_offsets, task, side="right")) - 1
+        return f"device {lane_device[lane]}, position {task - tasks.lane_offsets[lane]}"
+
     parts = []
-    stuck = np.flatnonzero(position < program.lane_offsets[1:])
-    for lane in stuck[:3]:
-        task = int(position[lane])
-        needs = program.dependency[program.dependency_offsets[task] : program.dependency_offsets[task + 1]]
+    stuck = np.flatnonzero(position < tasks.lane_offsets[1:])
+    for task in position[stuck[:3]].tolist():
+        needs = tasks.dependency[tasks.dependency_offsets[task] : tasks.dependency_offsets[task + 1]]
         need = int(next(need for need in needs if not done[need]))
-        parts.append(
-            f"device {program.lane_device[lane]}, position {task - program.lane_offsets[lane]}: op {program.name_of(task)} waits "
-            f"for {program.name_of(need)} (device {program.lane_device[lane_of_task[need]]}, "
-            f"position {need - program.lane_offsets[lane_of_task[need]]})"
-        )
+        parts.append(f"{place(task)}: op {name_of(tasks, task)} waits for {name_of(tasks, need)} ({place(need)})")
     more = f"; and {len(stuck) - 3} devices more" if len(stuck) > 3 else ""
     return "deadlock: " + "; ".join(parts) + more
+
+
+def name_of(tasks: Program | Structure, task: int) -> str:
+    """The op of a task as text, as in `2F0`."""
+    return f"{tasks.stage[task]}{LETTERS[tasks.kind[task]]}{tasks.microbatch[task]}"

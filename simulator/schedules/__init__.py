@@ -25,7 +25,7 @@ from simulator.schedules.looped import (
     looped_breadth_first,
 )
 from simulator.schedules.placements import LEAST_CHUNKS, Chains, Placement, chains_of
-from simulator.schedules.schedule import Schedule, check_size
+from simulator.schedules.schedule import Schedule, ScheduleError, check_size
 from simulator.schedules.slices import seq1f1b
 from simulator.schedules.v_shaped import zb_v
 from simulator.schedules.waves import hanayo
@@ -220,7 +220,10 @@ def as_family(made: object) -> ScheduleFamily:
 
 
 def build_schedule(name: str, stages: int, microbatches: int, **options: object) -> Schedule:
-    """Build the schedule called `name`; ValueError for an unknown name, option, or count below 1, or for more than MOST_OPS."""
+    """Build the schedule called `name`; ValueError for an unknown name, option, or count below 1, or for more than MOST_OPS.
+
+    Raises ScheduleError where a family makes a schedule of other counts.
+    """
     families = schedule_families()
     if name not in families:
         raise ValueError(f"schedule {name!r} is unknown; choices: {', '.join(sorted(families))}")
@@ -234,4 +237,10 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
     if unknown:
         takes = ", ".join(family.options) if family.options else "no options"
         raise ValueError(f"schedule {name!r} does not take {', '.join(sorted(unknown))}; it takes {takes}")
-    return family.build(stages, microbatches, **options)
+    schedule = family.build(stages, microbatches, **options)
+    made = schedule.stages, schedule.microbatches
+    if made != (stages, microbatches * schedule.slices):
+        raise ScheduleError(
+            f"schedule {name!r} was asked for {stages} stages and {microbatches} micro-batches, and has {made[0]} and {made[1]}"
+        )
+    return schedule

@@ -1,92 +1,360 @@
-"""Checks of a schedule before it runs: every op once, on one device, and no deadlock."""
+"""Checks of a schedule before it runs: every op once, on one device, and no deadlock.
+
+Whether a schedule is complete is told from its columns at once; where it is not, what is wrong is looked up op by op.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
-from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, Op, OpKind
-from simulator.schedules.schedule import Schedule, ScheduleError
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, LETTERS, Op, OpKind, among
+from simulator.schedules.schedule import DeadlockError, Schedule, ScheduleError
+
+Bounds = Sequence[NDArray[np.int64]]
+"""Per stage: int64 [micro-batches + 1], first sample of each micro-batch and the end."""
+
+Counts = NDArray[np.int64]
+
+BETWEEN_KINDS = (OpKind.UPDATE, OpKind.PREDICT)
+"""Kinds that stand between the ops of micro-batches, and cover no sample."""
+
+_OF_BACKWARD = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT, OpKind.RECOMPUTE)
+"""Kinds whose numbers are those of backward micro-batches."""
+
+_OF_FORWARD = (OpKind.FORWARD, *HOST_KINDS)
+"""Kinds whose numbers are those of forward micro-batches."""
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raise ScheduleError naming the device, position and op of the first fault found.
+    """Raise ScheduleError naming the device, position and op of the first fault found: `check_complete`, then `check_order`."""
+    check_complete(schedule)
+    check_order(schedule)
+
+
+def check_complete(schedule: Schedule, forward: Bounds | None = None, backward: Bounds | None = None) -> None:
+    """Raise ScheduleError naming the device, position and op of the first that is missing, too many, or out of place.
 
     Rules: each stage runs the forward of every micro-batch once, and either its full backward or its input gradient and its
-    weight gradient once; all on one device; in an order in which every op's inputs come and no credit is overdrawn. Overlapped
-    pairs are a forward and a backward, and begin when both have their inputs. Forwards run again once before their backwards, of
-    a stage all or none; what is offloaded is loaded back before it is needed.
+    weight gradient once; all of a sample on one device. Overlapped pairs are a forward and a backward. Forwards run again once
+    before their backwards, of a stage all or none; what is offloaded is loaded back, both once, in lists of their own. Updates
+    and predictions stand on devices of their stage.
+    forward, backward: samples of the micro-batches of each stage; default one each, backward as forward
     """
+    _check_columns(schedule)
     schedule.check_pairs()
-    devices = schedule.device_of_rank().tolist()
-    where = _positions([schedule.ops(rank) for rank in range(schedule.ranks)], devices)
-    _check_complete(schedule, where)
-    _check_order(schedule, devices, where)
+    bounds = _bounds(schedule, forward, backward)
+    if not _is_complete(schedule, *bounds):
+        _name_fault(_Lists(schedule, *bounds))
 
+
+def check_order(schedule: Schedule, forward: Bounds | None = None, backward: Bounds | None = None) -> None:
+    """Raise DeadlockError naming the lists of a complete schedule that never come to their ends, and what they wait for.
+
+    An op runs when its inputs have come and its credit is not overdrawn, an overlapped pair when both of it can.
+    forward, backward: as of `check_complete`
+    """
+    _run_without_time(_Lists(schedule, *_bounds(schedule, forward, backward)))
+
+
+def _bounds(schedule: Schedule, forward: Bounds | None, backward: Bounds | None) -> tuple[Bounds, Bounds]:
+    """Those given, or of one sample a micro-batch."""
+    if forward is None:
+        forward = [np.arange(schedule.microbatches + 1)] * schedule.stages
+    return forward, forward if backward is None else backward
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def _check_columns(schedule: Schedule) -> None:
+    """Raise ScheduleError unless the columns belong together, and hold kinds and stages that a schedule has."""
+    offsets, rows, ranks = schedule.offsets, len(schedule.stage), schedule.ranks
+    fit = len(schedule.kind) == len(schedule.microbatch) == rows > 0 <= ranks and offsets[0] == 0
+    fit = fit and offsets[-1] == rows and bool((np.diff(offsets) >= 0).all())
+    fit = fit and (schedule.device is None or len(schedule.device) == ranks)
+    fit = fit and (schedule.overlapped is None or len(schedule.overlapped) == rows)
+    if schedule.credit is not None:
+        fit = fit and len(schedule.credit) == schedule.stages and bool((schedule.credit >= 1).all())
+    if not fit:
+        raise ScheduleError(
+            f"the columns of schedule {schedule.name!r} do not belong together: {rows} ops in {ranks} lists, a device of each "
+            "list, a credit of at least 1 of each stage"
+        )
+    known = among(schedule.kind.clip(0, len(OpKind) - 1), (*_OF_FORWARD, *_OF_BACKWARD, *BETWEEN_KINDS))
+    known &= (schedule.kind >= 0) & (schedule.kind < len(OpKind)) & (schedule.microbatch >= 0)
+    known &= (schedule.stage >= 0) & (schedule.stage < schedule.stages)
+    if not known.all():
+        row = int(np.argmin(known))
+        kind = int(schedule.kind[row])
+        letter = LETTERS[kind] if 0 <= kind < len(LETTERS) else f" kind {kind} "
+        op = f"{schedule.stage[row]}{letter}{schedule.microbatch[row]}"
+        raise ScheduleError(
+            f"{_at(schedule.place(row))}: op {op} is no op of a schedule of {schedule.stages} stages; kinds: F B I W U P A O L"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Micro-batches of all stages, one after another; begins: int64 [stages + 1], the first of each stage, and the end."""
+
+    begins: NDArray[np.int64]
+
+    @staticmethod
+    def of(bounds: Bounds) -> _Slots:
+        return _Slots(np.cumsum([0, *(len(one) - 1 for one in bounds)]))
+
+    def of_ops(self, schedule: Schedule, rows: Counts) -> Counts | None:
+        """int64: the slot of each op; None where one has a number that its stage has not."""
+        stage = schedule.stage[rows]
+        slot = self.begins[stage] + schedule.microbatch[rows]
+        return None if (slot >= self.begins[stage + 1]).any() else slot
+
+
+def _is_complete(schedule: Schedule, forward: Bounds, backward: Bounds) -> bool:
+    """Whether nothing is at fault; of columns that belong together, and pairs that are pairs."""
+    down, up = _Slots.of(forward), _Slots.of(backward)
+    there = np.bincount(schedule.kind, minlength=len(OpKind))
+    slots: dict[OpKind, tuple[Counts, Counts]] = {}  # rows of a kind, and their slots
+    times: dict[OpKind, Counts] = {}
+    for kind in (*_OF_FORWARD, *_OF_BACKWARD):
+        every = down if kind in _OF_FORWARD else up
+        if there[kind]:
+            rows = np.flatnonzero(schedule.kind == kind)
+            found = every.of_ops(schedule, rows)
+            if found is None:
+                return False
+            slots[kind] = rows, found
+        times[kind] = np.bincount(slots[kind][1] if there[kind] else [], minlength=int(every.begins[-1]))
+    full, of_input, of_weight = (times[kind] for kind in _OF_BACKWARD[:3])
+    again, away, back = (times[kind] for kind in (OpKind.RECOMPUTE, *HOST_KINDS))
+    if not ((times[OpKind.FORWARD] == 1).all() and (full + of_input == 1).all() and (of_input == of_weight).all()):
+        return False
+    if there[OpKind.RECOMPUTE]:
+        runs, wanted = np.add.reduceat(again, up.begins[:-1]), np.diff(up.begins)
+        if again.max() > 1 or not ((runs == 0) | (runs == wanted)).all():
+            return False
+    if there[list(HOST_KINDS)].any() and (away.max() > 1 or (away != back).any() or len(_mixed(schedule))):
+        return False
+    if schedule.credit is not None and (np.diff(down.begins) != np.diff(up.begins)).any():
+        return False
+    return _in_place(schedule, slots, _forwards_of(forward, backward, down))
+
+
+def _mixed(schedule: Schedule) -> NDArray[np.int64]:
+    """Rows of offloads and reloads that stand in a list of other ops."""
+    rank, host = schedule.rank_of_row(), among(schedule.kind, HOST_KINDS)
+    others = np.zeros(schedule.ranks, dtype=np.bool_)
+    others[rank[~host]] = True
+    return np.flatnonzero(host & others[rank])
+
+
+def _forwards_of(forward: Bounds, backward: Bounds, down: _Slots) -> tuple[Counts, Counts] | None:
+    """Slots of the first and the last forward whose samples each backward micro-batch covers; None where both are one's own."""
+    if all(one is other or np.array_equal(one, other) for one, other in zip(forward, backward, strict=True)):
+        return None
+    pairs = list(zip(forward, backward, down.begins[:-1].tolist(), strict=True))
+    first = [begin + np.searchsorted(one, other[:-1], side="right") - 1 for one, other, begin in pairs]
+    last = [begin + np.searchsorted(one, other[1:], side="left") - 1 for one, other, begin in pairs]
+    return np.concatenate(first), np.concatenate(last)
+
+
+def _in_place(
+    schedule: Schedule, slots: dict[OpKind, tuple[Counts, Counts]], forwards: tuple[Counts, Counts] | None
+) -> bool:
+    """Whether every op stands on the device of the forwards of its samples, updates and predictions on one of their stage, and no
+    update twice on one.
+
+    slots: rows and slots of the ops of each kind; forwards: as of `_forwards_of`
+    """
+    device = np.repeat(schedule.device_of_rank(), np.diff(schedule.offsets)).astype(np.int64)
+    update = np.flatnonzero(schedule.kind == OpKind.UPDATE)
+    place = device * schedule.stages + schedule.stage
+    if len(update):
+        number = schedule.microbatch[update].astype(np.int64)
+        ordered = np.lexsort((number, place[update]))
+        same = (np.diff(place[update][ordered]) == 0) & (np.diff(number[ordered]) == 0)
+        if same.any():
+            return False
+    holder = np.empty(schedule.stages, dtype=np.int64)
+    holder[schedule.stage] = device
+    if (holder[schedule.stage] == device).all():  # the usual case: every stage on one device
+        return True
+    rows, slot = slots[OpKind.FORWARD]
+    if not np.isin(place[among(schedule.kind, BETWEEN_KINDS)], place[rows]).all():
+        return False
+    ran = np.empty(len(slot), dtype=np.int64)
+    ran[slot] = device[rows]
+    changes = np.cumsum(np.diff(ran, prepend=ran[:1]) != 0)
+    for kind, (rows, slot) in slots.items():
+        first, last = (
+            (slot, slot) if forwards is None or kind in _OF_FORWARD else (forwards[0][slot], forwards[1][slot])
+        )
+        if not ((ran[first] == device[rows]) & (changes[first] == changes[last])).all():
+            return False
+    return True
+
+
+# ---- op by op --------------------------------------------------------------------------------------------------------
 
 Place = tuple[int, int]
-"""Device and position in the list of one of its ranks."""
+"""Device, and position in the list of one of its ranks."""
 
 
-def _positions(lists: list[tuple[Op, ...]], devices: list[int]) -> dict[Op, Place]:
-    where: dict[Op, Place] = {}
-    for device, ops in zip(devices, lists, strict=True):
-        for position, op in enumerate(ops):
-            if op.kind is OpKind.UPDATE or op.kind is OpKind.PREDICT:
-                continue
-            if op in where:
-                first_device, first_position = where[op]
-                raise ScheduleError(
-                    f"device {device}, position {position}: op {op} is doubled, "
-                    f"it stands at device {first_device}, position {first_position} already"
-                )
-            where[op] = (device, position)
-    return where
+class _Lists:
+    """The lists of a schedule, op by op; ScheduleError for an op that stands twice.
+
+    where: place of every op that covers samples; between: of updates and predictions, by device
+    """
+
+    def __init__(self, schedule: Schedule, forward: Bounds, backward: Bounds) -> None:
+        self.schedule = schedule
+        self.forward, self.backward = ([one.tolist() for one in bounds] for bounds in (forward, backward))
+        self.where: dict[Op, Place] = {}
+        self.between: dict[tuple[int, Op], Place] = {}
+        for device, ops in zip(schedule.device_of_rank().tolist(), schedule.lists(), strict=True):
+            for position, op in enumerate(ops):
+                between = op.kind in BETWEEN_KINDS
+                before = self.between.get((device, op)) if between else self.where.get(op)
+                if before is not None and op.kind is not OpKind.PREDICT:
+                    raise ScheduleError(
+                        f"device {device}, position {position}: op {op} is doubled, "
+                        f"it stands at device {before[0]}, position {before[1]} already"
+                    )
+                if between:
+                    self.between[device, op] = device, position
+                else:
+                    self.where[op] = device, position
+
+    def first_of(self, stage: int, kinds: Sequence[OpKind], number: int) -> Op:
+        """The op of the first of some kinds that a micro-batch of a stage has; of the last of them where it has none."""
+        ops = [Op(stage, kind, number) for kind in kinds]
+        return next((op for op in ops if op in self.where), ops[-1])
+
+    def sharing(self, op: Op, stage: int, bounds: list[list[int]]) -> range:
+        """The micro-batches of a stage, by these bounds, that share a sample with an op."""
+        own = (self.forward if op.kind in _OF_FORWARD else self.backward)[op.stage]
+        first, end = own[op.microbatch], own[op.microbatch + 1]
+        return range(bisect_right(bounds[stage], first) - 1, bisect_left(bounds[stage], end))
+
+    def forwards(self, op: Op, stage: int) -> Iterator[Op]:
+        """The forwards of a stage that share a sample with an op."""
+        return (Op(stage, OpKind.FORWARD, number) for number in self.sharing(op, stage, self.forward))
+
+    def needs(self, op: Op) -> Iterator[Op]:
+        """The ops that must end before an op of a complete schedule starts."""
+        stage, number = op.stage, op.microbatch
+        if op.kind is OpKind.FORWARD:
+            if stage:
+                yield from self.forwards(op, stage - 1)
+            credit = self.schedule.credit
+            if credit is not None and number >= credit[stage]:
+                ends = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
+                yield self.first_of(stage, ends, number - int(credit[stage]))
+        elif op.kind is OpKind.WEIGHT_GRADIENT:
+            yield Op(stage, OpKind.INPUT_GRADIENT, number)
+        elif op.kind is OpKind.RELOAD:
+            yield Op(stage, OpKind.OFFLOAD, number)
+        elif op.kind not in BETWEEN_KINDS:
+            yield from self.forwards(op, stage)
+        if op.kind in BACKWARD_KINDS and stage < self.schedule.stages - 1:
+            for there in self.sharing(op, stage + 1, self.backward):
+                yield self.first_of(stage + 1, BACKWARD_KINDS, there)
+        if op.kind in (*BACKWARD_KINDS, OpKind.RECOMPUTE):
+            back = (Op(stage, OpKind.RELOAD, one.microbatch) for one in self.forwards(op, stage))
+            yield from (one for one in back if one in self.where)
+        again = Op(stage, OpKind.RECOMPUTE, number)
+        if op.kind in BACKWARD_KINDS and again in self.where:
+            yield again
 
 
-def _check_complete(schedule: Schedule, where: dict[Op, Place]) -> None:
+def _name_fault(lists: _Lists) -> NoReturn:
+    """Raise ScheduleError for the first op of a schedule that is missing, too many or out of place."""
+    where, schedule = lists.where, lists.schedule
+    rows = _mixed(schedule)
+    if len(rows):
+        row = int(rows[0])
+        op = Op(int(schedule.stage[row]), OpKind(int(schedule.kind[row])), int(schedule.microbatch[row]))
+        raise ScheduleError(
+            f"{_at(schedule.place(row))}: op {op} stands among other ops; offloads and reloads have a list of their own"
+        )
     holders: dict[int, set[int]] = defaultdict(set)
-    for op, (held_by, _) in where.items():
-        holders[op.stage].add(held_by)
+    for op, (device, _) in where.items():
+        holders[op.stage].add(device)
+    for op, place in where.items():
+        count = len((lists.forward if op.kind in _OF_FORWARD else lists.backward)[op.stage]) - 1
+        if op.microbatch >= count:
+            raise ScheduleError(f"{_at(place)}: op {op} is one too many, stage {op.stage} has {count} micro-batches")
     for stage in range(schedule.stages):
         if stage not in holders:
             raise ScheduleError(
                 f"stage {stage} has no op on any device, but stages are numbered to {schedule.stages - 1}"
             )
-        for microbatch in range(schedule.microbatches):
-            forward = Op(stage, OpKind.FORWARD, microbatch)
-            full, split_input, split_weight = (
-                Op(stage, kind, microbatch) for kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
+        counts = len(lists.forward[stage]) - 1, len(lists.backward[stage]) - 1
+        for number in range(max(counts)):
+            if number < counts[0]:
+                _check_forward(lists, stage, number, min(holders[stage]))
+            if number < counts[1]:
+                _check_backward(lists, stage, number, min(holders[stage]))
+        if schedule.credit is not None and counts[0] != counts[1]:
+            raise ScheduleError(
+                f"device {min(holders[stage])}: stage {stage} has {counts[0]} micro-batches forward and {counts[1]} backward; "
+                "a credit needs the same"
             )
-            device = min(holders[stage])
-            if forward not in where:
-                raise ScheduleError(f"device {device}: op {forward} is missing{_stray(forward, where)}")
-            if full in where and (split_input in where or split_weight in where):
-                double = split_input if split_input in where else split_weight
+    for op, place in where.items():
+        for forward in lists.forwards(op, op.stage):
+            if where[forward][0] != place[0]:
                 raise ScheduleError(
-                    f"device {where[double][0]}, position {where[double][1]}: op {double} repeats the full backward {full}"
+                    f"{_at(place)}: op {op} runs where its forward did not ({forward} is on device {where[forward][0]})"
                 )
-            if full not in where and split_input not in where and split_weight not in where:
-                raise ScheduleError(f"device {device}: op {full} is missing (or {split_input} with {split_weight})")
-            if full not in where and (split_input not in where or split_weight not in where):
-                lost = split_input if split_input not in where else split_weight
-                raise ScheduleError(f"device {device}: op {lost} is missing")
-            again, away, back = (Op(stage, kind, microbatch) for kind in (OpKind.RECOMPUTE, *HOST_KINDS))
-            if (away in where and back not in where) or (back in where and away not in where):
-                lost = back if away in where else away
-                raise ScheduleError(f"device {device}: op {lost} is missing: what is offloaded is loaded back")
-            if (again in where) != (Op(stage, OpKind.RECOMPUTE, 0) in where):
-                raise ScheduleError(
-                    f"device {device}: stage {stage} runs forwards again in ops of their own, all or none; "
-                    f"op {again if again not in where else Op(stage, OpKind.RECOMPUTE, 0)} is missing"
-                )
-            for op in (full, split_input, split_weight, again, away, back):
-                if op in where and where[op][0] != where[forward][0]:
-                    raise ScheduleError(
-                        f"device {where[op][0]}, position {where[op][1]}: op {op} runs where its forward did not "
-                        f"({forward} is on device {where[forward][0]})"
-                    )
+    for (_, op), place in lists.between.items():
+        if place[0] not in holders[op.stage]:
+            raise ScheduleError(
+                f"{_at(place)}: op {op} stands where its stage does not (stage {op.stage} is on device {min(holders[op.stage])})"
+            )
+    raise AssertionError(f"schedule {schedule.name!r} is at fault, and none of its ops is")
+
+
+def _at(place: Place) -> str:
+    """A place, as messages begin."""
+    return f"device {place[0]}, position {place[1]}"
+
+
+def _check_forward(lists: _Lists, stage: int, number: int, device: int) -> None:
+    """Raise ScheduleError unless a micro-batch's forward is there, and both its offload and its reload or neither is."""
+    where = lists.where
+    forward, away, back = (Op(stage, kind, number) for kind in _OF_FORWARD)
+    if forward not in where:
+        raise ScheduleError(f"device {device}: op {forward} is missing{_stray(forward, where)}")
+    if (away in where) != (back in where):
+        lost = back if away in where else away
+        raise ScheduleError(f"device {device}: op {lost} is missing: what is offloaded is loaded back")
+
+
+def _check_backward(lists: _Lists, stage: int, number: int, device: int) -> None:
+    """Raise ScheduleError unless a micro-batch has its full backward or both its gradients, and runs again as its stage does."""
+    where = lists.where
+    full, of_input, of_weight, again = (Op(stage, kind, number) for kind in _OF_BACKWARD)
+    if full in where and (of_input in where or of_weight in where):
+        double = of_input if of_input in where else of_weight
+        raise ScheduleError(f"{_at(where[double])}: op {double} repeats the full backward {full}")
+    if full not in where and of_input not in where and of_weight not in where:
+        raise ScheduleError(f"device {device}: op {full} is missing (or {of_input} with {of_weight})")
+    if full not in where and (of_input not in where or of_weight not in where):
+        lost = of_input if of_input not in where else of_weight
+        raise ScheduleError(f"device {device}: op {lost} is missing")
+    first = Op(stage, OpKind.RECOMPUTE, 0)
+    if (again in where) != (first in where):
+        raise ScheduleError(
+            f"device {device}: stage {stage} runs forwards again in ops of their own, all or none; "
+            f"op {again if again not in where else first} is missing"
+        )
 
 
 def _stray(missing: Op, where: dict[Op, Place]) -> str:
@@ -98,55 +366,18 @@ def _stray(missing: Op, where: dict[Op, Place]) -> str:
     return f"; micro-batch {missing.microbatch} stands nowhere but in {op} (device {device}, position {position})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """What an op waits for."""
-
-    schedule: Schedule
-    where: dict[Op, Place]
-
-    def needs(self, op: Op) -> Iterator[Op]:
-        """The ops that must end before this one starts."""
-        if op.kind is OpKind.FORWARD:
-            if op.stage:
-                yield Op(op.stage - 1, OpKind.FORWARD, op.microbatch)
-            credit = self.schedule.credit
-            if credit is not None and op.microbatch >= credit[op.stage]:
-                yield self._end(op.stage, op.microbatch - int(credit[op.stage]))
-        elif op.kind in (OpKind.RECOMPUTE, OpKind.OFFLOAD):
-            yield Op(op.stage, OpKind.FORWARD, op.microbatch)
-        elif op.kind is OpKind.RELOAD:
-            yield Op(op.stage, OpKind.OFFLOAD, op.microbatch)
-        elif op.kind is OpKind.WEIGHT_GRADIENT:
-            yield Op(op.stage, OpKind.INPUT_GRADIENT, op.microbatch)
-        elif op.kind in (OpKind.BACKWARD, OpKind.INPUT_GRADIENT):
-            yield Op(op.stage, OpKind.FORWARD, op.microbatch)
-            if op.stage < self.schedule.stages - 1:
-                full = Op(op.stage + 1, OpKind.BACKWARD, op.microbatch)
-                yield full if full in self.where else Op(op.stage + 1, OpKind.INPUT_GRADIENT, op.microbatch)
-        if op.kind in (*BACKWARD_KINDS, OpKind.RECOMPUTE):
-            before = (OpKind.RELOAD,) if op.kind is OpKind.RECOMPUTE else (OpKind.RELOAD, OpKind.RECOMPUTE)
-            yield from (one for kind in before if (one := Op(op.stage, kind, op.microbatch)) in self.where)
-
-    def _end(self, stage: int, microbatch: int) -> Op:
-        """The op that frees a micro-batch."""
-        full = Op(stage, OpKind.BACKWARD, microbatch)
-        return full if full in self.where else Op(stage, OpKind.WEIGHT_GRADIENT, microbatch)
-
-
-def _check_order(schedule: Schedule, devices: list[int], where: dict[Op, Place]) -> None:
-    """Run the lists without time; what cannot run is a deadlock."""
-    rules = _Rules(schedule, where)
-    lists = [schedule.words(rank) for rank in range(schedule.ranks)]
-    position = [0] * len(lists)
+def _run_without_time(lists: _Lists) -> None:
+    """Raise DeadlockError for lists of a complete schedule that cannot run to their ends."""
+    words = [lists.schedule.words(rank) for rank in range(lists.schedule.ranks)]
+    position = [0] * len(words)
     done: set[Op] = set()
     waiting: dict[Op, list[int]] = defaultdict(list)
-    ready = deque(range(len(lists)))
+    ready = deque(range(len(words)))
     while ready:
         rank = ready.popleft()
-        while position[rank] < len(lists[rank]):
-            ops = lists[rank][position[rank]]
-            missing = next((need for op in ops for need in rules.needs(op) if need not in done), None)
+        while position[rank] < len(words[rank]):
+            ops = words[rank][position[rank]]
+            missing = next((need for op in ops for need in lists.needs(op) if need not in done), None)
             if missing is not None:
                 waiting[missing].append(rank)
                 break
@@ -154,22 +385,17 @@ def _check_order(schedule: Schedule, devices: list[int], where: dict[Op, Place])
             position[rank] += 1
             for op in ops:
                 ready.extend(waiting.pop(op, ()))
-    stuck = [rank for rank, words in enumerate(lists) if position[rank] < len(words)]
-    if stuck:
-        heads = [lists[rank][position[rank]] for rank in stuck]
-        raise ScheduleError(_deadlock(rules, heads, done))
+    heads = [held[place] for held, place in zip(words, position, strict=True) if place < len(held)]
+    if heads:
+        raise DeadlockError(_deadlock(lists, heads, done))
 
 
-def _deadlock(rules: _Rules, heads: list[tuple[Op, ...]], done: set[Op]) -> str:
+def _deadlock(lists: _Lists, heads: list[tuple[Op, ...]], done: set[Op]) -> str:
     """One line for the first lists that are stuck: device, position and op at the head of each."""
     parts = []
     for ops in heads[:3]:
-        op, need = next((op, need) for op in ops for need in rules.needs(op) if need not in done)
-        device, position = rules.where[op]
-        need_device, need_position = rules.where[need]
-        parts.append(
-            f"device {device}, position {position}: op {op} waits for {need} "
-            f"(device {need_device}, position {need_position})"
-        )
+        op, need = next((op, need) for op in ops for need in lists.needs(op) if need not in done)
+        device, position = lists.where[need]
+        parts.append(f"{_at(lists.where[op])}: op {op} waits for {need} (device {device}, position {position})")
     more = f"; and {len(heads) - 3} devices more" if len(heads) > 3 else ""
     return "deadlock: " + "; ".join(parts) + more

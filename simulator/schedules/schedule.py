@@ -52,6 +52,10 @@ class ScheduleError(ValueError):
     """A schedule that cannot run; the message names the device, the position and the op."""
 
 
+class DeadlockError(ScheduleError):
+    """A schedule whose lists wait for each other, or a program whose lanes do; names devices, positions and ops."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
     """Ops of every rank, in order, as columns (a rank is one list of ops: of a device, of a group that runs in step, or of one of
@@ -129,12 +133,17 @@ class Schedule:
         second = np.isin(np.append(self.kind, OpKind.UPDATE), BACKWARD_KINDS)[first + 1]
         faults = first[(self.kind[first] != OpKind.FORWARD) | ~second | np.isin(first + 1, self.offsets)]
         if len(faults):
+            device, position = self.place(int(faults[0]))
             rank = int(np.searchsorted(self.offsets, faults[0], side="right")) - 1
-            place = int(faults[0] - self.offsets[rank])
             raise ScheduleError(
-                f"device {int(self.device_of_rank()[rank])}, position {place}: an overlapped pair is a forward and a "
-                f"backward (or an input gradient), got {' '.join(map(str, self.ops(rank)[place : place + 2]))}"
+                f"device {device}, position {position}: an overlapped pair is a forward and a "
+                f"backward (or an input gradient), got {' '.join(map(str, self.ops(rank)[position : position + 2]))}"
             )
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Device of a row, and its position in the list of its rank."""
+        rank = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        return int(self.device_of_rank()[rank]), int(row - self.offsets[rank])
 
     def rank_of_row(self) -> NDArray[np.int32]:
         """int32 [rows]: the rank that each row belongs to."""

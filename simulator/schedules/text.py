@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from hardware_profiles import read_bytes, shown
+from simulator.schedules.checks import check_schedule
 from simulator.schedules.ops import BACKWARD_KINDS, COMPUTE_KINDS, HOST_KINDS, Op, OpKind
 from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
@@ -87,7 +88,7 @@ def from_torch_csv(text: str, name: str = "csv") -> Schedule:
 
 
 def read_schedule(path: str | Path) -> Schedule:
-    """Read a schedule file (CSV of torch, or text lines); ScheduleError names the file."""
+    """Read a schedule file (CSV of torch, or text lines), and see that it is complete and runs; ScheduleError names the file."""
     path = Path(path)
     try:
         text = read_bytes(path).decode()
@@ -98,9 +99,11 @@ def read_schedule(path: str | Path) -> Schedule:
     if not text.strip():
         raise ScheduleError(f"{path}: the file is empty, expected one row of ops for each device")
     try:
-        return from_torch_csv(text, path.stem) if "," in text else from_text(text, path.stem)
+        schedule = from_torch_csv(text, path.stem) if "," in text else from_text(text, path.stem)
+        check_schedule(schedule)
     except ScheduleError as error:
-        raise ScheduleError(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
+    return schedule
 
 
 def is_schedule_text(path: str | Path) -> bool:

@@ -27,7 +27,7 @@ from simulator import (
     lower,
 )
 from simulator.engines.reference import replay
-from tests.simulator.strategies import HandCosts, bits, channel, programs
+from tests.simulator.strategies import HandCosts, bits, channel, lower_unchecked, programs
 
 
 def times(timeline: Timeline, stage: int, kind: OpKind, replica: int = 0) -> list[tuple[float, float]]:
@@ -401,7 +401,8 @@ def test_round_robin_replicas_reduce_once_each_has_run_one_minibatch() -> None:
 @pytest.mark.parametrize("contention", [False, True])
 def test_deadlock_names_device_position_and_op(contention: bool) -> None:
     """Every stuck device is named with its position, its op, and where the op stands that it waits for."""
-    program = lower(from_text("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"), given_costs(2, OpSeconds(1.0, 1.0, transfer=0.5)))
+    text = "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"
+    program = lower_unchecked(from_text(text), given_costs(2, OpSeconds(1.0, 1.0, transfer=0.5)))
     with pytest.raises(DeadlockError) as caught:
         replay(program, contention=contention)
     assert str(caught.value) == (
@@ -415,7 +416,7 @@ def test_a_deadlock_of_many_devices_names_three() -> None:
     stages = range(5)
     text = "\n".join(f"{s}F0 {s}B0 {s}F1 {s}B1" if s % 2 == 0 else f"{s}F0 {s}F1 {s}B0 {s}B1" for s in stages)
     with pytest.raises(DeadlockError) as caught:
-        replay(lower(from_text(text), given_costs(5, OpSeconds(1.0, 1.0))))
+        replay(lower_unchecked(from_text(text), given_costs(5, OpSeconds(1.0, 1.0))))
     message = str(caught.value)
     assert message.count(" waits for ") == 3
     assert message.endswith("; and 2 devices more")

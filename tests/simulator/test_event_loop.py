@@ -29,7 +29,7 @@ from simulator.engines import event_loop
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
 from simulator.schedules.schedule import ScheduleError
-from tests.simulator.strategies import HandCosts, bits, chain_cluster, channel, programs
+from tests.simulator.strategies import HandCosts, bits, chain_cluster, channel, lower_unchecked, programs
 
 
 @st.composite
@@ -111,7 +111,8 @@ def test_makespan_of_a_prepared_program() -> None:
 
 def test_a_deadlock_has_no_makespan() -> None:
     """Two devices that wait for each other: infinite seconds, and the engine's message from `replay`."""
-    program = lower(from_text("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"), given_costs(2, OpSeconds(1.0, 1.0)))
+    text = "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"
+    program = lower_unchecked(from_text(text), given_costs(2, OpSeconds(1.0, 1.0)))
     assert event_loop.makespan(event_loop.prepare(program)) == float("inf")
     with pytest.raises(DeadlockError, match="deadlock: device 0, position 1: op 0B0 waits for 1B0"):
         event_loop.replay(program)

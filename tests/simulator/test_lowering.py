@@ -69,7 +69,7 @@ def test_backward_sizes_of_their_own() -> None:
     program = lower(from_text("0F0 0F1 0B0 0B1"), costs, forward_sizes=[1, 3], backward_sizes=[2, 2])
     assert spans(program, 0, F) == [(0.0, 1.0), (1.0, 4.0)]
     assert spans(program, 0, B) == [(4.0, 6.0), (6.0, 8.0)]
-    with pytest.raises(ScheduleError, match="device 0, position 1: op 0B0 stands before 0F1, whose output it needs"):
+    with pytest.raises(ScheduleError, match=r"device 0, position 1: op 0B0 waits for 0F1 \(device 0, position 2\)"):
         lower(from_text("0F0 0B0 0F1 0B1"), costs, forward_sizes=[1, 3], backward_sizes=[2, 2])
 
 
@@ -311,7 +311,7 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
         ({"forward_sizes": [1, 0]}, r"forward sizes of stage 0 must be at least 1 sample each, got \[1, 0\]"),
         ({"forward_sizes": [[1, 1]]}, "forward sizes need one list for each of 2 stages, got 1 lists"),
         ({"forward_sizes": [[1, 1], [1, 2]]}, "every stage must cover the same mini-batch"),
-        ({"forward_sizes": [[1, 1], [2]]}, "stage 1 has 1 micro-batches, the schedule asks for number 1"),
+        ({"forward_sizes": [[1, 1], [2]]}, "device 1, position 1: op 1F1 is one too many, stage 1 has 1 micro-batches"),
         ({"forward_sizes": [1, 2], "backward_sizes": [2, 2]}, "backward sizes of stage 0 sum to 4 samples"),
         ({"split_replicas": [1]}, r"split replicas need a count of at least 1 for each of 2 stages, got \[1\]"),
         ({"split_replicas": [1, 0]}, r"got \[1, 0\]"),
@@ -326,13 +326,13 @@ def test_arguments_that_do_not_fit_are_refused(options: dict[str, Any], message:
 
 def test_sizes_that_no_op_covers_are_refused() -> None:
     """Three micro-batches of samples, two in the lists: the third would be lost."""
-    with pytest.raises(ValueError, match="micro-batches"):
+    with pytest.raises(ScheduleError, match="device 0: op 0F2 is missing"):
         lower(build_schedule("gpipe", 2, 2), given_costs(2, OpSeconds(1.0, 1.0)), forward_sizes=[[1, 1, 1], [1, 1, 1]])
 
 
-def test_the_op_whose_samples_nobody_delivers_is_named() -> None:
-    """The gradient of micro-batch 0 comes, that of 1 does not: it is 0B1 that cannot run."""
-    with pytest.raises(ScheduleError, match=r"op 0B1 \(backward\) covers samples that no op before it delivers"):
+def test_the_op_that_nobody_runs_is_named() -> None:
+    """The gradient of micro-batch 0 comes, that of 1 does not, which 0B1 needs."""
+    with pytest.raises(ScheduleError, match=r"device 1: op 1B1 is missing \(or 1I1 with 1W1\)"):
         lower(from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0"), given_costs(2, OpSeconds(1.0, 1.0)))
 
 
@@ -352,7 +352,7 @@ def test_two_kinds_of_replication_are_refused() -> None:
 
 def test_an_order_that_contradicts_its_data_is_refused() -> None:
     """A backward before its forward on one device is named without a replay."""
-    with pytest.raises(ScheduleError, match="device 0, position 0: op 0B0 stands before 0F0, whose output it needs"):
+    with pytest.raises(ScheduleError, match=r"device 0, position 0: op 0B0 waits for 0F0 \(device 0, position 1\)"):
         lower(from_text("0B0 0F0"), given_costs(1, OpSeconds(1.0, 1.0)))
 
 

@@ -256,10 +256,21 @@ def test_an_order_that_no_family_makes_is_a_plan() -> None:
 @pytest.mark.parametrize(
     ("order", "error", "message"),
     [
-        (("0F0 0B0",), InfeasiblePlanError, "must be of 2 stages"),
-        (("0F0 0B0 0U0", "1F0 1B0 1U0"), InfeasiblePlanError, "without updates"),
+        (("0F0 0B0",), ScheduleError, "stage 1 has no op on any device"),
+        (
+            ("0F0 0B0", "1F0 1B0", "2F0 2B0"),
+            ScheduleError,
+            "device 2, position 0: op 2F0 is no op of a schedule of 2 stages",
+        ),
+        (("0F0 0B0", "1F0 1F0 1B0"), ScheduleError, "device 1, position 1: op 1F0 is doubled"),
+        (
+            ("0F0 0B0", "1F0 1B0 0F1"),
+            ScheduleError,
+            "device 1, position 2: op 0F1 is one too many, stage 0 has 1 micro-batches",
+        ),
+        (("0F0 0B0 0U0", "1F0 1B0 1U0"), InfeasiblePlanError, "device 0, position 2: .* no updates of its own"),
         (("0F0 0X0", "1F0"), ScheduleError, "row 1, column 2"),
-        (("0F0 0B0", "1B0 1F0"), ScheduleError, "stands before"),
+        (("0F0 0B0", "1B0 1F0"), ScheduleError, r"device 1, position 0: op 1B0 waits for 1F0 \(device 1, position 1\)"),
     ],
 )
 def test_orders_that_cannot_be_replayed_are_refused(

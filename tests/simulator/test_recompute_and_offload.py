@@ -128,16 +128,10 @@ def test_a_stage_that_recomputes_nothing_has_no_forwards_to_run_again() -> None:
     ],
 )
 def test_orders_that_cannot_run_are_named(text: str, message: str) -> None:
-    """By the check."""
-    with pytest.raises(ScheduleError, match=message):
-        check_schedule(from_text(text))
-
-
-@pytest.mark.parametrize("text", ["0F0 0F1 0A0 0B0 0B1", "0F0 0B0\n0O0", "0F0 0B0 0A0", "0F0 0B0\n0L0 0O0"])
-def test_what_would_free_twice_or_never_does_not_run(text: str) -> None:
-    """Of an order that is not checked the lowering finds it, or an engine."""
-    with pytest.raises(ValueError, match=r"covers samples that no op before it delivers|whose output it needs"):
-        replay_schedule(from_text(text), OpSeconds(1, 2))
+    """By the check, and before a replay, in the same words."""
+    for check in (check_schedule, lambda schedule: replay_schedule(schedule, OpSeconds(1, 2))):
+        with pytest.raises(ScheduleError, match=message):
+            check(from_text(text))
 
 
 def test_text_has_them_and_torch_has_not() -> None:

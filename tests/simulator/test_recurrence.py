@@ -22,7 +22,7 @@ from simulator import (
 from simulator.engines import recurrence
 from simulator.engines import reference as simpy_engine
 from simulator.schedules.schedule import ScheduleError
-from tests.simulator.strategies import B, F, bits, from_lists, programs
+from tests.simulator.strategies import B, F, bits, from_lists, lower_unchecked, programs
 
 
 def one_forward_one_backward(forward: float = 1.0, transfer: float = 0.0) -> Program:
@@ -141,7 +141,7 @@ def test_deadlock_names_device_position_and_op() -> None:
         [Op(0, F, 0), Op(0, B, 0), Op(0, F, 1), Op(0, B, 1)],
         [Op(1, F, 0), Op(1, F, 1), Op(1, B, 0), Op(1, B, 1)],
     ]
-    program = lower(from_lists("stuck", lists), given_costs(2, OpSeconds(1.0, 1.0)))
+    program = lower_unchecked(from_lists("stuck", lists), given_costs(2, OpSeconds(1.0, 1.0)))
     with pytest.raises(DeadlockError) as caught:
         recurrence.order_of(program)
     assert str(caught.value) == (

@@ -1,13 +1,51 @@
-"""Tests of `simulator.schedules.checks`: every fault is named by device, position and op."""
+"""Tests of `simulator.schedules.checks`: every fault is named by device, position and op, whatever door an order comes by."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import OpKind, ScheduleError, build_schedule, check_schedule, from_text
-from tests.simulator.strategies import Words, from_lists, from_words, op_lists, schedules
+from hardware_profiles import load_cluster
+from simulator import (
+    REPLICA_UPDATES,
+    SCHEDULES,
+    UNEQUAL_SCHEDULES,
+    Evaluations,
+    InfeasiblePlanError,
+    OpKind,
+    OpSeconds,
+    Plan,
+    PlanFile,
+    PlanFileError,
+    Problem,
+    Schedule,
+    ScheduleError,
+    ScheduleFamily,
+    build_schedule,
+    check_schedule,
+    equal_microbatches,
+    from_text,
+    given_costs,
+    lower,
+    replay_schedule,
+    simulate,
+    stages_from_cuts,
+    to_text,
+    unequal_schedule,
+    workload_from_spec,
+)
+from simulator.schedules.schedule import LANES
+from tests.simulator.order_oracle import runs, with_a_fault
+from tests.simulator.strategies import Words, composition, from_lists, from_words, op_lists, schedules
 
 GOOD = "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"
 
@@ -126,3 +164,156 @@ def test_a_micro_batch_that_stands_in_one_op_is_named() -> None:
         check_schedule(late)
     with pytest.raises(ScheduleError, match=r"op 0F1 is missing$"):
         check_schedule(from_text("0F0 0B0 0B1\n1F0 1B0 1F1 1B1\n"))
+
+
+# ---- every door, against an oracle -----------------------------------------------------------------------------------
+
+
+EVERY = (*sorted(SCHEDULES), "random", "random with hosts")
+
+
+@st.composite
+def any_schedule(draw: st.DrawFn) -> Schedule:
+    """A schedule of any family at all, small, or a random order that runs."""
+    name = draw(st.sampled_from(EVERY))
+    if name not in SCHEDULES:
+        return from_words("own", draw(op_lists(offloads=name != "random")))
+    family = SCHEDULES[name]
+    devices, microbatches = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    own: dict[str, Any] = {}
+    if "replicas" in family.options:
+        own["replicas"] = tuple(draw(st.integers(1, 3)) for _ in range(devices))
+        own["replica_updates"] = draw(st.sampled_from(REPLICA_UPDATES))
+    if "slices" in family.options:
+        own["slices"] = draw(st.integers(1, 3))
+    if "microbatches_per_minibatch" in family.options:
+        own["microbatches_per_minibatch"] = draw(st.integers(1, 4))
+    if "lanes" in family.options:
+        own["lanes"] = draw(st.sampled_from(LANES))
+    if family.placement == "bidirectional":
+        devices, microbatches = 2 * draw(st.integers(1, 2)), 2 * draw(st.integers(2, 4))
+    chunks = family.chunks * (draw(st.integers(1, 2)) if "chunks" in family.options else 1)
+    if "chunks" in family.options:
+        own["chunks"] = chunks
+    try:
+        return build_schedule(name, devices * chunks, microbatches, **own)
+    except ValueError:
+        return build_schedule(name, devices * chunks, 2 * devices, **own)
+
+
+def refusal(door: Callable[[Any], object], given: object) -> str:
+    """The message of the error with which a door refuses an order; empty where it lets it through."""
+    said = ""
+    try:
+        door(given)
+    except (ScheduleError, InfeasiblePlanError, PlanFileError) as error:
+        said = str(error)
+    assert "\n" not in said
+    return said
+
+
+def replay_compiled(schedule: Schedule) -> object:
+    """Replay it on numbers, compiled."""
+    return replay_schedule(schedule, OpSeconds(1.0, 2.0), engine="compiled")
+
+
+def replay_reference(schedule: Schedule) -> object:
+    """Replay it on numbers, on the reference."""
+    return replay_schedule(schedule, OpSeconds(1.0, 2.0))
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedule=any_schedule(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
+def test_schedules_are_refused_where_an_oracle_says_so(schedule: Schedule, faults: int, seed: int) -> None:
+    """Families and random orders, whole or with a fault or two: the check and both replays refuse those that lack an op, have one
+    too many or out of place, or deadlock, in the same words, and let all others through."""
+    assert runs(schedule)
+    rng = Random(seed)
+    for _ in range(faults):
+        schedule = with_a_fault(schedule, rng)
+    said = refusal(check_schedule, schedule)
+    assert (said == "") == runs(schedule), said
+    assert refusal(replay_reference, schedule) == refusal(replay_compiled, schedule) == said
+    assert not said or re.search(r"device \d+.*[0-9][FBIWUPAOL][0-9]|overlapped pair|stage \d+ has no op", said)
+
+
+@st.composite
+def unequal(draw: st.DrawFn) -> tuple[Schedule, list[list[int]], list[list[int]]]:
+    """A schedule, and sizes of each stage forward and backward: those that it was made for, or as many others."""
+    stages, total = draw(st.integers(1, 4)), draw(st.integers(2, 8))
+    parts = st.integers(1, min(4, total))
+    forward = [composition(draw, total, draw(parts)) for _ in range(stages)]
+    backward = [composition(draw, total, draw(parts)) for _ in range(stages)] if draw(st.booleans()) else forward
+    schedule = unequal_schedule(draw(st.sampled_from(UNEQUAL_SCHEDULES)), forward, backward)
+    if draw(st.booleans()):
+        forward, backward = ([composition(draw, total, len(one)) for one in sizes] for sizes in (forward, backward))
+    return schedule, forward, backward
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=unequal(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
+def test_unequal_sizes_are_checked_by_samples(
+    made: tuple[Schedule, list[list[int]], list[list[int]]], faults: int, seed: int
+) -> None:
+    """Micro-batches of each stage and pass: an order is refused where a sample is not covered once, or never comes."""
+    schedule, forward, backward = made
+    rng = Random(seed)
+    for _ in range(faults):
+        schedule = with_a_fault(schedule, rng)
+    costs = given_costs(schedule.stages, OpSeconds(1.0, 2.0), per_sample=True)
+    said = refusal(lambda one: lower(one, costs, forward_sizes=forward, backward_sizes=backward), schedule)
+    assert (said == "") == runs(schedule, forward, backward), said
+
+
+def plan_of(schedule: Schedule, batch: int, layers: int, **own: Any) -> Plan:
+    """A plan whose stages lie, and run again, as those of a schedule do."""
+    stages = range(schedule.stages)
+    again = [bool(((schedule.stage == stage) & (schedule.kind == OpKind.RECOMPUTE)).any()) for stage in stages]
+    cuts = [layers * stage // schedule.stages for stage in stages[1:]]
+    held = stages_from_cuts(cuts, layers, schedule.holders())
+    recompute = tuple("whole" if one else "none" for one in again)
+    sizes = equal_microbatches(batch, schedule.microbatches)
+    return Plan("hand", "mine", held, sizes, recompute=recompute, **own)  # type: ignore[arg-type]
+
+
+def answers(problem: Problem, plan: Plan) -> set[str]:
+    """What a plan's doors say of it: a simulation, an evaluation, its file."""
+    return {
+        refusal(partial(simulate, problem), plan),
+        refusal(Evaluations(problem), plan),
+        refusal(lambda one: PlanFile.from_json(one, "FILE"), PlanFile(problem, plan).to_json())
+        .removeprefix("FILE: $.plan: ")
+        .removeprefix("FILE: $.plan.order: " if plan.order else "FILE: $.plan.schedule: "),
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(lists=op_lists(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
+def test_plans_are_refused_where_an_oracle_says_so(lists: Words, faults: int, seed: int) -> None:
+    """A plan's order, and a plug-in family's: simulated, evaluated, read from a file, all say the same of the same fault."""
+    whole = from_words("mine", lists)
+    problem = Problem(workload_from_spec("chain:8"), load_cluster("pipedream-b"), 16)
+    rng, faulty = Random(seed), whole
+    for _ in range(faults):
+        faulty = with_a_fault(faulty, rng)
+    plan = plan_of(whole, 16, 8)
+    with patch.dict(SCHEDULES, {"mine": ScheduleFamily(lambda stages, microbatches: faulty, "")}):
+        (said,) = answers(problem, plan)
+    wrong = refusal(check_schedule, faulty)
+    assert said == (f"schedule 'mine': {wrong}" if wrong else "") or (not wrong and elsewhere(faulty, whole, said))
+    lines = to_text(faulty).splitlines()
+    (said,) = answers(problem, replace(plan, order=tuple(lines)))
+    unread = refusal(from_text, "\n".join(lines))
+    if unread:
+        assert said == unread
+        return
+    read = replace(from_text("\n".join(lines)), stages=whole.stages, microbatches=whole.microbatches)
+    wrong = refusal(check_schedule, read)
+    assert (wrong == "") == runs(read), wrong
+    assert said == wrong or (not wrong and elsewhere(read, whole, said))
+
+
+def elsewhere(schedule: Schedule, whole: Schedule, said: str) -> bool:
+    """Whether a complete schedule has stages on other devices than another one, or runs others again, and that is said."""
+    again = [set(one.stage[one.kind == OpKind.RECOMPUTE].tolist()) for one in (schedule, whole)]
+    return (schedule.holders() != whole.holders() or again[0] != again[1]) and "plan 'hand'" in said
