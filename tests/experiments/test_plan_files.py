@@ -162,11 +162,11 @@ def test_a_wrong_value_is_one_line(
         (json.dumps(DOCUMENT).replace('"layers"', '"layers": [], "layers"', 1), "key 'layers' stands twice"),
         (
             changed("plan.order", ["0F0 " * 21, "1B0"]),
-            "$.plan: row 1, column 21: a schedule has at most 20 ops, this one has more",
+            "$.plan.order: row 1, column 21: a schedule has at most 20 ops, this one has more",
         ),
         (
             changed("plan.order", ["0F0"] * 21),
-            "$.plan: row 21, column 1: a schedule has at most 20 ops, this one has more",
+            "$.plan.order: row 21, column 1: a schedule has at most 20 ops, this one has more",
         ),
         (changed("plan.order", ["(0F0 0B0)*11"]), "column 1: a schedule has at most 20 ops, this one has more"),
     ],

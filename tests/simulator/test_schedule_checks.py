@@ -222,7 +222,7 @@ def replay_reference(schedule: Schedule) -> object:
     return replay_schedule(schedule, OpSeconds(1.0, 2.0))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(schedule=any_schedule(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
 def test_schedules_are_refused_where_an_oracle_says_so(schedule: Schedule, faults: int, seed: int) -> None:
     """Families and random orders, whole or with a fault or two: the check and both replays refuse those that lack an op, have one
@@ -250,7 +250,7 @@ def unequal(draw: st.DrawFn) -> tuple[Schedule, list[list[int]], list[list[int]]
     return schedule, forward, backward
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(made=unequal(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
 def test_unequal_sizes_are_checked_by_samples(
     made: tuple[Schedule, list[list[int]], list[list[int]]], faults: int, seed: int
@@ -287,7 +287,7 @@ def answers(problem: Problem, plan: Plan) -> set[str]:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(lists=op_lists(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
 def test_plans_are_refused_where_an_oracle_says_so(lists: Words, faults: int, seed: int) -> None:
     """A plan's order, and a plug-in family's: simulated, evaluated, read from a file, all say the same of the same fault."""
@@ -300,7 +300,7 @@ def test_plans_are_refused_where_an_oracle_says_so(lists: Words, faults: int, se
     with patch.dict(SCHEDULES, {"mine": ScheduleFamily(lambda stages, microbatches: faulty, "")}):
         (said,) = answers(problem, plan)
     wrong = refusal(check_schedule, faulty)
-    assert said == (f"schedule 'mine': {wrong}" if wrong else "") or (not wrong and elsewhere(faulty, whole, said))
+    assert said == (f"schedule 'mine': {wrong}" if wrong else "") or elsewhere(faulty, whole, wrong, said)
     lines = to_text(faulty).splitlines()
     (said,) = answers(problem, replace(plan, order=tuple(lines)))
     unread = refusal(from_text, "\n".join(lines))
@@ -310,10 +310,11 @@ def test_plans_are_refused_where_an_oracle_says_so(lists: Words, faults: int, se
     read = replace(from_text("\n".join(lines)), stages=whole.stages, microbatches=whole.microbatches)
     wrong = refusal(check_schedule, read)
     assert (wrong == "") == runs(read), wrong
-    assert said == wrong or (not wrong and elsewhere(read, whole, said))
+    assert said == wrong or elsewhere(read, whole, wrong, said)
 
 
-def elsewhere(schedule: Schedule, whole: Schedule, said: str) -> bool:
+def elsewhere(schedule: Schedule, whole: Schedule, wrong: str, said: str) -> bool:
     """Whether a complete schedule has stages on other devices than another one, or runs others again, and that is said."""
     again = [set(one.stage[one.kind == OpKind.RECOMPUTE].tolist()) for one in (schedule, whole)]
-    return (schedule.holders() != whole.holders() or again[0] != again[1]) and "plan 'hand'" in said
+    other = schedule.holders() != whole.holders() or again[0] != again[1]
+    return other and (not wrong or wrong.startswith("deadlock")) and "plan 'hand'" in said
