@@ -60,9 +60,9 @@ PROBLEM: dict[str, Option] = {
     **PROFILED_MINIBATCH,
     "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
     "--optimizer NAME": "sgd, momentum (default) or adam",
-    "--recompute [WHAT=whole]": "what stages run forward again before backward: none, attention, blocks (each from its own input, "
-    "one at a time) or whole (the option alone; all at once: a stage then keeps its input only); default none, or what large, mixed, "
-    "modern and scheduler choose",
+    "--recompute [WHAT=whole]": "what stages run forward again before backward: none, attention, blocks (each from its own "
+    "input, one at a time) or whole (the option alone; all at once: a stage then keeps its input only); default none, or what "
+    "large, mixed, modern and scheduler choose",
     "--communication MODE": "overlapped (default), send-blocking or both-blocking",
     "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
     "--replica-updates RULE": (

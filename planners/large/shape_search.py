@@ -56,7 +56,7 @@ BOUNDED = 64
 MOST_TRIED = 12
 """Candidates that are replayed at most, whatever their work, while none of them fits."""
 
-CLOSED_FORM_ERROR = 0.1
+CLOSED_FORM_ERROR = 0.25
 """Share by which the closed form may be above a replay: no candidate is looked at that is this much above the best."""
 
 
