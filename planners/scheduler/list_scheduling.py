@@ -141,7 +141,7 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
             if number < count[p] and (first[p] or done[p - 1] > number):
                 if kept + keep[p] + (0 if crowded else reserve[p]) > room:
                     short = True
-                elif crowded and not _can_finish(instance, done, p):
+                elif crowded and not can_finish(instance, done, p):
                     pass  # looked at again when something is freed
                 elif number - done[positions + p] < caps[p]:
                     ready = 0.0 if first[p] else ends[(p - 1) * most + number] + lag[p]
@@ -238,7 +238,7 @@ def _lift(wake: Floats, tree: Integers, leaves: int, device: int | np.int64) -> 
 
 
 @kernel()
-def _can_finish(instance: ScheduleInstance, done: Integers, begun: int | np.int64) -> bool:
+def can_finish(instance: ScheduleInstance, done: Integers, begun: int | np.int64) -> bool:
     """Whether all that is in flight once a forward of position `begun` runs can be finished, chain after chain.
 
     done: int64 [3 P]; ops of each code so far. Of a chain, what is farthest goes on first; a micro-batch needs room at every
@@ -259,15 +259,7 @@ def _can_finish(instance: ScheduleInstance, done: Integers, begun: int | np.int6
             while not instance.last[last]:
                 last += 1
             if not finished[first]:
-                needed = np.zeros(len(free), dtype=np.int64)
-                entered = False  # whether some micro-batch has yet to pass the position looked at
-                fits = True
-                for p in range(first, last + 1):
-                    entered |= p > first and done[p - 1] + (p - 1 == begun) > done[p] + (p == begun)
-                    if entered:
-                        needed[instance.device[p]] += (1 - flying[p]) * instance.keep[p]
-                        fits &= needed[instance.device[p]] <= free[instance.device[p]]
-                if fits:
+                if _chain_can_finish(instance, done, begun, flying, free, first, last):
                     finished[first] = progress = True
                     for p in range(first, last + 1):
                         free[instance.device[p]] += flying[p] * instance.keep[p]
@@ -277,3 +269,35 @@ def _can_finish(instance: ScheduleInstance, done: Integers, begun: int | np.int6
         if all_finished:
             return True
     return False
+
+
+@kernel()
+def _chain_can_finish(
+    instance: ScheduleInstance,
+    done: Integers,
+    begun: int | np.int64,
+    flying: Integers,
+    free: Integers,
+    first: int,
+    last: int,
+) -> bool:
+    """Whether what is in flight in a chain, its positions from first to last, fits as it goes on; arguments as in `can_finish`.
+
+    What waits behind a position needs room at all later ones, where that ahead of it has gone, and has freed the earlier ones.
+    """
+    positions = len(instance.device)
+    missing = -free
+    for q in range(last - 1, first - 1, -1):
+        missing[instance.device[q + 1]] += (1 - flying[q + 1]) * instance.keep[q + 1]
+        ahead = done[q + 1] + (q + 1 == begun)
+        if done[q] + (q == begun) == ahead:  # nothing waits behind this one
+            continue
+        for device in range(len(free)):
+            if missing[device] > 0:
+                left = missing[device]
+                for p in range(first, q + 1):
+                    if instance.device[p] == device:
+                        left -= max(0, ahead - done[positions + p]) * instance.keep[p]
+                if left > 0:
+                    return False
+    return True

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import brief
+from planners.scheduler.alternation import Alternation, alternate, alternations
 from planners.scheduler.annealing import Walk, anneal, cost_of
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
 from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound, ways_of
@@ -20,6 +21,7 @@ from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
 from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
 from planners.scheduler.schedule_problem import ScheduleProblem
+from planners.scheduler.sequencing import moved_keys, random_keys, sequence
 from planners.scheduler.steady import anneal_rounds, period_of, plain_rounds, rounds_of, stream_of
 from simulator import Schedule
 
@@ -29,8 +31,8 @@ OPS_PER_SECOND = 110_000_000
 LONGEST_WALK = OPS_PER_SECOND // 2
 """Ops replayed by one walk at most: between walks an interrupt is heard."""
 
-LIST_SCHEDULING = 10
-"""Ops replayed in the time in which list scheduling places one."""
+LIST_SCHEDULING, ALTERNATION = 10, 4
+"""Ops replayed in the time in which list scheduling, and alternation, place one."""
 
 UNCACHED = 2**16
 """Ops of an order above which its replay waits for memory: each then counts as four."""
@@ -133,13 +135,19 @@ PAUSED = 120
 PAUSED_WORK = 20_000
 """Ops replayed in the time in which one of them is made."""
 
+FRESH = 4
+"""Orders of random settings, of which the best is annealed."""
+
+KEYS_WORK = 15_000
+"""Ops replayed in the time in which keys are drawn."""
+
 TRIAL = 3
 """Micro-batches a device of the short stream on which settings are tried for a long one."""
 
 BESIDE = 24
 """Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
 
-Maker = ListSetting | BuildingBlock
+Maker = ListSetting | Alternation | BuildingBlock
 """What makes an order."""
 
 
@@ -199,21 +207,24 @@ class _Search:
 
     def price(self, maker: Maker) -> int:
         """Work of making an order."""
-        return len(self.trace.order) * LIST_SCHEDULING if isinstance(maker, ListSetting) else 2 * self.ops
+        if isinstance(maker, BuildingBlock):
+            return 2 * self.ops
+        return len(self.trace.order) * (LIST_SCHEDULING if isinstance(maker, ListSetting) else ALTERNATION)
 
     def make(self, maker: Maker) -> float:
         """Make an order, which comes into the trace; its cost."""
         self.work -= self.price(maker)
         self.evaluations += 1
+        if isinstance(maker, BuildingBlock):
+            return float(cost_of(replay_block(self.instance, maker, self.trace), self.longest_stage, self.trace))
         if isinstance(maker, ListSetting):
             makespan = list_schedule(self.instance, maker, self.trace)
-            if (
-                makespan < math.inf and self.instance.first.sum() > 1
-            ):  # ops that waited for another device's memory need not
-                order, offsets = self.trace.order.copy(), self.instance.offsets
-                makespan = replay(self.instance, order, offsets, False, 0.0, self.trace, False)
+            again = self.instance.first.sum() > 1  # ops that waited for another device's memory need not
         else:
-            makespan = replay_block(self.instance, maker, self.trace)
+            makespan, again = alternate(self.instance, maker, self.trace), True
+        if makespan < math.inf and again:
+            order, offsets = self.trace.order.copy(), self.instance.offsets
+            makespan = replay(self.instance, order, offsets, False, 0.0, self.trace, False)
         return float(cost_of(makespan, self.longest_stage, self.trace))
 
     def on(self, short: ScheduleProblem, work: int) -> _Search:
@@ -354,7 +365,7 @@ def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]
         not search.over() and len(problem.chains) > 1
     ):  # chains that share little memory take turns
         search.try_order("one at a time", one_at_a_time(search.instance))
-    _annealing(search)
+    _annealing(search, problem)
 
 
 def _families(search: _Search, problem: ScheduleProblem) -> Iterator[str]:
@@ -373,6 +384,7 @@ def _constructions(search: _Search, problem: ScheduleProblem) -> None:
     settings = settings_of(search.instance, problem.stages)
     makers: Iterable[Maker] = itertools.chain(
         itertools.islice(settings, len(TIGHT)),
+        alternations() if one_each and len(problem.chains) == 1 else (),
         warm_ups(search.instance, problem.stages) if one_each else (),
         blocks_of(search.instance),
         settings,
@@ -445,46 +457,117 @@ class _Island:
         self.used[arm] += 1
 
 
-def _annealing(search: _Search) -> None:
-    """Walks from the best orders of each origin, in time without the worst of them.
+class _Annealer:
+    """Walks of a search: room for them, and what they all go by."""
 
-    A small problem tries every arm on each of its best orders; a long stream, for which a walk is dear, goes where most is
-    gained.
-    """
-    instance, trace, trial = search.instance, search.trace, trace_of(search.instance)
-    ways = ways_of(instance)
-    after = np.stack([ways.round - instance.seconds[0] + ways.tail, ways.tail]) * (not search.longest_stage)
-    unit = float(instance.seconds.mean())
-    whole = np.empty_like(trace.order)
-    long = search.ops > LONG
-    edges = FEW_EDGES if search.ops > MANY else EDGES
-    arms = sorted(ARMS, key=lambda arm: (arm.fill, arm.heat)) if long else ARMS
-    orders = sorted(itertools.chain(*(kept if long else kept[:1] for kept in search.origins.values())), key=_cost)
-    islands = [_Island(*order) for order in orders if not long or order[0] <= NEAR * orders[0][0]]
+    def __init__(self, search: _Search) -> None:
+        instance = search.instance
+        ways = ways_of(instance)
+        self.search, self.trial, self.whole = search, trace_of(instance), np.empty_like(search.trace.order)
+        self.after = np.stack([ways.round - instance.seconds[0] + ways.tail, ways.tail]) * (not search.longest_stage)
+        self.unit = float(instance.seconds.mean())
+        self.edges = FEW_EDGES if search.ops > MANY else EDGES
+
+    def can_go_on(self) -> bool:
+        """Whether there is work for a walk that is worth it, and something to gain."""
+        return self.unit > 0 and self.search.work >= STEPS // 10 * self.search.ops and not self.search.over()
+
+    def walk(self, island: _Island, number: int, arm: _Arm, steps: int) -> None:
+        """Anneal an island's order with an arm, as far as there is work; `number`: of the arm for the island."""
+        search, instance = self.search, self.search.instance
+        limit = min(steps, search.work // search.ops, 1 + LONGEST_WALK // search.ops)
+        if search.over() or limit < 1:
+            return
+        codes, offsets = island.codes.copy(), instance.offsets
+        if arm.fill:
+            codes, offsets = without_weights(instance, codes)
+        hot, target = arm.heat * self.unit, search.bound * (1.0 + EXACT)
+        form = Form(arm.fill, arm.tolerance, True, search.longest_stage, self.after)
+        walk = Walk(form, self.edges, limit, hot, COOLS_TO * hot, target)
+        cost, taken, work = anneal(
+            instance, codes, offsets, walk, search.random, (search.trace, self.trial), self.whole
+        )
+        search.work -= work
+        search.evaluations += taken
+        island.learn(number, cost, taken)
+        if cost < island.cost:
+            island.cost, island.codes = cost, self.whole.copy()
+            search.keep("annealing", cost, self.whole)
+
+
+def _annealing(search: _Search, problem: ScheduleProblem) -> None:
+    """Walks from the best orders: of a long stream, for which a walk is dear, where most is gained, else with every arm."""
+    annealer = _Annealer(search)
+    if search.ops > LONG:
+        _anneal_long(annealer)
+    else:
+        _anneal_short(annealer, problem)
+
+
+def _anneal_long(annealer: _Annealer) -> None:
+    """Walks of the island and the arm that promise most, coldest arms first, in time without the worst islands."""
+    search = annealer.search
+    arms = sorted(ARMS, key=lambda arm: (arm.fill, arm.heat))
+    orders = sorted(itertools.chain(*search.origins.values()), key=_cost)
+    islands = [_Island(*order) for order in orders if order[0] <= NEAR * orders[0][0]]
     steps = float(STEPS)
-    while unit and search.work >= STEPS // 10 * search.ops:
-        for turn in range(len(arms) * len(islands)):
-            limit = min(int(steps), search.work // search.ops, 1 + LONGEST_WALK // search.ops)
-            if search.over() or limit < 1:
-                return
-            if long:
-                island = max(islands, key=lambda one: one.promise(0.5))
-            else:
-                island = islands[turn % len(islands)]
-            number = island.promise(0.5 if long else math.inf)[-1]
-            arm = arms[number]
-            codes, offsets = island.codes.copy(), instance.offsets
-            if arm.fill:
-                codes, offsets = without_weights(instance, codes)
-            hot, target = arm.heat * unit, search.bound * (1.0 + EXACT)
-            form = Form(arm.fill, arm.tolerance, True, search.longest_stage, after)
-            walk = Walk(form, edges, limit, hot, COOLS_TO * hot, target)
-            cost, taken, work = anneal(instance, codes, offsets, walk, search.random, (trace, trial), whole)
-            search.work -= work
-            search.evaluations += taken
-            island.learn(number, cost, taken)
-            if cost < island.cost:
-                island.cost, island.codes = cost, whole.copy()
-                search.keep("annealing", cost, whole)
+    while annealer.can_go_on():
+        for _ in range(len(arms) * len(islands)):
+            island = max(islands, key=lambda one: one.promise(0.5))
+            number = island.promise(0.5)[-1]
+            annealer.walk(island, number, arms[number], int(steps))
         islands = sorted(islands, key=lambda one: one.cost)[: max(ISLANDS, len(islands) - 1)]
         steps *= GROWTH
+
+
+def _anneal_short(annealer: _Annealer, problem: ScheduleProblem) -> None:
+    """Walks with every arm from the best order of each origin, ever longer from the best; beside them, walks from fresh orders.
+
+    What a walk cannot leave, a fresh order need not have: from the second round on half of the walks begin anew.
+    """
+    search = annealer.search
+    islands = [_Island(*kept[0]) for kept in search.origins.values()]
+    random = np.random.default_rng(int(search.random[0] % 2**32))
+    steps = float(STEPS)
+    while annealer.can_go_on():
+        for number, arm in enumerate(ARMS):
+            for island in islands:
+                annealer.walk(island, number, arm, int(steps))
+        islands = sorted(islands, key=lambda one: one.cost)[:ISLANDS]
+        spent = search.work
+        budget = len(ARMS) * len(islands) * steps * search.ops
+        turn = 0
+        while annealer.can_go_on() and spent - search.work < budget:
+            turn += 1
+            source = islands[turn % len(islands)]
+            order = _fresh(search, random, source.codes if turn % 3 else None)
+            if order is None:
+                continue
+            island = _Island(*order)
+            for number in random.permutation(len(ARMS))[:3]:
+                annealer.walk(island, int(number), ARMS[number], STEPS // 2)
+            if island.cost < islands[-1].cost:
+                islands = sorted([*islands, island], key=lambda one: one.cost)[:ISLANDS]
+        steps *= GROWTH
+
+
+def _fresh(search: _Search, random: np.random.Generator, source: Codes | None) -> tuple[float, Codes] | None:
+    """The best of a few orders of random keys, or of keys near those of an order."""
+    instance, trace = search.instance, search.trace
+    best: tuple[float, Codes] | None = None
+    order = np.empty_like(trace.order)
+    for _ in range(FRESH):
+        if source is not None:
+            replay(instance, source, instance.offsets, False, 0.0, trace, False)
+            keys = moved_keys(instance, source, trace, random)
+        else:
+            keys = random_keys(instance, random)
+        search.work -= KEYS_WORK + search.ops * len(instance.device)
+        search.evaluations += 1
+        if not sequence(instance, keys, order):
+            continue
+        makespan = replay(instance, order, instance.offsets, False, 0.0, trace, False)
+        cost = float(cost_of(makespan, search.longest_stage, trace))
+        if cost < (math.inf if best is None else best[0]):
+            best = cost, order.copy()
+    return best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from simulator import (
 )
 from simulator.engines import reference
 
+PLACEMENTS = ("straight", "interleaved", "v", "wave", "bidirectional")
+
 TWO_DEVICES = ScheduleProblem(
     chains=chains_of("straight", 2, 2),
     microbatches=4,
@@ -34,9 +37,11 @@ TWO_DEVICES = ScheduleProblem(
 
 
 @st.composite
-def schedule_problems(draw: st.DrawFn, most_devices: int = 4, most_microbatches: int = 7) -> ScheduleProblem:
-    """Problems of every placement: uneven stages, some with full backwards, transfers by boundary, limits from the least on."""
-    name = draw(st.sampled_from(["straight", "interleaved", "v", "wave", "bidirectional"]))
+def schedule_problems(
+    draw: st.DrawFn, placements: Sequence[str] = PLACEMENTS, most_devices: int = 4, most_microbatches: int = 7
+) -> ScheduleProblem:
+    """Problems of all placements: uneven stages, some with full backwards, transfers by boundary, limits from the least on."""
+    name = draw(st.sampled_from(placements))
     devices = draw(st.integers(2 if name == "bidirectional" else 1, most_devices))
     each = {"straight": 1, "bidirectional": 1, "v": 2, "wave": 2, "interleaved": draw(st.integers(1, 3))}[name]
     stages = devices * each

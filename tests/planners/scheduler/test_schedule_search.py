@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from experiments.schedule_search.optima import read_optima
-from experiments.schedule_search.problems import PUBLISHED, uneven
-from planners.scheduler.bound import lower_bound
+from experiments.schedule_search.problems import PUBLISHED, ProfiledRow, uneven
+from planners.scheduler.bound import Objective, lower_bound
 from planners.scheduler.instance import codes_of, instance_of, peaks_of
 from planners.scheduler.order_replay import replay, trace_of
 from planners.scheduler.patterns import pattern_names, pattern_of
@@ -277,3 +278,53 @@ def test_bad_arguments() -> None:
     for wrong in ({"seconds": -1.0}, {"seconds": np.nan}, {"seed": -1}):
         with pytest.raises(ValueError, match="at least 0"):
             search_schedule(problem, **wrong)
+
+
+KNOWN = (
+    (
+        "makespan",
+        73.0,
+        {"placement": ("bidirectional", 2, 2), "microbatches": 3, "limit": [4, 3]},
+        {"forward": 7, "input_gradient": 5, "weight_gradient": 9},
+    ),
+    (
+        "longest-stage",
+        68.0,
+        {"placement": ("bidirectional", 2, 2), "microbatches": 3, "limit": [4, 3]},
+        {"forward": 7, "input_gradient": 5, "weight_gradient": 9},
+    ),
+    (
+        "makespan",
+        188.0,
+        {"placement": ("v", 6, 3), "microbatches": 3, "limit": [7, 8, 8], "transfer": [1, 9, 8, 1, 9]},
+        {"forward": [9, 9, 8, 10, 9, 8], "input_gradient": [4, 2, 3, 3, 2, 4]},
+    ),
+)
+"""Least seconds by an exact solver, where what no exchange of single ops leads to is best."""
+
+
+@pytest.mark.parametrize(("objective", "least", "layout", "seconds"), KNOWN)
+def test_a_walk_that_stalls_begins_anew(
+    objective: Objective, least: float, layout: dict[str, Any], seconds: dict[str, Any]
+) -> None:
+    """Whole micro-batches change places on all devices at once, whatever the seed."""
+    placement, stages, devices = layout["placement"]
+    problem = ScheduleProblem(
+        chains=chains_of(placement, stages, devices),
+        microbatches=layout["microbatches"],
+        transfer=layout.get("transfer", 0),
+        freed_at_weight_gradient=1,
+        limit=layout["limit"],
+        **seconds,
+    )
+    for seed in range(3):
+        found = search_schedule(problem, seconds=0.3, objective=objective, seed=seed)
+        assert found.cost == least
+        replayed(problem, found.schedule)
+
+
+def test_alternation_attains_the_longest_stage() -> None:
+    """On 32 devices with twice the memory of 1F1B, forwards and input gradients in turn attain what no order beats."""
+    row = ProfiledRow(32, 96, 10400, 10600, 8000, 408, 454656, 196608)
+    found = search_schedule(row.problem(64), seconds=0.05, objective="longest-stage")
+    assert found.cost == found.bound == 96 * 29000 + 31 * 10600 + 62 * 408 - 32 * 10400

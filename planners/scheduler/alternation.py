@@ -1,0 +1,153 @@
+"""Alternation: a straight pipeline runs a forward and an input gradient in turn, and weight gradients where there is a gap.
+
+The heuristic that Qi et al. describe ("Zero Bubble Pipeline Parallelism", 2023, section 3.1), from its description: before its
+first input gradient a stage runs the forwards for which there is time and memory, and stays at least one ahead of the next
+stage; then every turn is a wave of forwards down and a wave of input gradients up. A gap takes weight gradients that fit into
+it, and one that does not where else the stage would have idled longest of all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from planners.scheduler.instance import Integers, ScheduleInstance
+from planners.scheduler.order_replay import Trace
+from simulator import kernel
+
+
+class Alternation(NamedTuple):
+    """What the heuristic leaves open.
+
+    eager: a forward is run before the first input gradient even if that must then wait for it
+    lagging: a stage two micro-batches or more ahead of the next one leaves out a forward that would not be waited for
+    filled: a gap takes a weight gradient that is longer also where the stage has idled less than another
+    """
+
+    eager: bool
+    lagging: bool
+    filled: bool
+
+
+def alternations() -> Iterator[Alternation]:
+    """All eight."""
+    yield from (Alternation(*chosen) for chosen in itertools.product((True, False), (False, True), (True, False)))
+
+
+@kernel(error_model="numpy")
+def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> float:
+    """Makespan of the order of a straight pipeline that alternation makes in `trace`, infinite where memory stops it."""
+    device_of, passes, seconds, _, lag, _, _, keep, _, _, limit, _, _, _ = instance
+    positions, count = len(device_of), passes[0]
+    work, finish, ends = trace.work, trace.finish, trace.ends
+    work[: 3 * positions + 2 * len(limit)] = 0
+    finish[:] = 0.0
+    trace.left[:] = 0.0  # seconds idle since the first forward
+    for p in range(positions):
+        _append(instance, trace, p)
+    more, arrives = np.zeros(positions, dtype=np.int64), 0.0
+    for p in range(positions - 1, -1, -1):
+        device, clock, takes = device_of[p], finish[device_of[p]], seconds[0, p]
+        while p < positions - 1 and more[p] + 1 < count and (more[p] + 2) * keep[p] <= limit[device]:
+            if clock >= arrives or (not way.eager and clock + takes > arrives):
+                break
+            clock += takes
+            more[p] += 1
+        arrives = max(clock, arrives) + seconds[1, p] + lag[p]
+    for p in range(1, positions):
+        if 1 + more[p] < count:
+            more[p] = max(0, min(more[p], more[p - 1] - 1))
+        else:
+            more[p] = min(more[p], more[p - 1])
+    for p in range(positions):
+        for _ in range(more[p]):
+            _append(instance, trace, p)
+    for turn in range(count):
+        if turn > 0:
+            _choose(instance, way, trace, more)
+            for p in range(positions):
+                if more[p] > 0:
+                    number, device = work[p], device_of[p]
+                    while work[3 * positions + device] + keep[p] > limit[device]:
+                        if work[2 * positions + p] == work[positions + p] or not instance.split[p]:
+                            return np.inf
+                        _append(instance, trace, 2 * positions + p)
+                    if p > 0:
+                        _fill(instance, way, trace, p, ends[(p - 1) * count + number] + lag[p])
+                    _append(instance, trace, p)
+        for p in range(positions - 1, -1, -1):
+            if p < positions - 1:
+                _fill(instance, way, trace, p, ends[(positions + p + 1) * count + turn] + lag[p + 1])
+            if p == 0 and work[0] == count:
+                _fill(instance, way, trace, p, np.inf)
+            _append(instance, trace, positions + p)
+    for p in range(positions):
+        _fill(instance, way, trace, p, np.inf)
+    return float(finish.max())
+
+
+@kernel()
+def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> None:
+    """Run one more op of a code as soon as it can be."""
+    positions, count = len(instance.device), instance.passes[0]
+    kind, p = code // positions, code % positions
+    device, number = instance.device[p], trace.work[code]
+    ready = 0.0
+    if kind == 0 and p > 0:
+        ready = trace.ends[(p - 1) * count + number] + instance.lag[p]
+    elif kind == 1 and p < positions - 1:
+        ready = trace.ends[(code + 1) * count + number] + instance.lag[p + 1]
+    now = trace.finish[device]
+    if trace.work[p] > 0:
+        trace.left[device] += max(0.0, ready - now)
+    end = max(now, ready) + instance.seconds[kind, p]
+    trace.finish[device] = end
+    if kind < 2:
+        trace.ends[code * count + number] = end
+    changes = (instance.keep[p], -instance.freed[p], instance.freed[p] - instance.keep[p])
+    trace.work[3 * positions + device] += changes[kind]
+    rows = 3 * positions + len(instance.limit) + device
+    trace.order[instance.offsets[device] + trace.work[rows]] = code
+    trace.work[rows] += 1
+    trace.work[code] = number + 1
+
+
+@kernel()
+def _fill(instance: ScheduleInstance, way: Alternation, trace: Trace, p: int, ready: float) -> None:
+    """Run the weight gradients that a gap takes, which ends when what the device runs next is ready."""
+    positions, device = len(instance.device), instance.device[p]
+    while instance.split[p] and trace.work[2 * positions + p] < trace.work[positions + p]:
+        gap = ready - trace.finish[device]
+        fits = instance.seconds[2, p] <= gap
+        idles_longest = gap > trace.left.max() - trace.left[device]
+        if not fits and not (gap > 0.0 and (way.filled or idles_longest)):
+            return
+        _append(instance, trace, 2 * positions + p)
+        if not fits:
+            return
+
+
+@kernel()
+def _choose(instance: ScheduleInstance, way: Alternation, trace: Trace, more: Integers) -> None:
+    """Which positions run a forward in this turn (1 in `more`), which none (0)."""
+    positions, work, finish = len(instance.device), trace.work, trace.finish
+    for p in range(positions - 1, -1, -1):
+        more[p] = 1 if work[p] < instance.passes[0] else 0
+        if p + 1 == positions or more[p] == 0:
+            continue
+        device, other = instance.device[p], instance.device[p + 1]
+        more[p] = more[p + 1] if work[p + 1] < instance.passes[0] else 1
+        if way.lagging and work[p] >= work[p + 1] + 2:
+            # when the next stage's input gradient of this turn arrives
+            arrives = finish[other] + instance.seconds[0, p + 1] + instance.seconds[1, p + 1] + instance.lag[p + 1]
+            left = instance.keep[p] - instance.freed[p]
+            short = work[3 * positions + device] + instance.keep[p] - instance.limit[device]
+            weights = -(-short // left) if short > 0 and left > 0 else 0
+            weights = min(weights, work[positions + p] - work[2 * positions + p])
+            late = finish[device] + instance.seconds[0, p] + weights * instance.seconds[2, p] > arrives
+            idle = arrives - finish[device] <= trace.left.max() - trace.left[device]
+            if finish[device] >= arrives or (late and idle):
+                more[p] = 0

@@ -1,0 +1,120 @@
+"""Sequencing: an order from keys, one op at a time over all devices, the least key first of what may run.
+
+What may run has what it needs, fits into memory, and leaves all that is in flight able to end (see `list_scheduling`): so any
+keys make an order that runs, and there are keys for every such order, also for those in which a device waits for what is not yet
+known to come. Keys drawn at random begin anywhere; those of a known order, but for some micro-batches that are moved as a whole
+and everywhere at once, begin where no exchange of single ops leads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.scheduler.bound import ways_of
+from planners.scheduler.instance import Codes, Floats, ScheduleInstance
+from planners.scheduler.list_scheduling import can_finish
+from planners.scheduler.order_replay import Trace
+from simulator import kernel
+
+SHIFTS = (0.02, 0.1, 0.3, 1.0)
+"""How far micro-batches are moved at most, in parts of the whole order."""
+
+MOVED = (1, 1, 2, 3)
+"""How many are."""
+
+PACES, NOISES = (0.0, 0.3, 0.7, 1.0, 1.5), (0.0, 0.1, 0.5)
+"""Of random keys: time from a micro-batch to the next, and noise of every op, in parts of a device's work for one and a round."""
+
+
+def random_keys(instance: ScheduleInstance, random: np.random.Generator) -> Floats:
+    """Keys as if every micro-batch went its way undisturbed, begun at a time drawn for it; float64 [3 P, M]."""
+    ways, most = ways_of(instance), int(instance.passes.max())
+    times = np.stack([ways.head, ways.head + ways.round - instance.seconds[1], ways.head + ways.round])
+    period = float(np.bincount(instance.device, weights=instance.seconds.sum(axis=0)).max())
+    chain = np.cumsum(instance.first) - 1
+    gaps = random.random((int(chain[-1]) + 1, most)) * 2.0 * period * random.choice(PACES)
+    gaps[:, 0] = random.random(len(gaps)) * period * most * random.integers(0, 2, len(gaps))
+    begins = np.cumsum(gaps, axis=1)
+    late = np.array([0.0, 0.0, random.random() * period * most * random.integers(0, 2)])
+    keys = np.repeat((times + late[:, None]).ravel()[:, None], most, axis=1) + np.tile(begins[chain], (3, 1))
+    noise = random.choice(NOISES) * float(ways.round.max())
+    return np.sort(keys + noise * random.random(keys.shape), axis=1)
+
+
+def moved_keys(instance: ScheduleInstance, order: Codes, trace: Trace, random: np.random.Generator) -> Floats:
+    """Keys of an order, but for some micro-batches, of which the forwards, the backwards or all ops are moved.
+
+    trace: of the order's replay; the keys are float64 [3 P, M]
+    """
+    keys = np.zeros((3 * len(instance.device), int(instance.passes.max())))
+    times_of(instance, order, trace, keys)
+    chain = np.tile(np.cumsum(instance.first) - 1, 3)
+    kind = np.repeat(np.arange(3), len(instance.device))
+    for _ in range(int(random.choice(MOVED))):
+        number, one = int(random.integers(keys.shape[1])), int(random.integers(int(chain[-1]) + 1))
+        part = ((0, 2), (0, 2), (0, 0), (1, 2), (2, 2))[int(random.integers(5))]
+        rows = (chain == one) & (kind >= part[0]) & (kind <= part[1])
+        keys[rows, number] += random.uniform(-1.0, 1.0) * random.choice(SHIFTS) * trace.finish.max()
+    return np.sort(keys, axis=1)
+
+
+@kernel()
+def times_of(instance: ScheduleInstance, order: Codes, trace: Trace, keys: Floats) -> None:
+    """When each op of an order begins, into keys: float64 [3 P, M], infinite for ops that there are not; trace: of its replay."""
+    positions = len(instance.device)
+    most = len(trace.ends) // (2 * positions)
+    done = np.zeros(3 * positions, dtype=np.int64)
+    keys[:] = np.inf
+    for device in range(len(instance.limit)):
+        now = 0.0
+        for row in range(instance.offsets[device], instance.offsets[device + 1]):
+            code = order[row]
+            seconds = instance.seconds[code // positions, code % positions]
+            now = trace.ends[code * most + done[code]] if code < 2 * positions else now + seconds
+            keys[code, done[code]] = now - seconds
+            done[code] += 1
+
+
+@kernel(error_model="numpy")
+def sequence(instance: ScheduleInstance, keys: Floats, order: Codes) -> bool:
+    """Whether all ops come to run, the least key first: they do where any order does; into order: int16 [N]."""
+    positions, devices = len(instance.device), len(instance.limit)
+    done, row_of = np.zeros(3 * positions, dtype=np.int64), instance.offsets[:devices].copy()
+    memory = np.zeros(devices, dtype=np.int64)
+    refused: NDArray[np.bool_] = np.zeros(positions, dtype=np.bool_)  # until something is freed
+    left = instance.offsets[devices]
+    while left > 0:
+        best, least = -1, np.inf
+        for code in range(3 * positions):
+            kind, p = code // positions, code % positions
+            number = done[code]
+            if number == instance.passes[p] or (best >= 0 and keys[code, number] >= least):
+                continue
+            if kind == 0:
+                if refused[p] or not (instance.first[p] or done[code - 1] > number):
+                    continue
+                device = instance.device[p]
+                if memory[device] + instance.keep[p] > instance.limit[device] or not can_finish(instance, done, p):
+                    refused[p] = True
+                    continue
+            elif kind == 1:
+                if done[p] <= number or not (instance.last[p] or done[code + 1] > number):
+                    continue
+            elif not instance.split[p] or done[code - positions] <= number:
+                continue
+            best, least = code, keys[code, number]
+        if best < 0:
+            return False
+        kind, p = best // positions, best % positions
+        device = instance.device[p]
+        order[row_of[device]] = best
+        row_of[device] += 1
+        done[best] += 1
+        left -= 1
+        if kind == 0:
+            memory[device] += instance.keep[p]
+        else:
+            memory[device] -= instance.freed[p] if kind == 1 else instance.keep[p] - instance.freed[p]
+            refused[:] = False
+    return True

@@ -1,0 +1,51 @@
+"""Tests of `planners.scheduler.alternation`: orders of straight pipelines that run as they are timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from planners.scheduler.alternation import alternate, alternations
+from planners.scheduler.instance import instance_of, schedule_of
+from planners.scheduler.order_replay import replay, trace_of
+from planners.scheduler.schedule_problem import ScheduleProblem
+from simulator import chains_of, to_text
+from tests.planners.scheduler.schedule_cases import schedule_problems
+
+
+@given(schedule_problems(("straight",)))
+@settings(max_examples=30)
+def test_orders_take_what_they_say(problem: ScheduleProblem) -> None:
+    """Every setting gives a whole order within limits and its time, or none; one of the settings gives one."""
+    instance = instance_of(problem)
+    trace = trace_of(instance)
+    made = []
+    for way in alternations():
+        makespan = alternate(instance, way, trace)
+        if makespan < np.inf:
+            order = trace.order.copy()
+            assert replay(instance, order, instance.offsets, False, 0.0, trace, False) == makespan
+            made.append(makespan)
+    assert made
+
+
+@pytest.mark.parametrize(("limit", "second"), [(3, "0F0 0F1 0F2 0I0 0W0 0F3"), (6, "0F0 0F1 0F2 0F3 0I0")])
+def test_forwards_before_the_first_input_gradient(limit: float, second: str) -> None:
+    """Two stages of ops of 1 s and transfers of 1 s: an input gradient is back after 6 s; memory holds 3 forwards or all."""
+    problem = ScheduleProblem(
+        chains=chains_of("straight", 2, 2),
+        microbatches=4,
+        forward=1,
+        input_gradient=1,
+        weight_gradient=1,
+        transfer=1,
+        freed_at_input_gradient=0.5,
+        freed_at_weight_gradient=0.5,
+        limit=limit,
+    )
+    instance = instance_of(problem)
+    trace = trace_of(instance)
+    alternate(instance, next(alternations()), trace)
+    text = to_text(schedule_of(instance, trace.order, problem, "alternation"))
+    assert text.splitlines()[0].startswith(second)
