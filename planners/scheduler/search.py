@@ -526,7 +526,7 @@ def _anneal_short(annealer: _Annealer, problem: ScheduleProblem) -> None:
     What a walk cannot leave, a fresh order need not have: from the second round on half of the walks begin anew.
     """
     search = annealer.search
-    islands = [_Island(*kept[0]) for kept in search.origins.values()]
+    islands = [_Island(*order) for order in sorted((kept[0] for kept in search.origins.values()), key=_cost)]
     random = np.random.default_rng(int(search.random[0] % 2**32))
     steps = float(STEPS)
     while annealer.can_go_on():
